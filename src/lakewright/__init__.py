@@ -1,0 +1,60 @@
+"""Create, read, write and keep in repair lakehouse tables in the Apache Hudi format.
+
+The names below are loaded when they are first used: what needs no Spark does not wait for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lakewright.core.instant import Instant, State
+    from lakewright.core.plans import Skip
+    from lakewright.errors import (
+        ConflictError,
+        CorruptError,
+        InvalidError,
+        LakewrightError,
+        UnavailableError,
+        UnsupportedError,
+    )
+    from lakewright.interfaces.api import Changes, Table
+    from lakewright.interfaces.api import open_table as open
+    from lakewright.interfaces.install import install, uninstall
+
+__all__ = [
+    "Changes",
+    "ConflictError",
+    "CorruptError",
+    "Instant",
+    "InvalidError",
+    "LakewrightError",
+    "Skip",
+    "State",
+    "Table",
+    "UnavailableError",
+    "UnsupportedError",
+    "install",
+    "open",
+    "uninstall",
+]
+
+_HOMES = {
+    "Changes": "interfaces.api",
+    "Instant": "core.instant",
+    "Skip": "core.plans",
+    "State": "core.instant",
+    "Table": "interfaces.api",
+    "install": "interfaces.install",
+    "open": "interfaces.api:open_table",
+    "uninstall": "interfaces.install",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, original = _HOMES.get(name, "errors").partition(":")
+    return getattr(import_module(f"{__name__}.{module}"), original or name)

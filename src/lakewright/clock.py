@@ -1,0 +1,37 @@
+"""Time zones and, later, the one place where the time is read."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta, tzinfo
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LocalZone(tzinfo):
+    """The zone of this machine, with its daylight saving, as the C library knows it."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        """The offset at a local time; of two readings the first, where the clock is set back."""
+        if moment is None:
+            return timedelta(seconds=-time.timezone)
+        fields = (*moment.timetuple()[:8], -1)
+        return timedelta(seconds=time.localtime(time.mktime(fields)).tm_gmtoff)
+
+    def dst(self, moment: datetime | None) -> timedelta:
+        """How much of the offset is daylight saving."""
+        return self.utcoffset(moment) - timedelta(seconds=-time.timezone)
+
+    def tzname(self, moment: datetime | None) -> str:
+        """The zone's name for messages."""
+        return "LOCAL"
+
+    def fromutc(self, moment: datetime) -> datetime:
+        """The local time of a point in time."""
+        seconds = (moment.replace(tzinfo=UTC) - _EPOCH).total_seconds()
+        return moment + timedelta(seconds=time.localtime(seconds).tm_gmtoff)
+
+
+def zone_of(name: str) -> tzinfo:
+    """The zone of a table's timeline: UTC, or that of the machine."""
+    return UTC if name.upper() == "UTC" else LocalZone()

@@ -1,0 +1,1 @@
+"""What a table is: frozen values and pure rules, without I/O."""

@@ -1,0 +1,108 @@
+"""What a write records about itself when it completes: statistics per file, and the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SCHEMA_KEY = "schema"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeStats:
+    """Milliseconds that one file took to scan, create and update."""
+
+    total_scan_time: int | None = None
+    total_create_time: int | None = None
+    total_upsert_time: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteStat:
+    """What one write did to one file; the fields are those of the format, in its order.
+
+    - `path` is relative to the table, `base_file`, `log_files` and `prev_base_file` are bare names;
+    - `prev_commit` of a new file group is the text "null", which is not the same as None;
+    - `cdc_stats` maps the path of a change file to its size; None where change capture is off.
+    """
+
+    file_id: str | None = None
+    path: str | None = None
+    prev_commit: str | None = None
+    num_writes: int | None = None
+    num_deletes: int | None = None
+    num_update_writes: int | None = None
+    total_write_bytes: int | None = None
+    total_write_errors: int | None = None
+    partition_path: str | None = None
+    total_log_records: int | None = None
+    total_log_files: int | None = None
+    total_updated_records_compacted: int | None = None
+    num_inserts: int | None = None
+    total_log_blocks: int | None = None
+    total_corrupt_log_block: int | None = None
+    total_rollback_blocks: int | None = None
+    file_size_in_bytes: int | None = None
+    log_version: int | None = None
+    log_offset: int | None = None
+    base_file: str | None = None
+    log_files: tuple[str, ...] | None = None
+    cdc_stats: Mapping[str, int] | None = field(default=None, hash=False)
+    prev_base_file: str | None = None
+    min_event_time: int | None = None
+    max_event_time: int | None = None
+    runtime_stats: RuntimeStats | None = None
+    total_log_files_compacted: int | None = None
+    total_log_read_time_ms: int | None = None
+    total_log_size_compacted: int | None = None
+    temp_path: str | None = None
+    num_updates: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMetadata:
+    """What a commit, deltacommit or replacecommit did, partition by partition.
+
+    `replaced` names the file groups that a replacecommit took out of the table; it is empty for
+    every other action.
+    """
+
+    stats: Mapping[str, tuple[WriteStat, ...]] = field(default_factory=dict, hash=False)
+    operation: str | None = None
+    compacted: bool = False
+    extra: Mapping[str, str] = field(default_factory=dict, hash=False)
+    version: int | None = None
+    replaced: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+    @property
+    def schema(self) -> str | None:
+        """The table's Avro schema as of this commit, without meta columns; None if not recorded."""
+        return self.extra.get(SCHEMA_KEY) or None
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that were written or lost file groups, sorted."""
+        return tuple(sorted({*self.stats, *self.replaced}))
+
+    def write_stats(self) -> tuple[WriteStat, ...]:
+        """The statistics of all partitions in one tuple."""
+        return tuple(stat for stats in self.stats.values() for stat in stats)
+
+    def file_groups(self) -> frozenset[tuple[str, str]]:
+        """The (partition, file id) pairs that were written or replaced: what others may clash with.
+
+        Inserts into groups that do not exist yet have an empty id while a write is in flight: they
+        clash with nobody and are left out.
+        """
+        written = {
+            (partition, stat.file_id)
+            for partition, stats in self.stats.items()
+            for stat in stats
+            if stat.file_id
+        }
+        lost = {(partition, file_id) for partition, ids in self.replaced.items() for file_id in ids}
+        return frozenset(written | lost)
+
+    def file_ids(self) -> frozenset[str]:
+        """The ids of the file groups that were written or replaced."""
+        return frozenset(file_id for _, file_id in self.file_groups())

@@ -1,0 +1,169 @@
+"""Instants: the actions on a table, exactly as the names of its timeline files say them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import StrEnum
+
+from lakewright.errors import InvalidError, UnsupportedError
+
+
+class State(StrEnum):
+    """How far an action has come; in the order in which states follow each other."""
+
+    REQUESTED = "REQUESTED"
+    INFLIGHT = "INFLIGHT"
+    COMPLETED = "COMPLETED"
+
+
+_RANK = {state: rank for rank, state in enumerate(State)}
+
+# A completed action may carry another name than the plan it came from.
+COMPLETED_NAME = {
+    "compaction": "commit",
+    "logcompaction": "deltacommit",
+    "clustering": "replacecommit",
+}
+WRITE_ACTIONS = frozenset({"commit", "deltacommit", "replacecommit"})
+_COMPLETED_ACTIONS = WRITE_ACTIONS | {"clean", "rollback", "savepoint", "restore", "indexing"}
+_PENDING_ACTIONS = _COMPLETED_ACTIONS | COMPLETED_NAME.keys()
+
+_NAME = re.compile(r"(?P<at>\d+)(?:_(?P<done>\d+))?\.(?P<word>[a-z]+)(?:\.(?P<state>[a-z]+))?")
+_TIME = re.compile(r"\d{17}|\d{14}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Instant:
+    """One action on the table.
+
+    Invariants:
+    - `completed_at` is set if and only if `state` is COMPLETED;
+    - `action` is the word on the timeline in that state: a compaction is a `compaction` while it
+      is pending and a `commit` when it is completed.
+    """
+
+    requested_at: str
+    action: str
+    state: State = State.COMPLETED
+    completed_at: str | None = None
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the action has taken effect."""
+        return self.state is State.COMPLETED
+
+    @property
+    def is_write(self) -> bool:
+        """Whether the action changes which rows or files the table has, once completed."""
+        return self.comparable_action in WRITE_ACTIONS
+
+    @property
+    def comparable_action(self) -> str:
+        """The word under which the states of one action are told to belong together."""
+        return COMPLETED_NAME.get(self.action, self.action)
+
+    @property
+    def file_name(self) -> str:
+        """The name of the timeline file; the inverse of `parse_instant`."""
+        if self.completed_at is not None:
+            return f"{self.requested_at}_{self.completed_at}.{self.action}"
+        # The format leaves the action out of one name: an inflight commit.
+        if self.state is State.INFLIGHT and self.action == "commit":
+            return f"{self.requested_at}.inflight"
+        return f"{self.requested_at}.{self.action}.{self.state.lower()}"
+
+    def __str__(self) -> str:
+        return self.file_name
+
+
+def parse_instant(file_name: str) -> Instant | None:
+    """Read a file name of timeline layout 2, or None for a name that every reader passes over."""
+    match = _NAME.fullmatch(file_name)
+    if match is None:
+        return None
+    at, done, word, state = match["at"], match["done"], match["word"], match["state"]
+    if done is not None:
+        known = state is None and word in _COMPLETED_ACTIONS
+        return Instant(at, word, completed_at=done) if known else None
+    if state is None:
+        if word == "inflight":
+            return Instant(at, "commit", State.INFLIGHT)
+        if word in _COMPLETED_ACTIONS:
+            raise UnsupportedError(
+                "a completed instant without completion time comes from a table version before 8; "
+                "upgrade the table with Hudi first",
+                file_name=file_name,
+            )
+        return None
+    if word in _PENDING_ACTIONS and state in ("requested", "inflight"):
+        return Instant(at, word, State(state.upper()))
+    return None
+
+
+def furthest(instants: list[Instant]) -> list[Instant]:
+    """Of the files of each action keep the one of the highest state, oldest action first.
+
+    Pending files stay on storage after completion, so most actions have three files.
+    """
+    best: dict[tuple[str, str], Instant] = {}
+    for instant in instants:
+        key = (instant.requested_at, instant.comparable_action)
+        known = best.get(key)
+        if known is None or _RANK[instant.state] > _RANK[known.state]:
+            best[key] = instant
+    return sorted(best.values(), key=lambda instant: (instant.requested_at, instant.action))
+
+
+def is_time(text: str) -> bool:
+    """Whether a text is an instant time: 17 digits, or 14 as old writers made them."""
+    return _TIME.fullmatch(text) is not None
+
+
+def full_time(text: str) -> str:
+    """An instant time with milliseconds; 14 digits mean the end of that second."""
+    return text + "999" if len(text) == 14 else text
+
+
+def format_time(moment: datetime, zone: tzinfo = UTC) -> str:
+    """A point in time as the 17 digits of the timeline in `zone`; the moment must know its zone."""
+    if moment.tzinfo is None:
+        raise InvalidError("a point in time needs a zone", time=moment.isoformat())
+    local = moment.astimezone(zone)
+    return local.strftime("%Y%m%d%H%M%S") + f"{local.microsecond // 1000:03d}"
+
+
+def parse_time(text: str, zone: tzinfo = UTC) -> datetime:
+    """The point in time that an instant time names in `zone`."""
+    if not is_time(text):
+        raise InvalidError("not an instant time: 17 (or 14) digits expected", time=text)
+    try:
+        second = datetime.strptime(text[:14], "%Y%m%d%H%M%S").replace(tzinfo=zone)
+    except ValueError as error:
+        raise InvalidError("no such date and time", time=text) from error
+    return second + timedelta(milliseconds=int(full_time(text)[14:]))
+
+
+def query_time(value: str | datetime, zone: tzinfo = UTC) -> str:
+    """What people write for a point in time, as an instant time.
+
+    Takes an instant time of 17 or 14 digits, a date, and a date with time (ISO, with or without
+    zone, `T` or a blank in the middle); without a zone the table's own is meant.
+    """
+    if isinstance(value, datetime):
+        return format_time(value if value.tzinfo else value.replace(tzinfo=zone), zone)
+    text = value.strip()
+    if is_time(text):
+        return full_time(text)
+    try:
+        moment = datetime.fromisoformat(text) if not text.isdigit() else None
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise InvalidError(
+            "not a point in time: give an instant such as 20260131235959999, a date, "
+            "or a date with time",
+            value=value,
+        )
+    return query_time(moment, zone)

@@ -1,0 +1,306 @@
+"""Which version of a row wins, on whole columns.
+
+The versions of a key come in an order: first the base file, then the log blocks as they were
+written. Under commit-time ordering the last version wins. Under event-time ordering a version wins
+over those before it if its ordering value is not lower; a late one is dropped. A delete is a
+version as well, and competes by its ordering value; one without ordering value is unconditional:
+it ends everything before it, and whatever comes after it wins.
+
+Log versions are merged with each other first and the outcome with the base row, as every reader
+does; that only shows where rows are updated in part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakewright.core.meta_columns import RECORD_KEY
+
+Indexes = np.ndarray[tuple[int], np.dtype[np.int64]]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class MergeRule:
+    """How versions of one key are compared; no ordering fields means commit-time ordering."""
+
+    ordering: tuple[str, ...] = ()
+    delete_marker: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Upserts:
+    """The rows of one data block, in the table's schema.
+
+    `columns` names the columns the block really carries if it updates rows in part; the others
+    are null in `rows` and mean "as before".
+    """
+
+    rows: pa.Table
+    columns: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class Deletes:
+    """The keys of one delete block; `ordering` holds a column for each ordering field."""
+
+    keys: pa.Array
+    ordering: tuple[pa.Array, ...] = ()
+    unconditional: pa.Array | None = None
+
+
+@dataclass(frozen=True)
+class LogOutcome:
+    """The merged versions of all log blocks of a slice: one entry for each key.
+
+    `sources[c]` tells for each key in which row of `rows` its value of column c is, or -1 if the
+    logs do not have it; `row` is the row of the winning version, -1 for a delete without a row.
+    """
+
+    keys: pa.Array
+    rows: pa.Table
+    row: Indexes
+    deleted: Flags
+    beats_any_base: Flags
+    ordering: tuple[pa.Array, ...]
+    sources: dict[str, Indexes] = field(default_factory=dict)
+
+
+def merge_logs(blocks: Sequence[Upserts | Deletes], schema: pa.Schema, rule: MergeRule) -> LogOutcome:
+    """Merge the blocks of a slice, given in the order in which they were written."""
+    versions = _Versions.gather(blocks, schema, rule)
+    if rule.ordering:
+        rank = _rank(versions.ordering)
+        since_reset = versions.sequence >= versions.last_reset[versions.code]
+        order = np.lexsort((versions.sequence, rank, since_reset, versions.code))
+    else:
+        rank = versions.sequence
+        order = np.lexsort((versions.sequence, versions.code))
+    last = np.append(np.flatnonzero(np.diff(versions.code[order])), len(order) - 1)
+    winner = order[last] if len(order) else order
+    outcome = LogOutcome(
+        keys=versions.keys,
+        rows=versions.rows,
+        row=versions.row[winner],
+        deleted=versions.deleted[winner],
+        beats_any_base=(versions.last_reset >= 0) if rule.ordering else np.ones(len(winner), bool),
+        ordering=tuple(column.take(pa.array(winner)) for column in versions.ordering),
+        sources=_sources(versions, rank, blocks, schema),
+    )
+    return outcome
+
+
+def merge_with_base(
+    batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule
+) -> Iterator[pa.Table]:
+    """The merged rows of a slice: base rows that stay, then rows that come from the logs.
+
+    `batches` are rows of the base file in the schema of `outcome.rows`; at any time one of them is
+    held beside the outcome.
+    """
+    taken = np.zeros(len(outcome.keys), bool)
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        match = pc.index_in(table.column(RECORD_KEY), value_set=outcome.keys).combine_chunks()
+        hit = np.flatnonzero(np.asarray(match.is_valid()))
+        key = np.asarray(match.drop_null(), dtype=np.int64)
+        wins = outcome.beats_any_base[key] | ~_base_is_newer(table, hit, key, outcome, rule)
+        taken[key] = True
+        keep = np.ones(len(table), bool)
+        keep[hit[wins]] = False
+        yield table.filter(pa.array(keep))
+        emitted = wins & ~outcome.deleted[key]
+        if emitted.any():
+            yield _patched(table, hit[emitted], key[emitted], outcome)
+    new = np.flatnonzero(~taken & ~outcome.deleted)
+    if len(new):
+        yield _patched(None, None, new, outcome)
+
+
+def _patched(
+    base: pa.Table | None, base_row: Indexes | None, key: Indexes, outcome: LogOutcome
+) -> pa.Table:
+    """The winning log rows of `key`, with what they leave out taken from their base rows."""
+    if not outcome.sources:
+        return outcome.rows.take(pa.array(outcome.row[key]))
+    columns = []
+    for name in outcome.rows.column_names:
+        source = outcome.sources[name][key]
+        log_column = outcome.rows.column(name)
+        if base is None or base_row is None:
+            columns.append(log_column.take(pa.array(source, mask=source < 0)))
+        else:
+            both = pa.chunked_array([*base.column(name).chunks, *log_column.chunks], log_column.type)
+            index = np.where(source < 0, base_row, source + len(base))
+            columns.append(both.take(pa.array(index)))
+    return pa.table(columns, schema=outcome.rows.schema)
+
+
+def _base_is_newer(
+    base: pa.Table, hit: Indexes, key: Indexes, outcome: LogOutcome, rule: MergeRule
+) -> Flags:
+    newer = np.zeros(len(hit), bool)
+    tie = np.ones(len(hit), bool)
+    for name, ordering in zip(rule.ordering, outcome.ordering, strict=True):
+        ours = base.column(name).take(pa.array(hit)).combine_chunks()
+        theirs = ordering.take(pa.array(key))
+        greater = pc.fill_null(pc.greater(ours, theirs), pc.and_(ours.is_valid(), theirs.is_null()))
+        equal = pc.fill_null(pc.equal(ours, theirs), pc.and_(ours.is_null(), theirs.is_null()))
+        newer |= tie & np.asarray(greater)
+        tie &= np.asarray(equal)
+    return newer
+
+
+@dataclass(frozen=True)
+class _Versions:
+    """Every log version of every key, in order: one array for each fact about it."""
+
+    keys: pa.Array  # distinct
+    code: Indexes  # which key
+    sequence: Indexes
+    row: Indexes  # its row in `rows`, -1 in a delete block
+    rows: pa.Table
+    deleted: Flags
+    ordering: tuple[pa.Array, ...]
+    last_reset: Indexes  # for each key the last unconditional delete, -1 if none
+
+    @classmethod
+    def gather(
+        cls, blocks: Sequence[Upserts | Deletes], schema: pa.Schema, rule: MergeRule
+    ) -> _Versions:
+        upserts = [block.rows for block in blocks if isinstance(block, Upserts)]
+        rows = pa.concat_tables([schema.empty_table(), *upserts])
+        empty = pa.array([], pa.string())
+        keys = pa.chunked_array([empty, *(chunk for b in blocks for chunk in _keys(b))])
+        encoded = keys.combine_chunks().dictionary_encode()
+        code = np.asarray(encoded.indices, dtype=np.int64)
+        sequence = np.arange(len(code))
+        is_row = _spread([isinstance(b, Upserts) for b in blocks], blocks)
+        row = np.where(is_row, np.cumsum(is_row) - 1, -1)
+        deleted = ~is_row
+        deleted[is_row] = _marked_deleted(rows, rule)
+        types = [schema.field(name).type for name in rule.ordering]
+        ordering = tuple(
+            _concat([_ordering(block, i, name, types[i]) for block in blocks], types[i])
+            for i, name in enumerate(rule.ordering)
+        )
+        last_reset = np.full(len(encoded.dictionary), -1)
+        reset = np.flatnonzero(deleted & _unconditional(blocks, is_row, ordering))
+        last_reset[code[reset]] = reset
+        return cls(encoded.dictionary, code, sequence, row, rows, deleted, ordering, last_reset)
+
+
+def _keys(block: Upserts | Deletes) -> list[pa.Array]:
+    if isinstance(block, Deletes):
+        return [block.keys.cast(pa.string())]
+    return list(block.rows.column(RECORD_KEY).chunks)
+
+
+def _length(block: Upserts | Deletes) -> int:
+    return len(block.keys) if isinstance(block, Deletes) else len(block.rows)
+
+
+def _spread(values: Sequence[object], blocks: Sequence[Upserts | Deletes]) -> Flags:
+    return np.repeat(np.array(values, dtype=bool), [_length(block) for block in blocks])
+
+
+def _concat(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    return pa.concat_arrays([pa.array([], kind), *arrays])
+
+
+def _ordering(block: Upserts | Deletes, position: int, name: str, kind: pa.DataType) -> pa.Array:
+    if isinstance(block, Upserts):
+        return pa.concat_arrays([pa.array([], kind), *block.rows.column(name).chunks])
+    if position < len(block.ordering):
+        return block.ordering[position].cast(kind)
+    return pa.nulls(len(block.keys), kind)
+
+
+def _marked_deleted(rows: pa.Table, rule: MergeRule) -> Flags:
+    """Rows of data blocks that say themselves that they are deleted."""
+    deleted = np.zeros(len(rows), bool)
+    names = set(rows.column_names)
+    if "_hoodie_is_deleted" in names and pa.types.is_boolean(rows["_hoodie_is_deleted"].type):
+        deleted |= np.asarray(pc.fill_null(rows["_hoodie_is_deleted"], False))
+    if "_hoodie_operation" in names:
+        gone = pc.is_in(rows["_hoodie_operation"], value_set=pa.array(["D", "-U"]))
+        deleted |= np.asarray(gone)
+    if rule.delete_marker is not None and rule.delete_marker[0] in names:
+        field_name, marker = rule.delete_marker
+        text = rows[field_name].cast(pa.string())
+        deleted |= np.asarray(pc.fill_null(pc.equal(text, marker), False))
+    return deleted
+
+
+def _unconditional(
+    blocks: Sequence[Upserts | Deletes], is_row: Flags, ordering: tuple[pa.Array, ...]
+) -> Flags:
+    """Which versions carry no ordering value of their own (or the one that stands for it)."""
+    flags = np.zeros(len(is_row), bool)
+    stated = [
+        np.asarray(block.unconditional)
+        if block.unconditional is not None
+        else np.full(len(block.keys), not block.ordering)
+        for block in blocks
+        if isinstance(block, Deletes)
+    ]
+    flags[~is_row] = np.concatenate([np.zeros(0, bool), *stated])
+    if len(ordering) == 1:
+        implied = np.asarray(ordering[0].is_null())
+        if pa.types.is_int32(ordering[0].type):
+            implied = implied | np.asarray(pc.fill_null(pc.equal(ordering[0], 0), True))
+        flags |= implied & is_row
+    return flags
+
+
+def _rank(ordering: tuple[pa.Array, ...]) -> Indexes:
+    """Ranks that compare as the ordering values do, field after field; null is lowest."""
+    combined: Indexes | None = None
+    for column in ordering:
+        rank = np.asarray(pc.rank(column, tiebreaker="dense")).astype(np.int64)
+        rank[np.asarray(column.is_null())] = 0
+        if combined is None:
+            combined = rank
+        else:
+            # Dense ranks are at most the number of versions: the product stays far below 2^63.
+            combined = combined * (len(rank) + 1) + rank
+            combined = np.unique(combined, return_inverse=True)[1]
+    assert combined is not None
+    return combined
+
+
+def _sources(
+    versions: _Versions, rank: Indexes, blocks: Sequence[Upserts | Deletes], schema: pa.Schema
+) -> dict[str, Indexes]:
+    """Where each column of each key comes from, if any block updates rows in part.
+
+    A version is accepted if it is not late against those before it. From the last accepted whole
+    version of a key on, each column comes from the last accepted version that carries it.
+    """
+    if all(not isinstance(b, Upserts) or b.columns is None for b in blocks):
+        return {}
+    partial = _spread([isinstance(b, Upserts) and b.columns is not None for b in blocks], blocks)
+    order = np.lexsort((versions.sequence, versions.code))
+    height = versions.code[order] * (len(order) + 2) + rank[order]
+    accepted = np.zeros(len(order), bool)
+    accepted[order] = height >= np.maximum.accumulate(height)
+    accepted &= versions.sequence >= versions.last_reset[versions.code]
+    whole = accepted & ~partial
+    floor = np.full(len(versions.keys), -1)
+    np.maximum.at(floor, versions.code[whole], versions.sequence[whole])
+    counts = accepted & (versions.sequence >= floor[versions.code]) & (versions.row >= 0)
+    sources = {}
+    for name in schema.names:
+        carries = counts & _spread(
+            [isinstance(b, Upserts) and (b.columns is None or name in b.columns) for b in blocks],
+            blocks,
+        )
+        source = np.full(len(versions.keys), -1)
+        np.maximum.at(source, versions.code[carries], versions.row[carries])
+        sources[name] = source
+    return sources

@@ -1,0 +1,177 @@
+"""File groups and slices: which files make up the rows that a query sees.
+
+A file group is (partition, file id). Its slices are keyed by base instant. Readers decide by names
+and the timeline alone; this module does the same, with one difference that loses no rows: files of
+instants that a query does not see are put aside before slicing, not after it, so that an
+uncommitted or later base file cannot draw log files away from the slice they belong to.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from lakewright.core.files import BaseFile, LogFile
+from lakewright.core.instant import Instant
+from lakewright.core.timeline import Timeline
+from lakewright.errors import CorruptError
+
+GroupKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which instants a query sees: the committed ones up to a bound, if there is one.
+
+    `requested_until` is time travel, compared with requested times. `completed_until` is the end of
+    an incremental range, compared with completion times; there an archived instant whose completion
+    time is not known counts as long past.
+    """
+
+    timeline: Timeline
+    archived: Mapping[str, str] = field(default_factory=dict)
+    requested_until: str | None = None
+    completed_until: str | None = None
+
+    def completion(self, requested_at: str) -> str | None:
+        """The completion time of a completed instant, from the timeline or from history."""
+        instant = self.timeline.by_time.get(requested_at)
+        return instant.completed_at if instant is not None else self.archived.get(requested_at)
+
+    def sees(self, requested_at: str) -> bool:
+        """Whether files that carry this instant are part of the answer."""
+        if not self.timeline.is_committed(requested_at):
+            return False
+        if self.requested_until is not None and requested_at > self.requested_until:
+            return False
+        completed_at = self.completion(requested_at) if self.completed_until is not None else None
+        return completed_at is None or completed_at <= (self.completed_until or "")
+
+    def writes(self) -> tuple[Instant, ...]:
+        """The completed writes on the active timeline that the query sees, in completion order."""
+        return tuple(i for i in self.timeline.by_completion if self.sees(i.requested_at))
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """The state of a file group from one base instant on: a base file and the logs after it."""
+
+    partition: str
+    file_id: str
+    base_instant: str
+    base: BaseFile | None = None
+    logs: tuple[LogFile, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes on storage."""
+        return (self.base.size if self.base else 0) + sum(log.size for log in self.logs)
+
+    def path(self, file: BaseFile | LogFile) -> str:
+        """The path of one of its files, relative to the table."""
+        return f"{self.partition}/{file.name}" if self.partition else file.name
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """A file group with its slices, oldest first; there is at least one."""
+
+    partition: str
+    file_id: str
+    slices: tuple[FileSlice, ...]
+
+    @property
+    def key(self) -> GroupKey:
+        """What identifies the group in the table."""
+        return self.partition, self.file_id
+
+    def merged(self) -> FileSlice:
+        """What a snapshot query reads.
+
+        The newest slice may be the empty one that a pending compaction has opened; then the slice
+        before it counts too.
+        """
+        newest = self.slices[-1]
+        if newest.base is not None or len(self.slices) == 1:
+            return newest
+        before = self.slices[-2]
+        logs = sorted(chain(before.logs, newest.logs), key=lambda log: log.order)
+        return replace(before, logs=tuple(logs))
+
+    def newest_base(self) -> FileSlice | None:
+        """What a read-optimized query reads: the newest base file, without log files."""
+        for candidate in reversed(self.slices):
+            if candidate.base is not None:
+                return replace(candidate, logs=())
+        return None
+
+
+def build_groups(
+    partition: str,
+    files: Iterable[BaseFile | LogFile],
+    view: View,
+    *,
+    replaced: Mapping[GroupKey, str] | None = None,
+    pending_compactions: Mapping[GroupKey, str] | None = None,
+) -> list[FileGroup]:
+    """The file groups of one partition that `view` sees, by file id.
+
+    `replaced` names the instant that took a group out of the table; `pending_compactions` the
+    instant of a scheduled compaction of a group, where a new slice begins. Change-data files are
+    no part of slices.
+    """
+    bases: dict[str, list[BaseFile]] = {}
+    logs: dict[str, list[LogFile]] = {}
+    for file in files:
+        if not view.sees(file.instant):
+            continue
+        if isinstance(file, BaseFile):
+            bases.setdefault(file.file_id, []).append(file)
+        elif not file.cdc:
+            logs.setdefault(file.file_id, []).append(file)
+    groups = []
+    for file_id in sorted(bases.keys() | logs.keys()):
+        gone_at = (replaced or {}).get((partition, file_id))
+        if gone_at is not None and view.sees(gone_at):
+            continue
+        barrier = (pending_compactions or {}).get((partition, file_id))
+        slices = _slice(partition, file_id, bases.get(file_id, []), logs.get(file_id, []), view, barrier)
+        groups.append(FileGroup(partition, file_id, slices))
+    return groups
+
+
+def _slice(
+    partition: str,
+    file_id: str,
+    bases: list[BaseFile],
+    logs: list[LogFile],
+    view: View,
+    barrier: str | None,
+) -> tuple[FileSlice, ...]:
+    base_at: dict[str, BaseFile] = {}
+    for base in bases:
+        if base.instant in base_at:
+            raise CorruptError(
+                "two base files of one file group and one instant: one of them is the left-over "
+                "of a failed attempt",
+                partition=partition,
+                files=[base_at[base.instant].name, base.name],
+            )
+        base_at[base.instant] = base
+    keys = sorted(base_at.keys() | ({barrier} if barrier else set()))
+    logs_at: dict[str, list[LogFile]] = {key: [] for key in keys}
+    for log in sorted(logs, key=lambda log: log.order):
+        # A log belongs to the slice whose base was requested last before the log completed. An
+        # archived instant that history does not know is taken to have completed when it began.
+        completed_at = view.completion(log.instant) or log.instant
+        position = bisect_right(keys, completed_at)
+        key = keys[position - 1] if position else log.instant
+        if not position:
+            keys.insert(0, key)
+            logs_at[key] = []
+        logs_at[key].append(log)
+    return tuple(
+        FileSlice(partition, file_id, key, base_at.get(key), tuple(logs_at[key])) for key in keys
+    )

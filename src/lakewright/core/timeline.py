@@ -1,0 +1,93 @@
+"""The timeline: what has happened to a table, as an immutable value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from lakewright.core.instant import Instant, State, furthest
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The instants of the active timeline, oldest request first, one for each action.
+
+    History (archived instants) is not here: `start` tells where the active part begins.
+    """
+
+    instants: tuple[Instant, ...] = ()
+
+    @classmethod
+    def of(cls, instants: Iterable[Instant]) -> Timeline:
+        """A timeline from instants in any order and any number of states for each action."""
+        return cls(tuple(furthest(list(instants))))
+
+    def __iter__(self) -> Iterator[Instant]:
+        return iter(self.instants)
+
+    def __len__(self) -> int:
+        return len(self.instants)
+
+    @cached_property
+    def by_time(self) -> dict[str, Instant]:
+        """The write instants by requested time."""
+        return {instant.requested_at: instant for instant in self.instants if instant.is_write}
+
+    @cached_property
+    def completed_writes(self) -> tuple[Instant, ...]:
+        """Completed commits, delta commits and replace commits, oldest request first."""
+        return tuple(i for i in self.instants if i.is_write and i.is_completed)
+
+    @cached_property
+    def by_completion(self) -> tuple[Instant, ...]:
+        """The completed writes in the order in which they completed."""
+        return tuple(sorted(self.completed_writes, key=lambda i: (i.completed_at or "", i)))
+
+    @cached_property
+    def saved(self) -> frozenset[str]:
+        """Requested times of the instants that a savepoint holds."""
+        return frozenset(
+            i.requested_at for i in self.instants if i.action == "savepoint" and i.is_completed
+        )
+
+    @cached_property
+    def start(self) -> str | None:
+        """The requested time where the active timeline begins; None while there is no write.
+
+        A savepoint keeps its commit on the active timeline while archiving goes on behind it, so a
+        saved commit does not mark the beginning. Pending writes do: nothing is archived past them.
+        """
+        writes = [i.requested_at for i in self.instants if i.is_write]
+        return next((at for at in writes if at not in self.saved), min(writes, default=None))
+
+    def pending(self, *actions: str) -> tuple[Instant, ...]:
+        """The requested and inflight instants, all or those of the given actions."""
+        return tuple(
+            i
+            for i in self.instants
+            if i.state is not State.COMPLETED and (not actions or i.action in actions)
+        )
+
+    def completed(self, *actions: str) -> tuple[Instant, ...]:
+        """The completed instants, all or those of the given actions."""
+        return tuple(
+            i for i in self.instants if i.is_completed and (not actions or i.action in actions)
+        )
+
+    def is_archived(self, requested_at: str) -> bool:
+        """Whether an instant lies before the active timeline and so counts as completed.
+
+        Readers decide it by name alone: what is not on the active timeline and older than its
+        beginning was completed and archived.
+        """
+        return (
+            self.start is not None
+            and requested_at < self.start
+            and requested_at not in self.by_time
+        )
+
+    def is_committed(self, requested_at: str) -> bool:
+        """Whether files that carry this instant belong to the table."""
+        instant = self.by_time.get(requested_at)
+        return instant.is_completed if instant is not None else self.is_archived(requested_at)

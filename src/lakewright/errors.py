@@ -1,0 +1,55 @@
+"""What can go wrong, and what the caller should do about it.
+
+LakewrightError
+  ConflictError      somebody else won: plan again on a fresh snapshot
+  UnavailableError   storage or a lock did not answer: the same call may be retried
+  InvalidError       the call, option or plan is wrong: fix it
+  CorruptError       the bytes on storage break the format: a person must look
+  UnsupportedError   the table uses a feature or version this library does not know
+"""
+
+from __future__ import annotations
+
+
+class LakewrightError(Exception):
+    """The base of everything this library raises; `facts` holds what the message tells."""
+
+    retryable = False
+
+    def __init__(self, message: str, **facts: object) -> None:
+        tail = ", ".join(f"{name}={value!r}" for name, value in facts.items())
+        super().__init__(f"{message}. {tail}" if tail else message)
+        self.message = message
+        self.facts = facts
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Workers raise these in other processes: keep the facts through pickling."""
+        return (_rebuild, (type(self), self.message, self.facts))
+
+
+def _rebuild(
+    kind: type[LakewrightError], message: str, facts: dict[str, object]
+) -> LakewrightError:
+    return kind(message, **facts)
+
+
+class ConflictError(LakewrightError):
+    """Somebody else won: plan again on a fresh snapshot."""
+
+
+class UnavailableError(LakewrightError):
+    """Storage or a lock did not answer: the same call may be retried."""
+
+    retryable = True
+
+
+class InvalidError(LakewrightError):
+    """The call, an option or a plan is wrong: fix it."""
+
+
+class CorruptError(LakewrightError):
+    """The bytes on storage break the format: a person must look."""
+
+
+class UnsupportedError(LakewrightError):
+    """The table uses a feature or version this library does not know."""

@@ -1,0 +1,1 @@
+"""Bytes on storage to values and back, without I/O."""

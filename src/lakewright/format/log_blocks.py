@@ -1,0 +1,199 @@
+"""Log file framing: a file is a plain sequence of blocks, and every byte belongs to one of them.
+
+In table version 8 and later a log file belongs to one completed instant and is written whole, so a
+broken block is corruption wherever it stands: nothing is skipped to reach the next good one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Never
+
+from lakewright.errors import CorruptError
+
+MAGIC = b"#HUDI#"
+FORMAT_VERSION = 1
+
+_LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_TWO_INTS = struct.Struct(">ii")
+# The block length counts neither the magic nor itself; the trailing length counts the magic too.
+_UNCOUNTED = len(MAGIC) + _LONG.size
+_SMALLEST = 4 + 4 + 4 + 8 + 4 + 8
+
+
+class BlockKind(IntEnum):
+    """What a block holds; the values are the ordinals on disk."""
+
+    COMMAND = 0
+    DELETE = 1
+    AVRO = 3
+    HFILE = 4
+    PARQUET = 5
+    CDC = 6
+
+
+class Header(IntEnum):
+    """The keys of a block's header map; the values are the ordinals on disk."""
+
+    INSTANT_TIME = 0
+    TARGET_INSTANT_TIME = 1
+    SCHEMA = 2
+    COMMAND_BLOCK_TYPE = 3
+    COMPACTED_BLOCK_TIMES = 4
+    RECORD_POSITIONS = 5
+    BLOCK_IDENTIFIER = 6
+    IS_PARTIAL = 7
+    BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogBlock:
+    """One block of a log file; `content` is a view into the file's bytes.
+
+    Invariant: `headers` holds INSTANT_TIME.
+    """
+
+    kind: BlockKind
+    headers: Mapping[Header, str]
+    content: memoryview
+    offset: int = 0
+    file_name: str = ""
+
+    @property
+    def instant(self) -> str:
+        """The instant that wrote the block."""
+        return self.headers[Header.INSTANT_TIME]
+
+    @property
+    def schema_json(self) -> str | None:
+        """The Avro schema of the block's rows; delete and command blocks may have none."""
+        return self.headers.get(Header.SCHEMA)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the rows hold only the changed columns."""
+        return self.headers.get(Header.IS_PARTIAL, "").lower() == "true"
+
+    @property
+    def compacted_instants(self) -> tuple[str, ...]:
+        """The instants whose blocks this one replaces: empty unless log compaction wrote it."""
+        listed = self.headers.get(Header.COMPACTED_BLOCK_TIMES, "")
+        return tuple(instant for instant in listed.split(",") if instant)
+
+    @property
+    def target_instant(self) -> str | None:
+        """The instant a command block rolls back."""
+        return self.headers.get(Header.TARGET_INSTANT_TIME)
+
+    def corrupt(self, reason: str, **facts: object) -> CorruptError:
+        """The error to raise when the content breaks the format, telling where the block is."""
+        place = {"file_name": self.file_name, "offset": self.offset, "kind": self.kind.name}
+        return CorruptError(reason, **place, **facts)
+
+
+def parse_blocks(data: bytes | memoryview, *, file_name: str) -> list[LogBlock]:
+    """Read every block of a log file, without copying content; an empty file has none."""
+    reader = _Reader(memoryview(data).cast("B"), file_name)
+    blocks = []
+    while reader.at < len(reader.data):
+        blocks.append(reader.block())
+    return blocks
+
+
+def format_block(
+    kind: BlockKind, headers: Mapping[Header, str], content: bytes | memoryview
+) -> bytes:
+    """Write one block; the inverse of `parse_blocks`."""
+    head = [_TWO_INTS.pack(FORMAT_VERSION, kind), _INT.pack(len(headers))]
+    for key, value in headers.items():
+        encoded = value.encode()
+        head.append(_TWO_INTS.pack(key, len(encoded)) + encoded)
+    head.append(_LONG.pack(len(content)))
+    counted = sum(map(len, head)) + len(content) + _INT.size + _LONG.size
+    no_footers = _INT.pack(0)
+    trailing = _LONG.pack(counted + len(MAGIC))
+    return b"".join((MAGIC, _LONG.pack(counted), *head, content, no_footers, trailing))
+
+
+class _Reader:
+    def __init__(self, data: memoryview, file_name: str) -> None:
+        self.data = data
+        self.file_name = file_name
+        self.at = 0
+        self.start = 0
+        self.end = len(data)
+
+    def block(self) -> LogBlock:
+        self.start = self.at
+        self.end = len(self.data)
+        self._frame()
+        version, ordinal = _TWO_INTS.unpack(self._take(_TWO_INTS.size))
+        if version != FORMAT_VERSION:
+            self._fail(f"unknown log format version {version}")
+        kind = self._kind(ordinal)
+        headers = self._headers()
+        content = self._take(self._length(_LONG))
+        if self._length(_INT):
+            self._fail("block with footers")
+        if self._length(_LONG) != self.end - self.start - _LONG.size:
+            self._fail("trailing length differs from the block length")
+        if self.at != self.end:
+            self._fail("content does not fill the block")
+        if Header.INSTANT_TIME not in headers:
+            self._fail("block without an instant time")
+        return LogBlock(kind, headers, content, self.start, self.file_name)
+
+    def _frame(self) -> None:
+        if self._take(len(MAGIC)) != MAGIC:
+            self._fail("no block starts here")
+        length = self._length(_LONG)
+        if length < _SMALLEST:
+            self._fail("block shorter than its fixed parts")
+        if length > self.end - self.at:
+            self._fail("block longer than the file")
+        self.end = self.start + _UNCOUNTED + length
+
+    def _kind(self, ordinal: int) -> BlockKind:
+        try:
+            return BlockKind(ordinal)
+        except ValueError:
+            self._fail(f"unknown block type {ordinal}")
+
+    def _headers(self) -> dict[Header, str]:
+        headers: dict[Header, str] = {}
+        for _ in range(self._length(_INT)):
+            ordinal = _INT.unpack(self._take(_INT.size))[0]
+            value = bytes(self._take(self._length(_INT)))
+            try:
+                key = Header(ordinal)
+                text = value.decode()
+            except UnicodeDecodeError:
+                self._fail("header value is not UTF-8")
+            except ValueError:
+                self._fail(f"unknown header {ordinal}")
+            if key in headers:
+                self._fail(f"header {key.name} occurs twice")
+            headers[key] = text
+        return headers
+
+    def _length(self, form: struct.Struct) -> int:
+        length: int = form.unpack(self._take(form.size))[0]
+        if length < 0:
+            self._fail("negative length")
+        return length
+
+    def _take(self, length: int) -> memoryview:
+        if length > self.end - self.at:
+            self._fail("block ends too early")
+        taken = self.data[self.at : self.at + length]
+        self.at += length
+        return taken
+
+    def _fail(self, reason: str) -> Never:
+        raise CorruptError(
+            f"broken log block: {reason}", file_name=self.file_name, offset=self.start
+        )

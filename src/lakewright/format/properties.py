@@ -1,0 +1,192 @@
+r"""Text of `java.util.Properties`, and what makes it a usable `hoodie.properties`.
+
+ISO-8859-1; one `key=value` per line, where `=`, `:` or blanks may separate; `#` and `!` start a
+comment; a backslash escapes the next character or, at the end of a line, joins the next line;
+`\uXXXX` is one UTF-16 unit, so characters beyond the basic plane take two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from zlib import crc32
+
+from lakewright.errors import CorruptError, InvalidError
+
+TABLE_NAME = "hoodie.table.name"
+DATABASE_NAME = "hoodie.database.name"
+TABLE_CHECKSUM = "hoodie.table.checksum"
+REQUIRED_KEYS = (
+    TABLE_NAME,
+    "hoodie.table.type",
+    "hoodie.table.version",
+    "hoodie.timeline.layout.version",
+)
+
+_BLANKS = " \t\f"
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_TRAILING_BACKSLASHES = re.compile(r"\\*\Z")
+_KEY = re.compile(r"(?:[^\\=: \t\f]|\\.?)*", re.DOTALL)
+_SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.|\Z)", re.DOTALL)
+_ESCAPED_BLANKS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANK_ESCAPES = {blank: f"\\{letter}" for letter, blank in _ESCAPED_BLANKS.items()}
+
+
+def parse_properties(data: bytes) -> dict[str, str]:
+    r"""Read a properties file; of a repeated key the last value counts.
+
+    Raises:
+        CorruptError: a `\u` is not followed by four hexadecimal digits.
+    """
+    values: dict[str, str] = {}
+    for line in _logical_lines(data.decode("iso-8859-1")):
+        key = _KEY.match(line)
+        end = key.end() if key else 0
+        separator = _SEPARATOR.match(line, end)
+        start = separator.end() if separator else end
+        values[_unescape(line[:end])] = _unescape(line[start:])
+    return values
+
+
+def format_properties(values: Mapping[str, str], comments: Sequence[str] = ()) -> bytes:
+    """Write a properties file in the order of `values`, below one `#` line for each comment."""
+    heads = [f"#{_escape_rare(line)}" for text in comments for line in _LINE_END.split(text)]
+    lines = [f"{_escape_key(key)}={_escape_value(value)}" for key, value in values.items()]
+    return "".join(f"{line}\n" for line in (*heads, *lines)).encode("iso-8859-1")
+
+
+def table_checksum(database: str | None, table: str) -> int:
+    """The checksum of a table's names; it says nothing about its other properties."""
+    # A lone surrogate has no UTF-8 form; Java writes a question mark, as "replace" does.
+    return crc32(f"{database or ''}.{table}".encode("utf-8", "replace"))
+
+
+def with_table_checksum(values: Mapping[str, str]) -> dict[str, str]:
+    """`values` with the right checksum as the last key: a file that is cut off then lacks it."""
+    rest = {key: value for key, value in values.items() if key != TABLE_CHECKSUM}
+    return rest | {TABLE_CHECKSUM: str(_expected_checksum(values))}
+
+
+def check_table_properties(values: Mapping[str, str]) -> None:
+    """Refuse the properties of a table that are only half there or belong to another table.
+
+    Raises:
+        CorruptError: a required key is missing or the checksum is wrong.
+    """
+    missing = [key for key in REQUIRED_KEYS if not values.get(key)]
+    if missing:
+        raise CorruptError("hoodie.properties is incomplete", missing=missing)
+    checksum = values.get(TABLE_CHECKSUM)
+    if checksum is not None and checksum != str(_expected_checksum(values)):
+        raise CorruptError(
+            "hoodie.properties has a wrong checksum",
+            found=checksum,
+            expected=_expected_checksum(values),
+        )
+
+
+def choose_properties(main: bytes | None, backup: bytes | None) -> dict[str, str]:
+    """The properties of a table whose files may have been left by an update that died.
+
+    An update writes the backup, replaces the main file and removes the backup. So the main file
+    counts if it is whole, and else the backup.
+
+    Raises:
+        InvalidError: there is neither file, so there is no table.
+        CorruptError: what there is cannot be used.
+    """
+    if main is None and backup is None:
+        raise InvalidError("there is no table: hoodie.properties is missing")
+    problem: CorruptError | None = None
+    whole: dict[str, str] | None = None
+    for data in (backup, main):
+        try:
+            whole = _whole_properties(data, whole)
+        except CorruptError as error:
+            problem = error
+    if whole is None:
+        raise problem or CorruptError("hoodie.properties is missing")
+    return whole
+
+
+def _whole_properties(
+    data: bytes | None, backup: Mapping[str, str] | None
+) -> dict[str, str] | None:
+    if data is None:
+        return None if backup is None else dict(backup)
+    values = parse_properties(data)
+    check_table_properties(values)
+    if backup is not None and TABLE_CHECKSUM in backup and TABLE_CHECKSUM not in values:
+        raise CorruptError("hoodie.properties is incomplete", missing=[TABLE_CHECKSUM])
+    if backup is not None and not data.endswith((b"\n", b"\r")):
+        raise CorruptError("hoodie.properties ends in the middle of a line")
+    return values
+
+
+def _expected_checksum(values: Mapping[str, str]) -> int:
+    return table_checksum(values.get(DATABASE_NAME), values.get(TABLE_NAME, ""))
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    logical = ""
+    for line in _LINE_END.split(text):
+        part = line.lstrip(_BLANKS)
+        if not logical and part.startswith(("#", "!")):
+            continue
+        if _goes_on(part):
+            logical += part[:-1]
+            continue
+        if logical or part:
+            yield logical + part
+        logical = ""
+    if logical:
+        yield logical
+
+
+def _goes_on(line: str) -> bool:
+    tail = _TRAILING_BACKSLASHES.search(line)
+    return tail is not None and len(tail.group()) % 2 == 1
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    units = _ESCAPE.sub(_unescaped, text)
+    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    escape = match[1]
+    if escape == "u":
+        raise CorruptError("a \\u escape needs four hexadecimal digits", text=match.string)
+    if len(escape) == 5:
+        return chr(int(escape[1:], 16))
+    return _ESCAPED_BLANKS.get(escape, escape)
+
+
+def _escape_key(text: str) -> str:
+    return "".join("\\ " if char == " " else _escape(char) for char in text)
+
+
+def _escape_value(text: str) -> str:
+    # Only the first blank needs an escape: the parser drops blanks before the value, not inside it.
+    head = "\\" if text.startswith(" ") else ""
+    return head + "".join(map(_escape, text))
+
+
+def _escape(char: str) -> str:
+    if char in "\\=:#!":
+        return f"\\{char}"
+    if char in _BLANK_ESCAPES:
+        return _BLANK_ESCAPES[char]
+    return char if " " <= char <= "~" else _unicode_escape(char)
+
+
+def _escape_rare(text: str) -> str:
+    return "".join(char if char <= "\xff" else _unicode_escape(char) for char in text)
+
+
+def _unicode_escape(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02X}{units[i + 1]:02X}" for i in range(0, len(units), 2))

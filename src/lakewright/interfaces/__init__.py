@@ -1,0 +1,1 @@
+"""What people and programs call: parse, call, render; nothing is decided here."""

@@ -1,0 +1,58 @@
+"""The Spark data source `hudi`, for SQL over views and catalog tables.
+
+Spark gives a Python source no column pruning, so `spark.read.format("hudi").load()` does not come
+here after `install`: it gets the DataFrame of `Table.read`, which is planned natively.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+from lakewright.errors import InvalidError
+from lakewright.interfaces.query_options import plan_query, read_settings
+from lakewright.read.plan import ReadPlan
+from lakewright.read.run import SliceReader, spark_schema
+from lakewright.storage.base import Storage
+from lakewright.storage.locate import storage_for
+from lakewright.table.snapshot import load_snapshot
+
+FORMATS = ("hudi", "org.apache.hudi")
+
+# Spark hands a catalog table's path and options to no Python source, but it does hand over its
+# columns' metadata: the first column carries them.
+OPTIONS_METADATA = "lakewright.options"
+
+
+class HudiSource(DataSource):
+    """Tables in the Hudi format."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name under which Spark knows it."""
+        return FORMATS[0]
+
+    def schema(self) -> T.StructType:
+        """The columns of the query that the options describe."""
+        return spark_schema(self._plan(dict(self.options), None)[1].result_schema)
+
+    def reader(self, schema: T.StructType) -> DataSourceReader:
+        """A reader of the columns in `schema`."""
+        stored = schema.fields[0].metadata.get(OPTIONS_METADATA, {}) if schema.fields else {}
+        return SliceReader(*self._plan({**stored, **self.options}, schema.names))
+
+    def _plan(
+        self, options: dict[str, str], columns: list[str] | None
+    ) -> tuple[Storage, ReadPlan]:
+        if not options.get("path"):
+            raise InvalidError("the table's path is missing", option="path")
+        storage = storage_for(options["path"], storage_options(options))
+        return storage, plan_query(load_snapshot(storage), read_settings(options), columns)
+
+
+def storage_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that are for storage: Hadoop's, with or without Spark's prefix."""
+    plain = {key.removeprefix("spark.hadoop."): value for key, value in options.items()}
+    return {key: value for key, value in plain.items() if key.startswith("fs.")}

@@ -1,0 +1,1 @@
+"""From a snapshot to rows: plans, workers, and Spark."""

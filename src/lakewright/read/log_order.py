@@ -1,0 +1,32 @@
+"""Which blocks of a slice's log files count, and in which order they are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lakewright.format.log_blocks import BlockKind, LogBlock
+
+
+def effective_blocks(blocks: Sequence[LogBlock]) -> list[LogBlock]:
+    """The blocks that count, in merge order, from all blocks in the order of their files.
+
+    - A command block (from tables of older versions) takes back the blocks of its target instant.
+    - A block of a log compaction stands for the blocks it was made of, and takes the place of the
+      newest of them: writes that came after those are merged after it.
+    """
+    rolled_back = {b.target_instant for b in blocks if b.kind is BlockKind.COMMAND}
+    data = [
+        block
+        for block in blocks
+        if block.kind is not BlockKind.COMMAND and block.instant not in rolled_back
+    ]
+    covers = {b.instant: b.compacted_instants for b in data if b.compacted_instants}
+    covered = {instant for instants in covers.values() for instant in instants}
+    last_position = {block.instant: position for position, block in enumerate(data)}
+
+    def place(instant: str) -> int:
+        inner = [place(i) for i in covers.get(instant, ()) if i in last_position and i != instant]
+        return max(inner, default=last_position[instant])
+
+    kept = [block for block in data if block.instant not in covered]
+    return sorted(kept, key=lambda block: place(block.instant))

@@ -1,0 +1,158 @@
+"""What a query reads: a value that says which slices, which columns and which versions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from lakewright.core.files import BaseFile, LogFile
+from lakewright.core.merge import MergeRule
+from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
+from lakewright.core.schema import select_fields
+from lakewright.core.slices import FileSlice
+from lakewright.core.table_config import MergeMode, TableConfig
+from lakewright.read.prune import PathColumn
+
+# As Spark does for its own scans: opening a file costs about as much as reading this many bytes.
+_OPEN_COST = 4 << 20
+_TASK_BYTES = 64 << 20
+_DELETE_COLUMNS = ("_hoodie_is_deleted", "_hoodie_operation")
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """The slices of a query and what becomes of their rows.
+
+    `schema` is the table's whole query schema, `columns` what the query gives of it. `commits`, if
+    set, keeps only rows that one of these instants wrote. `path_columns` are the partition columns
+    whose value can be told from a file's path, so that a filter on them prunes files.
+    """
+
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    slices: tuple[FileSlice, ...]
+    rule: MergeRule
+    commits: frozenset[str] | None = None
+    path_columns: tuple[PathColumn, ...] = ()
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The schema of the rows that the query gives."""
+        return select_fields(self.schema, self.columns)
+
+    @property
+    def merge_schema(self) -> pa.Schema:
+        """The result's columns and those that merging itself needs."""
+        needed = [RECORD_KEY, *self.rule.ordering, *_DELETE_COLUMNS]
+        if self.rule.delete_marker is not None:
+            needed.append(self.rule.delete_marker[0])
+        if self.commits is not None:
+            needed.append(COMMIT_TIME)
+        extra = [
+            name for name in needed if name not in self.columns and name in self.schema.names
+        ]
+        return select_fields(self.schema, (*self.columns, *dict.fromkeys(extra)))
+
+    def with_slices(self, slices: Iterable[FileSlice]) -> ReadPlan:
+        """The same query on other slices."""
+        return replace(self, slices=tuple(slices))
+
+    @property
+    def plain(self) -> ReadPlan:
+        """The part that is read as it is: slices without log files."""
+        return self.with_slices(s for s in self.slices if not s.logs)
+
+    @property
+    def merging(self) -> ReadPlan:
+        """The part whose base rows must be merged with log files."""
+        return self.with_slices(s for s in self.slices if s.logs)
+
+    def tasks(self) -> list[ReadPlan]:
+        """The plan cut into pieces of a fair size for one worker each."""
+        bins: list[list[FileSlice]] = []
+        room = 0
+        for item in sorted(self.slices, key=lambda s: -s.size):
+            cost = item.size + _OPEN_COST * (len(item.logs) + 1)
+            if not bins or cost > room:
+                bins.append([])
+                room = _TASK_BYTES
+            bins[-1].append(item)
+            room -= cost
+        return [self.with_slices(group) for group in bins]
+
+
+def merge_rule(config: TableConfig) -> MergeRule:
+    """How the table's rows are merged."""
+    ordering = config.ordering_fields if config.merge_mode is MergeMode.EVENT_TIME else ()
+    return MergeRule(ordering, config.delete_marker)
+
+
+def plan_read(
+    config: TableConfig,
+    schema: pa.Schema,
+    slices: Sequence[FileSlice],
+    *,
+    columns: Sequence[str] | None = None,
+    commits: frozenset[str] | None = None,
+    path_columns: tuple[PathColumn, ...] = (),
+) -> ReadPlan:
+    """Plan a query over these slices; a table whose rows cannot be merged is refused here."""
+    if any(item.logs for item in slices):
+        config.require_mergeable()
+    names = tuple(select_fields(schema, columns).names)
+    return ReadPlan(schema, names, tuple(slices), merge_rule(config), commits, path_columns)
+
+
+def encode_plan(plan: ReadPlan) -> str:
+    """A plan as text, small enough to travel as an option of a data source."""
+    value = {
+        "schema": base64.b64encode(plan.schema.serialize().to_pybytes()).decode("ascii"),
+        "columns": plan.columns,
+        "ordering": plan.rule.ordering,
+        "delete_marker": plan.rule.delete_marker,
+        "commits": None if plan.commits is None else sorted(plan.commits),
+        "path_columns": [[c.name, c.depth, c.kind, c.prefix] for c in plan.path_columns],
+        "slices": [_encode_slice(item) for item in plan.slices],
+    }
+    packed = zlib.compress(json.dumps(value, separators=(",", ":")).encode())
+    return base64.b64encode(packed).decode("ascii")
+
+
+def decode_plan(text: str) -> ReadPlan:
+    """The inverse of `encode_plan`."""
+    value = json.loads(zlib.decompress(base64.b64decode(text)))
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["schema"])))
+    marker = value["delete_marker"]
+    return ReadPlan(
+        schema=schema,
+        columns=tuple(value["columns"]),
+        slices=tuple(_decode_slice(item) for item in value["slices"]),
+        rule=MergeRule(tuple(value["ordering"]), tuple(marker) if marker else None),
+        commits=None if value["commits"] is None else frozenset(value["commits"]),
+        path_columns=tuple(PathColumn(*item) for item in value["path_columns"]),
+    )
+
+
+def _encode_slice(item: FileSlice) -> list[object]:
+    base = item.base and [item.base.token, item.base.instant, item.base.extension, item.base.size]
+    logs = [[log.instant, log.version, log.token, log.size] for log in item.logs]
+    return [item.partition, item.file_id, item.base_instant, base, logs]
+
+
+def _decode_slice(value: list[object]) -> FileSlice:
+    partition, file_id, base_instant, base, logs = value
+    return FileSlice(
+        str(partition),
+        str(file_id),
+        str(base_instant),
+        BaseFile(str(file_id), *base) if isinstance(base, list) else None,
+        tuple(
+            LogFile(str(file_id), instant, version, token, size=size)
+            for instant, version, token, size in (logs if isinstance(logs, list) else [])
+        ),
+    )

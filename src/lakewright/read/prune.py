@@ -1,0 +1,123 @@
+"""Partition pruning: which partition columns a file's path tells, and what filters say of them."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakewright.core.table_config import TableConfig
+
+# Only characters that stand for themselves in a folder name, in a URI and in a glob.
+_SAFE = re.compile(r"[A-Za-z0-9_.-]+")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_DEFAULT = "__HIVE_DEFAULT_PARTITION__"
+# Key generators that write a partition value into the path as it is.
+_PLAIN_GENERATORS = frozenset({"SIMPLE", "COMPLEX", "SIMPLE_AVRO", "COMPLEX_AVRO"})
+
+Value = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class PathColumn:
+    """A partition column whose value is a segment of the path.
+
+    `depth` counts segments from the partition's end, 1 being the folder of the file; `kind` is
+    the column's Arrow type as text; `prefix` stands before the value (`name=` in hive style).
+    """
+
+    name: str
+    depth: int
+    kind: str
+    prefix: str = ""
+
+    def value(self, partition: str) -> Value:
+        """The column's value in all rows of a partition."""
+        text = partition.split("/")[-self.depth][len(self.prefix) :]
+        return text if self.kind == "string" else int(text)
+
+
+def path_columns(
+    config: TableConfig, schema: pa.Schema, partitions: Iterable[str]
+) -> tuple[PathColumn, ...]:
+    """The partition columns that can be told from the path in every one of these partitions.
+
+    A value that is null, empty, encoded, or written in another form than the column's own keeps
+    its column out, for then path and column differ and only the column is right.
+    """
+    fields = config.partition_fields
+    slashed = config.flag("hoodie.datasource.write.slash.separated.date.partitioning")
+    if not fields or slashed or config.key_generator not in _PLAIN_GENERATORS:
+        return ()
+    split = [partition.split("/") for partition in partitions]
+    if any(len(segments) != len(fields) for segments in split):
+        return ()
+    found = []
+    for position, name in enumerate(fields):
+        pattern = _pattern(schema, name)
+        prefix = f"{name}=" if config.hive_style else ""
+        segments = {item[position] for item in split}
+        if pattern is not None and all(_tells(text, prefix, pattern) for text in segments):
+            kind = str(schema.field(name).type)
+            found.append(PathColumn(name, len(fields) - position, kind, prefix))
+    return tuple(found)
+
+
+def _pattern(schema: pa.Schema, name: str) -> re.Pattern[str] | None:
+    if name not in schema.names:
+        return None
+    kind = schema.field(name).type
+    if pa.types.is_string(kind):
+        return _SAFE
+    return _INTEGER if pa.types.is_int32(kind) or pa.types.is_int64(kind) else None
+
+
+def _tells(segment: str, prefix: str, pattern: re.Pattern[str]) -> bool:
+    if not segment.startswith(prefix):
+        return False
+    value = segment[len(prefix) :]
+    return value != _DEFAULT and pattern.fullmatch(value) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A filter on one column: `operator` is one of =, <, <=, >, >=, in; `value` as in Spark."""
+
+    column: str
+    operator: str
+    value: object
+
+
+_COMPARE: dict[str, Callable[[Value, Value], bool]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def may_match(
+    partition: str, columns: Sequence[PathColumn], filters: Iterable[Comparison]
+) -> bool:
+    """Whether a partition can hold rows that pass all filters; in doubt it can."""
+    known = {column.name: column for column in columns}
+    return all(
+        _passes(known[f.column].value(partition), f) for f in filters if f.column in known
+    )
+
+
+def _passes(value: Value, comparison: Comparison) -> bool:
+    wanted = comparison.value
+    if comparison.operator == "in":
+        if not isinstance(wanted, tuple | list | frozenset | set):
+            return True
+        same_kind = all(isinstance(item, type(value)) for item in wanted)
+        return not same_kind or value in wanted
+    if not isinstance(wanted, str | int) or not isinstance(wanted, type(value)):
+        return True
+    compare = _COMPARE.get(comparison.operator)
+    return compare is None or compare(value, wanted)

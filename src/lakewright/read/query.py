@@ -1,0 +1,127 @@
+"""The queries on a table: from a snapshot and what was asked for to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakewright.core.commits import CommitMetadata
+from lakewright.core.instant import Instant
+from lakewright.core.slices import FileSlice, GroupKey, View
+from lakewright.core.table_config import TableConfig, TableType
+from lakewright.errors import InvalidError
+from lakewright.read.incremental import ChangeRange, plan_range
+from lakewright.read.plan import ReadPlan, plan_read
+from lakewright.read.prune import path_columns
+from lakewright.table.snapshot import Snapshot
+
+# Operations that move rows and bring none.
+_SERVICES = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """An incremental query: the range, and how to read its rows."""
+
+    range: ChangeRange
+    read: ReadPlan
+
+
+def plan_snapshot(
+    snapshot: Snapshot, *, as_of: str | None = None, columns: Sequence[str] | None = None
+) -> ReadPlan:
+    """The table as it is, or as it was when the instant `as_of` was the newest request."""
+    if as_of is not None:
+        _refuse_cleaned(snapshot, as_of)
+    view = snapshot.view(requested_until=as_of)
+    slices = [group.merged() for group in snapshot.groups(view)]
+    return _plan(snapshot.config, snapshot.schema(view), slices, columns)
+
+
+def plan_read_optimized(
+    snapshot: Snapshot, *, columns: Sequence[str] | None = None
+) -> ReadPlan:
+    """The newest base files alone: fast, and as old as the last compaction."""
+    view = snapshot.view()
+    newest = [group.newest_base() for group in snapshot.groups(view)]
+    slices = [item for item in newest if item is not None]
+    return _plan(snapshot.config, snapshot.schema(view), slices, columns)
+
+
+def plan_changes(
+    snapshot: Snapshot,
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    limit: int | None = None,
+    columns: Sequence[str] | None = None,
+) -> ChangePlan:
+    """The rows whose winning version, as of `until`, completed in (since, until].
+
+    Without `since` these are all rows as of `until`. Else only file groups that an instant of the
+    range touched can hold such rows: what it wrote, or what a service made of it since.
+    """
+    if not snapshot.config.has_meta_fields:
+        raise InvalidError("a table without meta fields has no changes to read")
+    instants = (*snapshot.archived, *snapshot.timeline.completed_writes)
+    chosen = plan_range(instants, since=since, until=until, limit=limit)
+    view = snapshot.view(completed_until=chosen.until)
+    schema = snapshot.schema(snapshot.view())
+    if since is None:
+        slices = [group.merged() for group in snapshot.groups(view)] if chosen.instants else []
+        return ChangePlan(chosen, _plan(snapshot.config, schema, slices, columns))
+    commits = snapshot.commits(chosen.instants)
+    touched = _touched(commits)
+    partitions = sorted({partition for partition, _ in touched})
+    groups = snapshot.groups(view, partitions) if partitions else []
+    slices = [group.merged() for group in groups if group.key in touched]
+    wrote = _ingested(snapshot.config, zip(chosen.instants, commits, strict=True))
+    return ChangePlan(chosen, _plan(snapshot.config, schema, slices, columns, wrote))
+
+
+def _plan(
+    config: TableConfig,
+    schema: pa.Schema,
+    slices: Sequence[FileSlice],
+    columns: Sequence[str] | None,
+    commits: frozenset[str] | None = None,
+) -> ReadPlan:
+    told = path_columns(config, schema, {item.partition for item in slices})
+    return plan_read(
+        config, schema, slices, columns=columns, commits=commits, path_columns=told
+    )
+
+
+def _touched(commits: Iterable[CommitMetadata]) -> set[GroupKey]:
+    return {
+        (partition, stat.file_id)
+        for commit in commits
+        for partition, stats in commit.stats.items()
+        for stat in stats
+        if stat.file_id
+    }
+
+
+def _ingested(
+    config: TableConfig, writes: Iterable[tuple[Instant, CommitMetadata]]
+) -> frozenset[str]:
+    """The instants that brought rows; a commit on a merge-on-read table is a compaction."""
+    merge_on_read = config.table_type is TableType.MERGE_ON_READ
+    return frozenset(
+        instant.requested_at
+        for instant, commit in writes
+        if commit.operation not in _SERVICES and not (merge_on_read and instant.action == "commit")
+    )
+
+
+def _refuse_cleaned(snapshot: Snapshot, as_of: str) -> None:
+    retained = snapshot.earliest_retained()
+    if retained is not None and as_of < retained:
+        raise InvalidError(
+            "the table as of this time was cleaned away: keep more commits "
+            "(hoodie.clean.commits.retained) to look further back",
+            as_of=as_of,
+            earliest=retained,
+        )

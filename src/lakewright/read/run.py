@@ -1,0 +1,211 @@
+"""A read plan on Spark: native scans where nothing is merged, Arrow workers where logs are."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from lakewright.core.meta_columns import COMMIT_TIME
+from lakewright.errors import UnsupportedError
+from lakewright.read.plan import ReadPlan, decode_plan, encode_plan
+from lakewright.read.prune import Comparison, PathColumn, may_match
+from lakewright.read.worker import read_slices
+from lakewright.storage.base import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SLICES = "lakewright_slices"
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+_REGISTERED = "spark.lakewright.slices"
+
+
+def scan(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
+    """The rows of a plan as a DataFrame; nothing is read before it is used."""
+    plain, merging = plan.plain, plan.merging
+    parts = []
+    if plain.slices:
+        parts.append(_native(spark, storage, plain))
+    if merging.slices:
+        parts.append(_merged(spark, storage, merging))
+    if not parts:
+        return spark.createDataFrame([], spark_schema(plan.result_schema))
+    return reduce(lambda left, right: left.union(right), parts)
+
+
+def _native(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
+    """Spark's own parquet scan of base files.
+
+    A partition column is taken from the path where it can be told: Spark then prunes files by a
+    filter on it before it opens any of them.
+    """
+    schema = plan.result_schema
+    if plan.commits is not None and COMMIT_TIME not in schema.names:
+        schema = schema.append(plan.schema.field(COMMIT_TIME))
+    urls = [storage.url(item.path(item.base)) for item in plan.slices if item.base]
+    # Spark would take brackets and stars in a partition's name for patterns.
+    reader = spark.read.schema(spark_schema(schema)).option("__globPaths__", "false")
+    frame = reader.parquet(*urls)
+    if plan.commits is not None:
+        frame = frame.where(F.col(COMMIT_TIME).isin(sorted(plan.commits)))
+    told = {column.name: column for column in plan.path_columns}
+    return frame.select(
+        *[
+            _path_value(told[name]).alias(name) if name in told else F.col(f"`{name}`")
+            for name in plan.columns
+        ]
+    )
+
+
+def _path_value(column: PathColumn) -> Column:
+    path = F.col("_metadata.file_path")
+    segment = F.substring_index(F.substring_index(path, "/", -(column.depth + 1)), "/", 1)
+    if column.prefix:
+        segment = F.substring(segment, len(column.prefix) + 1, 1 << 20)
+    return segment if column.kind == "string" else segment.cast(_PRIMITIVES[column.kind])
+
+
+def _merged(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
+    _register(spark)
+    return (
+        spark.read.format(SLICES)
+        .schema(spark_schema(plan.result_schema))
+        .option("plan", encode_plan(plan))
+        # Spark hides options whose name says secret; a storage may hold credentials.
+        .option("storage.secret", base64.b64encode(pickle.dumps(storage)).decode("ascii"))
+        .load()
+    )
+
+
+def _register(spark: SparkSession) -> None:
+    """Make the source of merged slices known to the session, once."""
+    if spark.conf.get(_REGISTERED, "") != "true":
+        spark.dataSource.register(SliceSource)
+        spark.conf.set(PUSHDOWN, "true")
+        spark.conf.set(_REGISTERED, "true")
+
+
+class SliceSource(DataSource):
+    """Merged slices of a planned query; internal to `scan`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name under which Spark knows it."""
+        return SLICES
+
+    def reader(self, schema: T.StructType) -> DataSourceReader:
+        """A reader of the plan in the options."""
+        storage = pickle.loads(base64.b64decode(self.options["storage.secret"]))
+        return SliceReader(storage, decode_plan(self.options["plan"]))
+
+
+@dataclass
+class SlicePartition(InputPartition):
+    """The work of one task."""
+
+    storage: Storage
+    plan: ReadPlan
+
+
+class SliceReader(DataSourceReader):
+    """Reads merged slices, leaving out those whose partition no filter lets through."""
+
+    def __init__(self, storage: Storage, plan: ReadPlan) -> None:
+        self._storage = storage
+        self._plan = plan
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Prune by partition; Spark still applies every filter to the rows."""
+        self._plan = prune(self._plan, comparisons(filters))
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The slices in pieces of a fair size."""
+        return [SlicePartition(self._storage, task) for task in self._plan.tasks()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The merged rows of one piece."""
+        assert isinstance(partition, SlicePartition)
+        return read_slices(partition.storage, partition.plan)
+
+
+def prune(plan: ReadPlan, filters: Sequence[Comparison]) -> ReadPlan:
+    """The plan without slices that no row can come from."""
+    return plan.with_slices(
+        item for item in plan.slices if may_match(item.partition, plan.path_columns, filters)
+    )
+
+
+_OPERATORS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: "in",
+}
+
+
+def comparisons(filters: Iterable[Filter]) -> list[Comparison]:
+    """The filters on top-level columns that pruning understands."""
+    found = []
+    for item in filters:
+        operator = _OPERATORS.get(type(item))
+        attribute: tuple[str, ...] = getattr(item, "attribute", ())
+        if operator is not None and len(attribute) == 1:
+            found.append(Comparison(attribute[0], operator, getattr(item, "value", None)))
+    return found
+
+
+_PRIMITIVES: dict[str, T.DataType] = {
+    "bool": T.BooleanType(),
+    "int32": T.IntegerType(),
+    "int64": T.LongType(),
+    "float": T.FloatType(),
+    "double": T.DoubleType(),
+    "string": T.StringType(),
+    "binary": T.BinaryType(),
+    "date32[day]": T.DateType(),
+    "timestamp[us, tz=UTC]": T.TimestampType(),
+    "timestamp[us]": T.TimestampNTZType(),
+}
+
+
+def spark_schema(schema: pa.Schema) -> T.StructType:
+    """A query schema in Spark's types."""
+    return T.StructType([T.StructField(f.name, _spark_type(f.type), True) for f in schema])
+
+
+def _spark_type(kind: pa.DataType) -> T.DataType:
+    if pa.types.is_struct(kind):
+        return T.StructType([T.StructField(f.name, _spark_type(f.type), True) for f in kind])
+    if pa.types.is_list(kind):
+        return T.ArrayType(_spark_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return T.MapType(_spark_type(kind.key_type), _spark_type(kind.item_type))
+    if pa.types.is_decimal(kind):
+        return T.DecimalType(kind.precision, kind.scale)
+    known = _PRIMITIVES.get(str(kind))
+    if known is None:
+        raise UnsupportedError("a column type has no counterpart in Spark", type=str(kind))
+    return known

@@ -1,0 +1,84 @@
+"""One slice to rows, where the data is: runs on Spark's workers and in a plain loop alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakewright.core.merge import Deletes, LogOutcome, Upserts, merge_logs, merge_with_base
+from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
+from lakewright.core.schema import conform
+from lakewright.core.slices import FileSlice
+from lakewright.errors import CorruptError
+from lakewright.format.deletes import parse_delete_block
+from lakewright.format.log_blocks import BlockKind, LogBlock, parse_blocks
+from lakewright.format.log_records import data_block_rows
+from lakewright.read.log_order import effective_blocks
+from lakewright.read.plan import ReadPlan
+from lakewright.storage.base import Storage
+
+_BATCH_ROWS = 64 * 1024
+
+
+def read_slices(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """The rows of all slices of a plan, in its result schema."""
+    for item in plan.slices:
+        for table in _read_slice(storage, item, plan):
+            if plan.commits is not None:
+                wanted = pa.array(sorted(plan.commits), pa.string())
+                table = table.filter(pc.is_in(table.column(COMMIT_TIME), value_set=wanted))
+            if table.num_rows:
+                yield from table.select(plan.columns).combine_chunks().to_batches(_BATCH_ROWS)
+
+
+def _read_slice(storage: Storage, item: FileSlice, plan: ReadPlan) -> Iterator[pa.Table]:
+    schema = plan.merge_schema
+    if not item.logs:
+        yield from _base_rows(storage, item, schema)
+        return
+    outcome = _read_logs(storage, item, plan, schema)
+    base = (
+        batch
+        for table in _base_rows(storage, item, schema)
+        for batch in table.combine_chunks().to_batches()
+    )
+    yield from merge_with_base(base, outcome, plan.rule)
+
+
+def _base_rows(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of the base file, batch by batch, in `schema`."""
+    if item.base is None:
+        return
+    path = item.path(item.base)
+    with storage.open_input(path) as source:
+        try:
+            file = pq.ParquetFile(source, page_checksum_verification=True)
+            stored = file.schema_arrow.names
+            columns = [name for name in stored if name in schema.names] or [RECORD_KEY]
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+                yield conform(pa.Table.from_batches([batch]), schema, source=path)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error
+
+
+def _read_logs(
+    storage: Storage, item: FileSlice, plan: ReadPlan, schema: pa.Schema
+) -> LogOutcome:
+    blocks: list[LogBlock] = []
+    for log in item.logs:
+        path = item.path(log)
+        blocks += parse_blocks(storage.read(path), file_name=path)
+    changes = [_changes(block, schema, item.file_id) for block in effective_blocks(blocks)]
+    return merge_logs(changes, schema, plan.rule)
+
+
+def _changes(block: LogBlock, schema: pa.Schema, file_id: str) -> Upserts | Deletes:
+    if block.kind is BlockKind.DELETE:
+        records = parse_delete_block(block)
+        return Deletes(records.keys, records.ordering, records.unconditional)
+    rows = data_block_rows(block, schema.names)
+    carried = frozenset(rows.column_names) if block.is_partial else None
+    return Upserts(conform(rows, schema, source=file_id), carried)

@@ -1,0 +1,123 @@
+"""Options as people type them, turned into typed settings, and what becomes of the others.
+
+A family of settings is a frozen dataclass whose fields are made by `option`: key, default, parser
+and documentation stand in one place, next to the code that uses them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from importlib import resources
+from typing import Any, TypeVar
+
+from lakewright.errors import InvalidError, UnsupportedError
+
+Family = TypeVar("Family")
+
+_PREFIX = "hoodie."
+
+
+def option(
+    key: str,
+    default: Any,
+    *,
+    parse: Callable[[str], Any],
+    doc: str,
+    aliases: tuple[str, ...] = (),
+) -> Any:
+    """A field of a settings family that is read from the option `key`, or from an older name."""
+    facts = {"key": key, "parse": parse, "doc": doc, "aliases": aliases}
+    return dataclasses.field(default=default, metadata=facts)
+
+
+def settings_from(family: type[Family], options: Mapping[str, str]) -> Family:
+    """The settings of one family; a value that does not parse is an InvalidError."""
+    values: dict[str, Any] = {}
+    for field in _option_fields(family):
+        key = next((k for k in _names(field) if k in options), None)
+        if key is not None:
+            values[field.name] = _parsed(key, options[key], field.metadata["parse"])
+    return family(**values)
+
+
+def option_keys(*families: type[Any]) -> frozenset[str]:
+    """All keys, with older names, that these families read."""
+    return frozenset(
+        key for family in families for field in _option_fields(family) for key in _names(field)
+    )
+
+
+def ignored_options(
+    options: Mapping[str, str], honoured: Iterable[str], refused: Mapping[str, str]
+) -> list[str]:
+    """Check option names; give the ones that Hudi has and that do not matter here.
+
+    `refused` maps keys that would change the result to the one value that is the same as leaving
+    them out.
+    """
+    known = set(honoured)
+    ignored = []
+    for key, value in options.items():
+        if key in known or not key.startswith(_PREFIX):
+            continue
+        if key in refused:
+            if value.strip().lower() != refused[key]:
+                raise UnsupportedError("this option is not supported", option=key, value=value)
+        elif key in HUDI_OPTIONS:
+            ignored.append(key)
+        else:
+            raise InvalidError("there is no such option", option=key, **_nearest(key, known))
+    return ignored
+
+
+def parse_bool(text: str) -> bool:
+    """A yes-or-no option, as Hudi writes them."""
+    value = {"true": True, "false": False}.get(text.strip().lower())
+    if value is None:
+        raise ValueError("true or false expected")
+    return value
+
+
+def parse_choice(*choices: str) -> Callable[[str], str]:
+    """A parser for one of a few words, in any case."""
+
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        if word not in choices:
+            raise ValueError(f"one of {', '.join(choices)} expected")
+        return word
+
+    return parse
+
+
+def _parsed(key: str, text: str, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(str(text))
+    except ValueError as error:
+        raise InvalidError(
+            "the value of an option does not parse", option=key, value=text, reason=str(error)
+        ) from error
+
+
+def _nearest(key: str, known: set[str]) -> dict[str, object]:
+    near = difflib.get_close_matches(key, [*known, *HUDI_OPTIONS], n=1, cutoff=0.6)
+    return {"did_you_mean": near[0]} if near else {}
+
+
+def _option_fields(family: type[Any]) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(family) if "key" in field.metadata]
+
+
+def _names(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    return (field.metadata["key"], *field.metadata["aliases"])
+
+
+def _load_hudi_options() -> frozenset[str]:
+    text = resources.files("lakewright").joinpath("hudi_options.txt").read_text("ascii")
+    return frozenset(text.split())
+
+
+# Every option name of Hudi 1.2: what is in here and not honoured is no typing error.
+HUDI_OPTIONS = _load_hudi_options()

@@ -1,0 +1,192 @@
+"""From a URI and plain options to a client of an object store, and from its errors to ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
+
+from lakewright.errors import InvalidError, LakewrightError, UnavailableError
+from lakewright.storage.base import MissingFileError, flag
+
+Options = tuple[tuple[str, str], ...]
+
+# What Spark users have in their Hadoop settings already, by the name of the client's option.
+_S3A_KEYS = {
+    "fs.s3a.access.key": "access_key_id",
+    "fs.s3a.secret.key": "secret_access_key",
+    "fs.s3a.session.token": "session_token",
+    "fs.s3a.endpoint": "endpoint",
+    "fs.s3a.endpoint.region": "region",
+    "fs.s3a.connection.ssl.enabled": "ssl",
+    "fs.s3a.path.style.access": "path_style",
+    "fs.s3a.aws.credentials.provider": "credentials_provider",
+}
+_HTTP_KEYS = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "proxy_url",
+    "timeout",
+    "user_agent",
+)
+_DEFAULTS = {"timeout": "120s", "max_retries": "6", "retry_timeout": "60"}
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_PASSING_STATUS = {408, 409, 429}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A bucket (or container) and a prefix in it, on one kind of store.
+
+    `text` is the URI as Spark wants it; `account` is set for Azure only.
+    """
+
+    text: str
+    kind: str
+    bucket: str
+    prefix: str
+    account: str | None = None
+
+    @classmethod
+    def parse(cls, uri: str) -> Place:
+        """Read a URI such as `s3://bucket/folder/table`."""
+        scheme, _, rest = uri.partition("://")
+        authority, _, path = rest.partition("/")
+        prefix = path.strip("/")
+        kind = SCHEMES.get(scheme.lower())
+        if kind is None or not authority:
+            raise InvalidError("not the address of an object store", uri=uri, known=sorted(SCHEMES))
+        bucket, _, host = authority.partition("@")
+        # Spark reads S3 through s3a only; the others keep the scheme that they came with.
+        spark_scheme = "s3a" if kind == "s3" else scheme.lower()
+        text = f"{spark_scheme}://{authority}/{prefix}".rstrip("/")
+        return cls(text, kind, bucket, prefix, host.partition(".")[0] or None)
+
+
+def normal_options(place: Place, options: Mapping[str, str]) -> Options:
+    """Turn plain or Hadoop-style options into the client's own, sorted; unknown `fs.` keys go."""
+    found: dict[str, str] = {}
+    plain = {name.removeprefix("spark.hadoop."): value for name, value in options.items()}
+    of_bucket = f"fs.s3a.bucket.{place.bucket}."
+    for name, value in plain.items():
+        if not name.startswith("fs."):
+            found[name] = value
+        elif name in _S3A_KEYS and place.kind == "s3":
+            found.setdefault(_S3A_KEYS[name], value)
+    for name, value in plain.items():
+        general = "fs.s3a." + name.removeprefix(of_bucket)
+        if name.startswith(of_bucket) and general in _S3A_KEYS:
+            found[_S3A_KEYS[general]] = value
+    return tuple(sorted(_translated(found).items()))
+
+
+def _translated(found: dict[str, str]) -> dict[str, str]:
+    secure = flag(found, "ssl", default=True)
+    # The client speaks path style unless told otherwise, which every store understands.
+    flag(found, "path_style", default=True)
+    if "Anonymous" in found.get("credentials_provider", ""):
+        found["skip_signature"] = "true"
+    if "endpoint" in found and "://" not in found["endpoint"]:
+        found["endpoint"] = f"{'https' if secure else 'http'}://{found['endpoint']}"
+    if found.get("endpoint", "").startswith("http://"):
+        found.setdefault("allow_http", "true")
+    for name in ("ssl", "path_style", "credentials_provider"):
+        found.pop(name, None)
+    return found
+
+
+@lru_cache(maxsize=64)
+def client_for(place: Place, options: Options) -> ObjectStore:
+    """Return the client of this process for a place; a wrong option is an InvalidError."""
+    given = {**_DEFAULTS, **dict(options)}
+    http = {name: given.pop(name) for name in _HTTP_KEYS if name in given}
+    try:
+        retry = {
+            "max_retries": int(given.pop("max_retries")),
+            "retry_timeout": timedelta(seconds=float(given.pop("retry_timeout"))),
+        }
+        return _CLIENTS[place.kind](place, given, client_options=http, retry_config=retry)
+    except (BaseError, ValueError, TypeError) as error:
+        raise InvalidError(
+            "the options do not make a client for this store",
+            uri=place.text,
+            options=[name for name, _ in options],
+            reason=_without_secrets(_first_line(error), options),
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300]
+
+
+def _without_secrets(text: str, options: Options) -> str:
+    for name, value in options:
+        if value and any(word in name for word in ("key", "secret", "token")):
+            text = text.replace(value, "***")
+    return text
+
+
+def _s3(place: Place, config: Any, **settings: Any) -> ObjectStore:
+    return S3Store(place.bucket, prefix=place.prefix or None, config=config, **settings)
+
+
+def _gcs(place: Place, config: Any, **settings: Any) -> ObjectStore:
+    return GCSStore(place.bucket, prefix=place.prefix or None, config=config, **settings)
+
+
+def _azure(place: Place, config: Any, **settings: Any) -> ObjectStore:
+    if place.account:
+        config.setdefault("account_name", place.account)
+    return AzureStore(place.bucket, prefix=place.prefix or None, config=config, **settings)
+
+
+SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+}
+_CLIENTS: dict[str, Callable[..., ObjectStore]] = {"s3": _s3, "gcs": _gcs, "azure": _azure}
+
+
+@contextmanager
+def translated_errors(path: str) -> Iterator[None]:
+    """Turn what the client raises into one of this library's errors."""
+    try:
+        yield
+    except (BaseError, OSError, ValueError) as error:
+        raise storage_error(error, path) from error
+
+
+def storage_error(error: Exception, path: str) -> LakewrightError:
+    """Say what an error of the client means for the caller."""
+    reason = _first_line(error)
+    if "NoSuchBucket" in str(error):
+        return InvalidError("there is no such bucket", path=path, reason=reason)
+    if isinstance(error, FileNotFoundError):
+        return MissingFileError("there is no such file", path=path)
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return InvalidError("the store denies access", path=path, reason=reason)
+    status = status_of(error)
+    refused = 300 <= status < 500 and status not in _PASSING_STATUS
+    if refused or isinstance(error, ValueError):
+        return InvalidError("the store refused the request", path=path, reason=reason)
+    return UnavailableError("the store did not answer", path=path, reason=reason)
+
+
+def status_of(error: Exception) -> int:
+    """Return the HTTP status that an error of the client tells of, or 0."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else 0

@@ -1,0 +1,1 @@
+"""The table as a shared, changing thing: loading it into an immutable snapshot."""

@@ -1,0 +1,208 @@
+"""A table as of one look at its timeline; what a query needs more is loaded when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+
+from lakewright.core.commits import CommitMetadata
+from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
+from lakewright.core.instant import Instant, parse_instant
+from lakewright.core.schema import query_schema
+from lakewright.core.slices import FileGroup, GroupKey, View, build_groups
+from lakewright.core.table_config import TableConfig
+from lakewright.core.timeline import Timeline
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError
+from lakewright.format.avro_arrow import arrow_schema
+from lakewright.format.history import HistoryEntry
+from lakewright.format.metadata import parse_clean, parse_commit
+from lakewright.format.properties import choose_properties
+from lakewright.storage.base import MissingFileError, Storage
+from lakewright.table.history import archived_writes, load_entries
+
+DataFile = BaseFile | LogFile
+
+_PROPERTIES = ".hoodie/hoodie.properties"
+_META_FOLDER = ".hoodie"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The table's properties and timeline as they were when it was loaded.
+
+    It never changes: a commit that completes later is not seen. Metadata files are read once.
+    """
+
+    storage: Storage
+    config: TableConfig
+    timeline: Timeline
+    _commits: dict[str, CommitMetadata] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def archived(self) -> tuple[Instant, ...]:
+        """The writes in the archived timeline, oldest first."""
+        return tuple(archived_writes(load_entries(self.storage, self.config.history_folder)))
+
+    def view(self, *, requested_until: str | None = None, completed_until: str | None = None) -> View:
+        """What a query sees that is bounded like this; unbounded it sees all that is committed."""
+        return View(self.timeline, {}, requested_until, completed_until)
+
+    def commits(self, instants: Iterable[Instant]) -> list[CommitMetadata]:
+        """What each of these completed writes did, active or archived."""
+        wanted = list(instants)
+        missing = [i for i in wanted if i.requested_at not in self._commits]
+        active = [i for i in missing if i.requested_at in self.timeline.by_time]
+        archived = {i.requested_at for i in missing} - {i.requested_at for i in active}
+        try:
+            datas = self.storage.read_many(self._timeline_path(i) for i in active)
+        except MissingFileError:
+            # Archiving went on meanwhile: whatever has left the timeline is in history by now.
+            datas = []
+            archived = {i.requested_at for i in missing}
+        for instant, data in zip(active, datas, strict=False):
+            self._commits[instant.requested_at] = parse_commit(data)
+        if archived:
+            self._load_archived(archived)
+        return [self._commits[i.requested_at] for i in wanted]
+
+    def _load_archived(self, times: set[str]) -> None:
+        entries = load_entries(
+            self.storage,
+            self.config.history_folder,
+            first=min(times),
+            last=max(times),
+            with_content=True,
+        )
+        for entry in entries:
+            if entry.requested_at in times and entry.metadata and _is_write(entry):
+                self._commits[entry.requested_at] = parse_commit(entry.metadata)
+        lost = sorted(times - self._commits.keys())
+        if lost:
+            raise CorruptError("instants are neither on the timeline nor in history", instants=lost)
+
+    def schema(self, view: View) -> pa.Schema:
+        """The query schema of the table as the newest write that `view` sees has left it."""
+        return query_schema(arrow_schema(self._schema_text(view)))
+
+    def _schema_text(self, view: View) -> str:
+        writes = sorted(view.writes(), key=lambda i: i.requested_at, reverse=True)
+        older = (i for i in reversed(self.archived)) if not writes else ()
+        for instant in (*writes, *older):
+            (commit,) = self.commits([instant])
+            if commit.extra.get("latest_schema"):
+                raise UnsupportedError(
+                    "the table's schema was evolved by Hudi's schema-on-read", table=self.config.name
+                )
+            if commit.schema:
+                return commit.schema
+        created = self.config.properties.get("hoodie.table.create.schema")
+        if created:
+            return created
+        raise InvalidError("the table has no schema yet: nothing was written", table=self.config.name)
+
+    def replaced(self, view: View) -> dict[GroupKey, str]:
+        """The file groups that a replace commit took out of the table, with its instant."""
+        instants = [i for i in view.writes() if i.action == "replacecommit"]
+        return {
+            (partition, file_id): instant.requested_at
+            for instant, commit in zip(instants, self.commits(instants), strict=True)
+            for partition, file_ids in commit.replaced.items()
+            for file_id in file_ids
+        }
+
+    def files(self, partitions: Iterable[str] | None = None) -> dict[str, list[DataFile]]:
+        """The data files in each partition: of all partitions, or of those named.
+
+        A folder is a partition if it holds the partition metadata file, as for every other reader.
+        """
+        if partitions is not None:
+            listed = self.storage.list_many(dict.fromkeys(partitions))
+            statuses = [status for files in listed.values() for status in files]
+        else:
+            folders = [f for f in self.storage.list_folders("") if f != _META_FOLDER]
+            statuses = self.storage.list_files("")
+            for folder in folders:
+                statuses += self.storage.list_tree(folder)
+        by_folder: dict[str, list[tuple[str, int]]] = {}
+        for status in statuses:
+            folder, _, name = status.path.rpartition("/")
+            by_folder.setdefault(folder, []).append((name, status.size))
+        return {
+            folder: [
+                file for name, size in sorted(names) if (file := parse_data_file(name, size))
+            ]
+            for folder, names in sorted(by_folder.items())
+            if any(name.startswith(PARTITION_METADATA) for name, _ in names)
+        }
+
+    def groups(self, view: View, partitions: Iterable[str] | None = None) -> list[FileGroup]:
+        """The file groups that `view` sees, by partition and file id."""
+        files = self.files(partitions)
+        view = self._with_completions(view, files)
+        replaced = self.replaced(view)
+        return [
+            group
+            for partition, names in files.items()
+            for group in build_groups(partition, names, view, replaced=replaced)
+        ]
+
+    def _with_completions(self, view: View, files: Mapping[str, list[DataFile]]) -> View:
+        """The view with the completion times of archived instants that slicing asks for."""
+        wanted = {
+            file.instant
+            for names in files.values()
+            for file in names
+            if (isinstance(file, LogFile) or view.completed_until is not None)
+            and self.timeline.is_archived(file.instant)
+        }
+        if not wanted:
+            return view
+        entries = load_entries(
+            self.storage, self.config.history_folder, first=min(wanted), last=max(wanted)
+        )
+        known = {e.requested_at: e.completed_at for e in entries if e.requested_at in wanted}
+        return View(self.timeline, known, view.requested_until, view.completed_until)
+
+    def earliest_retained(self) -> str | None:
+        """The oldest requested time whose files the cleaner has left in place, if it ever ran."""
+        cleans = self.timeline.completed("clean")
+        if not cleans:
+            return None
+        newest = parse_clean(self.storage.read(self._timeline_path(cleans[-1])))
+        return newest.earliest_to_retain or None
+
+    def _timeline_path(self, instant: Instant) -> str:
+        return f"{self.config.timeline_folder}/{instant.file_name}"
+
+
+def load_snapshot(storage: Storage) -> Snapshot:
+    """Look at the table now: its properties, and one listing of its timeline."""
+    config = TableConfig.from_properties(_load_properties(storage))
+    instants = [parse_instant(file.name) for file in storage.list_files(config.timeline_folder)]
+    return Snapshot(storage, config, Timeline.of(i for i in instants if i is not None))
+
+
+def _load_properties(storage: Storage) -> dict[str, str]:
+    main = _read_if_there(storage, _PROPERTIES)
+    # While the properties are rewritten the main file is missing or unfinished for a moment, and
+    # the backup holds them.
+    backup = _read_if_there(storage, _PROPERTIES + ".backup") if not main else None
+    if main is None and backup is None:
+        main = _read_if_there(storage, _PROPERTIES)
+    if main is None and backup is None:
+        raise InvalidError("there is no table at this path", path=storage.root)
+    return choose_properties(main, backup)
+
+
+def _read_if_there(storage: Storage, path: str) -> bytes | None:
+    try:
+        return storage.read(path)
+    except MissingFileError:
+        return None
+
+
+def _is_write(entry: HistoryEntry) -> bool:
+    return entry.action in ("commit", "deltacommit", "replacecommit")

@@ -1,0 +1,148 @@
+"""S3 servers on the loopback address, for tests: moto (a fake) and versitygw (a real gateway)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import boto3
+from botocore.config import Config
+
+from lakewright.errors import UnavailableError
+
+_ACCESS_KEY = "lakewright"
+_SECRET_KEY = "not-a-secret"
+_REGION = "us-east-1"
+_START_SECONDS = 30.0
+_PORT_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """A running server; everybody on this machine may use it."""
+
+    endpoint: str
+    process_id: int
+
+    def options(self) -> dict[str, str]:
+        """Return what `storage_for` wants to reach this server."""
+        return {
+            "endpoint": self.endpoint,
+            "access_key_id": _ACCESS_KEY,
+            "secret_access_key": _SECRET_KEY,
+            "region": _REGION,
+        }
+
+    def hadoop_options(self) -> dict[str, str]:
+        """Return the same as Hadoop settings; Spark wants them with `spark.hadoop.` in front."""
+        return {
+            "fs.s3a.endpoint": self.endpoint,
+            "fs.s3a.endpoint.region": _REGION,
+            "fs.s3a.access.key": _ACCESS_KEY,
+            "fs.s3a.secret.key": _SECRET_KEY,
+            "fs.s3a.path.style.access": "true",
+            "fs.s3a.connection.ssl.enabled": "false",
+        }
+
+    def create_bucket(self, name: str) -> None:
+        """Make an empty bucket."""
+        self.client().create_bucket(Bucket=name)
+
+    def client(self) -> boto3.client:
+        """Return a plain S3 client, to see the server without this library's eyes."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=_ACCESS_KEY,
+            aws_secret_access_key=_SECRET_KEY,
+            region_name=_REGION,
+            config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}),
+        )
+
+
+@contextmanager
+def moto_server(page_size: int = 1000) -> Iterator[S3Server]:
+    """Run moto's server, which keeps everything in memory, until the block ends.
+
+    A listing gives `page_size` objects at a time.
+    """
+    with _running(
+        lambda port: [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        {"MOTO_S3_DEFAULT_MAX_KEYS": str(page_size)},
+    ) as server:
+        yield server
+
+
+@contextmanager
+def versitygw_server(binary: str, folder: str) -> Iterator[S3Server]:
+    """Run the versitygw program `binary` on the files in `folder` until the block ends."""
+    keys = ["--access", _ACCESS_KEY, "--secret", _SECRET_KEY, "--region", _REGION]
+    with _running(
+        lambda port: [binary, "--port", f"127.0.0.1:{port}", *keys, "posix", folder], {}
+    ) as server:
+        yield server
+
+
+@contextmanager
+def _running(
+    command: Callable[[int], Sequence[str]], environment: Mapping[str, str]
+) -> Iterator[S3Server]:
+    with tempfile.TemporaryFile() as output:
+        process, port = _started(command, environment, output.fileno())
+        try:
+            yield S3Server(f"http://127.0.0.1:{port}", process.pid)
+        finally:
+            _stop(process)
+
+
+def _started(
+    command: Callable[[int], Sequence[str]], environment: Mapping[str, str], output: int
+) -> tuple[subprocess.Popen[bytes], int]:
+    # Between finding a free port and using it somebody else may take it: then try another.
+    for _ in range(_PORT_TRIES):
+        port = _free_port()
+        process = subprocess.Popen(
+            command(port), stdout=output, stderr=output, env={**os.environ, **environment}
+        )
+        if _answers(process, port):
+            return process, port
+        _stop(process)
+    said = os.pread(output, 2000, max(0, os.fstat(output).st_size - 2000))
+    raise UnavailableError(
+        "the server did not start", command=list(command(0)), said=said.decode(errors="replace")
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+    deadline = time.monotonic() + _START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return process.poll() is None
+    return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

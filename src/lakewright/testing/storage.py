@@ -1,0 +1,212 @@
+"""Storages that count, and storages that die: to test what code asks for and what it survives."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, BinaryIO, TypeVar
+
+import pyarrow as pa
+
+from lakewright.errors import UnsupportedError
+from lakewright.storage.base import FileStatus, Storage, VersionedStorage
+
+Result = TypeVar("Result")
+
+
+class Crash(BaseException):
+    """The process is dead: no handler of the library may take this for an error of its own."""
+
+
+class _Wrapped(VersionedStorage):
+    """Forwards every call to another storage, through one door."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        return method(*arguments)
+
+    @property
+    def root(self) -> str:
+        """The root of the storage behind."""
+        return self.inner.root
+
+    def url(self, path: str) -> str:
+        """Forward; this asks nothing of the store and is not counted."""
+        return self.inner.url(path)
+
+    def list_files(self, folder: str) -> list[FileStatus]:
+        """Forward."""
+        return self._call(self.inner.list_files, folder)
+
+    def list_folders(self, folder: str) -> list[str]:
+        """Forward."""
+        return self._call(self.inner.list_folders, folder)
+
+    def list_tree(self, folder: str) -> Iterator[FileStatus]:
+        """Forward."""
+        return self._call(self.inner.list_tree, folder)
+
+    def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
+        """Forward."""
+        return self._call(self.inner.list_many, list(folders))
+
+    def status(self, path: str) -> FileStatus | None:
+        """Forward."""
+        return self._call(self.inner.status, path)
+
+    def exists(self, path: str) -> bool:
+        """Forward."""
+        return self._call(self.inner.exists, path)
+
+    def read(self, path: str) -> bytes:
+        """Forward."""
+        return self._call(self.inner.read, path)
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """Forward."""
+        return self._call(self.inner.read_range, path, offset, length)
+
+    def read_many(self, paths: Iterable[str]) -> list[bytes]:
+        """Forward."""
+        return self._call(self.inner.read_many, list(paths))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """Forward; what is read from the file later is not seen here."""
+        return self._call(self.inner.open_input, path)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Forward."""
+        self._call(self.inner.create, path, data)
+
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Forward."""
+        return self._call(self.inner.open_output, path)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Forward."""
+        self._call(self.inner.replace, path, data)
+
+    def delete(self, path: str) -> None:
+        """Forward."""
+        self._call(self.inner.delete, path)
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Forward."""
+        self._call(self.inner.delete_many, list(paths))
+
+    def delete_folder(self, folder: str) -> None:
+        """Forward."""
+        self._call(self.inner.delete_folder, folder)
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        """Forward; UnsupportedError if the storage behind has no versions."""
+        return self._call(self._versioned().read_versioned, path)
+
+    def replace_if(self, path: str, data: bytes, version: str | None) -> str:
+        """Forward; UnsupportedError if the storage behind has no versions."""
+        return self._call(self._versioned().replace_if, path, data, version)
+
+    def _versioned(self) -> VersionedStorage:
+        if not isinstance(self.inner, VersionedStorage):
+            raise UnsupportedError("this storage has no versions", root=self.root)
+        return self.inner
+
+
+class CountingStorage(_Wrapped):
+    """Counts what is asked of a storage, whether it succeeds or not.
+
+    `calls` counts by method name. `touched` has one (method, path) for every path asked about,
+    so that a `read_many` of fifty files is one call and fifty entries: what a store would bill.
+    """
+
+    __slots__ = ("_lock", "calls", "touched")
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.calls: Counter[str] = Counter()
+        self.touched: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+
+    def reset(self) -> None:
+        """Begin to count anew."""
+        with self._lock:
+            self.calls.clear()
+            self.touched.clear()
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        name, first = method.__name__, arguments[0]
+        with self._lock:
+            self.calls[name] += 1
+            self.touched += [
+                (name, path) for path in ([first] if isinstance(first, str) else first)
+            ]
+        return method(*arguments)
+
+
+class CrashingStorage(_Wrapped):
+    """Dies at the first change after `survive` changes, and stays dead.
+
+    With `after_effect` that last change still happens, and only its caller never hears of it.
+    `delete_many` and `delete_folder` are as many changes as there are files to delete, and what
+    `open_output` writes is one change: each is a moment at which a process can die.
+    """
+
+    __slots__ = ("_after_effect", "_dead", "_left", "_lock")
+
+    def __init__(self, inner: Storage, survive: int, *, after_effect: bool = False) -> None:
+        super().__init__(inner)
+        self._left = survive
+        self._after_effect = after_effect
+        self._dead = False
+        self._lock = threading.RLock()
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the moment has come."""
+        return self._dead
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Delete one by one."""
+        for path in paths:
+            self.delete(path)
+
+    def delete_folder(self, folder: str) -> None:
+        """Delete one by one, then what is left of the folder."""
+        self.delete_many(sorted(file.path for file in self.list_tree(folder)))
+        self._call(self.inner.delete_folder, folder)
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """Collect the file and create it when the block ends."""
+        pieces = io.BytesIO()
+        yield pieces
+        self.create(path, pieces.getvalue())
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        if method.__name__ not in _CHANGES:
+            self._check_alive(method.__name__)
+            return method(*arguments)
+        with self._lock:
+            self._check_alive(method.__name__)
+            self._left -= 1
+            self._dead = self._left < 0
+            if self._dead and not self._after_effect:
+                raise Crash(f"before {method.__name__} {arguments[0]}")
+            result = method(*arguments)
+            if self._dead:
+                raise Crash(f"after {method.__name__} {arguments[0]}")
+            return result
+
+    def _check_alive(self, name: str) -> None:
+        if self._dead:
+            raise Crash(f"dead before {name}")
+
+
+_CHANGES = {"create", "replace", "replace_if", "delete", "delete_folder"}

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from real_hudi import RealHudi, running
+
+from lakewright.testing.s3 import S3Server, versitygw_server
+
+NEEDED = (
+    "LAKEWRIGHT_INTEROP_PYTHON",
+    "LAKEWRIGHT_INTEROP_JAVA_HOME",
+    "LAKEWRIGHT_HUDI_JAR",
+    "LAKEWRIGHT_VERSITYGW",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def judges_are_there() -> None:
+    missing = [name for name in NEEDED if not Path(os.environ.get(name, "missing")).exists()]
+    if missing:
+        pytest.exit(f"./dev interop makes what these tests need; not set: {missing}", returncode=1)
+
+
+@pytest.fixture(scope="session")
+def real_hudi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHudi]:
+    with running(tmp_path_factory.mktemp("real_hudi")) as hudi:
+        yield hudi
+
+
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    folder = str(tmp_path_factory.mktemp("versitygw"))
+    with versitygw_server(os.environ["LAKEWRIGHT_VERSITYGW"], folder) as server:
+        yield server

@@ -1,0 +1,75 @@
+"""Real Apache Hudi as a second process: a request in, an answer out, each a line of JSON.
+
+Runs in an environment of its own (PySpark 3.5 and Hudi's bundle) and imports nothing of this
+project. Requests: `{"sql": text}`, `{"read": path, "options": {}}` and
+`{"write": path, "rows": [], "schema": ddl, "options": {}, "mode": "append"}`.
+The answer has `rows`, as JSON would have them and without nulls, or `error`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+
+def session(jar: str, folder: str) -> SparkSession:
+    settings = {
+        "spark.jars": jar,
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.driver.memory": "2g",
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+        "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def rows(frame: DataFrame) -> list[Any]:
+    return [json.loads(text) for text in frame.toJSON().collect()]
+
+
+def answer(spark: SparkSession, request: dict[str, Any]) -> list[Any]:
+    options = request.get("options", {})
+    if "sql" in request:
+        return rows(spark.sql(request["sql"]))
+    if "read" in request:
+        return rows(spark.read.format("hudi").options(**options).load(request["read"]))
+    texts = [json.dumps(row) for row in request["rows"]]
+    data = spark.read.schema(request["schema"]).json(spark.sparkContext.parallelize(texts, 2))
+    data.write.format("hudi").options(**options).mode(request["mode"]).save(request["write"])
+    return []
+
+
+def main() -> None:
+    # Spark and Hudi print on standard output too: keep the real one for answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    spark = session(*sys.argv[1:3])
+    for line in sys.stdin:
+        try:
+            reply: dict[str, Any] = {"rows": answer(spark, json.loads(line))}
+        except (PySparkException, Py4JError) as error:
+            reply = {"error": str(error)}
+        answers.write(json.dumps(reply) + "\n")
+        answers.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""How a test asks real Apache Hudi, which runs in a process and an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class RealHudiError(Exception):
+    """Real Hudi, or the Spark around it, refused."""
+
+
+@dataclass(frozen=True)
+class RealHudi:
+    """A running Spark 3.5 with Hudi's own bundle; see judge.py for what it does."""
+
+    process: subprocess.Popen[str]
+    log: Path
+
+    def sql(self, statement: str) -> list[Row]:
+        """The rows that a SQL statement gives."""
+        return self._ask(sql=statement)
+
+    def read(self, path: str | Path, options: Mapping[str, str] | None = None) -> list[Row]:
+        """The rows of a table, with Hudi's own columns."""
+        return self._ask(read=str(path), options=dict(options or {}))
+
+    def write(
+        self,
+        path: str | Path,
+        rows: Iterable[Row],
+        schema: str,
+        options: Mapping[str, str],
+        mode: str = "append",
+    ) -> None:
+        """Write rows, given as JSON would have them, in the types of a DDL schema."""
+        self._ask(write=str(path), rows=list(rows), schema=schema, options=dict(options), mode=mode)
+
+    def _ask(self, **request: object) -> list[Row]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise RealHudiError(f"real Hudi went away:\n{self.log.read_text()[-4000:]}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RealHudiError(answer["error"])
+        rows: list[Row] = answer["rows"]
+        return rows
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[RealHudi]:
+    """Real Hudi until the block ends; the environment names its Python, Java and bundle."""
+    python = os.environ["LAKEWRIGHT_INTEROP_PYTHON"]
+    environment = {
+        **os.environ,
+        "JAVA_HOME": os.environ["LAKEWRIGHT_INTEROP_JAVA_HOME"],
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+    }
+    judge = Path(__file__).with_name("judge.py")
+    log = folder / "judge.log"
+    command = [python, str(judge), os.environ["LAKEWRIGHT_HUDI_JAR"], str(folder)]
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=folder,
+            env=environment,
+        ) as process,
+    ):
+        # Leaving the block closes the input, upon which the judge stops its session and ends.
+        yield RealHudi(process, log)

@@ -1,0 +1,309 @@
+"""The archived timeline: its files, manifests, and which of them are merged or removed."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakewright.errors import CorruptError, InvalidError
+from lakewright.format.history import (
+    HistoryEntry,
+    HistoryFile,
+    Leftovers,
+    LevelMerge,
+    Manifest,
+    files_overlapping,
+    format_history_file,
+    format_manifest,
+    format_version,
+    history_file_of,
+    manifest_name,
+    parse_history_file,
+    parse_manifest,
+    parse_manifest_name,
+    parse_version,
+    plan_leftovers,
+    plan_level_merge,
+    with_merge,
+)
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def real_history() -> dict[str, bytes]:
+    with zipfile.ZipFile(GOLDEN / "cow_archived.zip") as archive:
+        names = [n for n in archive.namelist() if re.search(r"/history/[^/.][^/]*$", n)]
+        return {name.rpartition("/")[2]: archive.read(name) for name in names}
+
+
+REAL = real_history()
+FILES = {name: data for name, data in REAL.items() if name.endswith(".parquet")}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_real_files_are_read_and_written_back(name: str) -> None:
+    entries = parse_history_file(FILES[name])
+    ours = format_history_file(entries)
+    assert history_file_of(entries).name == name
+    assert parse_history_file(ours) == entries
+    assert pq.read_table(io.BytesIO(ours)).equals(pq.read_table(io.BytesIO(FILES[name])))
+
+
+def test_real_entries() -> None:
+    entries = [entry for data in FILES.values() for entry in parse_history_file(data)]
+    assert len(entries) == 9
+    assert {entry.action for entry in entries} == {"commit", "clean"}
+    for entry in entries:
+        assert entry.completed_at > entry.requested_at
+        assert (entry.metadata or b"").startswith(b"Obj\x01")
+        assert (entry.plan is not None) == (entry.action == "clean")
+
+
+def test_a_file_of_ours_has_the_columns_of_a_real_one() -> None:
+    real = pq.ParquetFile(io.BytesIO(next(iter(FILES.values()))))
+    ours = pq.ParquetFile(io.BytesIO(format_history_file([HistoryEntry("1", "2", "commit")])))
+    assert ours.schema_arrow.equals(real.schema_arrow, check_metadata=False)
+    assert [column.max_definition_level for column in map(ours.schema.column, range(6))] == [
+        *[1] * 5,
+        0,
+    ]
+    assert ours.metadata.metadata == real.metadata.metadata
+
+
+def test_entries_without_content_are_cheap_and_equal_otherwise() -> None:
+    data = next(iter(FILES.values()))
+    full, names = parse_history_file(data), parse_history_file(data, with_content=False)
+    assert [HistoryEntry(e.requested_at, e.completed_at, e.action) for e in full] == list(names)
+
+
+def test_entries_are_written_in_order_of_their_requested_time() -> None:
+    entries = [HistoryEntry(t, "9", "commit") for t in ("3", "1", "2")]
+    written = parse_history_file(format_history_file(entries))
+    assert [entry.requested_at for entry in written] == ["1", "2", "3"]
+
+
+def test_equal_entries_give_equal_bytes() -> None:
+    entries = [HistoryEntry("1", "2", "commit", b"Obj", None)]
+    assert format_history_file(entries) == format_history_file(list(entries))
+
+
+def parquet(**columns: pa.Array) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+TEXT = pa.array(["1"])
+BROKEN_FILES = {
+    "an empty file": b"",
+    "another file": b"Obj\x01",
+    "a file cut off": next(iter(FILES.values()))[:-20],
+    "a column is missing": parquet(instantTime=TEXT, completionTime=TEXT),
+    "a column of another type": parquet(
+        instantTime=pa.array([[1]]), completionTime=TEXT, action=TEXT, metadata=TEXT, plan=TEXT
+    ),
+    "an instant without a time": parquet(
+        instantTime=pa.array([None], pa.string()),
+        completionTime=TEXT,
+        action=TEXT,
+        metadata=TEXT,
+        plan=TEXT,
+    ),
+    "an instant that never completed": parquet(
+        instantTime=TEXT,
+        completionTime=pa.array([None], pa.string()),
+        action=TEXT,
+        metadata=TEXT,
+        plan=TEXT,
+    ),
+}
+
+
+@pytest.mark.parametrize("data", BROKEN_FILES.values(), ids=list(BROKEN_FILES))
+def test_broken_files_are_corrupt(data: bytes) -> None:
+    with pytest.raises(CorruptError):
+        parse_history_file(data)
+
+
+def test_a_file_needs_an_instant_for_its_name() -> None:
+    with pytest.raises(InvalidError):
+        history_file_of([])
+
+
+def test_real_manifests_and_version() -> None:
+    assert parse_version(REAL["_version_"]) == 3
+    manifest = parse_manifest(REAL[manifest_name(3)])
+    assert {file.name: file.size for file in manifest.files} == {
+        name: len(data) for name, data in FILES.items()
+    }
+    assert parse_manifest(format_manifest(manifest)) == manifest
+    assert json.loads(format_manifest(manifest)) == json.loads(REAL["manifest_3"])
+
+
+BROKEN_MANIFESTS = {
+    "an empty file": b"",
+    "a file cut off": b'{"files": [',
+    "another JSON value": b"[]",
+    "no list of files": b'{"files": {}}',
+    "an entry that is no object": b'{"files": ["x"]}',
+    "an entry without a size": b'{"files": [{"fileName": "1_2_0.parquet"}]}',
+    "a size that is no number": b'{"files": [{"fileName": "1_2_0.parquet", "fileLen": true}]}',
+    "a negative size": b'{"files": [{"fileName": "1_2_0.parquet", "fileLen": -1}]}',
+    "another file name": b'{"files": [{"fileName": "x.parquet", "fileLen": 1}]}',
+    "nested without end": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("data", BROKEN_MANIFESTS.values(), ids=list(BROKEN_MANIFESTS))
+def test_broken_manifests_are_corrupt(data: bytes) -> None:
+    with pytest.raises(CorruptError):
+        parse_manifest(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"-1", b"1.5", b"\xd9\xa1", b"9" * 30])
+def test_a_broken_version_is_corrupt(data: bytes) -> None:
+    with pytest.raises(CorruptError, match="number"):
+        parse_version(data)
+
+
+def test_names_and_versions() -> None:
+    assert parse_version(format_version(12)) == 12
+    assert parse_version(b"12\n") == 12
+    assert parse_manifest_name(manifest_name(12)) == 12
+    assert parse_manifest_name("_version_") is None
+    assert parse_manifest_name(".manifest_1.crc") is None
+    assert HistoryFile.parse("10_20_3.parquet", 5) == HistoryFile("10", "20", 3, 5)
+
+
+def manifest_of(*names: str, size: int = 10) -> Manifest:
+    return Manifest(tuple(HistoryFile.parse(f"{name}.parquet", size) for name in names))
+
+
+def names_of(files: tuple[HistoryFile, ...]) -> list[str]:
+    return [file.name.removesuffix(".parquet") for file in files]
+
+
+OVERLAPS: dict[str, tuple[str | None, str | None, list[str]]] = {
+    "everything without bounds": (None, None, ["10_19_1", "20_29_0", "30_39_0"]),
+    "a range inside one file": ("21", "22", ["20_29_0"]),
+    "bounds belong to the range": ("19", "20", ["10_19_1", "20_29_0"]),
+    "an open start": (None, "10", ["10_19_1"]),
+    "an open end": ("30", None, ["30_39_0"]),
+    "a range beyond all files": ("40", "50", []),
+}
+
+
+@pytest.mark.parametrize(("first", "last", "expected"), OVERLAPS.values(), ids=list(OVERLAPS))
+def test_files_overlapping(first: str | None, last: str | None, expected: list[str]) -> None:
+    manifest = manifest_of("10_19_1", "20_29_0", "30_39_0")
+    assert names_of(files_overlapping(manifest, first, last)) == expected
+
+
+MERGES: dict[str, tuple[Manifest, int, int, tuple[list[str], str] | None]] = {
+    "nothing to merge": (manifest_of(), 3, 1000, None),
+    "a level that is not full": (manifest_of("1_2_0", "3_4_0"), 3, 1000, None),
+    "a full level": (
+        manifest_of("3_4_0", "1_2_0", "5_6_0"),
+        3,
+        1000,
+        (["1_2_0", "3_4_0", "5_6_0"], "1_6_1"),
+    ),
+    "the oldest batch of a level that is more than full": (
+        manifest_of("5_6_0", "1_2_0", "3_4_0"),
+        2,
+        1000,
+        (["1_2_0", "3_4_0"], "1_4_1"),
+    ),
+    "files of other levels do not count": (manifest_of("1_2_1", "3_4_0", "5_6_0"), 3, 1000, None),
+    "a higher level": (
+        manifest_of("1_2_1", "3_4_1", "5_6_0"),
+        2,
+        1000,
+        (["1_2_1", "3_4_1"], "1_4_2"),
+    ),
+    "the lowest level first": (
+        manifest_of("1_2_1", "3_4_1", "5_6_0", "7_8_0"),
+        2,
+        1000,
+        (["5_6_0", "7_8_0"], "5_8_1"),
+    ),
+    "no more bytes than allowed": (
+        manifest_of("1_2_0", "3_4_0", "5_6_0", size=600),
+        3,
+        1000,
+        (["1_2_0", "3_4_0"], "1_4_1"),
+    ),
+    "a single file is not merged": (manifest_of("1_2_0", "3_4_0", size=2000), 2, 1000, None),
+    "an overlapping file widens the range": (
+        manifest_of("1_9_0", "3_4_0"),
+        2,
+        1000,
+        (["1_9_0", "3_4_0"], "1_9_1"),
+    ),
+    "the last level has no next": (manifest_of("1_2_9", "3_4_9"), 2, 1000, None),
+}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "batch", "limit", "expected"), MERGES.values(), ids=list(MERGES)
+)
+def test_plan_level_merge(
+    manifest: Manifest, batch: int, limit: int, expected: tuple[list[str], str] | None
+) -> None:
+    merge = plan_level_merge(manifest, batch, limit)
+    told = merge and (names_of(merge.sources), merge.target.name.removesuffix(".parquet"))
+    assert told == expected
+
+
+def test_merges_cascade_until_no_level_is_full() -> None:
+    manifest = manifest_of("1_1_0", "2_2_0", "3_3_0", "4_4_0")
+    merged = []
+    while merge := plan_level_merge(manifest, batch_size=2):
+        manifest = with_merge(manifest, merge, size=7)
+        merged.append(merge.target.name)
+    assert merged == ["1_2_1.parquet", "3_4_1.parquet", "1_4_2.parquet"]
+    assert manifest == Manifest((HistoryFile("1", "4", 2, 7),))
+
+
+def test_a_merge_keeps_the_other_files() -> None:
+    merge = LevelMerge(manifest_of("1_2_0", "3_4_0").files, HistoryFile("1", "4", 1))
+    after = with_merge(manifest_of("1_2_0", "3_4_0", "5_6_0"), merge, size=7)
+    assert names_of(after.files) == ["5_6_0", "1_4_1"]
+
+
+VERSIONS = {
+    1: manifest_of("1_2_0"),
+    2: manifest_of("1_2_0", "3_4_0"),
+    3: manifest_of("1_4_1"),
+    4: manifest_of("1_4_1", "5_6_0"),
+}
+NAMES = ["1_2_0.parquet", "3_4_0.parquet", "1_4_1.parquet", "5_6_0.parquet", "_version_"]
+
+LEFTOVERS = {
+    "nothing while few versions exist": (4, Leftovers()),
+    "a manifest goes, its files are still listed": (3, Leftovers((1,), ())),
+    "files that no kept manifest lists go too": (
+        2,
+        Leftovers((1, 2), ("1_2_0.parquet", "3_4_0.parquet")),
+    ),
+    "the newest manifest always stays": (
+        0,
+        Leftovers((1, 2, 3), ("1_2_0.parquet", "3_4_0.parquet")),
+    ),
+}
+
+
+@pytest.mark.parametrize(("keep", "expected"), LEFTOVERS.values(), ids=list(LEFTOVERS))
+def test_plan_leftovers(keep: int, expected: Leftovers) -> None:
+    assert plan_leftovers(VERSIONS, NAMES, keep) == expected
+
+
+def test_without_any_manifest_nothing_is_removed() -> None:
+    assert plan_leftovers({}, NAMES) == Leftovers()
