@@ -21,6 +21,9 @@ apt_get() {
 # apt_install PACKAGE...: false where that is not possible.
 apt_install() {
     can_apt || return 1
+    if ! apt-cache show "$@" >/dev/null 2>&1; then
+        apt_get update && apt-cache show "$@" >/dev/null 2>&1 || return 1
+    fi
     say "apt-get install $*"
     # Images without manual pages lack this folder, and Java's packages fail to install without it.
     mkdir -p /usr/share/man/man1
@@ -152,7 +155,6 @@ find_java() {
 ensure_java() {
     find_java "$1" && return
     if [ "${LAKEWRIGHT_JAVA:-}" != wheel ]; then
-        say "no Java between 17 and $1 here"
         for major in 17 21; do
             apt_install "openjdk-$major-jre-headless" && find_java "$1" && return
         done
@@ -252,7 +254,7 @@ build_versitygw() {
         >"$CACHE/versitygw.log" 2>&1 &
     compiler=$!
     trap 'kill "$compiler" 2>/dev/null; wait "$compiler"; rm -rf "$scratch"; exit 143' INT TERM
-    wait "$compiler" && mv "$scratch/bin/versitygw" "$LAKEWRIGHT_VERSITYGW" || true
+    if wait "$compiler"; then mv "$scratch/bin/versitygw" "$LAKEWRIGHT_VERSITYGW"; fi
     trap - INT TERM
     rm -rf "$scratch"
 }

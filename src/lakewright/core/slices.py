@@ -9,7 +9,7 @@ uncommitted or later base file cannot draw log files away from the slice they be
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -23,15 +23,17 @@ GroupKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which instants a query sees: the committed ones up to a bound, if there is one.
+    """Which instants a query sees: the committed ones within bounds, if there are any.
 
-    `requested_until` is time travel, compared with requested times. `completed_until` is the end of
-    an incremental range, compared with completion times; there an archived instant whose completion
-    time is not known counts as long past.
+    `requested_until` is time travel, compared with requested times; with `requested_from` it is the
+    window of an incremental query. `completed_until` is the end of an incremental range, compared
+    with completion times; there an archived instant whose completion time is not known counts as
+    long past.
     """
 
     timeline: Timeline
     archived: Mapping[str, str] = field(default_factory=dict)
+    requested_from: str | None = None
     requested_until: str | None = None
     completed_until: str | None = None
 
@@ -45,6 +47,8 @@ class View:
         if not self.timeline.is_committed(requested_at):
             return False
         if self.requested_until is not None and requested_at > self.requested_until:
+            return False
+        if self.requested_from is not None and requested_at < self.requested_from:
             return False
         completed_at = self.completion(requested_at) if self.completed_until is not None else None
         return completed_at is None or completed_at <= (self.completed_until or "")
@@ -113,14 +117,14 @@ def build_groups(
     files: Iterable[BaseFile | LogFile],
     view: View,
     *,
-    replaced: Mapping[GroupKey, str] | None = None,
+    replaced: Collection[GroupKey] = (),
     pending_compactions: Mapping[GroupKey, str] | None = None,
 ) -> list[FileGroup]:
     """The file groups of one partition that `view` sees, by file id.
 
-    `replaced` names the instant that took a group out of the table; `pending_compactions` the
-    instant of a scheduled compaction of a group, where a new slice begins. Change-data files are
-    no part of slices.
+    `replaced` are the groups that are no part of the table any more; `pending_compactions` names
+    the instant of a scheduled compaction of a group, where a new slice begins. Change-data files
+    are no part of slices.
     """
     bases: dict[str, list[BaseFile]] = {}
     logs: dict[str, list[LogFile]] = {}
@@ -133,8 +137,7 @@ def build_groups(
             logs.setdefault(file.file_id, []).append(file)
     groups = []
     for file_id in sorted(bases.keys() | logs.keys()):
-        gone_at = (replaced or {}).get((partition, file_id))
-        if gone_at is not None and view.sees(gone_at):
+        if (partition, file_id) in replaced:
             continue
         barrier = (pending_compactions or {}).get((partition, file_id))
         slices = _slice(partition, file_id, bases.get(file_id, []), logs.get(file_id, []), view, barrier)

@@ -59,8 +59,8 @@ class AvroType:
     """One type of a resolved schema: how its values are encoded, and their Arrow type.
 
     `kind` is the Avro type that decides about bytes. A value of a union is preceded by a branch
-    number: `branch` is that of the value, None without a union; `nullable` tells whether the other
-    branch is null. `smallest` is the least number of bytes of a value, its union left out.
+    number: `branch` is that of the value, None without a union, `null_branch` that of null, if null
+    is allowed. `smallest` is the least number of bytes of a value, its union left out.
     """
 
     kind: str
@@ -69,9 +69,14 @@ class AvroType:
     size: int = 0
     symbols: tuple[str, ...] = ()
     branch: int | None = None
-    nullable: bool = False
+    null_branch: int | None = None
     smallest: int = 1
     leaves: int = 1
+
+    @property
+    def nullable(self) -> bool:
+        """Whether a value may be null."""
+        return self.null_branch is not None or self.kind == "null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +160,15 @@ class _Resolver:
         value = self.resolve(tree[values[0]], namespace, path, depth)
         if value.branch is not None:
             raise CorruptError("an Avro union holds a union", field=path)
-        return replace(value, branch=values[0], nullable=len(tree) == 2)
+        null_branch = 1 - values[0] if len(tree) == 2 else None
+        return replace(value, branch=values[0], null_branch=null_branch)
 
     def _name(self, name: str, namespace: str, path: str) -> AvroType:
         if name in _PRIMITIVES:
             arrow, smallest = _PRIMITIVES[name]
             return AvroType(name, arrow, smallest=smallest)
         if name == "null":
-            return AvroType("null", pa.null(), nullable=True, smallest=0)
+            return AvroType("null", pa.null(), smallest=0)
         full = _full_name(name, namespace)
         if full not in self.named:
             raise CorruptError("an Avro type is not defined", type=full, field=path)

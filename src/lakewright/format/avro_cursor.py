@@ -23,6 +23,7 @@ _PADDING = 24
 _U = np.uint64
 _HIGH_BITS = _U(0x8080808080808080)
 _LOW_BITS = _U(0x7F7F7F7F7F7F7F7F)
+_ONES = _U(0x0101010101010101)
 
 
 class Chunk:
@@ -88,7 +89,8 @@ class Rows:
         # All bits up to the highest one of the last byte; all 64 where eight bytes do not suffice.
         mask = lowest ^ (lowest - _U(1))
         value = _pack_sevens(word & mask & _LOW_BITS)
-        length = (np.bitwise_count(mask) >> 3).astype(np.int64)
+        # One bit of each byte of the mask, added up by a multiplication.
+        length = ((mask & _ONES) * _ONES >> _U(56)).view(np.int64)
         if not stop.all():
             self._finish_long(np.flatnonzero(stop == 0), value, length)
         self.move(length)

@@ -64,20 +64,8 @@ def varint_parts(values: npt.NDArray[np.int64]) -> pa.Array:
     return _binary(matrix[used], length)
 
 
-def _encode_batch(batch: pa.RecordBatch, schema: AvroType) -> pa.Array:
-    parts = _record_parts(schema.children, batch.columns)
-    return join_parts(parts or [pa.array([b""] * batch.num_rows, pa.binary())])
-
-
-def _record_parts(fields: Sequence[AvroField], columns: Sequence[pa.Array]) -> list[Part]:
-    return [
-        part
-        for field, column in zip(fields, columns, strict=True)
-        for part in _parts(field.type, column, field.name)
-    ]
-
-
-def _parts(kind: AvroType, column: pa.Array, name: str) -> list[Part]:
+def value_parts(kind: AvroType, column: pa.Array, name: str) -> list[Part]:
+    """The parts of a column's values, with the branch of their union."""
     column = _as_type(column, kind)
     if kind.kind == "null":
         return []
@@ -89,13 +77,32 @@ def _parts(kind: AvroType, column: pa.Array, name: str) -> list[Part]:
     if not column.null_count:
         return [value_branch, *_ENCODERS[kind.kind](kind, column)]
     valid = column.is_valid()
-    branch = pc.if_else(valid, value_branch, pa.scalar(bytes([2 - kind.branch * 2])))
+    branch = pc.if_else(valid, value_branch, pa.scalar(bytes([(kind.null_branch or 0) * 2])))
     values = column.drop_null()
     if not len(values):
         return [branch]
     index = np.cumsum(np.asarray(valid), dtype=np.int32) - 1
     spread = pa.array(index, mask=~np.asarray(valid))
     return [branch, _joined(_ENCODERS[kind.kind](kind, values), len(values)).take(spread)]
+
+
+def joined_bytes(array: pa.Array) -> memoryview:
+    """The values of a joined array, one after the other."""
+    _, offsets, data = array.buffers()
+    return memoryview(data)[: int(np.frombuffer(offsets, np.int32)[len(array)])]
+
+
+def _encode_batch(batch: pa.RecordBatch, schema: AvroType) -> pa.Array:
+    parts = _record_parts(schema.children, batch.columns)
+    return join_parts(parts or [pa.array([b""] * batch.num_rows, pa.binary())])
+
+
+def _record_parts(fields: Sequence[AvroField], columns: Sequence[pa.Array]) -> list[Part]:
+    return [
+        part
+        for field, column in zip(fields, columns, strict=True)
+        for part in value_parts(field.type, column, field.name)
+    ]
 
 
 def _as_type(column: pa.Array, kind: AvroType) -> pa.Array:
@@ -190,7 +197,7 @@ def _encode_items(kind: AvroType, column: pa.Array) -> list[Part]:
     count = np.asarray(pc.list_value_length(column)).astype(np.int64)
     flat = column.flatten()
     item = kind.children[0]
-    encoded = _joined(_parts(item.type, flat, item.name), len(flat))
+    encoded = _joined(value_parts(item.type, flat, item.name), len(flat))
     offsets = np.zeros(len(count) + 1, np.int32)
     np.cumsum(count, out=offsets[1:])
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), encoded), b"")

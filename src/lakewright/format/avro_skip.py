@@ -38,7 +38,7 @@ def present(kind: AvroType, rows: Rows) -> npt.NDArray[np.bool_] | None:
     holds: npt.NDArray[np.bool_] = branch == kind.branch
     if holds.all():
         return None
-    if np.any(branch[~holds] != _null_branch(kind)):
+    if np.any(branch[~holds] != kind.null_branch):
         raise CorruptError("an Avro union has no such branch")
     return holds
 
@@ -57,10 +57,6 @@ def items(item: AvroType, rows: Rows) -> tuple[Ints, Ints]:
         active = active[count > 0]
     # Items follow each other in the bytes as they do in the rows.
     return total, np.sort(np.concatenate(starts))
-
-
-def _null_branch(kind: AvroType) -> int | None:
-    return 1 - kind.branch if kind.nullable and kind.branch is not None else None
 
 
 def _width(kind: AvroType) -> int | None:
@@ -145,7 +141,7 @@ def _skip_one(kind: AvroType, data: memoryview, at: int) -> int:
     if kind.branch is not None:
         branch, at = _varint_one(data, at)
         if branch != kind.branch:
-            if branch != _null_branch(kind):
+            if branch != kind.null_branch:
                 raise CorruptError("an Avro union has no such branch")
             return at
     width = _width(kind)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Never
 
-from lakewright.errors import CorruptError
+from lakewright.errors import CorruptError, UnsupportedError
 
 MAGIC = b"#HUDI#"
 FORMAT_VERSION = 1
+CONTENT_VERSION = 3
 
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
@@ -88,6 +89,19 @@ class LogBlock:
     def target_instant(self) -> str | None:
         """The instant a command block rolls back."""
         return self.headers.get(Header.TARGET_INSTANT_TIME)
+
+    def versioned_content(self) -> memoryview:
+        """What follows the content version, which must be the one all known writers use."""
+        if len(self.content) < _INT.size:
+            raise self.corrupt("a block is too short for its content version")
+        version = _INT.unpack(self.content[: _INT.size])[0]
+        if version in (1, 2):
+            raise UnsupportedError(
+                "log block content of old writers", file_name=self.file_name, version=version
+            )
+        if version != CONTENT_VERSION:
+            raise self.corrupt("unknown version of log block content", version=version)
+        return self.content[_INT.size :]
 
     def corrupt(self, reason: str, **facts: object) -> CorruptError:
         """The error to raise when the content breaks the format, telling where the block is."""

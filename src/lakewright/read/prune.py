@@ -6,6 +6,8 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,11 +16,12 @@ from lakewright.core.table_config import TableConfig
 # Only characters that stand for themselves in a folder name, in a URI and in a glob.
 _SAFE = re.compile(r"[A-Za-z0-9_.-]+")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DEFAULT = "__HIVE_DEFAULT_PARTITION__"
 # Key generators that write a partition value into the path as it is.
 _PLAIN_GENERATORS = frozenset({"SIMPLE", "COMPLEX", "SIMPLE_AVRO", "COMPLEX_AVRO"})
 
-Value = str | int
+Value = str | int | date
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,9 @@ class PathColumn:
     def value(self, partition: str) -> Value:
         """The column's value in all rows of a partition."""
         text = partition.split("/")[-self.depth][len(self.prefix) :]
-        return text if self.kind == "string" else int(text)
+        if self.kind == "string":
+            return text
+        return date.fromisoformat(text) if self.kind.startswith("date") else int(text)
 
 
 def path_columns(
@@ -72,6 +77,8 @@ def _pattern(schema: pa.Schema, name: str) -> re.Pattern[str] | None:
     kind = schema.field(name).type
     if pa.types.is_string(kind):
         return _SAFE
+    if pa.types.is_date32(kind):
+        return _DATE
     return _INTEGER if pa.types.is_int32(kind) or pa.types.is_int64(kind) else None
 
 
@@ -91,7 +98,7 @@ class Comparison:
     value: object
 
 
-_COMPARE: dict[str, Callable[[Value, Value], bool]] = {
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<": operator.lt,
     "<=": operator.le,
@@ -117,7 +124,7 @@ def _passes(value: Value, comparison: Comparison) -> bool:
             return True
         same_kind = all(isinstance(item, type(value)) for item in wanted)
         return not same_kind or value in wanted
-    if not isinstance(wanted, str | int) or not isinstance(wanted, type(value)):
+    if not isinstance(wanted, type(value)):
         return True
     compare = _COMPARE.get(comparison.operator)
     return compare is None or compare(value, wanted)

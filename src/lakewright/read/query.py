@@ -17,8 +17,9 @@ from lakewright.read.plan import ReadPlan, plan_read
 from lakewright.read.prune import path_columns
 from lakewright.table.snapshot import Snapshot
 
-# Operations that move rows and bring none.
-_SERVICES = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
+# Operations that move rows and keep the commit time of each. A log compaction does not keep it, but
+# the log files it was made of are still there to be read in its place.
+_SERVICES = frozenset({"COMPACT", "CLUSTER"})
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,27 @@ def plan_changes(
     limit: int | None = None,
     columns: Sequence[str] | None = None,
 ) -> ChangePlan:
-    """The rows whose winning version, as of `until`, completed in (since, until].
+    """The rows that instants which completed in (since, until] wrote, as of `until`.
 
-    Without `since` these are all rows as of `until`. Else only file groups that an instant of the
-    range touched can hold such rows: what it wrote, or what a service made of it since.
+    Without `since` these are all rows as of `until`. Else, as for every reader of the format, the
+    versions that compete are those written in the window of the range, from its first request to
+    its last: files from before need not be read, and a late version that only loses to one of them
+    is still handed over. Only file groups that an instant of the range touched can hold such rows:
+    what it wrote, or what a service made of it since.
     """
     if not snapshot.config.has_meta_fields:
         raise InvalidError("a table without meta fields has no changes to read")
     instants = (*snapshot.archived, *snapshot.timeline.completed_writes)
     chosen = plan_range(instants, since=since, until=until, limit=limit)
-    view = snapshot.view(completed_until=chosen.until)
     schema = snapshot.schema(snapshot.view())
-    if since is None:
+    if since is None or not chosen.instants:
+        view = snapshot.view(completed_until=chosen.until)
         slices = [group.merged() for group in snapshot.groups(view)] if chosen.instants else []
         return ChangePlan(chosen, _plan(snapshot.config, schema, slices, columns))
+    requested = [instant.requested_at for instant in chosen.instants]
+    view = snapshot.view(
+        requested_from=min(requested), requested_until=max(requested), completed_until=chosen.until
+    )
     commits = snapshot.commits(chosen.instants)
     touched = _touched(commits)
     partitions = sorted({partition for partition, _ in touched})

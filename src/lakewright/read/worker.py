@@ -71,7 +71,8 @@ def _read_logs(
     for log in item.logs:
         path = item.path(log)
         blocks += parse_blocks(storage.read(path), file_name=path)
-    changes = [_changes(block, schema, item.file_id) for block in effective_blocks(blocks)]
+    counting = effective_blocks(blocks, plan.commits)
+    changes = [_changes(block, schema, item.file_id) for block in counting]
     return merge_logs(changes, schema, plan.rule)
 
 

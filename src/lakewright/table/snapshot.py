@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -46,9 +46,15 @@ class Snapshot:
         """The writes in the archived timeline, oldest first."""
         return tuple(archived_writes(load_entries(self.storage, self.config.history_folder)))
 
-    def view(self, *, requested_until: str | None = None, completed_until: str | None = None) -> View:
+    def view(
+        self,
+        *,
+        requested_from: str | None = None,
+        requested_until: str | None = None,
+        completed_until: str | None = None,
+    ) -> View:
         """What a query sees that is bounded like this; unbounded it sees all that is committed."""
-        return View(self.timeline, {}, requested_until, completed_until)
+        return View(self.timeline, {}, requested_from, requested_until, completed_until)
 
     def commits(self, instants: Iterable[Instant]) -> list[CommitMetadata]:
         """What each of these completed writes did, active or archived."""
@@ -103,12 +109,13 @@ class Snapshot:
             return created
         raise InvalidError("the table has no schema yet: nothing was written", table=self.config.name)
 
-    def replaced(self, view: View) -> dict[GroupKey, str]:
-        """The file groups that a replace commit took out of the table, with its instant."""
-        instants = [i for i in view.writes() if i.action == "replacecommit"]
+    def replaced(self, view: View) -> set[GroupKey]:
+        """The file groups that a replace commit has taken out of the table."""
+        whole = replace(view, requested_from=None)
+        instants = [i for i in whole.writes() if i.action == "replacecommit"]
         return {
-            (partition, file_id): instant.requested_at
-            for instant, commit in zip(instants, self.commits(instants), strict=True)
+            (partition, file_id)
+            for commit in self.commits(instants)
             for partition, file_ids in commit.replaced.items()
             for file_id in file_ids
         }
@@ -164,7 +171,7 @@ class Snapshot:
             self.storage, self.config.history_folder, first=min(wanted), last=max(wanted)
         )
         known = {e.requested_at: e.completed_at for e in entries if e.requested_at in wanted}
-        return View(self.timeline, known, view.requested_until, view.completed_until)
+        return replace(view, archived=known)
 
     def earliest_retained(self) -> str | None:
         """The oldest requested time whose files the cleaner has left in place, if it ever ran."""

@@ -171,17 +171,18 @@ def test_completion_times_of_archived_logs_come_from_history() -> None:
     assert show_groups(build_groups("p", names, after)) == "f1@5+2+20"
 
 
-def test_a_replaced_group_is_gone_from_the_replacing_instant_on() -> None:
+def test_a_replaced_group_is_gone() -> None:
     timeline = draw("""
         commit        |-|
         replacecommit    |-|
         """)
-    replaced = {("p", "f1"): at(3)}
     names = files("f1@0 f2@3")
-    now = build_groups("p", names, View(timeline), replaced=replaced)
-    then = build_groups("p", names, View(timeline, requested_until=at(2)), replaced=replaced)
-    assert show_groups(now) == "f2@3"
-    assert show_groups(then) == "f1@0"
+    assert show_groups(build_groups("p", names, View(timeline), replaced={("p", "f1")})) == "f2@3"
+
+
+def test_a_window_leaves_out_what_was_requested_before_it() -> None:
+    view = View(draw(HISTORY), requested_from=at(3), requested_until=at(6))
+    assert show_groups(build_groups("p", files("f1@0 f1+3 f1@6 f1+12"), view)) == "f1@6+3"
 
 
 def test_a_pending_compaction_opens_a_slice_that_is_merged_with_the_one_before() -> None:

@@ -1,0 +1,196 @@
+"""The hash functions of the format, for one value and for whole columns of strings.
+
+All of them work on 32-bit integers that wrap around; the ones of Java are signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Hashes = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
+
+_MASK = 0xFFFFFFFF
+_POSITIVE = 0x7FFFFFFF
+_MURMUR = 0x5BD1E995
+# Keys hashed together: few enough to stay in the processor's cache.
+_GROUP = 8192
+_XX = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
+
+
+def java_string_hash(text: str) -> int:
+    """Java's hash of a string, which is over its UTF-16 units."""
+    units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+    value = 0
+    for unit in units:
+        value = (31 * value + unit) & _MASK
+    return _signed(value)
+
+
+def java_list_hash(values: Sequence[str | None]) -> int:
+    """Java's hash of a list of strings; null counts as 0."""
+    value = 1
+    for item in values:
+        value = (31 * value + (0 if item is None else java_string_hash(item))) & _MASK
+    return _signed(value)
+
+
+def bucket_of(hash_keys: Sequence[str | None], buckets: int) -> int:
+    """The bucket of a key, given by the values that are hashed."""
+    return (java_list_hash(hash_keys) & _POSITIVE) % buckets
+
+
+def java_string_hashes(strings: pa.Array) -> Hashes:
+    """`java_string_hash` of each value of a column of strings; null gives 0."""
+    hashes = np.zeros(len(strings), np.uint32)
+    ascii_only = np.asarray(pc.fill_null(pc.string_is_ascii(strings), False))
+    plain = strings.filter(pa.array(ascii_only)).cast(pa.large_binary())
+    hashes[ascii_only] = _polynomials(*_flat(plain))
+    other = np.flatnonzero(~ascii_only & np.asarray(strings.is_valid()))
+    if len(other):
+        texts = strings.take(pa.array(other)).to_pylist()
+        hashes[other] = [java_string_hash(text) & _MASK for text in texts]
+    return hashes.view(np.int32)
+
+
+def buckets_of(hash_keys: Sequence[pa.Array], buckets: int) -> npt.NDArray[np.int32]:
+    """`bucket_of` for columns: one for each value that is hashed."""
+    value = np.ones(len(hash_keys[0]), np.uint32)
+    for column in hash_keys:
+        value = value * np.uint32(31) + java_string_hashes(column).view(np.uint32)
+    return ((value & np.uint32(_POSITIVE)) % np.uint32(buckets)).astype(np.int32)
+
+
+def murmur2(data: bytes, seed: int) -> int:
+    """The 32-bit Murmur hash of the format, whose last, odd bytes are signed."""
+    value = (seed ^ len(data)) & _MASK
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _MURMUR & _MASK
+        word = (word ^ word >> 24) * _MURMUR & _MASK
+        value = (value * _MURMUR & _MASK) ^ word
+    if whole < len(data):
+        for byte, shift in zip(reversed(data[whole:]), (0, 8, 16), strict=False):
+            value ^= ((byte - 256 if byte > 127 else byte) << shift) & _MASK
+        value = value * _MURMUR & _MASK
+    value = (value ^ value >> 13) * _MURMUR & _MASK
+    return _signed(value ^ value >> 15)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MurmurKeys:
+    """Keys of one length, prepared so that hashing them again with another seed is cheap."""
+
+    index: npt.NDArray[np.int64]
+    length: int
+    words: npt.NDArray[np.uint32]  # a line for each word
+    tail: npt.NDArray[np.uint32] | None
+
+    def hash(self, seed: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """`murmur2` of every key, each with its own seed."""
+        m = np.uint32(_MURMUR)
+        value = seed ^ np.uint32(self.length)
+        for word in self.words:
+            value *= m
+            value ^= word
+        if self.tail is not None:
+            value ^= self.tail
+            value *= m
+        value ^= value >> np.uint32(13)
+        value *= m
+        value ^= value >> np.uint32(15)
+        return value
+
+
+def murmur_keys(keys: pa.Array) -> Iterator[MurmurKeys]:
+    """The keys of a column of strings without nulls, in groups to be hashed together."""
+    lengths = np.asarray(pc.binary_length(keys))
+    order = np.argsort(lengths, kind="stable")
+    steps = np.flatnonzero(np.diff(lengths[order])) + 1
+    for group in np.split(order, steps):
+        for first in range(0, len(group), _GROUP):
+            index = group[first : first + _GROUP]
+            yield _prepare(keys.take(pa.array(index)), index)
+
+
+def xxhash32(data: bytes, seed: int = 0) -> int:
+    """The 32-bit xxHash, signed as Java has it."""
+    a, b, c, d, e = _XX
+    at, end = 0, len(data)
+    if end >= 16:
+        lanes = [seed + a + b, seed + b, seed, seed - a]
+        while at <= end - 16:
+            for i in range(4):
+                word = int.from_bytes(data[at : at + 4], "little")
+                lanes[i] = _rotate(lanes[i] + word * b & _MASK, 13) * a & _MASK
+                at += 4
+        value = sum(_rotate(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True))
+    else:
+        value = seed + e
+    value += end
+    while at <= end - 4:
+        word = int.from_bytes(data[at : at + 4], "little")
+        value = _rotate(value + word * c & _MASK, 17) * d & _MASK
+        at += 4
+    for byte in data[at:]:
+        value = _rotate(value + byte * e & _MASK, 11) * a & _MASK
+    value &= _MASK
+    value = (value ^ value >> 15) * b & _MASK
+    value = (value ^ value >> 13) * c & _MASK
+    return _signed(value ^ value >> 16)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 32) if value > _POSITIVE else value
+
+
+def _rotate(value: int, by: int) -> int:
+    value &= _MASK
+    return (value << by | value >> 32 - by) & _MASK
+
+
+def _flat(binary: pa.Array) -> tuple[Bytes, npt.NDArray[np.int64]]:
+    """The bytes of a large binary column without nulls, and where its values start and end."""
+    _, offsets, data = binary.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[binary.offset : binary.offset + len(binary) + 1]
+    values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return values[bounds[0] : bounds[-1]], bounds - bounds[0]
+
+
+def _polynomials(units: Bytes, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+    """Sum of unit * 31^(distance from the end) over each value."""
+    length = np.diff(bounds)
+    powers = np.full(int(length.max(initial=0)) + 1, 31, np.uint32)
+    powers[0] = 1
+    np.cumprod(powers, out=powers, dtype=np.uint32)
+    from_end = np.repeat(bounds[1:], length) - np.arange(len(units)) - 1
+    sums = np.zeros(len(units) + 1, np.uint32)
+    np.cumsum(units * powers[from_end], out=sums[1:], dtype=np.uint32)
+    return sums[bounds[1:]] - sums[bounds[:-1]]
+
+
+def _prepare(keys: pa.Array, index: npt.NDArray[np.int64]) -> MurmurKeys:
+    units, bounds = _flat(keys.cast(pa.large_binary()))
+    length = int(bounds[1] - bounds[0])
+    lines = units.reshape(len(index), length)
+    whole = length // 4 * 4
+    words = np.ascontiguousarray(lines[:, :whole]).view("<u4").T * np.uint32(_MURMUR)
+    words ^= words >> np.uint32(24)
+    words *= np.uint32(_MURMUR)
+    tail = None
+    if whole < length:
+        tail = np.zeros(len(index), np.int32)
+        for place in range(whole, length):
+            tail ^= lines[:, place].view(np.int8).astype(np.int32) << 8 * (length - 1 - place)
+    return MurmurKeys(
+        index,
+        length,
+        np.ascontiguousarray(words),
+        None if tail is None else tail.view(np.uint32),
+    )

@@ -1,0 +1,96 @@
+"""The same reads on one kind of Spark session; run as `session_check.py KIND FOLDER [MASTER]`.
+
+A process holds one kind of session, so each kind has a process. Prints OK when all rows are right.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from golden_tables import queries
+from pyspark.sql import DataFrame, SparkSession
+
+import lakewright as lw
+
+TABLES = ("cow_hive_complex", "mor_avro", "mor_parquet")
+
+
+def start(kind: str, master: str, folder: Path) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder
+    builder = builder.remote("local[2]") if kind == "connect" else builder.master(master)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / f"warehouse-{kind}"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.log.level": "ERROR",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def check(spark: SparkSession, path: Path) -> None:
+    """All ways of reading one table against what real Hudi reads."""
+    lw.install(spark)
+    lw.install(spark)
+    table = lw.open(str(path), spark=spark)
+    for query in queries(path.name):
+        options = {}
+        if query.kind == "changes":
+            frame = table.changes(since=query.since, until=query.until).dataframe
+            options["hoodie.datasource.query.type"] = "incremental"
+            options["hoodie.datasource.read.begin.instanttime"] = query.since or "000"
+            if query.until:
+                options["hoodie.datasource.read.end.instanttime"] = query.until
+        elif query.kind == "read_optimized":
+            frame = table.read_optimized()
+            options["hoodie.datasource.query.type"] = "read_optimized"
+        else:
+            frame = table.read(as_of=query.as_of)
+            options |= {"as.of.instant": query.as_of} if query.as_of else {}
+        same = spark.read.format("hudi").options(**options).load(str(path))
+        expected = sorted(query.rows or ())
+        assert as_texts(frame) == expected, f"{path.name} {query}"
+        assert as_texts(same) == expected, f"{path.name} {query} by format"
+    check_sql(spark, path, sorted(queries(path.name)[0].rows or ()))
+
+
+def check_sql(spark: SparkSession, path: Path, expected: list[str]) -> None:
+    """Views and catalog tables, whole and with a filter on the partition column."""
+    name = path.name
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW v_{name} USING hudi OPTIONS (path '{path}')")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS t_{name} USING hudi LOCATION '{path}'")
+    some = sorted(text for text in expected if json.loads(text)["day"] == "2026-01-02")
+    for source in (f"v_{name}", f"t_{name}"):
+        assert as_texts(spark.sql(f"SELECT * FROM {source}")) == expected
+        assert as_texts(spark.sql(f"SELECT * FROM {source} WHERE day = '2026-01-02'")) == some
+    spark.sql(f"DROP TABLE t_{name}")
+
+
+def as_texts(frame: DataFrame) -> list[str]:
+    """Rows as sorted JSON, without meta columns."""
+    spark_json = frame.selectExpr("to_json(struct(*)) AS row").collect()
+    found = []
+    for (text,) in spark_json:
+        row = {k: v for k, v in json.loads(text).items() if not k.startswith("_hoodie")}
+        found.append(json.dumps(row, sort_keys=True))
+    return sorted(found)
+
+
+def main(kind: str, folder: str, master: str = "local[2]") -> None:
+    spark = start(kind, master, Path(folder))
+    for name in TABLES:
+        check(spark, Path(folder) / name)
+    spark.stop()
+    sys.stdout.write("OK\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
