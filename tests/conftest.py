@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from golden_tables import GoldenTables
 from hypothesis import HealthCheck, settings
-
-SOAK = os.environ.get("LAKEWRIGHT_SOAK") == "1"
+from sizes import sized
 
 settings.register_profile("check", deadline=None, max_examples=100)
 settings.register_profile(
     "soak", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("soak" if SOAK else "check")
+settings.load_profile(sized("check", soak="soak"))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import SOAK
+from sizes import sized
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -18,7 +18,7 @@ import lakewright as lw
 from lakewright.storage.locate import storage_for
 from lakewright.testing.build import TableBuilder
 
-ROWS = 6_000_000 if SOAK else 1_200_000
+ROWS = sized(1_200_000, soak=6_000_000)
 PARTITIONS = 1000
 
 

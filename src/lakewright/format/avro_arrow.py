@@ -230,9 +230,7 @@ class _Resolver:
 def _record_of(children: tuple[AvroField, ...], path: str) -> AvroType:
     smallest = sum(1 if c.type.branch is not None else c.type.smallest for c in children)
     arrow = pa.struct([child.arrow for child in children])
-    return AvroType(
-        "record", arrow, children, smallest=smallest, leaves=_leaves(children, path)
-    )
+    return AvroType("record", arrow, children, smallest=smallest, leaves=_leaves(children, path))
 
 
 def _leaves(children: tuple[AvroField, ...], path: str) -> int:

@@ -53,9 +53,7 @@ def _chunks(starts: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _read_chunk(
-    fields: Sequence[AvroField], wanted: set[str] | None, rows: Rows
-) -> list[pa.Array]:
+def _read_chunk(fields: Sequence[AvroField], wanted: set[str] | None, rows: Rows) -> list[pa.Array]:
     try:
         arrays = _read_fields(fields, wanted, rows)
     except IndexError as error:

@@ -7,6 +7,7 @@ parts of a row. A null in a part stands for no bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,23 +21,27 @@ from lakewright.format.avro_arrow import AvroField, AvroType
 _BATCH_ROWS = 16 * 1024
 _U = np.uint64
 
-Part = pa.Array | pa.Scalar
+Part: TypeAlias = pa.Array | pa.Scalar
 
 
 def encode_rows(rows: pa.Table, schema: AvroType) -> list[pa.Array]:
     """Encode rows in the columns of `schema`: binary arrays with one value for each row."""
-    missing = [field.name for field in schema.children if field.name not in rows.column_names]
-    if missing or rows.num_columns != len(schema.children):
-        raise InvalidError(
-            "rows do not have the columns of their schema",
-            missing=missing,
-            columns=rows.column_names,
-        )
-    ordered = rows.select([field.name for field in schema.children])
+    ordered = in_columns(rows, [field.name for field in schema.children])
     try:
         return [_encode_batch(b, schema) for b in ordered.to_batches(_BATCH_ROWS)]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowCapacityError) as error:
         raise InvalidError("rows do not fit their schema", cause=str(error)) from error
+
+
+def in_columns(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Rows with their columns in this order; they must have these and no others."""
+    if sorted(rows.column_names) != sorted(names):
+        raise InvalidError(
+            "rows do not have the columns of their schema",
+            missing=sorted(set(names) - set(rows.column_names)),
+            unknown=sorted(set(rows.column_names) - set(names)),
+        )
+    return rows.select(list(names))
 
 
 def join_parts(parts: Sequence[Part]) -> pa.Array:
@@ -190,17 +195,19 @@ def _encode_record(kind: AvroType, column: pa.Array) -> list[Part]:
 
 
 def _encode_items(kind: AvroType, column: pa.Array) -> list[Part]:
-    if pa.types.is_map(kind.arrow):
-        column = column.cast(pa.map_(pa.string(), column.type.item_field))
-    else:
-        column = column.cast(pa.list_(column.type.value_field))
-    count = np.asarray(pc.list_value_length(column)).astype(np.int64)
-    flat = column.flatten()
     item = kind.children[0]
-    encoded = _joined(value_parts(item.type, flat, item.name), len(flat))
-    offsets = np.zeros(len(count) + 1, np.int32)
-    np.cumsum(count, out=offsets[1:])
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), encoded), b"")
+    if not pa.types.is_map(column.type):
+        column = column.cast(pa.list_(column.type.value_field))
+    bounds = np.asarray(column.offsets)
+    part = slice(int(bounds[0]), int(bounds[-1]))
+    if pa.types.is_map(column.type):
+        parts = _record_parts(item.type.children, [column.keys[part], column.items[part]])
+    else:
+        parts = value_parts(item.type, column.values[part], item.name)
+    encoded = _joined(parts, part.stop - part.start)
+    starts = pa.array((bounds - bounds[0]).astype(np.int32))
+    joined = pc.binary_join(pa.ListArray.from_arrays(starts, encoded), b"")
+    count = np.diff(bounds).astype(np.int64)
     # An empty array is its end alone: a count of zero.
     head = pc.if_else(pa.array(count > 0), varint_parts(count), pa.scalar(b""))
     return [head, joined, pa.scalar(b"\x00")]

@@ -102,7 +102,7 @@ def _stepped_starts(item: AvroType, block: Rows, count: Ints) -> Iterator[Ints]:
             return
         part = block.some(live)
         part.check_room(1)
-        yield part.at
+        yield part.at.copy()
         skip(item, part)
         block.at[live] = part.at
 

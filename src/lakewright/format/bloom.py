@@ -142,9 +142,7 @@ def _bits_of_group(
         yield magnitude - magnitude // size * size
 
 
-def _rows_of(
-    count: int, settings: BloomSettings
-) -> tuple[npt.NDArray[np.int64], int, int]:
+def _rows_of(count: int, settings: BloomSettings) -> tuple[npt.NDArray[np.int64], int, int]:
     """The row of each key, the number of rows, and the number of keys the last one counts."""
     order = np.arange(count)
     if settings.kind is BloomType.SIMPLE:

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lakewright.errors import CorruptError, UnsupportedError
 
@@ -64,7 +65,7 @@ def _parse(view: memoryview) -> HFile:
         entries += _key_values(_block(body, offset, _DATA_MAGIC, trailer.codec))
     if len(entries) != trailer.entries:
         raise CorruptError("an HFile has another number of entries than it says")
-    if any(a[0] > b[0] for a, b in zip(entries, entries[1:], strict=False)):
+    if any(a[0] > b[0] for a, b in pairwise(entries)):
         raise CorruptError("the keys of an HFile do not ascend")
     info = _info(_block(body, trailer.info_offset, _INFO_MAGIC, trailer.codec))
     return HFile(tuple(entries), info)
@@ -80,8 +81,8 @@ def _trailer(view: memoryview) -> _Trailer:
     if version != _MAJOR_VERSION:
         raise UnsupportedError("an HFile of another version", version=version)
     length, at = _varint(trailer, len(_TRAILER_MAGIC))
-    fields = {number: value for number, value in _message(trailer[at : at + length])}
-    numbers = {number: value for number, value in fields.items() if isinstance(value, int)}
+    fields = _message(trailer[at : at + length])
+    numbers = {number: value for number, value in fields if isinstance(value, int)}
     if numbers.get(8, 1) != 1:
         raise UnsupportedError("an HFile with an index of several levels", levels=numbers[8])
     return _Trailer(

@@ -6,7 +6,6 @@ Level 0 holds what archiving wrote; full levels are merged into the next one.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -43,6 +42,12 @@ _SCHEMA = pa.schema(
 _FOOTER = {
     "parquet.avro.schema": load_schema("HoodieLSMTimelineInstant").text,
     "writer.model.name": "avro",
+}
+_WRITER_OPTIONS: dict[str, Any] = {
+    "compression": "gzip",
+    "use_dictionary": ["action"],
+    "write_statistics": list(_NAMES_ONLY),
+    "store_schema": False,
 }
 _PARQUET_ERRORS = (pa.ArrowException, LookupError, MemoryError, OSError, OverflowError, ValueError)
 
@@ -115,11 +120,11 @@ def parse_history_file(data: bytes, *, with_content: bool = True) -> tuple[Histo
     """
     wanted = pa.schema([_SCHEMA.field(name) for name in (_ALL if with_content else _NAMES_ONLY)])
     try:
-        file = pq.ParquetFile(io.BytesIO(data))
+        # A Python stream would be read by threads of Arrow, which abort a process that ends then.
+        file = pq.ParquetFile(pa.BufferReader(data))
         # No row takes less than a byte: a damaged count must not become an allocation.
         if file.metadata.num_rows > len(data):
             raise CorruptError("the archived timeline file claims too many rows", size=len(data))
-        # These files are small, and Arrow's threads may abort a process that ends soon after.
         table = file.read(columns=wanted.names, use_threads=False)
         rows = [column.to_pylist() for column in table.select(wanted.names).cast(wanted).columns]
     except _PARQUET_ERRORS as error:
@@ -142,9 +147,7 @@ def format_history_file(entries: Iterable[HistoryEntry]) -> bytes:
     ]
     arrays = [pa.array(each, kind) for each, kind in zip(columns, _SCHEMA.types, strict=True)]
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink, _SCHEMA, compression="gzip", use_dictionary=["action"], store_schema=False
-    ) as writer:
+    with pq.ParquetWriter(sink, _SCHEMA, **_WRITER_OPTIONS) as writer:
         writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))
         # Schema metadata would be dropped together with the Arrow schema: add it explicitly.
         writer.add_key_value_metadata(_FOOTER)

@@ -14,7 +14,7 @@ from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.format.avro_arrow import arrow_schema, parse_schema
 from lakewright.format.avro_cursor import Ints
 from lakewright.format.avro_decode import decode_rows
-from lakewright.format.avro_encode import encode_rows, join_parts, joined_bytes
+from lakewright.format.avro_encode import encode_rows, in_columns, join_parts, joined_bytes
 from lakewright.format.log_blocks import (
     CONTENT_VERSION,
     BlockKind,
@@ -57,10 +57,10 @@ def format_avro_block(
 ) -> bytes:
     """Write rows as a block of Avro records; change data capture has its own kind for them."""
     encoded = encode_rows(rows, parse_schema(schema_json))
-    content = [struct.pack(">ii", CONTENT_VERSION, rows.num_rows)]
-    content += [joined_bytes(_with_length(batch)) for batch in encoded]
+    head = struct.pack(">ii", CONTENT_VERSION, rows.num_rows)
+    content = b"".join((head, *(joined_bytes(_with_length(batch)) for batch in encoded)))
     headers = _headers(instant, schema_json, is_partial, compacted_instants, positions)
-    return format_block(kind, headers, b"".join(content))
+    return format_block(kind, headers, content)
 
 
 def format_parquet_block(
@@ -74,12 +74,12 @@ def format_parquet_block(
 ) -> bytes:
     """Write rows as a block that is a parquet file."""
     schema = arrow_schema(schema_json)
+    ordered = in_columns(rows, schema.names)
     sink = pa.BufferOutputStream()
     try:
-        # The block's schema says what is nullable: readers compare it with the file's.
-        stored = rows.select(schema.names).cast(schema)
         pq.write_table(
-            stored,
+            # The block's schema says what is nullable: readers compare it with the file's.
+            ordered.cast(schema),
             sink,
             compression=_CODEC,
             compression_level=_CODEC_LEVEL,

@@ -1,4 +1,4 @@
-"""Records of the metadata table's `files` partition: which files the table has, without listing it."""
+"""Records of the metadata table's `files` partition: the files of a table, without a listing."""
 
 from __future__ import annotations
 

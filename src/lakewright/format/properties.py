@@ -98,28 +98,32 @@ def choose_properties(main: bytes | None, backup: bytes | None) -> dict[str, str
     """
     if main is None and backup is None:
         raise InvalidError("there is no table: hoodie.properties is missing")
-    problem: CorruptError | None = None
-    whole: dict[str, str] | None = None
-    for data in (backup, main):
-        try:
-            whole = _whole_properties(data, whole)
-        except CorruptError as error:
-            problem = error
-    if whole is None:
-        raise problem or CorruptError("hoodie.properties is missing")
-    return whole
+    saved = _usable(backup)
+    try:
+        return _whole(main, saved)
+    except CorruptError:
+        if saved is None:
+            raise
+        return saved
 
 
-def _whole_properties(
-    data: bytes | None, backup: Mapping[str, str] | None
-) -> dict[str, str] | None:
-    if data is None:
-        return None if backup is None else dict(backup)
-    values = parse_properties(data)
+def _usable(backup: bytes | None) -> dict[str, str] | None:
+    try:
+        return None if backup is None else _whole(backup, None)
+    except CorruptError:
+        return None
+
+
+def _whole(main: bytes | None, saved: Mapping[str, str] | None) -> dict[str, str]:
+    if main is None:
+        raise CorruptError("hoodie.properties is missing and its backup cannot be used")
+    values = parse_properties(main)
     check_table_properties(values)
-    if backup is not None and TABLE_CHECKSUM in backup and TABLE_CHECKSUM not in values:
+    if saved is None:
+        return values
+    if TABLE_CHECKSUM in saved and TABLE_CHECKSUM not in values:
         raise CorruptError("hoodie.properties is incomplete", missing=[TABLE_CHECKSUM])
-    if backup is not None and not data.endswith((b"\n", b"\r")):
+    if not main.endswith((b"\n", b"\r")):
         raise CorruptError("hoodie.properties ends in the middle of a line")
     return values
 

@@ -116,7 +116,9 @@ def encode_plan(plan: ReadPlan) -> str:
         "ordering": plan.rule.ordering,
         "delete_marker": plan.rule.delete_marker,
         "commits": None if plan.commits is None else sorted(plan.commits),
-        "path_columns": [[c.name, c.depth, c.kind, c.prefix] for c in plan.path_columns],
+        "path_columns": [
+            [c.name, c.position, c.depth, c.kind, c.prefix] for c in plan.path_columns
+        ],
         "slices": [_encode_slice(item) for item in plan.slices],
     }
     packed = zlib.compress(json.dumps(value, separators=(",", ":")).encode())

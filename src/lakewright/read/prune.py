@@ -26,20 +26,25 @@ Value = str | int | date
 
 @dataclass(frozen=True, slots=True)
 class PathColumn:
-    """A partition column whose value is a segment of the path.
+    """A partition column whose value is a segment of the partition's path.
 
-    `depth` counts segments from the partition's end, 1 being the folder of the file; `kind` is
-    the column's Arrow type as text; `prefix` stands before the value (`name=` in hive style).
+    - `position` and `depth` count segments from the path's beginning (0) and from its end (1);
+    - `kind` is the column's Arrow type as text;
+    - `prefix` stands before the value (`name=` in hive style);
+    - `span` is where in the path the segment begins and how long it is, if that is the same in all
+      partitions.
     """
 
     name: str
+    position: int
     depth: int
     kind: str
     prefix: str = ""
+    span: tuple[int, int] | None = None
 
     def value(self, partition: str) -> Value:
         """The column's value in all rows of a partition."""
-        text = partition.split("/")[-self.depth][len(self.prefix) :]
+        text = partition.split("/")[self.position][len(self.prefix) :]
         if self.kind == "string":
             return text
         return date.fromisoformat(text) if self.kind.startswith("date") else int(text)
@@ -58,16 +63,21 @@ def path_columns(
     if not fields or slashed or config.key_generator not in _PLAIN_GENERATORS:
         return ()
     split = [partition.split("/") for partition in partitions]
-    if any(len(segments) != len(fields) for segments in split):
+    if not split or any(len(segments) != len(fields) for segments in split):
         return ()
     found = []
+    start: int | None = 0
     for position, name in enumerate(fields):
         pattern = _pattern(schema, name)
         prefix = f"{name}=" if config.hive_style else ""
         segments = {item[position] for item in split}
+        lengths = {len(segment) for segment in segments}
+        span = (start, max(lengths)) if start is not None and len(lengths) == 1 else None
+        start = start + max(lengths) + 1 if span is not None and start is not None else None
         if pattern is not None and all(_tells(text, prefix, pattern) for text in segments):
             kind = str(schema.field(name).type)
-            found.append(PathColumn(name, len(fields) - position, kind, prefix))
+            depth = len(fields) - position
+            found.append(PathColumn(name, position, depth, kind, prefix, span))
     return tuple(found)
 
 

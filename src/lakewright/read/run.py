@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 SLICES = "lakewright_slices"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _REGISTERED = "spark.lakewright.slices"
+_WHOLE = 1 << 20  # longer than any path
 
 
 def scan(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
@@ -71,18 +72,33 @@ def _native(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
     told = {column.name: column for column in plan.path_columns}
     return frame.select(
         *[
-            _path_value(told[name]).alias(name) if name in told else F.col(f"`{name}`")
+            _path_value(told[name], storage.root).alias(name) if name in told else F.col(f"`{name}`")
             for name in plan.columns
         ]
     )
 
 
-def _path_value(column: PathColumn) -> Column:
+def _path_value(column: PathColumn, root: str) -> Column:
+    """The column's value, from the URI of the file a row comes from.
+
+    Counting from the end is right for every URI, but walks back over the file's name for each row.
+    Below the table's own root the value begins at a known place; that root is what Spark has seen
+    unless it writes the URI in another way.
+    """
     path = F.col("_metadata.file_path")
-    segment = F.substring_index(F.substring_index(path, "/", -(column.depth + 1)), "/", 1)
+    tail = F.substring_index(path, "/", -(column.depth + 1))
+    below = F.substring(path, len(root) + 2, _WHOLE)
+    if column.position:
+        below = F.substring_index(below, "/", column.position + 1)
+        near: Column = F.substring_index(below, "/", -1)
+    else:
+        near = F.substring_index(below, "/", 1)
+    if column.span is not None:
+        near = F.substring(path, len(root) + 2 + column.span[0], column.span[1])
+    value = F.when(path.startswith(root), near).otherwise(F.substring_index(tail, "/", 1))
     if column.prefix:
-        segment = F.substring(segment, len(column.prefix) + 1, 1 << 20)
-    return segment if column.kind == "string" else segment.cast(_PRIMITIVES[column.kind])
+        value = F.substring(value, len(column.prefix) + 1, _WHOLE)
+    return value if column.kind == "string" else value.cast(_PRIMITIVES[column.kind])
 
 
 def _merged(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:

@@ -203,3 +203,8 @@ def test_no_file_is_no_table() -> None:
 def test_nothing_usable_tells_what_is_wrong_with_the_main_file() -> None:
     with pytest.raises(CorruptError, match=r"hoodie\.timeline\.layout\.version"):
         choose_properties(NEW_FILE[:40], b"")
+
+
+def test_a_half_written_backup_alone_is_corrupt() -> None:
+    with pytest.raises(CorruptError, match="backup cannot be used"):
+        choose_properties(None, NEW_FILE[:40])

@@ -1,0 +1,15 @@
+"""How much a test does: little in a check, much in a soak run."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+Amount = TypeVar("Amount")
+
+SOAK = os.environ.get("LAKEWRIGHT_SOAK") == "1"
+
+
+def sized(check: Amount, soak: Amount) -> Amount:
+    """The amount of work for this run."""
+    return soak if SOAK else check
