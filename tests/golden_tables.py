@@ -54,9 +54,7 @@ def queries(name: str) -> list[Query]:
     for item in expected.get("as_of", []):
         found.append(Query("as_of", _rows(item), as_of=item["instant"]))
     for item in expected.get("incremental", []):
-        found.append(
-            Query("changes", _rows(item), since=item["after"], until=item.get("until"))
-        )
+        found.append(Query("changes", _rows(item), since=item["after"], until=item.get("until")))
     return found
 
 

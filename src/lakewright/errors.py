@@ -10,6 +10,9 @@ LakewrightError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class LakewrightError(Exception):
     """The base of everything this library raises; `facts` holds what the message tells."""
@@ -53,3 +56,14 @@ class CorruptError(LakewrightError):
 
 class UnsupportedError(LakewrightError):
     """The table uses a feature or version this library does not know."""
+
+
+@contextmanager
+def found_in(file: str) -> Iterator[None]:
+    """Name the file in an error about its bytes: who parses them does not know where they are."""
+    try:
+        yield
+    except (CorruptError, UnsupportedError) as error:
+        if {"file", "file_name"} & error.facts.keys():
+            raise
+        raise type(error)(error.message, **error.facts, file=file) from error

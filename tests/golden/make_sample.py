@@ -30,15 +30,17 @@ OPTIONS = {
 
 def trips(spark: SparkSession, first: int, last: int, hour: int) -> DataFrame:
     number = F.col("id")
-    city = F.element_at(F.array(*map(F.lit, ["Bergen", "Oslo", "Tromsø"])), (number % 3 + 1).cast("int"))
+    city = F.element_at(
+        F.array(*map(F.lit, ["Bergen", "Oslo", "Tromsø"])), (number % 3 + 1).cast("int")
+    )
     return spark.range(first, last).select(
         F.format_string("trip-%04d", number).alias("trip"),
         city.alias("city"),
         F.round(40 + (number * 37 % 190) / 10, 2).cast("decimal(8,2)").alias("fare"),
         F.when(number % 4 == 0, F.lit("card")).otherwise(F.lit("app")).alias("paid_by"),
-        F.expr(f"timestamp'2026-03-01 {hour:02d}:00:00' + make_interval(0,0,0,0,0,cast(id % 60 as int),0)").alias(
-            "updated_at"
-        ),
+        F.expr(
+            f"timestamp'2026-03-01 {hour:02d}:00:00' + make_interval(0,0,0,0,0,cast(id % 60 as int),0)"
+        ).alias("updated_at"),
     )
 
 
@@ -60,7 +62,12 @@ def main(bundle: str, out: str) -> None:
         frame.write.format("hudi").options(**options).mode(mode).save(table)
 
     write(trips(spark, 0, 300, 8), "upsert", "overwrite")
-    write(trips(spark, 0, 300, 9).where("trip like '%7'").withColumn("fare", F.expr("cast(fare - 5 as decimal(8,2))")), "upsert")
+    write(
+        trips(spark, 0, 300, 9)
+        .where("trip like '%7'")
+        .withColumn("fare", F.expr("cast(fare - 5 as decimal(8,2))")),
+        "upsert",
+    )
     write(trips(spark, 20, 29, 10), "delete")
     write(trips(spark, 300, 360, 11), "upsert")
     spark.stop()

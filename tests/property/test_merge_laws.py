@@ -45,7 +45,9 @@ class Version:
 KINDS = ("row", "row", "flagged", "delete", "unconditional")
 
 
-def versions(kinds: tuple[str, ...], ts: st.SearchStrategy[int | None]) -> st.SearchStrategy[Version]:
+def versions(
+    kinds: tuple[str, ...], ts: st.SearchStrategy[int | None]
+) -> st.SearchStrategy[Version]:
     return st.builds(
         Version,
         key=st.sampled_from(["k1", "k2", "k3", "k4"]),
@@ -68,7 +70,11 @@ def block(version: Version, ordering: tuple[str, ...]) -> Upserts | Deletes:
         values = {"ts": pa.array([version.ts], pa.int64()), "minor": pa.array([version.minor])}
         arrays = tuple(values[name] for name in ordering)
         return Deletes(pa.array([version.key]), () if free else arrays, pa.array([free]))
-    row = {RECORD_KEY: version.key, **version.row(), "_hoodie_is_deleted": version.kind == "flagged"}
+    row = {
+        RECORD_KEY: version.key,
+        **version.row(),
+        "_hoodie_is_deleted": version.kind == "flagged",
+    }
     carried = None
     if version.kind == "partial":
         carried = frozenset({RECORD_KEY, "ts", "minor", "a", "_hoodie_is_deleted"})
@@ -76,7 +82,9 @@ def block(version: Version, ordering: tuple[str, ...]) -> Upserts | Deletes:
     return Upserts(pa.Table.from_pylist([row], SCHEMA), carried)
 
 
-def merged(base: list[Version], logs: list[Version], ordering: tuple[str, ...]) -> dict[str, object]:
+def merged(
+    base: list[Version], logs: list[Version], ordering: tuple[str, ...]
+) -> dict[str, object]:
     rule = MergeRule(ordering)
     outcome = merge_logs([block(version, ordering) for version in logs], SCHEMA, rule)
     rows = [{RECORD_KEY: v.key, **v.row(), "_hoodie_is_deleted": False} for v in base]
@@ -92,7 +100,9 @@ def merged(base: list[Version], logs: list[Version], ordering: tuple[str, ...]) 
     return found
 
 
-def expected(base: list[Version], logs: list[Version], ordering: tuple[str, ...]) -> dict[str, object]:
+def expected(
+    base: list[Version], logs: list[Version], ordering: tuple[str, ...]
+) -> dict[str, object]:
     """The rules, one version after the other: the base first, then the logs."""
     state: dict[str, Version] = {}
     for version in [*base, *logs]:
@@ -150,7 +160,7 @@ def expected_in_part(base: list[Version], logs: list[Version]) -> dict[str, obje
         known = state.get(version.key)
         if known is None:
             state[version.key] = patch
-        elif version.ts >= known["ts"]:  # type: ignore[operator]
+        elif (version.ts or 0) >= known["ts"]:  # type: ignore[operator]
             state[version.key] = patch if version.kind == "row" else {**known, **patch}
     result: dict[str, object] = {v.key: v.row() for v in base}
     for key, patch in state.items():

@@ -28,7 +28,9 @@ def test_reads_as_real_hudi_does(name: str, golden: GoldenTables, spark: SparkSe
     asked = [query for query in queries(name) if query.rows is not None]
     # One Spark job for all questions of a table: each row says which question it answers.
     frames = [
-        ask(table, query).select(F.lit(number).alias("query"), F.to_json(F.struct("*")).alias("row"))
+        ask(table, query).select(
+            F.lit(number).alias("query"), F.to_json(F.struct("*")).alias("row")
+        )
         for number, query in enumerate(asked)
     ]
     answers: dict[int, list[str]] = defaultdict(list)

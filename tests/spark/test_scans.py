@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from sizes import sized
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from sizes import sized
 
 import lakewright as lw
 from lakewright.storage.locate import storage_for
@@ -96,7 +96,10 @@ def many_partitions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A thousand partitions of four rows; all but one are broken after they were written."""
     path = tmp_path_factory.mktemp("many")
     builder = TableBuilder(storage_for(path), wide_rows(0, 4, "d").schema).create()
-    rows = {(f"day-{n:04d}", f"file-{n}"): wide_rows(n * 4, 4, f"day-{n:04d}") for n in range(PARTITIONS)}
+    rows = {
+        (f"day-{n:04d}", f"file-{n}"): wide_rows(n * 4, 4, f"day-{n:04d}")
+        for n in range(PARTITIONS)
+    }
     builder.commit(rows)
     for file in path.glob("*/*.parquet"):
         if file.parent.name != "day-0007":

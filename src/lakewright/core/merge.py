@@ -71,7 +71,9 @@ class LogOutcome:
     sources: dict[str, Indexes] = field(default_factory=dict)
 
 
-def merge_logs(blocks: Sequence[Upserts | Deletes], schema: pa.Schema, rule: MergeRule) -> LogOutcome:
+def merge_logs(
+    blocks: Sequence[Upserts | Deletes], schema: pa.Schema, rule: MergeRule
+) -> LogOutcome:
     """Merge the blocks of a slice, given in the order in which they were written."""
     versions = _Versions.gather(blocks, schema, rule)
     if rule.ordering:
@@ -135,7 +137,9 @@ def _patched(
         if base is None or base_row is None:
             columns.append(log_column.take(pa.array(source, mask=source < 0)))
         else:
-            both = pa.chunked_array([*base.column(name).chunks, *log_column.chunks], log_column.type)
+            both = pa.chunked_array(
+                [*base.column(name).chunks, *log_column.chunks], log_column.type
+            )
             index = np.where(source < 0, base_row, source + len(base))
             columns.append(both.take(pa.array(index)))
     return pa.table(columns, schema=outcome.rows.schema)

@@ -140,7 +140,9 @@ def build_groups(
         if (partition, file_id) in replaced:
             continue
         barrier = (pending_compactions or {}).get((partition, file_id))
-        slices = _slice(partition, file_id, bases.get(file_id, []), logs.get(file_id, []), view, barrier)
+        slices = _slice(
+            partition, file_id, bases.get(file_id, []), logs.get(file_id, []), view, barrier
+        )
         groups.append(FileGroup(partition, file_id, slices))
     return groups
 

@@ -44,6 +44,25 @@ def decode_rows(
     return table if columns is None else table.select([c for c in columns if c in arrow.names])
 
 
+def read_values(kind: AvroType, rows: Rows) -> pa.Array:
+    """Read one value of each row.
+
+    Raises IndexError or pa.ArrowInvalid, beside CorruptError, where the bytes are damaged.
+    """
+    if not len(rows):
+        return pa.array([], kind.arrow)
+    holds = present(kind, rows)
+    if holds is None:
+        return _READERS[kind.kind](kind, rows)
+    if not holds.any():
+        return pa.nulls(len(rows), kind.arrow)
+    inner = rows.some(holds)
+    values = _READERS[kind.kind](kind, inner)
+    rows.at[holds] = inner.at
+    index = np.cumsum(holds, dtype=np.int32) - 1
+    return values.take(pa.array(index, mask=~holds))
+
+
 def _chunks(starts: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
     first = 0
     while first < len(starts):
@@ -71,25 +90,10 @@ def _read_fields(
     arrays = []
     for field in fields:
         if wanted is None or field.name in wanted:
-            arrays.append(_read(field.type, rows))
+            arrays.append(read_values(field.type, rows))
         else:
             skip(field.type, rows)
     return arrays
-
-
-def _read(kind: AvroType, rows: Rows) -> pa.Array:
-    if not len(rows):
-        return pa.array([], kind.arrow)
-    holds = present(kind, rows)
-    if holds is None:
-        return _READERS[kind.kind](kind, rows)
-    if not holds.any():
-        return pa.nulls(len(rows), kind.arrow)
-    inner = rows.some(holds)
-    values = _READERS[kind.kind](kind, inner)
-    rows.at[holds] = inner.at
-    index = np.cumsum(holds, dtype=np.int32) - 1
-    return values.take(pa.array(index, mask=~holds))
 
 
 def _fixed_width(arrow: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
@@ -193,7 +197,7 @@ def _read_fixed(kind: AvroType, rows: Rows) -> pa.Array:
 
 
 def _read_record(kind: AvroType, rows: Rows) -> pa.Array:
-    arrays = [_read(child.type, rows) for child in kind.children]
+    arrays = [read_values(child.type, rows) for child in kind.children]
     if not arrays:
         return pa.array([{}] * len(rows), kind.arrow)
     return pa.StructArray.from_arrays(arrays, fields=list(kind.arrow))
@@ -216,7 +220,7 @@ def _read_items(kind: AvroType, rows: Rows) -> tuple[pa.Array, pa.Array]:
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(count, out=offsets[1:])
     inner = Rows(rows.chunk, starts, np.repeat(rows.limit, count))
-    return pa.array(offsets), _read(item, inner)
+    return pa.array(offsets), read_values(item, inner)
 
 
 _READERS: dict[str, Callable[[AvroType, Rows], pa.Array]] = {

@@ -59,6 +59,25 @@ def items(item: AvroType, rows: Rows) -> tuple[Ints, Ints]:
     return total, np.sort(np.concatenate(starts))
 
 
+def varint_at(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A single zig-zag number, and where it ends; IndexError if it does not."""
+    value = data[at]
+    at += 1
+    if value < 0x80:
+        return (value >> 1) ^ -(value & 1), at
+    value &= 0x7F
+    shift = 7
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise CorruptError("an Avro number has more than 64 bits")
+
+
 def _width(kind: AvroType) -> int | None:
     """The number of bytes of every value, if that is one number."""
     return kind.size if kind.kind == "fixed" else _FIXED_WIDTH.get(kind.kind)
@@ -139,7 +158,7 @@ def _within(count: Ints) -> Ints:
 
 def _skip_one(kind: AvroType, data: memoryview, at: int) -> int:
     if kind.branch is not None:
-        branch, at = _varint_one(data, at)
+        branch, at = varint_at(data, at)
         if branch != kind.branch:
             if branch != kind.null_branch:
                 raise CorruptError("an Avro union has no such branch")
@@ -148,9 +167,9 @@ def _skip_one(kind: AvroType, data: memoryview, at: int) -> int:
     if width is not None:
         return at + width
     if kind.kind in _VARINTS:
-        return _varint_one(data, at)[1]
+        return varint_at(data, at)[1]
     if kind.kind in ("bytes", "string"):
-        length, at = _varint_one(data, at)
+        length, at = varint_at(data, at)
         if length < 0:
             raise CorruptError("an Avro length is negative")
         return at + length
@@ -163,26 +182,13 @@ def _skip_one(kind: AvroType, data: memoryview, at: int) -> int:
 
 def _skip_items_of_one(item: AvroType, data: memoryview, at: int) -> int:
     while True:
-        count, at = _varint_one(data, at)
+        count, at = varint_at(data, at)
         if count == 0:
             return at
         if count < 0:
-            _, at = _varint_one(data, at)
+            _, at = varint_at(data, at)
         # Each item takes a byte or more: a count that lies runs into the end of the chunk.
         for _ in range(abs(count)):
             at = _skip_one(item, data, at)
             if at > len(data):
                 raise CorruptError("an Avro array reaches over the end of its row")
-
-
-def _varint_one(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > 63:
-            raise CorruptError("an Avro number has more than 64 bits")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakewright.errors import CorruptError, InvalidError
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.format.avro_arrow import AvroType
+from lakewright.format.avro_cursor import Chunk, Ints, Rows
+from lakewright.format.avro_decode import read_values
 from lakewright.format.avro_encode import Part, join_parts, joined_bytes, value_parts, varint_parts
+from lakewright.format.avro_skip import varint_at
 from lakewright.format.log_blocks import (
     CONTENT_VERSION,
     BlockKind,
@@ -27,7 +28,7 @@ from lakewright.format.positions import RecordPositions
 _INT = struct.Struct(">i")
 _TEXT = AvroType("string", pa.string(), branch=1, null_branch=0)
 _NULL, _INT_WRAPPER, _ARRAY_WRAPPER = 0, 2, 12
-_DECIMAL = pa.decimal128(30, 15)
+_WIDTHS = {"boolean": 1, "float": 4, "double": 8}
 
 # The wrapper records of an ordering value by their branch: Avro type and Arrow type. The last one
 # exists only inside of an array, where its branch is that of the array wrapper outside.
@@ -40,7 +41,7 @@ _WRAPPERS: dict[int, tuple[str, pa.DataType]] = {
     6: ("bytes", pa.binary()),
     7: ("string", pa.string()),
     8: ("int", pa.date32()),
-    9: ("bytes", _DECIMAL),
+    9: ("bytes", pa.decimal128(30, 15)),
     10: ("long", pa.time64("us")),
     11: ("long", pa.timestamp("us", "UTC")),
     12: ("int", pa.date32()),
@@ -87,11 +88,9 @@ def parse_delete_block(block: LogBlock) -> DeleteRecords:
     content = block.versioned_content()
     if len(content) < _INT.size or _INT.unpack(content[: _INT.size])[0] != len(content) - _INT.size:
         raise block.corrupt("a delete list has another length than it says")
-    reader = _Reader(bytes(content[_INT.size :]))
     try:
-        reader.read_all()
-        return _delete_records(reader)
-    except (IndexError, OverflowError, struct.error, pa.ArrowException) as error:
+        return _decode(content[_INT.size :])
+    except (IndexError, pa.ArrowInvalid) as error:
         raise block.corrupt("a delete list cannot be decoded", cause=str(error)) from error
     except CorruptError as error:
         raise block.corrupt(error.message, **error.facts) from error
@@ -174,147 +173,161 @@ def _wrapper_for(kind: pa.DataType) -> int:
     raise InvalidError("an ordering column has a type that deletes cannot carry", type=str(kind))
 
 
-class _Reader:
-    """One Avro array of delete records, read one after the other: each begins where one ends."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-        self.keys: list[bytes] = []
-        self.partitions: list[bytes | None] = []
-        self.wrappers: list[int] = []
-        self.values: list[Any] = []
-
-    def read_all(self) -> None:
-        while count := self._varint():
-            if count < 0:
-                count = -count
-                self._varint()
-            for _ in range(count):
-                self._record()
-        if self.at != len(self.data):
-            raise CorruptError("a delete list goes on after its end")
-
-    def _record(self) -> None:
-        key = self._text()
-        if key is None:
-            raise CorruptError("a delete has no key")
-        self.keys.append(key)
-        self.partitions.append(self._text())
-        wrapper = self._varint()
-        self.wrappers.append(wrapper)
-        self.values.append(self._fields() if wrapper == _ARRAY_WRAPPER else self._value(wrapper))
-
-    def _varint(self) -> int:
-        value = self.data[self.at]
-        self.at += 1
-        if value < 0x80:
-            return (value >> 1) ^ -(value & 1)
-        value &= 0x7F
-        for shift in range(7, 70, 7):
-            byte = self.data[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-        raise CorruptError("an Avro number has more than 64 bits")
-
-    def _text(self) -> bytes | None:
-        branch = self._varint()
-        if branch == 0:
-            return None
-        if branch != 1:
-            raise CorruptError("an Avro union has no such branch")
-        return self._bytes()
-
-    def _bytes(self) -> bytes:
-        length = self._varint()
-        return self._take(length)
-
-    def _take(self, length: int) -> bytes:
-        end = self.at + length
-        if length < 0 or end > len(self.data):
-            raise CorruptError("an Avro value reaches over the end of the block")
-        taken = self.data[self.at : end]
-        self.at = end
-        return taken
-
-    def _fields(self) -> list[tuple[int, Any]]:
-        fields: list[tuple[int, Any]] = []
-        if self._varint() != 1:
-            raise CorruptError("an ordering value is an array of nothing")
-        while count := self._varint():
-            if count < 0:
-                count = -count
-                self._varint()
-            for _ in range(count):
-                wrapper = self._varint()
-                fields.append((wrapper, self._value(wrapper)))
-        return fields
-
-    def _value(self, wrapper: int) -> Any:
-        if wrapper == _NULL:
-            return None
-        if wrapper not in _WRAPPERS:
-            raise CorruptError("an ordering value has an unknown wrapper", wrapper=wrapper)
-        match _WRAPPERS[wrapper][0]:
-            case "int" | "long":
-                return self._varint()
-            case "boolean":
-                return self._take(1) != b"\x00"
-            case "float":
-                return struct.unpack("<f", self._take(4))[0]
-            case "double":
-                return struct.unpack("<d", self._take(8))[0]
-            case _:
-                return self._bytes()
+def _decode(data: memoryview) -> DeleteRecords:
+    starts, end = _record_starts(bytes(data))
+    if end != len(data):
+        raise CorruptError("a delete list goes on after its end")
+    if not starts:
+        nothing = pa.array([], pa.string())
+        return DeleteRecords(nothing, nothing, pa.array([], pa.bool_()))
+    bounds = np.array([*starts, end], np.int64)
+    rows = Rows(Chunk(data), bounds[:-1], bounds[1:])
+    # After the last record comes the end of the list.
+    rows.limit[-1] -= 1
+    keys, partitions = read_values(_TEXT, rows), read_values(_TEXT, rows)
+    if keys.null_count:
+        raise CorruptError("a delete has no key")
+    unconditional, ordering = _read_ordering(rows)
+    if np.any(rows.at != rows.limit):
+        raise CorruptError("a delete is longer or shorter than it should be")
+    return DeleteRecords(keys, partitions, pa.array(unconditional), ordering)
 
 
-def _delete_records(reader: _Reader) -> DeleteRecords:
-    unconditional = [
-        wrapper == _NULL or (wrapper == _INT_WRAPPER and value == 0)
-        for wrapper, value in zip(reader.wrappers, reader.values, strict=True)
-    ]
-    return DeleteRecords(
-        pa.array(reader.keys, pa.binary()).cast(pa.string()),
-        pa.array(reader.partitions, pa.binary()).cast(pa.string()),
-        pa.array(unconditional, pa.bool_()),
-        _ordering(reader, unconditional),
-    )
+def _record_starts(data: bytes) -> tuple[list[int], int]:
+    """Where each record of the Avro array starts, and where the array ends.
+
+    Each record begins where one ends, so they are passed over one by one.
+    """
+    starts: list[int] = []
+    count, at = varint_at(data, 0)
+    while count:
+        if count < 0:
+            count = -count
+            _, at = varint_at(data, at)
+        for _ in range(count):
+            starts.append(at)
+            at = _after_ordering(data, _after_text(data, _after_text(data, at)))
+        count, at = varint_at(data, at)
+        if count and starts:
+            raise UnsupportedError("a delete list in several pieces")
+    return starts, at
 
 
-def _ordering(reader: _Reader, unconditional: Sequence[bool]) -> tuple[pa.Array, ...]:
-    nothing = (_NULL, None)
-    rows: list[list[tuple[int, Any]] | None] = []
-    for wrapper, value, always in zip(reader.wrappers, reader.values, unconditional, strict=True):
-        if always:
-            rows.append(None)
-        else:
-            rows.append(value if wrapper == _ARRAY_WRAPPER else [(wrapper, value)])
-    widths = {len(row) for row in rows if row is not None}
-    if not widths:
-        return ()
-    if len(widths) > 1:
+def _after_text(data: bytes, at: int) -> int:
+    if data[at] == 2 and data[at + 1] < 0x80:
+        return at + 2 + (data[at + 1] >> 1)
+    branch, at = varint_at(data, at)
+    return at if branch == 0 else _after_bytes(data, at)
+
+
+def _after_bytes(data: bytes, at: int) -> int:
+    length, at = varint_at(data, at)
+    if length < 0:
+        raise CorruptError("an Avro length is negative")
+    return at + length
+
+
+def _after_ordering(data: bytes, at: int) -> int:
+    wrapper, at = varint_at(data, at)
+    if wrapper != _ARRAY_WRAPPER:
+        return _after_value(data, at, wrapper)
+    filled, at = varint_at(data, at)
+    count, at = varint_at(data, at)
+    if filled != 1 or count < 1:
+        raise CorruptError("an ordering value is an array of nothing")
+    for _ in range(count):
+        wrapper, at = varint_at(data, at)
+        at = _after_value(data, at, wrapper)
+    return at + 1
+
+
+def _after_value(data: bytes, at: int, wrapper: int) -> int:
+    if wrapper == _NULL:
+        return at
+    if wrapper not in _WRAPPERS:
+        raise CorruptError("an ordering value has an unknown wrapper", wrapper=wrapper)
+    kind = _WRAPPERS[wrapper][0]
+    if kind in _WIDTHS:
+        return at + _WIDTHS[kind]
+    return varint_at(data, at)[1] if kind in ("int", "long") else _after_bytes(data, at)
+
+
+def _read_ordering(rows: Rows) -> tuple[npt.NDArray[np.bool_], tuple[pa.Array, ...]]:
+    """Which deletes are unconditional, and the ordering values of the others."""
+    wrappers = rows.varint()
+    arrays = wrappers == _ARRAY_WRAPPER
+    single = _Cells(len(rows))
+    single.read(rows, wrappers, ~arrays)
+    unconditional: npt.NDArray[np.bool_] = wrappers == _NULL
+    zeros = single.zeros_of(_INT_WRAPPER)
+    unconditional[zeros] = True
+    single.forget(zeros)
+    if not arrays.any():
+        return unconditional, () if unconditional.all() else (single.column(),)
+    if not np.all(arrays | unconditional):
         raise CorruptError("deletes of one block have different numbers of ordering values")
-    return tuple(
-        _column([nothing if row is None else row[field] for row in rows])
-        for field in range(widths.pop())
-    )
+    return unconditional, _read_arrays(rows, arrays)
 
 
-def _column(cells: Sequence[tuple[int, Any]]) -> pa.Array:
-    wrappers = {wrapper for wrapper, _ in cells} - {_NULL}
-    target = _common_type({_WRAPPERS[wrapper][1] for wrapper in wrappers})
-    if target == _DECIMAL:
-        return pa.array([None if v is None else _decimal(v) for _, v in cells], target)
-    if target == pa.string():
-        return pa.array([v for _, v in cells], pa.binary()).cast(target)
-    if pa.types.is_temporal(target):
-        plain = pa.int32() if pa.types.is_date32(target) else pa.int64()
-        array = pa.array([v for _, v in cells], plain).view(target)
-        array.validate(full=True)
-        return array
-    return pa.array([v for _, v in cells], target)
+def _read_arrays(rows: Rows, arrays: npt.NDArray[np.bool_]) -> tuple[pa.Array, ...]:
+    inner = rows.some(arrays)
+    inner.varint()
+    counts = inner.varint()
+    if np.any(counts != counts[0]):
+        raise CorruptError("deletes of one block have different numbers of ordering values")
+    columns = []
+    for _ in range(int(counts[0])):
+        cells = _Cells(len(inner))
+        cells.read(inner, inner.varint(), np.ones(len(inner), bool))
+        index = np.cumsum(arrays) - 1
+        columns.append(cells.column().take(pa.array(index, mask=~arrays)))
+    if np.any(inner.varint() != 0):
+        raise CorruptError("an ordering value has its values in several pieces")
+    rows.at[arrays] = inner.at
+    return tuple(columns)
+
+
+class _Cells:
+    """The values of one ordering field, which may come in several wrappers."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.pieces: dict[int, tuple[npt.NDArray[np.int64], pa.Array]] = {}
+
+    def read(self, rows: Rows, wrappers: Ints, which: npt.NDArray[np.bool_]) -> None:
+        for wrapper in np.unique(wrappers[which]).tolist():
+            if wrapper != _NULL:
+                index = np.flatnonzero(which & (wrappers == wrapper))
+                part = rows.some(index)
+                values = read_values(AvroType(*_WRAPPERS[wrapper]), part)
+                rows.at[index] = part.at
+                self.pieces[wrapper] = (index, values)
+
+    def zeros_of(self, wrapper: int) -> npt.NDArray[np.int64]:
+        if wrapper not in self.pieces:
+            return np.zeros(0, np.int64)
+        index, values = self.pieces[wrapper]
+        return index[np.asarray(values) == 0]
+
+    def forget(self, rows: npt.NDArray[np.int64]) -> None:
+        for wrapper, (index, values) in list(self.pieces.items()):
+            kept = ~np.isin(index, rows)
+            if kept.all():
+                continue
+            del self.pieces[wrapper]
+            if kept.any():
+                self.pieces[wrapper] = (index[kept], values.filter(pa.array(kept)))
+
+    def column(self) -> pa.Array:
+        target = _common_type({values.type for _, values in self.pieces.values()})
+        source = np.full(self.length, -1)
+        if not self.pieces:
+            return pa.nulls(self.length, target)
+        source[np.concatenate([index for index, _ in self.pieces.values()])] = np.arange(
+            sum(len(index) for index, _ in self.pieces.values())
+        )
+        together = pa.concat_arrays([values.cast(target) for _, values in self.pieces.values()])
+        return together.take(pa.array(source, mask=source < 0))
 
 
 def _common_type(types: set[pa.DataType]) -> pa.DataType:
@@ -329,11 +342,3 @@ def _common_type(types: set[pa.DataType]) -> pa.DataType:
     raise CorruptError(
         "ordering values of one block have types that do not compare", types=sorted(map(str, types))
     )
-
-
-def _decimal(big_endian: bytes) -> Decimal:
-    if not 0 < len(big_endian) <= 16:
-        raise CorruptError("a decimal has an impossible length", length=len(big_endian))
-    unscaled = int.from_bytes(big_endian, "big", signed=True)
-    # Arithmetic would round to 28 digits; a literal does not.
-    return Decimal(f"{unscaled}E-{_DECIMAL.scale}")

@@ -106,8 +106,7 @@ class Table:
         spark = self._spark or SparkSession.getActiveSession()
         if spark is None:
             raise InvalidError(
-                "reading rows needs Spark: open the table with spark=..., "
-                "or start a session before"
+                "reading rows needs Spark: open the table with spark=..., or start a session before"
             )
         return scan(spark, self.storage, plan)
 

@@ -43,9 +43,7 @@ class HudiSource(DataSource):
         stored = schema.fields[0].metadata.get(OPTIONS_METADATA, {}) if schema.fields else {}
         return SliceReader(*self._plan({**stored, **self.options}, schema.names))
 
-    def _plan(
-        self, options: dict[str, str], columns: list[str] | None
-    ) -> tuple[Storage, ReadPlan]:
+    def _plan(self, options: dict[str, str], columns: list[str] | None) -> tuple[Storage, ReadPlan]:
         if not options.get("path"):
             raise InvalidError("the table's path is missing", option="path")
         storage = storage_for(options["path"], storage_options(options))

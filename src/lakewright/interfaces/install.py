@@ -116,14 +116,16 @@ def _read(
     if not isinstance(path, str) or not path:
         raise InvalidError("one path of a table expected", path=path)
     storage = storage_for(path, {**storage_options(spark.conf.getAll), **storage_options(options)})
-    if isinstance(schema, str):
-        schema = T._parse_datatype_string(schema)  # type: ignore[attr-defined]
-    columns = None if schema is None else schema.names
+    columns = None if schema is None else _struct(schema).names
     return scan(spark, storage, plan_query(load_snapshot(storage), read_settings(options), columns))
 
 
+def _struct(schema: T.StructType | str) -> T.StructType:
+    return schema if isinstance(schema, T.StructType) else T.StructType.fromDDL(schema)
+
+
 def _sql(original: Callable[..., Any]) -> Callable[..., Any]:
-    def sql(self: Any, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
+    def sql(self: Any, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:
         statement = parse_statement(sqlQuery)
         if statement is None or not _is_installed(self):
             return original(self, sqlQuery, *args, **kwargs)

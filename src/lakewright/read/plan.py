@@ -53,9 +53,7 @@ class ReadPlan:
             needed.append(self.rule.delete_marker[0])
         if self.commits is not None:
             needed.append(COMMIT_TIME)
-        extra = [
-            name for name in needed if name not in self.columns and name in self.schema.names
-        ]
+        extra = [name for name in needed if name not in self.columns and name in self.schema.names]
         return select_fields(self.schema, (*self.columns, *dict.fromkeys(extra)))
 
     def with_slices(self, slices: Iterable[FileSlice]) -> ReadPlan:

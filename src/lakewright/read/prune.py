@@ -117,14 +117,10 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def may_match(
-    partition: str, columns: Sequence[PathColumn], filters: Iterable[Comparison]
-) -> bool:
+def may_match(partition: str, columns: Sequence[PathColumn], filters: Iterable[Comparison]) -> bool:
     """Whether a partition can hold rows that pass all filters; in doubt it can."""
     known = {column.name: column for column in columns}
-    return all(
-        _passes(known[f.column].value(partition), f) for f in filters if f.column in known
-    )
+    return all(_passes(known[f.column].value(partition), f) for f in filters if f.column in known)
 
 
 def _passes(value: Value, comparison: Comparison) -> bool:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.instant import Instant
-from lakewright.core.slices import FileSlice, GroupKey, View
+from lakewright.core.slices import FileSlice, GroupKey
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import InvalidError
 from lakewright.read.incremental import ChangeRange, plan_range
@@ -41,9 +41,7 @@ def plan_snapshot(
     return _plan(snapshot.config, snapshot.schema(view), slices, columns)
 
 
-def plan_read_optimized(
-    snapshot: Snapshot, *, columns: Sequence[str] | None = None
-) -> ReadPlan:
+def plan_read_optimized(snapshot: Snapshot, *, columns: Sequence[str] | None = None) -> ReadPlan:
     """The newest base files alone: fast, and as old as the last compaction."""
     view = snapshot.view()
     newest = [group.newest_base() for group in snapshot.groups(view)]
@@ -97,9 +95,7 @@ def _plan(
     commits: frozenset[str] | None = None,
 ) -> ReadPlan:
     told = path_columns(config, schema, {item.partition for item in slices})
-    return plan_read(
-        config, schema, slices, columns=columns, commits=commits, path_columns=told
-    )
+    return plan_read(config, schema, slices, columns=columns, commits=commits, path_columns=told)
 
 
 def _touched(commits: Iterable[CommitMetadata]) -> set[GroupKey]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -72,7 +72,9 @@ def _native(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
     told = {column.name: column for column in plan.path_columns}
     return frame.select(
         *[
-            _path_value(told[name], storage.root).alias(name) if name in told else F.col(f"`{name}`")
+            _path_value(told[name], storage.root).alias(name)
+            if name in told
+            else F.col(f"`{name}`")
             for name in plan.columns
         ]
     )
@@ -150,7 +152,7 @@ class SliceReader(DataSourceReader):
         self._storage = storage
         self._plan = plan
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Prune by partition; Spark still applies every filter to the rows."""
         self._plan = prune(self._plan, comparisons(filters))
         return filters

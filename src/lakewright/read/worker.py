@@ -12,7 +12,7 @@ from lakewright.core.merge import Deletes, LogOutcome, Upserts, merge_logs, merg
 from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
 from lakewright.core.schema import conform
 from lakewright.core.slices import FileSlice
-from lakewright.errors import CorruptError
+from lakewright.errors import CorruptError, found_in
 from lakewright.format.deletes import parse_delete_block
 from lakewright.format.log_blocks import BlockKind, LogBlock, parse_blocks
 from lakewright.format.log_records import data_block_rows
@@ -64,16 +64,18 @@ def _base_rows(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator
             raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error
 
 
-def _read_logs(
-    storage: Storage, item: FileSlice, plan: ReadPlan, schema: pa.Schema
-) -> LogOutcome:
+def _read_logs(storage: Storage, item: FileSlice, plan: ReadPlan, schema: pa.Schema) -> LogOutcome:
     blocks: list[LogBlock] = []
     for log in item.logs:
         path = item.path(log)
-        blocks += parse_blocks(storage.read(path), file_name=path)
-    counting = effective_blocks(blocks, plan.commits)
-    changes = [_changes(block, schema, item.file_id) for block in counting]
-    return merge_logs(changes, schema, plan.rule)
+        data = storage.read(path)
+        if not data:
+            raise CorruptError("a log file of a completed write is empty", file=path)
+        blocks += parse_blocks(data, file_name=path)
+    with found_in(f"log files of {item.path(item.logs[0])}"):
+        counting = effective_blocks(blocks, plan.commits)
+        changes = [_changes(block, schema, item.file_id) for block in counting]
+        return merge_logs(changes, schema, plan.rule)
 
 
 def _changes(block: LogBlock, schema: pa.Schema, file_id: str) -> Upserts | Deletes:

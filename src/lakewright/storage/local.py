@@ -130,8 +130,14 @@ class LocalStorage(VersionedStorage):
             return file.read(length)
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """Open a file for random access; the caller closes it."""
+        """Open a file for random access; the caller closes it.
+
+        A file with a checksum file is read and checked whole, as a part cannot be: only files
+        that Hadoop wrote to this disk have one.
+        """
         full = self._full(path)
+        if self.verify_sidecars and os.path.exists(_sidecar(full)):
+            return pa.BufferReader(self.read(path))
         with _reading(path):
             if os.path.isdir(full):
                 raise IsADirectoryError(full)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lakewright.core.instant import WRITE_ACTIONS, Instant
+from lakewright.errors import found_in
 from lakewright.format.history import (
     HistoryEntry,
     Manifest,
     files_overlapping,
+    manifest_name,
     parse_history_file,
     parse_manifest,
+    parse_manifest_name,
     parse_version,
 )
 from lakewright.storage.base import MissingFileError, Storage
@@ -22,18 +25,19 @@ def load_manifest(storage: Storage, folder: str) -> Manifest:
     The version file is replaced by deleting and creating it, so it may be missing for a moment:
     then the newest manifest counts.
     """
+    version = f"{folder}/_version_"
     try:
-        newest = parse_version(storage.read(f"{folder}/_version_"))
+        with found_in(version):
+            newest = parse_version(storage.read(version))
     except MissingFileError:
-        numbers = [
-            int(file.name.removeprefix("manifest_"))
-            for file in storage.list_files(folder)
-            if file.name.startswith("manifest_") and file.name[9:].isdigit()
-        ]
+        names = (parse_manifest_name(file.name) for file in storage.list_files(folder))
+        numbers = [number for number in names if number is not None]
         if not numbers:
             return Manifest(())
         newest = max(numbers)
-    return parse_manifest(storage.read(f"{folder}/manifest_{newest}"))
+    manifest = f"{folder}/{manifest_name(newest)}"
+    with found_in(manifest):
+        return parse_manifest(storage.read(manifest))
 
 
 def load_entries(
@@ -46,13 +50,12 @@ def load_entries(
 ) -> list[HistoryEntry]:
     """The archived entries with requested times in [first, last], oldest first."""
     files = files_overlapping(load_manifest(storage, folder), first, last)
-    datas = storage.read_many(f"{folder}/{file.name}" for file in files)
-    entries = [
-        entry
-        for data in datas
-        for entry in parse_history_file(data, with_content=with_content)
-        if first <= entry.requested_at <= last
-    ]
+    paths = [f"{folder}/{file.name}" for file in files]
+    entries: list[HistoryEntry] = []
+    for path, data in zip(paths, storage.read_many(paths), strict=True):
+        with found_in(path):
+            entries += parse_history_file(data, with_content=with_content)
+    entries = [entry for entry in entries if first <= entry.requested_at <= last]
     return sorted(entries, key=lambda entry: entry.requested_at)
 
 

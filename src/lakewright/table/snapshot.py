@@ -1,4 +1,4 @@
-"""A table as of one look at its timeline; what a query needs more is loaded when it is asked for."""
+"""A table as of one look at its timeline; the rest is loaded when a query asks for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakewright.core.schema import query_schema
 from lakewright.core.slices import FileGroup, GroupKey, View, build_groups
 from lakewright.core.table_config import TableConfig
 from lakewright.core.timeline import Timeline
-from lakewright.errors import CorruptError, InvalidError, UnsupportedError
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError, found_in
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.format.history import HistoryEntry
 from lakewright.format.metadata import parse_clean, parse_commit
@@ -63,13 +63,15 @@ class Snapshot:
         active = [i for i in missing if i.requested_at in self.timeline.by_time]
         archived = {i.requested_at for i in missing} - {i.requested_at for i in active}
         try:
-            datas = self.storage.read_many(self._timeline_path(i) for i in active)
+            paths = [self._timeline_path(instant) for instant in active]
+            datas = self.storage.read_many(paths) if paths else []
         except MissingFileError:
             # Archiving went on meanwhile: whatever has left the timeline is in history by now.
             datas = []
             archived = {i.requested_at for i in missing}
         for instant, data in zip(active, datas, strict=False):
-            self._commits[instant.requested_at] = parse_commit(data)
+            with found_in(self._timeline_path(instant)):
+                self._commits[instant.requested_at] = parse_commit(data)
         if archived:
             self._load_archived(archived)
         return [self._commits[i.requested_at] for i in wanted]
@@ -84,14 +86,16 @@ class Snapshot:
         )
         for entry in entries:
             if entry.requested_at in times and entry.metadata and _is_write(entry):
-                self._commits[entry.requested_at] = parse_commit(entry.metadata)
+                with found_in(f"{self.config.history_folder}: {entry.requested_at}"):
+                    self._commits[entry.requested_at] = parse_commit(entry.metadata)
         lost = sorted(times - self._commits.keys())
         if lost:
             raise CorruptError("instants are neither on the timeline nor in history", instants=lost)
 
     def schema(self, view: View) -> pa.Schema:
         """The query schema of the table as the newest write that `view` sees has left it."""
-        return query_schema(arrow_schema(self._schema_text(view)))
+        with found_in(self.config.timeline_folder):
+            return query_schema(arrow_schema(self._schema_text(view)))
 
     def _schema_text(self, view: View) -> str:
         writes = sorted(view.writes(), key=lambda i: i.requested_at, reverse=True)
@@ -100,14 +104,17 @@ class Snapshot:
             (commit,) = self.commits([instant])
             if commit.extra.get("latest_schema"):
                 raise UnsupportedError(
-                    "the table's schema was evolved by Hudi's schema-on-read", table=self.config.name
+                    "the table's schema was evolved by Hudi's schema-on-read",
+                    table=self.config.name,
                 )
             if commit.schema:
                 return commit.schema
         created = self.config.properties.get("hoodie.table.create.schema")
         if created:
             return created
-        raise InvalidError("the table has no schema yet: nothing was written", table=self.config.name)
+        raise InvalidError(
+            "the table has no schema yet: nothing was written", table=self.config.name
+        )
 
     def replaced(self, view: View) -> set[GroupKey]:
         """The file groups that a replace commit has taken out of the table."""
@@ -138,9 +145,7 @@ class Snapshot:
             folder, _, name = status.path.rpartition("/")
             by_folder.setdefault(folder, []).append((name, status.size))
         return {
-            folder: [
-                file for name, size in sorted(names) if (file := parse_data_file(name, size))
-            ]
+            folder: [file for name, size in sorted(names) if (file := parse_data_file(name, size))]
             for folder, names in sorted(by_folder.items())
             if any(name.startswith(PARTITION_METADATA) for name, _ in names)
         }
@@ -178,8 +183,9 @@ class Snapshot:
         cleans = self.timeline.completed("clean")
         if not cleans:
             return None
-        newest = parse_clean(self.storage.read(self._timeline_path(cleans[-1])))
-        return newest.earliest_to_retain or None
+        path = self._timeline_path(cleans[-1])
+        with found_in(path):
+            return parse_clean(self.storage.read(path)).earliest_to_retain or None
 
     def _timeline_path(self, instant: Instant) -> str:
         return f"{self.config.timeline_folder}/{instant.file_name}"
@@ -187,7 +193,8 @@ class Snapshot:
 
 def load_snapshot(storage: Storage) -> Snapshot:
     """Look at the table now: its properties, and one listing of its timeline."""
-    config = TableConfig.from_properties(_load_properties(storage))
+    with found_in(_PROPERTIES):
+        config = TableConfig.from_properties(_load_properties(storage))
     instants = [parse_instant(file.name) for file in storage.list_files(config.timeline_folder)]
     return Snapshot(storage, config, Timeline.of(i for i in instants if i is not None))
 

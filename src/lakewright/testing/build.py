@@ -110,9 +110,7 @@ class TableBuilder:
         columns = [pa.array([value] * count, pa.string()) for value in same]
         columns[1] = pa.array([f"{at}_0_{number}" for number in range(count)], pa.string())
         columns[2] = pc.cast(rows.column(self.key), pa.string()).combine_chunks()
-        return pa.table(
-            [*columns, *rows.columns], schema=pa.schema([*META_FIELDS, *rows.schema])
-        )
+        return pa.table([*columns, *rows.columns], schema=pa.schema([*META_FIELDS, *rows.schema]))
 
     def _base_bytes(self, rows: pa.Table, partition: str, file: BaseFile) -> bytes:
         sink = io.BytesIO()

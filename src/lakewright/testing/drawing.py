@@ -22,7 +22,9 @@ def draw(picture: str) -> Timeline:
     lines = [line for line in picture.splitlines() if line.strip()]
     words = [line.split()[0] for line in lines]
     start = min(len(line) - len(line.lstrip()) for line in lines) + max(map(len, words)) + 1
-    return Timeline.of(_instant(word, line[start:]) for word, line in zip(words, lines, strict=True))
+    return Timeline.of(
+        _instant(word, line[start:]) for word, line in zip(words, lines, strict=True)
+    )
 
 
 def _instant(action: str, bars: str) -> Instant:

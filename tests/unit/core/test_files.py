@@ -52,7 +52,10 @@ def test_an_external_file_is_not_supported() -> None:
 
 
 def test_log_files_are_merged_by_instant_version_and_token_as_numbers() -> None:
-    names = [f".f_{AT}.log.{v}_{t}" for v, t in [(10, "0-1-1"), (9, "0-1-1"), (9, "0-1-10"), (9, "0-1-2")]]
+    names = [
+        f".f_{AT}.log.{v}_{t}"
+        for v, t in [(10, "0-1-1"), (9, "0-1-1"), (9, "0-1-10"), (9, "0-1-2")]
+    ]
     logs = [log for name in names if isinstance(log := parse_data_file(name), LogFile)]
     assert [(log.version, log.token) for log in sorted(logs, key=lambda log: log.order)] == [
         (9, "0-1-1"),

@@ -17,7 +17,9 @@ def files(text: str) -> list[BaseFile | LogFile]:
     found: list[BaseFile | LogFile] = []
     for file_id, mark, tick in re.findall(r"(\w+)([@+])(\d+)", text):
         instant = at(int(tick))
-        found.append(BaseFile(file_id, "0-0-0", instant) if mark == "@" else LogFile(file_id, instant))
+        found.append(
+            BaseFile(file_id, "0-0-0", instant) if mark == "@" else LogFile(file_id, instant)
+        )
     return found
 
 

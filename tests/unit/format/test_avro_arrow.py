@@ -166,8 +166,9 @@ def test_a_schema_that_cannot_be_used_is_refused(text: str, error: type[Exceptio
 
 
 def test_the_error_names_the_field() -> None:
-    schema = record({"type": "record", "name": "i", "fields": [{"name": "x", "type": ["int", "long"]}]})
-    with pytest.raises(UnsupportedError, match="f0.x"):
+    inner = [{"name": "x", "type": ["int", "long"]}]
+    schema = record({"type": "record", "name": "i", "fields": inner})
+    with pytest.raises(UnsupportedError, match=r"f0\.x"):
         arrow_schema(schema)
 
 

@@ -143,7 +143,15 @@ def hfile(
     pair = field(1, b"schema") + field(2, b"{}")
     message = field(1, pair)
     info = block(b"FILEINF2", b"PBUF" + varint(len(message)) + message, codec)
-    numbers = {1: len(data) + len(index), 2: len(data), 5: 1, 6: 0, 7: len(entries), 8: 1, 12: codec}
+    numbers = {
+        1: len(data) + len(index),
+        2: len(data),
+        5: 1,
+        6: 0,
+        7: len(entries),
+        8: 1,
+        12: codec,
+    }
     numbers |= {int(name[1:]): value for name, value in trailer.items()}
     if count is not None:
         numbers[7] = count

@@ -1,4 +1,4 @@
-"""Log framing: what real writers wrote comes back byte by byte, and nothing broken is passed over."""
+"""Log framing: what real writers wrote comes back, and nothing broken is passed over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def patched(offset: int, form: str, value: object, block: bytes = BLOCK) -> byte
     return bytes(changed)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("mor") or "cdc" in name])
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("mor") or "cdc" in n])
 def test_log_files_of_real_hudi_come_back_byte_by_byte(golden: GoldenTables, name: str) -> None:
     files = log_files(golden[name])
     assert files

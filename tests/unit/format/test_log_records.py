@@ -148,7 +148,8 @@ def test_a_column_that_is_not_asked_for_is_passed_over(kind: Any, values: list[A
 
 def test_long_arrays_of_few_rows_are_read_one_by_one() -> None:
     schema = avro_record({"type": "array", "items": ["null", "float"]})
-    rows = [{"f0": [float(i) for i in range(5000)]}, {"f0": [None] * 3}, {"f0": []}]
+    lists: list[Any] = [[float(i) for i in range(5000)], [None] * 3, []]
+    rows = [{"f0": items} for items in lists]
     assert data_block_rows(avro_block(schema, encoded(schema, rows))).to_pylist() == rows
 
 
@@ -227,10 +228,14 @@ def test_parquet_blocks_of_real_hudi_come_back(golden: GoldenTables) -> None:
 
 
 SCHEMA = pa.schema(
-    [pa.field("id", pa.string(), nullable=False), pa.field("n", pa.int64()), pa.field("d", pa.date32())]
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("n", pa.int64()),
+        pa.field("d", pa.date32()),
+    ]
 )
 JSON = avro_schema(SCHEMA, "r", "n")
-ROWS = pa.table([["a", "b"], [1, None], pa.array([1, 2], pa.int32()).view(pa.date32())], schema=SCHEMA)
+ROWS = pa.table([["a", "b"], [1, None], [date(2026, 1, 1), date(2026, 1, 2)]], schema=SCHEMA)
 WRITERS = {"avro": format_avro_block, "parquet": format_parquet_block}
 
 

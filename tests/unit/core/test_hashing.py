@@ -1,0 +1,106 @@
+"""The hashes of the format; the expected values are those that Java and Hudi 1.2.0 gave."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lakewright.core.hashing import (
+    bucket_of,
+    buckets_of,
+    java_list_hash,
+    java_string_hash,
+    java_string_hashes,
+    murmur2,
+    murmur_keys,
+    xxhash32,
+)
+
+# text: String.hashCode, xxHash32 with seeds 0 and 7, Murmur with seeds 0 and -5
+TEXTS = {
+    "": (0, 46947589, -676483080, 0, 580903787),
+    "a": (97, 1426945110, -628964696, -1838653602, 455925132),
+    "k00010": (-1185841468, 1063922264, -841555658, 752426566, 2137669772),
+    "ü€😀": (17318035, -1100973161, -448082890, -589040864, 208716700),
+    "12345678901234567": (-1437582535, -960725764, 1858583622, -236135411, -1447146443),
+    "0123456789" * 4: (1478511252, 1609776818, -1804292508, 748793347, 1400837549),
+}
+# signed bytes: Murmur with seeds 0 and 77
+BYTES = {
+    (): (0, -1641906793),
+    (1,): (0, -1413677476),
+    (-1,): (-1725167783, -1308435563),
+    (1, 2): (1260776566, 121702657),
+    (-1, -2): (553029938, -358145368),
+    (1, 2, 3): (947344187, -1985348093),
+    (-1, -2, -3): (992110096, -2016804919),
+    (1, 2, 3, 4, -5, -6, -7): (-963181012, 1185525085),
+    (1, 2, 3, 4, 5, -6): (1036354105, -469610678),
+    (-128, 127, -128, 127, -128): (-1999707166, 532735628),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_has_the_hashes_that_java_gives_it(text: str) -> None:
+    assert (
+        java_string_hash(text),
+        xxhash32(text.encode()),
+        xxhash32(text.encode(), 7),
+        murmur2(text.encode(), 0),
+        murmur2(text.encode(), -5),
+    ) == TEXTS[text]
+
+
+@pytest.mark.parametrize("signed", BYTES)
+def test_murmur_takes_its_last_bytes_as_signed(signed: tuple[int, ...]) -> None:
+    data = bytes(byte % 256 for byte in signed)
+    assert (murmur2(data, 0), murmur2(data, 77)) == BYTES[signed]
+
+
+def test_half_a_character_is_hashed_as_java_does() -> None:
+    assert java_string_hash("\ud800") == 0xD800
+
+
+LISTS: dict[str, tuple[list[str | None], int]] = {
+    "no values": ([], 1),
+    "one empty value": ([""], 31),
+    "one null": ([None], 31),
+    "a letter": (["a"], 128),
+    "two values": (["a", "b"], 31 * 128 + 98),
+    "a hash below zero": (["k00010"], -1185841437),
+}
+
+
+@pytest.mark.parametrize(("values", "expected"), LISTS.values(), ids=list(LISTS))
+def test_a_list_has_the_hash_that_java_gives_it(values: list[str | None], expected: int) -> None:
+    assert java_list_hash(values) == expected
+
+
+def test_columns_are_hashed_like_single_values() -> None:
+    texts = [*TEXTS, None, "x" * 1000, "\x00", *TEXTS]
+    column = pa.array(texts, pa.string())
+    expected = [0 if text is None else java_string_hash(text) for text in texts]
+    assert java_string_hashes(column).tolist() == expected
+    assert java_string_hashes(column.slice(3, 5)).tolist() == expected[3:8]
+    assert java_string_hashes(column.slice(0, 0)).tolist() == []
+    assert java_string_hashes(column.cast(pa.large_string())).tolist() == expected
+
+
+def test_buckets_of_columns_are_those_of_single_keys() -> None:
+    first = [*TEXTS, None, "x"]
+    second = list(reversed(first))
+    found = buckets_of([pa.array(first, pa.string()), pa.array(second, pa.string())], 7)
+    pairs = zip(first, second, strict=True)
+    assert found.tolist() == [bucket_of(pair, 7) for pair in pairs]
+    assert set(found.tolist()) <= set(range(7))
+
+
+def test_prepared_keys_give_the_same_murmur_hash_with_any_seed() -> None:
+    texts = [*TEXTS, "a", "ab", "abc", "\x7f\x7f", "é"]
+    for seed in (0, 1, 0x80000000, 0xFFFFFFFF):
+        hashes = np.zeros(len(texts), np.int32)
+        for group in murmur_keys(pa.array(texts)):
+            seeds = np.full(len(group.index), seed, np.uint32)
+            hashes[group.index] = group.hash(seeds).view(np.int32)
+        assert hashes.tolist() == [murmur2(text.encode(), seed) for text in texts]
