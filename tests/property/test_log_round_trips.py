@@ -234,7 +234,6 @@ ORDERINGS = st.sampled_from(
         (pa.string(), TEXT),
         (pa.date32(), st.dates()),
         (pa.decimal128(30, 15), decimals(30, 15)),
-        (pa.time64("us"), st.times()),
         (pa.timestamp("us", "UTC"), MOMENTS),
     ]
 )

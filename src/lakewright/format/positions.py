@@ -81,12 +81,12 @@ def parse_positions(text: str) -> Positions:
 
 def format_positions(positions: Positions) -> str:
     """Write distinct positions; the inverse of `parse_positions`."""
-    values = np.unique(positions)
-    high = values >> np.uint64(32)
-    tops, firsts = np.unique(high, return_index=True)
-    parts = [struct.pack("<Q", len(tops))]
-    for top, low in zip(tops, np.split(values, firsts[1:]), strict=len(tops) > 0):
-        parts.append(struct.pack("<I", top) + _format_bitmap(low.astype(np.uint32)))
+    values = np.sort(positions)
+    values = values[np.append(True, values[1:] != values[:-1])] if len(values) else values
+    buckets = _split(values, 32)
+    parts = [struct.pack("<Q", len(buckets))]
+    for high, low in buckets:
+        parts.append(struct.pack("<I", high) + _format_bitmap(low))
     return base64.b64encode(b"".join(parts)).decode("ascii")
 
 
@@ -148,13 +148,21 @@ def _container(reader: _Reader, cardinality: int, *, is_run: bool) -> npt.NDArra
     return low
 
 
-def _format_bitmap(values: npt.NDArray[np.uint32]) -> bytes:
-    keys, firsts = np.unique(values >> np.uint32(16), return_index=True)
-    containers = np.split(values.astype(np.uint16), firsts[1:])
-    described = b"".join(
-        struct.pack("<HH", key, len(low) - 1) for key, low in zip(keys, containers, strict=True)
-    )
-    stored = [_format_container(low) for low in containers]
+def _split(values: Positions, bits: int) -> list[tuple[int, Positions]]:
+    """Ascending values by what stands above their lower bits, with those bits alone."""
+    if not len(values):
+        return []
+    high = values >> np.uint64(bits)
+    steps = np.flatnonzero(high[1:] != high[:-1]) + 1
+    low = values & np.uint64((1 << bits) - 1)
+    tops = high[np.append(0, steps)].tolist()
+    return list(zip(tops, np.split(low, steps), strict=True))
+
+
+def _format_bitmap(values: Positions) -> bytes:
+    containers = _split(values, 16)
+    described = b"".join(struct.pack("<HH", key, len(low) - 1) for key, low in containers)
+    stored = [_format_container(low.astype("<u2")) for _, low in containers]
     sizes = np.array([len(each) for each in stored[:-1]], np.int64)
     first = 8 + len(described) + 4 * len(stored)
     offsets = first + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
@@ -164,7 +172,7 @@ def _format_bitmap(values: npt.NDArray[np.uint32]) -> bytes:
 
 def _format_container(low: _Low) -> bytes:
     if len(low) <= _MOST_LISTED:
-        return low.astype("<u2").tobytes()
+        return low.tobytes()
     bits = np.zeros(1 << 16, np.uint8)
     bits[low] = 1
     return np.packbits(bits, bitorder="little").tobytes()

@@ -83,24 +83,29 @@ def _native(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
 def _path_value(column: PathColumn, root: str) -> Column:
     """The column's value, from the URI of the file a row comes from.
 
-    Counting from the end is right for every URI, but walks back over the file's name for each row.
-    Below the table's own root the value begins at a known place; that root is what Spark has seen
-    unless it writes the URI in another way.
+    Counting segments from the end is right for every URI, but walks back over the file's name for
+    each row, which is dear. Below the table's own root the value begins at a known byte; whether
+    a URI begins with that root is cheap to ask.
     """
     path = F.col("_metadata.file_path")
-    tail = F.substring_index(path, "/", -(column.depth + 1))
-    below = F.substring(path, len(root) + 2, _WHOLE)
-    if column.position:
-        below = F.substring_index(below, "/", column.position + 1)
-        near: Column = F.substring_index(below, "/", -1)
-    else:
-        near = F.substring_index(below, "/", 1)
-    if column.span is not None:
-        near = F.substring(path, len(root) + 2 + column.span[0], column.span[1])
-    value = F.when(path.startswith(root), near).otherwise(F.substring_index(tail, "/", 1))
+    # Spark writes the URI of a local file with one slash.
+    root = root.replace("file:///", "file:/", 1)
+    near = _segment(path, len(root) + 2, column)
+    from_end = F.substring_index(F.substring_index(path, "/", -(column.depth + 1)), "/", 1)
+    value = F.when(path.startswith(root + "/"), near).otherwise(from_end)
     if column.prefix:
         value = F.substring(value, len(column.prefix) + 1, _WHOLE)
     return value if column.kind == "string" else value.cast(_PRIMITIVES[column.kind])
+
+
+def _segment(path: Column, start: int, column: PathColumn) -> Column:
+    """A segment of a path from a byte on; texts are cut by counting characters, bytes are not."""
+    data = path.cast("binary")
+    if column.span is not None:
+        return F.substring(data, start + column.span[0], column.span[1]).cast("string")
+    below = F.substring(data, start, _WHOLE).cast("string")
+    first = F.substring_index(below, "/", column.position + 1)
+    return F.substring_index(first, "/", -1) if column.position else first
 
 
 def _merged(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:

@@ -268,3 +268,13 @@ def test_a_key_has_the_bucket_that_hudi_gives_it(
 def test_a_key_on_which_hudi_never_ends_ends_here() -> None:
     assert hash_keys("b:2,a:x:,", ["b"]) == ("2",)
     assert hash_keys("b:2,a:x:,", ["a"]) == ("x:,",)
+
+
+def test_no_rows_have_no_keys() -> None:
+    rows = pa.table({"a": pa.array([], pa.string()), "b": pa.array([], pa.float64())})
+    for rule in (KeyRule(("a",)), KeyRule(("a", "b"), named=True)):
+        keys = record_keys(rows, rule)
+        assert keys.to_pylist() == []
+        assert bucket_ids(keys, rule, (), 4).tolist() == []
+    with pytest.raises(InvalidError):
+        record_keys(pa.table({"a": pa.nulls(2)}), KeyRule(("a",)))

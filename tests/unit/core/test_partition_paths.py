@@ -392,3 +392,20 @@ def test_escaping_is_undone() -> None:
     assert unescape(escape(text)) == text
     assert escape("100%") == "100%25"
     assert unescape("%zz%2") == "%zz%2"
+
+
+def test_no_rows_have_no_paths() -> None:
+    rows = pa.table({"a": pa.array([], pa.string()), "p": pa.array([], pa.int64())})
+    for rule in (
+        partition_rule("COMPLEX", ["a", "p"], HIVE | URL),
+        partition_rule("TIMESTAMP", ["p"], timed("UNIX_TIMESTAMP", "yyyy")),
+        partition_rule("TIMESTAMP", ["a"], DATES),
+        PartitionRule(),
+    ):
+        assert partition_paths(rows, rule).to_pylist() == []
+
+
+def test_a_column_of_nothing_but_nulls_is_the_default() -> None:
+    rows = pa.table({"a": pa.nulls(2)})
+    paths = partition_paths(rows, partition_rule("SIMPLE", ["a"], {}))
+    assert paths.to_pylist() == [DEFAULT, DEFAULT]
