@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import zipfile
 from dataclasses import dataclass, field
@@ -72,7 +73,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):
+        if value and all(isinstance(item, tuple) for item in value):  # a map, as Arrow gives it
+            return {key: _plain(item) for key, item in value}
         return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, datetime):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
@@ -152,23 +153,23 @@ def test_no_ordering_value_is_the_lowest(base: list[Version], logs: list[Version
     assert merged(base, logs, ("ts",)) == expected(base, logs, ("ts",))
 
 
-def expected_in_part(base: list[Version], logs: list[Version]) -> dict[str, object]:
+def expected_in_part(base: list[Version], logs: list[Version]) -> dict[str, Any]:
     """Logs among themselves first, then on top of the base."""
-    state: dict[str, dict[str, object]] = {}
+    state: dict[str, dict[str, Any]] = {}
     for version in logs:
         patch = {k: v for k, v in version.row().items() if version.kind == "row" or k != "b"}
         known = state.get(version.key)
         if known is None:
             state[version.key] = patch
-        elif (version.ts or 0) >= known["ts"]:  # type: ignore[operator]
+        elif (version.ts or 0) >= known["ts"]:
             state[version.key] = patch if version.kind == "row" else {**known, **patch}
-    result: dict[str, object] = {v.key: v.row() for v in base}
+    result: dict[str, dict[str, Any]] = {v.key: v.row() for v in base}
     for key, patch in state.items():
         under = result.get(key)
         if under is None:
             result[key] = {"b": None, **patch}
-        elif patch["ts"] >= under["ts"]:  # type: ignore[index,operator]
-            result[key] = {**under, **patch}  # type: ignore[dict-item]
+        elif patch["ts"] >= under["ts"]:
+            result[key] = {**under, **patch}
     return result
 
 

@@ -201,7 +201,9 @@ def _choice(kind: type[Choice], properties: Mapping[str, str], key: str) -> Choi
     except ValueError as error:
         raise CorruptError(
             "a table property has a value that does not exist",
-            property=key, value=text, known=[str(choice) for choice in kind],
+            property=key,
+            value=text,
+            known=[str(choice) for choice in kind],
         ) from error
 
 

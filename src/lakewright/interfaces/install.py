@@ -121,7 +121,10 @@ def _read(
 
 
 def _struct(schema: T.StructType | str) -> T.StructType:
-    return schema if isinstance(schema, T.StructType) else T.StructType.fromDDL(schema)
+    parsed = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(parsed, T.StructType):
+        raise InvalidError("a schema of columns expected", schema=str(schema))
+    return parsed
 
 
 def _sql(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ def block(text: str) -> LogBlock:
         headers[Header.TARGET_INSTANT_TIME] = match[3]
         headers[Header.COMMAND_BLOCK_TYPE] = "0"
     kind = BlockKind.COMMAND if match[3] else BlockKind.PARQUET
-    return LogBlock(kind, headers, b"", 0)
+    return LogBlock(kind, headers, memoryview(b""))
 
 
 ORDERS = {
