@@ -180,7 +180,9 @@ CASES = {
 def ours(path: Path, *, optimized: bool = False) -> list[str]:
     storage = storage_for(path)
     plan = (plan_read_optimized if optimized else plan_snapshot)(load_snapshot(storage))
-    return sorted(as_json(row) for row in read_locally(storage, plan).to_pylist(maps_as_pydicts="strict"))
+    return sorted(
+        as_json(row) for row in read_locally(storage, plan).to_pylist(maps_as_pydicts="strict")
+    )
 
 
 def theirs(hudi: RealHudi, path: Path, *, optimized: bool = False) -> list[str]:

@@ -76,16 +76,12 @@ def merge_logs(
 ) -> LogOutcome:
     """Merge the blocks of a slice, given in the order in which they were written."""
     versions = _Versions.gather(blocks, schema, rule)
-    if rule.ordering:
-        rank = _rank(versions.ordering)
-        since_reset = versions.sequence >= versions.last_reset[versions.code]
-        order = np.lexsort((versions.sequence, rank, since_reset, versions.code))
-    else:
-        rank = versions.sequence
-        order = np.lexsort((versions.sequence, versions.code))
+    rank = _rank(versions.ordering) if rule.ordering else versions.sequence
+    since_reset = versions.sequence >= versions.last_reset[versions.code]
+    order = np.lexsort((versions.sequence, rank, since_reset, versions.code))
     last = np.append(np.flatnonzero(np.diff(versions.code[order])), len(order) - 1)
     winner = order[last] if len(order) else order
-    outcome = LogOutcome(
+    return LogOutcome(
         keys=versions.keys,
         rows=versions.rows,
         row=versions.row[winner],
@@ -94,7 +90,6 @@ def merge_logs(
         ordering=tuple(column.take(pa.array(winner)) for column in versions.ordering),
         sources=_sources(versions, rank, blocks, schema),
     )
-    return outcome
 
 
 def merge_with_base(
@@ -283,28 +278,37 @@ def _sources(
 ) -> dict[str, Indexes]:
     """Where each column of each key comes from, if any block updates rows in part.
 
-    A version is accepted if it is not late against those before it. From the last accepted whole
-    version of a key on, each column comes from the last accepted version that carries it.
+    One version after the other: one that is not late sets the columns it carries, a late one only
+    those that nobody has set yet. A delete that is not late lets everything begin anew.
     """
     if all(not isinstance(b, Upserts) or b.columns is None for b in blocks):
         return {}
-    partial = _spread([isinstance(b, Upserts) and b.columns is not None for b in blocks], blocks)
-    order = np.lexsort((versions.sequence, versions.code))
-    height = versions.code[order] * (len(order) + 2) + rank[order]
-    accepted = np.zeros(len(order), bool)
-    accepted[order] = height >= np.maximum.accumulate(height)
-    accepted &= versions.sequence >= versions.last_reset[versions.code]
-    whole = accepted & ~partial
-    floor = np.full(len(versions.keys), -1)
-    np.maximum.at(floor, versions.code[whole], versions.sequence[whole])
-    counts = accepted & (versions.sequence >= floor[versions.code]) & (versions.row >= 0)
+    code, sequence = versions.code, versions.sequence
+    order = np.lexsort((sequence, code))
+    # Keys come one after the other, so one running maximum serves them all.
+    height = code[order] * (len(order) + 2) + rank[order]
+    in_time = np.zeros(len(order), bool)
+    in_time[order] = height >= np.maximum.accumulate(height)
+    begin = versions.last_reset.copy()
+    ends = in_time & versions.deleted
+    np.maximum.at(begin, code[ends], sequence[ends])
+    counts = (sequence > begin[code]) & ~versions.deleted
     sources = {}
     for name in schema.names:
         carries = counts & _spread(
             [isinstance(b, Upserts) and (b.columns is None or name in b.columns) for b in blocks],
             blocks,
         )
-        source = np.full(len(versions.keys), -1)
-        np.maximum.at(source, versions.code[carries], versions.row[carries])
-        sources[name] = source
+        # Row numbers grow with the sequence, so the last row is that of the last version.
+        latest = _extreme(np.maximum, -1, versions, carries & in_time)
+        first_late = _extreme(np.minimum, len(versions.rows), versions, carries & ~in_time)
+        filled = np.where(first_late < len(versions.rows), first_late, -1)
+        sources[name] = np.where(latest >= 0, latest, filled)
     return sources
+
+
+def _extreme(choose: np.ufunc, start: int, versions: _Versions, chosen: Flags) -> Indexes:
+    """For each key the lowest or highest row among the chosen versions; `start` if none is."""
+    rows = np.full(len(versions.keys), start)
+    choose.at(rows, versions.code[chosen], versions.row[chosen])
+    return rows
