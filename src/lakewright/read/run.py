@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -33,12 +34,12 @@ from lakewright.read.worker import read_slices
 from lakewright.storage.base import Storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SLICES = "lakewright_slices"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _REGISTERED = "spark.lakewright.slices"
-_WHOLE = 1 << 20  # longer than any path
+_PLAIN_ROOT = re.compile(r"[A-Za-z0-9_./:=@-]+")
 
 
 def scan(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
@@ -69,43 +70,44 @@ def _native(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
     frame = reader.parquet(*urls)
     if plan.commits is not None:
         frame = frame.where(F.col(COMMIT_TIME).isin(sorted(plan.commits)))
-    told = {column.name: column for column in plan.path_columns}
-    return frame.select(
-        *[
-            _path_value(told[name], storage.root).alias(name)
-            if name in told
-            else F.col(f"`{name}`")
-            for name in plan.columns
-        ]
-    )
+    told = {
+        column.name: F.expr(path_expression(column, storage.root))
+        for column in plan.path_columns
+        if column.name in plan.columns
+    }
+    frame = frame.withColumns(told) if told else frame
+    return frame.select(*plan.columns) if len(schema) > len(plan.columns) else frame
 
 
-def _path_value(column: PathColumn, root: str) -> Column:
-    """The column's value, from the URI of the file a row comes from.
+def path_expression(column: PathColumn, root: str) -> str:
+    """The column's value as SQL, from the URI of the file a row comes from.
 
     Counting segments from the end is right for every URI, but walks back over the file's name for
     each row, which is dear. Below the table's own root the value begins at a known byte; whether
     a URI begins with that root is cheap to ask.
     """
-    path = F.col("_metadata.file_path")
+    path = "_metadata.file_path"
+    value = f"substring_index(substring_index({path}, '/', {-(column.depth + 1)}), '/', 1)"
     # Spark writes the URI of a local file with one slash.
-    root = root.replace("file:///", "file:/", 1)
-    near = _segment(path, len(root) + 2, column)
-    from_end = F.substring_index(F.substring_index(path, "/", -(column.depth + 1)), "/", 1)
-    value = F.when(path.startswith(root + "/"), near).otherwise(from_end)
+    root = root.replace("file:///", "file:/", 1) + "/"
+    if _PLAIN_ROOT.fullmatch(root):
+        near = _segment(path, len(root) + 1, column)
+        value = f"CASE WHEN startswith({path}, '{root}') THEN {near} ELSE {value} END"
     if column.prefix:
-        value = F.substring(value, len(column.prefix) + 1, _WHOLE)
-    return value if column.kind == "string" else value.cast(_PRIMITIVES[column.kind])
+        value = f"substring({value}, {len(column.prefix) + 1})"
+    kind = _PRIMITIVES[column.kind].simpleString()
+    return value if column.kind == "string" else f"CAST({value} AS {kind})"
 
 
-def _segment(path: Column, start: int, column: PathColumn) -> Column:
+def _segment(path: str, start: int, column: PathColumn) -> str:
     """A segment of a path from a byte on; texts are cut by counting characters, bytes are not."""
-    data = path.cast("binary")
+    data = f"CAST({path} AS BINARY)"
     if column.span is not None:
-        return F.substring(data, start + column.span[0], column.span[1]).cast("string")
-    below = F.substring(data, start, _WHOLE).cast("string")
-    first = F.substring_index(below, "/", column.position + 1)
-    return F.substring_index(first, "/", -1) if column.position else first
+        begin, length = column.span
+        return f"CAST(substring({data}, {start + begin}, {length}) AS STRING)"
+    below = f"CAST(substring({data}, {start}) AS STRING)"
+    first = f"substring_index({below}, '/', {column.position + 1})"
+    return f"substring_index({first}, '/', -1)" if column.position else first
 
 
 def _merged(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
