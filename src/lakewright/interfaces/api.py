@@ -13,6 +13,7 @@ from lakewright.clock import zone_of
 from lakewright.core.instant import Instant, query_time
 from lakewright.core.table_config import TableConfig
 from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.interfaces.datasource import session_storage_options
 from lakewright.interfaces.query_options import completion_time
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.read.run import scan
@@ -117,7 +118,12 @@ class Table:
 def open_table(
     path: str, spark: SparkSession | None = None, *, options: Mapping[str, str] | None = None
 ) -> Table:
-    """The table at a path. `options` are for its storage, such as `fs.s3a.endpoint`."""
-    table = Table(storage_for(path, options), spark)
+    """The table at a path.
+
+    `options` are for its storage, such as `fs.s3a.endpoint`; what the session is configured with
+    (`spark.hadoop.fs.s3a.endpoint`) counts where they say nothing.
+    """
+    session = session_storage_options(spark) if spark is not None else {}
+    table = Table(storage_for(path, {**session, **(options or {})}), spark)
     table.snapshot()
     return table

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
@@ -54,3 +55,8 @@ def storage_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options that are for storage: Hadoop's, with or without Spark's prefix."""
     plain = {key.removeprefix("spark.hadoop."): value for key, value in options.items()}
     return {key: value for key, value in plain.items() if key.startswith("fs.")}
+
+
+def session_storage_options(spark: SparkSession) -> dict[str, str]:
+    """The storage options that a session was configured with, for Spark's own file systems."""
+    return storage_options(spark.conf.getAll)

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as T
 
 from lakewright.errors import InvalidError
-from lakewright.interfaces.datasource import FORMATS, HudiSource, storage_options
+from lakewright.interfaces.datasource import (
+    FORMATS,
+    HudiSource,
+    session_storage_options,
+    storage_options,
+)
 from lakewright.interfaces.query_options import plan_query, read_settings
 from lakewright.interfaces.sql import parse_statement, run_statement
 from lakewright.read.run import PUSHDOWN, scan
@@ -86,8 +91,8 @@ def _note(asked: _Asked, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
     elif name == "schema":
         asked.schema = args[0] if args else kwargs["schema"]
     elif name == "option":
-        key, value = (*args, *kwargs.values())[:2]
-        asked.options[key] = _text(value)
+        told = dict(zip(("key", "value"), args, strict=False)) | kwargs
+        asked.options[told["key"]] = _text(told["value"])
     else:
         asked.options.update({key: _text(value) for key, value in kwargs.items()})
 
@@ -115,7 +120,7 @@ def _read(
 ) -> DataFrame:
     if not isinstance(path, str) or not path:
         raise InvalidError("one path of a table expected", path=path)
-    storage = storage_for(path, {**storage_options(spark.conf.getAll), **storage_options(options)})
+    storage = storage_for(path, {**session_storage_options(spark), **storage_options(options)})
     columns = None if schema is None else _struct(schema).names
     return scan(spark, storage, plan_query(load_snapshot(storage), read_settings(options), columns))
 

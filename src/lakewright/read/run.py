@@ -11,6 +11,8 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.datasource import (
@@ -27,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 
 from lakewright.core.meta_columns import COMMIT_TIME
-from lakewright.errors import UnsupportedError
+from lakewright.errors import UnavailableError, UnsupportedError
 from lakewright.read.plan import ReadPlan, decode_plan, encode_plan
 from lakewright.read.prune import Comparison, PathColumn, may_match
 from lakewright.read.worker import read_slices
@@ -39,12 +41,15 @@ if TYPE_CHECKING:
 SLICES = "lakewright_slices"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _REGISTERED = "spark.lakewright.slices"
+_NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme|ClassNotFoundException|Class \S+ not found")
 _PLAIN_ROOT = re.compile(r"[A-Za-z0-9_./:=@-]+")
 
 
 def scan(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
     """The rows of a plan as a DataFrame; nothing is read before it is used."""
     plain, merging = plan.plain, plan.merging
+    if plain.slices and not _can_open(spark, storage, plain):
+        plain, merging = plan.with_slices(()), plan
     parts = []
     if plain.slices:
         parts.append(_native(spark, storage, plain))
@@ -53,6 +58,27 @@ def scan(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
     if not parts:
         return spark.createDataFrame([], spark_schema(plan.result_schema))
     return reduce(lambda left, right: left.union(right), parts)
+
+
+def _can_open(spark: SparkSession, storage: Storage, plan: ReadPlan) -> bool:
+    """Whether Spark itself has a file system for the table's place.
+
+    It has one for local files; for object stores only if their JAR is there. Without it the
+    workers, which need none, read everything.
+    """
+    if storage.root.startswith("file:"):
+        return True
+    first = next(storage.url(item.path(item.base)) for item in plan.slices if item.base)
+    probe = spark.read.schema("path STRING").option("__globPaths__", "false")
+    try:
+        # On Spark Connect nothing is looked at before somebody asks for the schema.
+        return probe.parquet(first).schema is not None
+    except (PySparkException, Py4JJavaError) as error:
+        if _NO_FILE_SYSTEM.search(str(error)):
+            return False
+        raise UnavailableError(
+            "Spark cannot open a file of the table", file=first, reason=str(error)[:500]
+        ) from error
 
 
 def _native(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:

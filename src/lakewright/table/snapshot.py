@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import Instant, parse_instant
+from lakewright.core.instant import WRITE_ACTIONS, Instant, parse_instant
 from lakewright.core.schema import query_schema
 from lakewright.core.slices import FileGroup, GroupKey, View, build_groups
 from lakewright.core.table_config import TableConfig
@@ -19,13 +19,12 @@ from lakewright.errors import CorruptError, InvalidError, UnsupportedError, foun
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.format.history import HistoryEntry
 from lakewright.format.metadata import parse_clean, parse_commit
-from lakewright.format.properties import choose_properties
 from lakewright.storage.base import MissingFileError, Storage
 from lakewright.table.history import archived_writes, load_entries
+from lakewright.table.properties import PROPERTIES, load_properties
 
 DataFile = BaseFile | LogFile
 
-_PROPERTIES = ".hoodie/hoodie.properties"
 _META_FOLDER = ".hoodie"
 
 
@@ -193,30 +192,11 @@ class Snapshot:
 
 def load_snapshot(storage: Storage) -> Snapshot:
     """Look at the table now: its properties, and one listing of its timeline."""
-    with found_in(_PROPERTIES):
-        config = TableConfig.from_properties(_load_properties(storage))
+    with found_in(PROPERTIES):
+        config = TableConfig.from_properties(load_properties(storage))
     instants = [parse_instant(file.name) for file in storage.list_files(config.timeline_folder)]
     return Snapshot(storage, config, Timeline.of(i for i in instants if i is not None))
 
 
-def _load_properties(storage: Storage) -> dict[str, str]:
-    main = _read_if_there(storage, _PROPERTIES)
-    # While the properties are rewritten the main file is missing or unfinished for a moment, and
-    # the backup holds them.
-    backup = _read_if_there(storage, _PROPERTIES + ".backup") if not main else None
-    if main is None and backup is None:
-        main = _read_if_there(storage, _PROPERTIES)
-    if main is None and backup is None:
-        raise InvalidError("there is no table at this path", path=storage.root)
-    return choose_properties(main, backup)
-
-
-def _read_if_there(storage: Storage, path: str) -> bytes | None:
-    try:
-        return storage.read(path)
-    except MissingFileError:
-        return None
-
-
 def _is_write(entry: HistoryEntry) -> bool:
-    return entry.action in ("commit", "deltacommit", "replacecommit")
+    return entry.action in WRITE_ACTIONS
