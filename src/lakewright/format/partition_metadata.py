@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from lakewright.errors import CorruptError
 from lakewright.format.properties import format_properties, parse_properties
 
-FILE_NAME = ".hoodie_partition_metadata"
 _COMMIT_TIME = "commitTime"
 _DEPTH = "partitionDepth"
 _LAST_UPDATE_TIME = "lastUpdateTime"

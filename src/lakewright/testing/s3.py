@@ -16,6 +16,7 @@ import boto3
 from botocore.config import Config
 
 from lakewright.errors import UnavailableError
+from lakewright.testing.ports import free_port
 
 _ACCESS_KEY = "lakewright"
 _SECRET_KEY = "not-a-secret"
@@ -107,7 +108,7 @@ def _started(
 ) -> tuple[subprocess.Popen[bytes], int]:
     # Between finding a free port and using it somebody else may take it: then try another.
     for _ in range(_PORT_TRIES):
-        port = _free_port()
+        port = free_port()
         process = subprocess.Popen(
             command(port), stdout=output, stderr=output, env={**os.environ, **environment}
         )
@@ -118,13 +119,6 @@ def _started(
     raise UnavailableError(
         "the server did not start", command=list(command(0)), said=said.decode(errors="replace")
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lakewright.core.files import PARTITION_METADATA
 from lakewright.errors import CorruptError
 from lakewright.format.partition_metadata import (
-    FILE_NAME,
     PartitionMetadata,
     format_partition_metadata,
     parse_partition_metadata,
@@ -74,7 +74,11 @@ def test_broken_files_are_corrupt(data: bytes, complaint: str) -> None:
 )
 def test_real_partitions_have_the_depth_of_their_folder(table: str, depth: int) -> None:
     with zipfile.ZipFile(GOLDEN / f"{table}.zip") as files:
-        names = [n for n in files.namelist() if n.endswith(f"/{FILE_NAME}") and ".hoodie/" not in n]
+        names = [
+            n
+            for n in files.namelist()
+            if n.endswith(f"/{PARTITION_METADATA}") and ".hoodie/" not in n
+        ]
         assert names
         for name in names:
             assert parse_partition_metadata(files.read(name)).depth == depth
