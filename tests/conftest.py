@@ -9,7 +9,7 @@ from sizes import sized
 
 settings.register_profile("check", deadline=None, max_examples=100)
 settings.register_profile(
-    "soak", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow]
+    "soak", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(sized("check", soak="soak"))
 
