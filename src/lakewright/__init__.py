@@ -5,6 +5,8 @@ The names below are loaded when they are first used: what needs no Spark does no
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from lakewright.interfaces.api import Changes, Table
     from lakewright.interfaces.api import open_table as open
     from lakewright.interfaces.install import install, uninstall
+
+# Spark starts its Python workers with the first `python3` on PATH, where this library is not if it
+# was installed into a virtual environment; it must be told before a session starts.
+if sys.prefix != sys.base_prefix:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 __all__ = [
     "Changes",

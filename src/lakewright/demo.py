@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 import zipfile
 from importlib import resources
@@ -14,17 +12,17 @@ from pyspark.sql import SparkSession
 import lakewright as lw
 
 
-def unpack_sample(folder: Path) -> Path:
-    """Unpack the sample table `trips` below `folder`; give its path."""
+def sample_table(folder: Path | None = None) -> str:
+    """Unpack the sample table `trips`, which real Hudi wrote; give its path."""
+    target = folder or Path(tempfile.mkdtemp(prefix="lakewright-"))
     sample = resources.files("lakewright").joinpath("samples", "trips.zip")
     with sample.open("rb") as file, zipfile.ZipFile(file) as archive:
-        archive.extractall(folder)
-    return folder / "trips"
+        archive.extractall(target)
+    return str(target / "trips")
 
 
 def start_spark() -> SparkSession:
-    """A small local session whose workers run in this very Python."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    """A small local session."""
     builder = SparkSession.builder.master("local[2]").appName("lakewright demo")
     for key, value in {
         "spark.ui.enabled": "false",
@@ -83,7 +81,7 @@ def main() -> None:
     """Run the demo in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="lakewright-demo-") as folder:
         spark = start_spark()
-        show(spark, str(unpack_sample(Path(folder))))
+        show(spark, sample_table(Path(folder)))
         spark.stop()
 
 

@@ -6,7 +6,6 @@ A process holds one kind of session, so each kind has a process. Prints OK when 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -19,7 +18,6 @@ TABLES = ("cow_hive_complex", "mor_avro", "mor_parquet")
 
 
 def start(kind: str, master: str, folder: Path) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder
     builder = builder.remote("local[2]") if kind == "connect" else builder.master(master)
     settings = {
