@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.core.meta_columns import RECORD_KEY
+from lakewright.errors import CorruptError
 
 Indexes = np.ndarray[tuple[int], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -176,6 +177,8 @@ class _Versions:
         rows = pa.concat_tables([schema.empty_table(), *upserts])
         empty = pa.array([], pa.string())
         keys = pa.chunked_array([empty, *(chunk for b in blocks for chunk in _keys(b))])
+        if keys.null_count:
+            raise CorruptError("rows in log files have no record key", rows=keys.null_count)
         encoded = keys.combine_chunks().dictionary_encode()
         code = np.asarray(encoded.indices, dtype=np.int64)
         sequence = np.arange(len(code))

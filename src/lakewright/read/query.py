@@ -66,7 +66,9 @@ def plan_changes(
     what it wrote, or what a service made of it since.
     """
     if not snapshot.config.has_meta_fields:
-        raise InvalidError("a table without meta fields has no changes to read")
+        raise InvalidError(
+            "a table without meta fields has no changes to read", table=snapshot.config.name
+        )
     instants = (*snapshot.archived, *snapshot.timeline.completed_writes)
     chosen = plan_range(instants, since=since, until=until, limit=limit)
     schema = snapshot.schema(snapshot.view())
