@@ -90,8 +90,13 @@ class Table:
         *,
         format: str = "latest_state",
         columns: Sequence[str] | None = None,
+        fallback: bool = True,
     ) -> Changes:
-        """The rows that changed in (since, until], by completion time, as they were at `until`."""
+        """The rows that changed in (since, until], by completion time, as they were at `until`.
+
+        Where files of the range were cleaned its rows are looked for in the newest files; without
+        `fallback` that is an error.
+        """
         if format != "latest_state":
             raise UnsupportedError("change data is not read yet", format=format)
         plan = plan_changes(
@@ -100,6 +105,7 @@ class Table:
             until=completion_time(until),
             limit=limit,
             columns=columns,
+            fallback=fallback,
         )
         return Changes(self._scan(plan.read), plan.range.checkpoint, plan.range.instants)
 

@@ -39,7 +39,9 @@ def plan_query(
                 option="hoodie.datasource.read.begin.instanttime",
             )
         since, until = completion_time(settings.begin), completion_time(settings.end)
-        return plan_changes(snapshot, since=since, until=until, columns=columns).read
+        fallback = settings.full_scan_fallback
+        plan = plan_changes(snapshot, since=since, until=until, columns=columns, fallback=fallback)
+        return plan.read
     if settings.query_type == "read_optimized":
         return plan_read_optimized(snapshot, columns=columns)
     as_of = settings.as_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from lakewright.errors import InvalidError
 from lakewright.read.incremental import ChangeRange, plan_range
 from lakewright.read.plan import ReadPlan, plan_read
 from lakewright.read.prune import path_columns
-from lakewright.table.snapshot import Snapshot
+from lakewright.table.snapshot import FilesByPartition, Snapshot
 
 # Operations that move rows and keep the commit time of each. A log compaction does not keep it, but
 # the log files it was made of are still there to be read in its place.
@@ -56,6 +56,7 @@ def plan_changes(
     until: str | None = None,
     limit: int | None = None,
     columns: Sequence[str] | None = None,
+    fallback: bool = True,
 ) -> ChangePlan:
     """The rows that instants which completed in (since, until] wrote, as of `until`.
 
@@ -64,6 +65,9 @@ def plan_changes(
     its last: files from before need not be read, and a late version that only loses to one of them
     is still handed over. Only file groups that an instant of the range touched can hold such rows:
     what it wrote, or what a service made of it since.
+
+    If the cleaner has deleted files of the range, `fallback` allows to look for its rows in the
+    newest files of the whole table: those that were overwritten since are gone.
     """
     if not snapshot.config.has_meta_fields:
         raise InvalidError(
@@ -81,10 +85,20 @@ def plan_changes(
         requested_from=min(requested), requested_until=max(requested), completed_until=chosen.until
     )
     commits = snapshot.commits(chosen.instants)
-    touched = _touched(commits)
-    partitions = sorted({partition for partition, _ in touched})
-    groups = snapshot.groups(view, partitions) if partitions else []
-    slices = [group.merged() for group in groups if group.key in touched]
+    written = _written(chosen.instants, commits)
+    files = snapshot.files({partition for partition, _ in written}) if written else {}
+    cleaned = _cleaned(written, files, snapshot.replaced(view))
+    if cleaned:
+        if not fallback:
+            raise InvalidError(
+                "files of the range were cleaned; its rows may be read from the newest files",
+                option="hoodie.datasource.read.incr.fallback.fulltablescan.enable",
+                file=cleaned,
+            )
+        slices = [group.merged() for group in snapshot.groups(snapshot.view())]
+    else:
+        groups = snapshot.groups(view, files)
+        slices = [group.merged() for group in groups if group.key in written]
     wrote = _ingested(snapshot.config, zip(chosen.instants, commits, strict=True))
     return ChangePlan(chosen, _plan(snapshot.config, schema, slices, columns, wrote))
 
@@ -100,14 +114,39 @@ def _plan(
     return plan_read(config, schema, slices, columns=columns, commits=commits, path_columns=told)
 
 
-def _touched(commits: Iterable[CommitMetadata]) -> set[GroupKey]:
+def _written(instants: Iterable[Instant], commits: Iterable[CommitMetadata]) -> dict[GroupKey, str]:
+    """The file groups that instants touched, each with the newest file they wrote there."""
+    by_request = sorted(zip(instants, commits, strict=True), key=lambda pair: pair[0].requested_at)
     return {
-        (partition, stat.file_id)
-        for commit in commits
+        (partition, stat.file_id): stat.path or ""
+        for _, commit in by_request
         for partition, stats in commit.stats.items()
         for stat in stats
         if stat.file_id
     }
+
+
+def _cleaned(
+    written: Mapping[GroupKey, str], files: FilesByPartition, replaced: Collection[GroupKey]
+) -> str | None:
+    """A file of the range that is not there any more, if there is one.
+
+    The cleaner takes whole slices, oldest first: while the newest file is there, so are those that
+    are read with it.
+    """
+    there = {
+        f"{partition}/{file.name}" if partition else file.name
+        for partition, names in files.items()
+        for file in names
+    }
+    return next(
+        (
+            path
+            for key, path in written.items()
+            if path and path not in there and key not in replaced
+        ),
+        None,
+    )
 
 
 def _ingested(

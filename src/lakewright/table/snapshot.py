@@ -24,6 +24,7 @@ from lakewright.table.history import archived_writes, load_entries
 from lakewright.table.properties import PROPERTIES, load_properties
 
 DataFile = BaseFile | LogFile
+FilesByPartition = Mapping[str, list[DataFile]]
 
 _META_FOLDER = ".hoodie"
 
@@ -149,18 +150,18 @@ class Snapshot:
             if any(name.startswith(PARTITION_METADATA) for name, _ in names)
         }
 
-    def groups(self, view: View, partitions: Iterable[str] | None = None) -> list[FileGroup]:
-        """The file groups that `view` sees, by partition and file id."""
-        files = self.files(partitions)
-        view = self._with_completions(view, files)
+    def groups(self, view: View, files: FilesByPartition | None = None) -> list[FileGroup]:
+        """The file groups that `view` sees, by partition and file id; of all files, or of these."""
+        listed = self.files() if files is None else files
+        view = self._with_completions(view, listed)
         replaced = self.replaced(view)
         return [
             group
-            for partition, names in files.items()
+            for partition, names in listed.items()
             for group in build_groups(partition, names, view, replaced=replaced)
         ]
 
-    def _with_completions(self, view: View, files: Mapping[str, list[DataFile]]) -> View:
+    def _with_completions(self, view: View, files: FilesByPartition) -> View:
         """The view with the completion times of archived instants that slicing asks for."""
         wanted = {
             file.instant

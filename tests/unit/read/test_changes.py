@@ -1,0 +1,79 @@
+"""Ranges on tables made by hand."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from lakewright.core.files import BaseFile
+from lakewright.core.instant import Instant
+from lakewright.errors import InvalidError
+from lakewright.read.query import plan_changes
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.build import TableBuilder
+from lakewright.testing.local import read_locally
+
+SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
+
+
+def version(**keys: int) -> pa.Table:
+    return pa.Table.from_pylist([{"id": k, "day": "d", "ts": ts} for k, ts in keys.items()], SCHEMA)
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage.fresh()
+
+
+@pytest.fixture
+def writes(storage: MemoryStorage) -> list[Instant]:
+    """Three versions of one file; each takes over the rows that it does not change."""
+    builder = TableBuilder(storage, SCHEMA, table_type="COPY_ON_WRITE").create()
+    done = []
+    for rows in (version(a=1, b=1, c=1), version(a=1, b=2, c=2), version(a=1, b=2, c=3)):
+        done.append(builder.commit({("d", "f"): rows}, action="commit"))
+    return done
+
+
+def changed(
+    storage: MemoryStorage, since: Instant, until: Instant, *, fallback: bool = True
+) -> list[str]:
+    plan = plan_changes(
+        load_snapshot(storage),
+        since=since.completed_at,
+        until=until.completed_at,
+        fallback=fallback,
+    )
+    return sorted(read_locally(storage, plan.read)["id"].to_pylist())
+
+
+def test_a_range_reads_its_own_file(storage: MemoryStorage, writes: list[Instant]) -> None:
+    # Each commit by hand stamps all its rows, so all three come.
+    assert changed(storage, writes[0], writes[1]) == ["a", "b", "c"]
+
+
+def test_a_cleaned_range_is_looked_for_in_the_newest_files(
+    storage: MemoryStorage, writes: list[Instant]
+) -> None:
+    storage.delete(f"d/{BaseFile('f', '0-0-0', writes[1].requested_at).name}")
+    assert changed(storage, writes[0], writes[1]) == []
+    assert changed(storage, writes[1], writes[2]) == ["a", "b", "c"]
+
+
+def test_without_leave_a_cleaned_range_is_an_error_that_names_the_option(
+    storage: MemoryStorage, writes: list[Instant]
+) -> None:
+    storage.delete(f"d/{BaseFile('f', '0-0-0', writes[1].requested_at).name}")
+    with pytest.raises(InvalidError, match=r"fallback\.fulltablescan"):
+        changed(storage, writes[0], writes[1], fallback=False)
+    assert changed(storage, writes[1], writes[2], fallback=False) == ["a", "b", "c"]
+
+
+def test_nothing_new_is_empty_and_keeps_the_checkpoint(
+    storage: MemoryStorage, writes: list[Instant]
+) -> None:
+    plan = plan_changes(load_snapshot(storage), since=writes[-1].completed_at)
+    assert plan.range.checkpoint == writes[-1].completed_at
+    assert plan.read.slices == ()
+    assert plan.read.result_schema.names[-3:] == ["id", "day", "ts"]
