@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakewright.core.hashing import (
@@ -64,6 +64,7 @@ def test_a_double_is_read_back_from_its_text(value: float) -> None:
 
 
 @given(st.floats(width=32, allow_nan=False))
+@example(9.80908925027372e-45)
 def test_a_float_is_read_back_from_its_text(value: float) -> None:
     assert np.float32(java_float(value).replace("Infinity", "inf")) == np.float32(value)
 

@@ -230,7 +230,8 @@ def _java_number(value: float, shortest: str, smallest_normal: float) -> str:
     point = len(digits) + int(exponent)
     if len(text) == 1 and abs(value) < smallest_normal:
         # Java always gives two digits, and here the second one tells something.
-        text = f"{value:.1e}".lstrip("-").replace(".", "")[:2]
+        mantissa, _, power = f"{abs(value):.1e}".partition("e")
+        text, point = mantissa.replace(".", ""), int(power) + 1
     minus = "-" if sign else ""
     if 1e-3 <= abs(value) < 1e7:
         whole = text[:point].ljust(point, "0") if point > 0 else "0"
