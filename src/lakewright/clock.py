@@ -15,7 +15,9 @@ class LocalZone(tzinfo):
         """The offset at a local time; of two readings the first, where the clock is set back."""
         if moment is None:
             return timedelta(seconds=-time.timezone)
-        fields = (*moment.timetuple()[:8], -1)
+        # Not `timetuple()`, which asks for `dst` and so comes back here.
+        date, clock = moment.date(), moment.time()
+        fields = (date.year, date.month, date.day, clock.hour, clock.minute, clock.second, 0, 0, -1)
         return timedelta(seconds=time.localtime(time.mktime(fields)).tm_gmtoff)
 
     def dst(self, moment: datetime | None) -> timedelta:

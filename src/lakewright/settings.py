@@ -116,7 +116,7 @@ def _names(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 
 def _load_hudi_options() -> frozenset[str]:
     text = resources.files("lakewright").joinpath("hudi_options.txt").read_text("ascii")
-    return frozenset(text.split())
+    return frozenset(text.lower().split())
 
 
 # Every option name of Hudi 1.2: what is in here and not honoured is no typing error.

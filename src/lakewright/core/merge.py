@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakewright.core.meta_columns import RECORD_KEY
+from lakewright.core.meta_columns import OPERATION, RECORD_KEY
 from lakewright.errors import CorruptError
 
 Indexes = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -98,12 +98,11 @@ def merge_with_base(
 ) -> Iterator[pa.Table]:
     """The merged rows of a slice: base rows that stay, then rows that come from the logs.
 
-    `batches` are rows of the base file in the schema of `outcome.rows`; at any time one of them is
-    held beside the outcome.
+    `batches` are rows of the base file in the schema of `outcome.rows`; at any time no more of
+    them are held than the outcome has keys, or one of them if that is more.
     """
     taken = np.zeros(len(outcome.keys), bool)
-    for batch in batches:
-        table = pa.Table.from_batches([batch])
+    for table in _gathered(batches, len(outcome.keys)):
         match = pc.index_in(table.column(RECORD_KEY), value_set=outcome.keys).combine_chunks()
         hit = np.flatnonzero(np.asarray(match.is_valid()))
         key = np.asarray(match.drop_null(), dtype=np.int64)
@@ -118,6 +117,18 @@ def merge_with_base(
     new = np.flatnonzero(~taken & ~outcome.deleted)
     if len(new):
         yield _patched(None, None, new, outcome)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Batches put together to at least so many rows: each look-up builds its index of keys anew."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(item.num_rows for item in waiting) >= rows:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _patched(
@@ -219,7 +230,15 @@ def _ordering(block: Upserts | Deletes, position: int, name: str, kind: pa.DataT
     if isinstance(block, Upserts):
         return pa.concat_arrays([pa.array([], kind), *block.rows.column(name).chunks])
     if position < len(block.ordering):
-        return block.ordering[position].cast(kind)
+        try:
+            return block.ordering[position].cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise CorruptError(
+                "a delete block orders by another type than the table",
+                field=name,
+                stored=str(block.ordering[position].type),
+                expected=str(kind),
+            ) from error
     return pa.nulls(len(block.keys), kind)
 
 
@@ -229,8 +248,8 @@ def _marked_deleted(rows: pa.Table, rule: MergeRule) -> Flags:
     names = set(rows.column_names)
     if "_hoodie_is_deleted" in names and pa.types.is_boolean(rows["_hoodie_is_deleted"].type):
         deleted |= np.asarray(pc.fill_null(rows["_hoodie_is_deleted"], False))
-    if "_hoodie_operation" in names:
-        gone = pc.is_in(rows["_hoodie_operation"], value_set=pa.array(["D", "-U"]))
+    if OPERATION in names:
+        gone = pc.is_in(rows[OPERATION], value_set=pa.array(["D", "-U"]))
         deleted |= np.asarray(gone)
     if rule.delete_marker is not None and rule.delete_marker[0] in names:
         field_name, marker = rule.delete_marker

@@ -64,6 +64,9 @@ def _conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast by meaning: struct fields by name, list and map items whatever their name is."""
     if array.type == kind:
         return array
+    if array.offset:
+        # The parts of a slice are not sliced with it.
+        array = array.take(pa.array(range(len(array)), pa.int64()))
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
         names = {array.type.field(i).name: i for i in range(array.type.num_fields)}
         children = [
@@ -80,11 +83,15 @@ def _conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         keys = _conform_array(array.keys, kind.key_type)
         items = _conform_array(array.items, kind.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, kind, mask=_mask(array))
-    return array.cast(kind)
+    # A whole number may lose digits as a float and a time its nanoseconds: that is what widening
+    # to these types means, for every reader.
+    rounds = (pa.types.is_integer(array.type) and pa.types.is_floating(kind)) or (
+        pa.types.is_timestamp(array.type) and pa.types.is_timestamp(kind)
+    )
+    return array.cast(kind, safe=not rounds)
 
 
 def _mask(array: pa.Array) -> pa.Array | None:
-    # Arrow refuses a mask together with a slice's offset; nulls are then in the offsets' parent.
     return array.is_null() if array.null_count else None
 
 

@@ -141,7 +141,7 @@ class TableConfig:
 
 def _version(properties: Mapping[str, str]) -> int:
     text = _required(properties, "hoodie.table.version")
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise CorruptError("the table version is no number", version=text)
     if int(text) not in VERSIONS:
         raise UnsupportedError(

@@ -14,7 +14,7 @@ from lakewright.core.instant import Instant, query_time
 from lakewright.core.table_config import TableConfig
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.interfaces.datasource import session_storage_options
-from lakewright.interfaces.query_options import completion_time
+from lakewright.interfaces.query_options import begin_of_range, end_of_range
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.read.run import scan
 from lakewright.storage.base import Storage
@@ -84,8 +84,8 @@ class Table:
 
     def changes(
         self,
-        since: str | None = None,
-        until: str | None = None,
+        since: str | Instant | None = None,
+        until: str | Instant | None = None,
         limit: int | None = None,
         *,
         format: str = "latest_state",
@@ -101,8 +101,8 @@ class Table:
             raise UnsupportedError("change data is not read yet", format=format)
         plan = plan_changes(
             self.snapshot(),
-            since=completion_time(since),
-            until=completion_time(until),
+            since=begin_of_range(since),
+            until=end_of_range(until),
             limit=limit,
             columns=columns,
             fallback=fallback,

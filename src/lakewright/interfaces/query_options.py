@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from lakewright.clock import zone_of
-from lakewright.core.instant import query_time
+from lakewright.core.instant import Instant, full_time, is_time, query_time
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.read.plan import ReadPlan
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
@@ -20,9 +20,16 @@ _EARLIEST = frozenset({"earliest", "000", "0"})
 
 def read_settings(options: Mapping[str, str]) -> ReadSettings:
     """Check the options of a query; one of Hudi's that does not matter here is a warning."""
-    for key in ignored_options(options, READ_KEYS, REFUSED_READ_OPTIONS):
+    told = {key.lower(): value for key, value in options.items()}  # as Spark takes them
+    for key in ignored_options(told, READ_KEYS, REFUSED_READ_OPTIONS):
         warnings.warn(f"option {key} has no effect on reading", stacklevel=4)
-    settings = settings_from(ReadSettings, options)
+    settings = settings_from(ReadSettings, told)
+    if settings.as_of is not None and settings.query_type == "incremental":
+        raise InvalidError(
+            "an incremental query has a range, not a point in time",
+            option="as.of.instant",
+            instead="hoodie.datasource.read.end.instanttime",
+        )
     if settings.incremental_format == "cdc":
         raise UnsupportedError("change data is not read yet", option="cdc")
     return settings
@@ -33,29 +40,41 @@ def plan_query(
 ) -> ReadPlan:
     """Plan the query that the settings describe."""
     if settings.query_type == "incremental":
+        since, until = begin_of_range(settings.begin), end_of_range(settings.end)
         if settings.begin is None:
-            raise InvalidError(
-                "an incremental query needs to know where it begins",
-                option="hoodie.datasource.read.begin.instanttime",
-            )
-        since, until = completion_time(settings.begin), completion_time(settings.end)
+            since = _before_the_last(snapshot, until)
         fallback = settings.full_scan_fallback
         plan = plan_changes(snapshot, since=since, until=until, columns=columns, fallback=fallback)
         return plan.read
-    if settings.query_type == "read_optimized":
-        return plan_read_optimized(snapshot, columns=columns)
     as_of = settings.as_of
     if as_of is not None:
         as_of = query_time(as_of, zone_of(snapshot.config.timeline_zone))
-    return plan_snapshot(snapshot, as_of=as_of, columns=columns)
+    query = plan_read_optimized if settings.query_type == "read_optimized" else plan_snapshot
+    return query(snapshot, as_of=as_of, columns=columns)
 
 
-def completion_time(text: str | None) -> str | None:
-    """An end of a range as people write it; None is the open end, and the beginning."""
-    if text is None or text in _EARLIEST or not text.strip("0"):
+def _before_the_last(snapshot: Snapshot, until: str | None) -> str | None:
+    """Where a range begins that holds the latest instant alone, up to `until`."""
+    times = [i.completed_at or "" for i in snapshot.timeline.by_completion]
+    seen = [time for time in times if until is None or time <= until]
+    return seen[-2] if len(seen) > 1 else None
+
+
+def begin_of_range(value: str | Instant | None) -> str | None:
+    """Where a range begins, as people write it; None is the beginning of the table."""
+    if isinstance(value, str) and (value in _EARLIEST or not value.strip("0")):
         return None
-    if not text.isdigit():
+    return end_of_range(value)
+
+
+def end_of_range(value: str | Instant | None) -> str | None:
+    """A completion time as people write it; None is an open end."""
+    if isinstance(value, Instant):
+        value = value.completed_at
+    if value is None:
+        return None
+    if not isinstance(value, str) or not is_time(value):
         raise InvalidError(
-            "not a completion time: 17 digits, or `earliest` at the beginning", value=text
+            "not a completion time: 17 digits (or `earliest`, where a range begins)", value=value
         )
-    return text
+    return full_time(value)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lakewright.core.instant import Instant
+from lakewright.errors import InvalidError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ def plan_range(
 
     With a limit the range ends where the last instant that fits completed.
     """
+    if limit is not None and limit < 1:
+        raise InvalidError("a range of changes holds at least one instant", limit=limit)
     chosen = sorted(
         (
             instant

@@ -37,8 +37,9 @@ def effective_blocks(
     covered = {part for parts in covers.values() for part in parts}
 
     def place(instant: str) -> int:
-        inner = [place(i) for i in covers.get(instant, ()) if i in last_position and i != instant]
-        return max(inner, default=last_position[instant])
+        # A log compaction is made of older blocks; anything else is no order to follow.
+        parts = (i for i in covers.get(instant, ()) if i in last_position and i < instant)
+        return max(map(place, parts), default=last_position[instant])
 
     kept = [block for block in data if block.instant not in covered]
     return sorted(kept, key=lambda block: place(block.instant))

@@ -12,16 +12,17 @@ import pyarrow as pa
 
 from lakewright.core.files import BaseFile, LogFile
 from lakewright.core.merge import MergeRule
-from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
+from lakewright.core.meta_columns import COMMIT_TIME, OPERATION, RECORD_KEY
 from lakewright.core.schema import select_fields
 from lakewright.core.slices import FileSlice
 from lakewright.core.table_config import MergeMode, TableConfig
+from lakewright.errors import UnsupportedError
 from lakewright.read.prune import PathColumn
 
 # As Spark does for its own scans: opening a file costs about as much as reading this many bytes.
 _OPEN_COST = 4 << 20
 _TASK_BYTES = 64 << 20
-_DELETE_COLUMNS = ("_hoodie_is_deleted", "_hoodie_operation")
+_IS_DELETED = "_hoodie_is_deleted"
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,16 @@ class ReadPlan:
     @property
     def merge_schema(self) -> pa.Schema:
         """The result's columns and those that merging itself needs."""
-        needed = [RECORD_KEY, *self.rule.ordering, *_DELETE_COLUMNS]
+        needed = [RECORD_KEY, *self.rule.ordering, _IS_DELETED]
         if self.rule.delete_marker is not None:
             needed.append(self.rule.delete_marker[0])
         if self.commits is not None:
             needed.append(COMMIT_TIME)
         extra = [name for name in needed if name not in self.columns and name in self.schema.names]
-        return select_fields(self.schema, (*self.columns, *dict.fromkeys(extra)))
+        chosen = select_fields(self.schema, (*self.columns, *dict.fromkeys(extra)))
+        # A meta column that only changelog writers add; it is in their files, not in the schema.
+        known = OPERATION in chosen.names
+        return chosen if known else chosen.append(pa.field(OPERATION, pa.string()))
 
     def with_slices(self, slices: Iterable[FileSlice]) -> ReadPlan:
         """The same query on other slices."""
@@ -100,10 +104,16 @@ def plan_read(
     path_columns: tuple[PathColumn, ...] = (),
 ) -> ReadPlan:
     """Plan a query over these slices; a table whose rows cannot be merged is refused here."""
+    rule = merge_rule(config)
     if any(item.logs for item in slices):
         config.require_mergeable()
-    names = tuple(select_fields(schema, columns).names)
-    return ReadPlan(schema, names, tuple(slices), merge_rule(config), commits, path_columns)
+        missing = [name for name in rule.ordering if name not in schema.names]
+        if missing:
+            raise UnsupportedError(
+                "rows are ordered by a field that is no column of the table", fields=missing
+            )
+    names = tuple(dict.fromkeys(select_fields(schema, columns).names))
+    return ReadPlan(schema, names, tuple(slices), rule, commits, path_columns)
 
 
 def encode_plan(plan: ReadPlan) -> str:

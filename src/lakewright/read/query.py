@@ -41,9 +41,13 @@ def plan_snapshot(
     return _plan(snapshot.config, snapshot.schema(view), slices, columns)
 
 
-def plan_read_optimized(snapshot: Snapshot, *, columns: Sequence[str] | None = None) -> ReadPlan:
+def plan_read_optimized(
+    snapshot: Snapshot, *, as_of: str | None = None, columns: Sequence[str] | None = None
+) -> ReadPlan:
     """The newest base files alone: fast, and as old as the last compaction."""
-    view = snapshot.view()
+    if as_of is not None:
+        _refuse_cleaned(snapshot, as_of)
+    view = snapshot.view(requested_until=as_of)
     newest = [group.newest_base() for group in snapshot.groups(view)]
     slices = [item for item in newest if item is not None]
     return _plan(snapshot.config, snapshot.schema(view), slices, columns)

@@ -66,9 +66,8 @@ def _base_rows(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator
 
 def _read_logs(storage: Storage, item: FileSlice, plan: ReadPlan, schema: pa.Schema) -> LogOutcome:
     blocks: list[LogBlock] = []
-    for log in item.logs:
-        path = item.path(log)
-        data = storage.read(path)
+    paths = [item.path(log) for log in item.logs]
+    for path, data in zip(paths, storage.read_many(paths), strict=True):
         if not data:
             raise CorruptError("a log file of a completed write is empty", file=path)
         blocks += parse_blocks(data, file_name=path)

@@ -25,13 +25,13 @@ def load_properties(storage: Storage) -> dict[str, str]:
     While another writer changes them the main file may be missing or unfinished for a moment; then
     the backup holds them.
     """
-    main = _read_if_there(storage, PROPERTIES)
+    main = read_if_there(storage, PROPERTIES)
     if main is not None and _looks_whole(main):
         return choose_properties(main, None)
-    backup = _read_if_there(storage, BACKUP)
+    backup = read_if_there(storage, BACKUP)
     if main is None and backup is None:
         # The change may have ended between the two looks.
-        main = _read_if_there(storage, PROPERTIES)
+        main = read_if_there(storage, PROPERTIES)
     if main is None and backup is None:
         raise InvalidError("there is no table at this path", path=storage.root)
     return choose_properties(main, backup)
@@ -70,7 +70,7 @@ def recover_properties(storage: Storage, properties: Mapping[str, str]) -> None:
     """End a change that somebody died in: the whole file in its place, no backup."""
     if not storage.exists(BACKUP):
         return
-    main = _read_if_there(storage, PROPERTIES)
+    main = read_if_there(storage, PROPERTIES)
     if main is None or not _looks_whole(main):
         storage.replace(PROPERTIES, format_properties(properties))
     storage.delete(BACKUP)
@@ -86,7 +86,8 @@ def _looks_whole(data: bytes) -> bool:
     return TABLE_CHECKSUM in values
 
 
-def _read_if_there(storage: Storage, path: str) -> bytes | None:
+def read_if_there(storage: Storage, path: str) -> bytes | None:
+    """The whole file, or None if there is no such file."""
     try:
         return storage.read(path)
     except MissingFileError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -19,9 +19,9 @@ from lakewright.errors import CorruptError, InvalidError, UnsupportedError, foun
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.format.history import HistoryEntry
 from lakewright.format.metadata import parse_clean, parse_commit
-from lakewright.storage.base import MissingFileError, Storage
+from lakewright.storage.base import MissingFileError, Storage, at_once
 from lakewright.table.history import archived_writes, load_entries
-from lakewright.table.properties import PROPERTIES, load_properties
+from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
 
 DataFile = BaseFile | LogFile
 FilesByPartition = Mapping[str, list[DataFile]]
@@ -44,7 +44,10 @@ class Snapshot:
     @cached_property
     def archived(self) -> tuple[Instant, ...]:
         """The writes in the archived timeline, oldest first."""
-        return tuple(archived_writes(load_entries(self.storage, self.config.history_folder)))
+        entries = load_entries(self.storage, self.config.history_folder)
+        # An archiver that is at work, or has died, leaves instants in both places.
+        active = self.timeline.by_time
+        return tuple(i for i in archived_writes(entries) if i.requested_at not in active)
 
     def view(
         self,
@@ -61,20 +64,22 @@ class Snapshot:
         wanted = list(instants)
         missing = [i for i in wanted if i.requested_at not in self._commits]
         active = [i for i in missing if i.requested_at in self.timeline.by_time]
-        archived = {i.requested_at for i in missing} - {i.requested_at for i in active}
-        try:
-            paths = [self._timeline_path(instant) for instant in active]
-            datas = self.storage.read_many(paths) if paths else []
-        except MissingFileError:
-            # Archiving went on meanwhile: whatever has left the timeline is in history by now.
-            datas = []
-            archived = {i.requested_at for i in missing}
-        for instant, data in zip(active, datas, strict=False):
-            with found_in(self._timeline_path(instant)):
-                self._commits[instant.requested_at] = parse_commit(data)
+        for instant, data in zip(active, self._read_active(active), strict=True):
+            if data is not None:
+                with found_in(self._timeline_path(instant)):
+                    self._commits[instant.requested_at] = parse_commit(data)
+        archived = {i.requested_at for i in missing} - self._commits.keys()
         if archived:
             self._load_archived(archived)
         return [self._commits[i.requested_at] for i in wanted]
+
+    def _read_active(self, instants: list[Instant]) -> list[bytes | None]:
+        """The timeline files of instants; None for one that was archived meanwhile."""
+        paths = [self._timeline_path(instant) for instant in instants]
+        try:
+            return list(self.storage.read_many(paths)) if paths else []
+        except MissingFileError:
+            return [read_if_there(self.storage, path) for path in paths]
 
     def _load_archived(self, times: set[str]) -> None:
         entries = load_entries(
@@ -98,9 +103,7 @@ class Snapshot:
             return query_schema(arrow_schema(self._schema_text(view)))
 
     def _schema_text(self, view: View) -> str:
-        writes = sorted(view.writes(), key=lambda i: i.requested_at, reverse=True)
-        older = (i for i in reversed(self.archived)) if not writes else ()
-        for instant in (*writes, *older):
+        for instant in self._newest_first(view):
             (commit,) = self.commits([instant])
             if commit.extra.get("latest_schema"):
                 raise UnsupportedError(
@@ -115,6 +118,13 @@ class Snapshot:
         raise InvalidError(
             "the table has no schema yet: nothing was written", table=self.config.name
         )
+
+    def _newest_first(self, view: View) -> Iterator[Instant]:
+        """The writes that a view sees, the archived ones after the others and only if asked for."""
+        yield from sorted(view.writes(), key=lambda i: i.requested_at, reverse=True)
+        times = {i.requested_at: i.completed_at or "" for i in self.archived}
+        known = replace(view, archived=times)
+        yield from (i for i in reversed(self.archived) if known.sees(i.requested_at))
 
     def replaced(self, view: View) -> set[GroupKey]:
         """The file groups that a replace commit has taken out of the table."""
@@ -138,8 +148,8 @@ class Snapshot:
         else:
             folders = [f for f in self.storage.list_folders("") if f != _META_FOLDER]
             statuses = self.storage.list_files("")
-            for folder in folders:
-                statuses += self.storage.list_tree(folder)
+            for tree in at_once(lambda folder: list(self.storage.list_tree(folder)), folders):
+                statuses += tree
         by_folder: dict[str, list[tuple[str, int]]] = {}
         for status in statuses:
             folder, _, name = status.path.rpartition("/")

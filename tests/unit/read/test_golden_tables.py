@@ -6,7 +6,7 @@ import pytest
 from golden_tables import NAMES, GoldenTables, Query, as_json, queries
 
 from lakewright.errors import InvalidError
-from lakewright.interfaces.query_options import completion_time
+from lakewright.interfaces.query_options import begin_of_range, end_of_range
 from lakewright.read.plan import ReadPlan
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.storage.locate import storage_for
@@ -16,7 +16,7 @@ from lakewright.testing.local import read_locally
 
 def plan(snapshot: Snapshot, query: Query) -> ReadPlan:
     if query.kind == "changes":
-        since, until = completion_time(query.since), completion_time(query.until)
+        since, until = begin_of_range(query.since), end_of_range(query.until)
         return plan_changes(snapshot, since=since, until=until).read
     if query.kind == "read_optimized":
         return plan_read_optimized(snapshot)
