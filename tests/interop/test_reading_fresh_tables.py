@@ -34,6 +34,7 @@ class Case:
     writes: tuple[list[Row], ...]
     options: Mapping[str, str] = field(default_factory=dict)
     deletes: list[Row] = field(default_factory=list)
+    later: list[Row] = field(default_factory=list)
 
 
 def rows(*pairs: tuple[str, object], **same: object) -> list[Row]:
@@ -80,6 +81,12 @@ CASES = {
             rows(("k1", 7), ("k2", 3), v="second"),
         ),
         deletes=rows(("k3", 0)),
+    ),
+    "rows that come back after an unconditional delete": Case(
+        "id STRING, ts BIGINT, p STRING, v STRING",
+        (rows(*((f"k{n}", 10) for n in range(4)), v="first"),),
+        deletes=rows(("k1", 0), ("k2", 0)),
+        later=rows(("k1", 3), ("k2", 12), v="again"),
     ),
     "all kinds of values": Case(
         "id STRING, ts BIGINT, p STRING, b BOOLEAN, i INT, f FLOAT, d DOUBLE, n DECIMAL(30,10), "
@@ -200,6 +207,9 @@ def test_we_read_what_real_hudi_reads(case: Case, real_hudi: RealHudi, tmp_path:
     if case.deletes:
         deleting = {**options, "hoodie.datasource.write.operation": "delete"}
         real_hudi.write(path, case.deletes, case.schema, deleting)
+        assert ours(path) == theirs(real_hudi, path)
+    if case.later:
+        real_hudi.write(path, case.later, case.schema, options)
         assert ours(path) == theirs(real_hudi, path)
     assert ours(path, optimized=True) == theirs(real_hudi, path, optimized=True)
 

@@ -104,20 +104,22 @@ def merged(
 def expected(
     base: list[Version], logs: list[Version], ordering: tuple[str, ...]
 ) -> dict[str, object]:
-    """The rules, one version after the other: the base first, then the logs."""
+    """The rules, one version after the other: the logs among themselves, then with the base."""
     state: dict[str, Version] = {}
-    for version in [*base, *logs]:
+    for version in logs:
         known = state.get(version.key)
-        wins = (
-            known is None
-            or not ordering
-            or version.kind == "unconditional"
-            or known.kind == "unconditional"
-            or _order(version, ordering) >= _order(known, ordering)
-        )
-        if wins:
+        if known is None or known.kind == "unconditional" or _wins(version, known, ordering):
+            state[version.key] = version
+    for version in base:
+        known = state.get(version.key)
+        if known is None or not _wins(known, version, ordering):
             state[version.key] = version
     return {key: v.row() for key, v in state.items() if v.kind == "row"}
+
+
+def _wins(newer: Version, older: Version, ordering: tuple[str, ...]) -> bool:
+    free = not ordering or newer.kind == "unconditional"
+    return free or _order(newer, ordering) >= _order(older, ordering)
 
 
 def _order(version: Version, ordering: tuple[str, ...]) -> tuple[object, ...]:

@@ -68,6 +68,23 @@ def test_the_options_of_a_query(spark: SparkSession, path: str) -> None:
     assert reader.load(path, **{begin: "earliest"}).count() == ROWS
 
 
+def test_a_range_without_beginning_is_the_latest_instant(spark: SparkSession, path: str) -> None:
+    options = {"hoodie.datasource.query.type": "incremental"}
+    assert spark.read.format("hudi").options(**options).load(path).count() == 9
+
+
+def test_statements_that_are_not_ours_or_cannot_be_carried_out(
+    spark: SparkSession, path: str
+) -> None:
+    with pytest.raises(lw.UnsupportedError, match="AS SELECT"):
+        spark.sql(f"CREATE TABLE s USING hudi LOCATION '{path}' AS SELECT 1 AS id")
+    with pytest.raises(lw.InvalidError, match="no such column"):
+        spark.sql(f"CREATE TABLE s (other INT) USING hudi LOCATION '{path}'")
+    spark.sql("CREATE TABLE plain USING parquet AS SELECT ' USING hudi' AS text")
+    assert spark.table("plain").count() == 1
+    spark.sql("DROP TABLE plain")
+
+
 OPTIONS = {
     "a name that does not exist": (
         {"hoodie.datasource.query.tipe": "snapshot"},
@@ -84,10 +101,18 @@ OPTIONS = {
         lw.UnsupportedError,
         "skip_merge",
     ),
-    "a range without beginning": (
-        {"hoodie.datasource.query.type": "incremental"},
+    "a point in time for a range": (
+        {"hoodie.datasource.query.type": "incremental", "AS.OF.INSTANT": "20260101000000000"},
         lw.InvalidError,
-        "begin.instanttime",
+        "end.instanttime",
+    ),
+    "an end that is no time": (
+        {
+            "hoodie.datasource.query.type": "incremental",
+            "hoodie.datasource.read.end.instanttime": "earliest",
+        },
+        lw.InvalidError,
+        "earliest",
     ),
     "a beginning that is no time": (
         {

@@ -4,10 +4,11 @@ The versions of a key come in an order: first the base file, then the log blocks
 written. Under commit-time ordering the last version wins. Under event-time ordering a version wins
 over those before it if its ordering value is not lower; a late one is dropped. A delete is a
 version as well, and competes by its ordering value; one without ordering value is unconditional:
-it ends everything before it, and whatever comes after it wins.
+it ends everything before it, and whatever comes after it wins over it.
 
 Log versions are merged with each other first and the outcome with the base row, as every reader
-does; that only shows where rows are updated in part.
+does. It shows in two places: where rows are updated in part, and where a row comes back after an
+unconditional delete with a lower ordering value than its base row has; then the base row wins.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def merge_logs(
         rows=versions.rows,
         row=versions.row[winner],
         deleted=versions.deleted[winner],
-        beats_any_base=(versions.last_reset >= 0) if rule.ordering else np.ones(len(winner), bool),
+        beats_any_base=(versions.last_reset == winner)
+        if rule.ordering
+        else np.ones(len(winner), bool),
         ordering=tuple(column.take(pa.array(winner)) for column in versions.ordering),
         sources=_sources(versions, rank, blocks, schema),
     )

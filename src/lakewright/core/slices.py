@@ -60,13 +60,17 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """The state of a file group from one base instant on: a base file and the logs after it."""
+    """The state of a file group from one base instant on: a base file and the logs after it.
+
+    Where a slice holds only the files of a window, `whole` is the same with all older files.
+    """
 
     partition: str
     file_id: str
     base_instant: str
     base: BaseFile | None = None
     logs: tuple[LogFile, ...] = ()
+    whole: FileSlice | None = None
 
     @property
     def size(self) -> int:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import sqlglot
 from pyspark.sql import types as T
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
-from lakewright.errors import InvalidError
+from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.interfaces.datasource import FORMATS, OPTIONS_METADATA, storage_options
 from lakewright.interfaces.query_options import plan_query, read_settings
 from lakewright.read.run import spark_schema
@@ -32,6 +33,7 @@ class CreateTable:
     name: str
     if_not_exists: bool
     options: dict[str, str]
+    columns: tuple[str, ...] = ()
 
 
 def parse_statement(text: str) -> CreateTable | None:
@@ -41,17 +43,25 @@ def parse_statement(text: str) -> CreateTable | None:
     plain = re.sub(r"\borg\.apache\.hudi\b", FORMATS[0], text)
     try:
         tree = sqlglot.parse_one(plain, read="spark")
-    except sqlglot.ParseError as error:
+    except SqlglotError as error:
         raise InvalidError("the statement does not parse", sql=text, reason=str(error)) from error
-    if not isinstance(tree, exp.Create):
-        raise InvalidError("the statement does not parse", sql=text)
+    source = tree.find(exp.FileFormatProperty)
+    if not isinstance(tree, exp.Create) or source is None or source.name.lower() not in FORMATS:
+        return None
+    if tree.expression:
+        raise UnsupportedError("CREATE TABLE USING hudi AS SELECT is not carried out", sql=text)
     table = tree.find(exp.Table)
     assert table is not None
-    options = {p.name: p.args["value"].name for p in tree.find_all(exp.Property) if _is_text(p)}
+    options = {
+        p.this.sql("spark").replace("`", ""): p.args["value"].name
+        for p in tree.find_all(exp.Property)
+        if _is_text(p)
+    }
     location = tree.find(exp.LocationProperty)
     if location is not None:
         options["path"] = location.name
-    return CreateTable(table.sql("spark"), bool(tree.args.get("exists")), options)
+    columns = tuple(column.name for column in tree.find_all(exp.ColumnDef))
+    return CreateTable(table.sql("spark"), bool(tree.args.get("exists")), options, columns)
 
 
 def run_statement(spark: SparkSession, statement: CreateTable) -> DataFrame:
@@ -65,6 +75,9 @@ def run_statement(spark: SparkSession, statement: CreateTable) -> DataFrame:
         storage = storage_for(path, storage_options(statement.options))
         settings = read_settings(statement.options)
         schema = spark_schema(plan_query(load_snapshot(storage), settings).result_schema)
+        unknown = [name for name in statement.columns if name not in schema.names]
+        if unknown:
+            raise InvalidError("the table has no such column", unknown=unknown, path=path)
         first, *rest = schema.fields
         metadata = {OPTIONS_METADATA: {**statement.options, "path": path}}
         carrying = T.StructField(first.name, first.dataType, first.nullable, metadata)

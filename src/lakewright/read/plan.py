@@ -151,11 +151,12 @@ def decode_plan(text: str) -> ReadPlan:
 def _encode_slice(item: FileSlice) -> list[object]:
     base = item.base and [item.base.token, item.base.instant, item.base.extension, item.base.size]
     logs = [[log.instant, log.version, log.token, log.size] for log in item.logs]
-    return [item.partition, item.file_id, item.base_instant, base, logs]
+    whole = item.whole and _encode_slice(item.whole)
+    return [item.partition, item.file_id, item.base_instant, base, logs, whole]
 
 
 def _decode_slice(value: list[object]) -> FileSlice:
-    partition, file_id, base_instant, base, logs = value
+    partition, file_id, base_instant, base, logs, whole = value
     return FileSlice(
         str(partition),
         str(file_id),
@@ -165,4 +166,5 @@ def _decode_slice(value: list[object]) -> FileSlice:
             LogFile(str(file_id), instant, version, token, size=size)
             for instant, version, token, size in (logs if isinstance(logs, list) else [])
         ),
+        _decode_slice(whole) if isinstance(whole, list) else None,
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.instant import Instant
-from lakewright.core.slices import FileSlice, GroupKey
+from lakewright.core.slices import FileSlice, GroupKey, View
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import InvalidError
 from lakewright.read.incremental import ChangeRange, plan_range
@@ -80,17 +80,17 @@ def plan_changes(
     instants = (*snapshot.archived, *snapshot.timeline.completed_writes)
     chosen = plan_range(instants, since=since, until=until, limit=limit)
     schema = snapshot.schema(snapshot.view())
-    if since is None or not chosen.instants:
-        view = snapshot.view(completed_until=chosen.until)
+    view = snapshot.view(completed_until=chosen.until)
+    if not chosen.instants or (since is None and chosen.until is None):
         slices = [group.merged() for group in snapshot.groups(view)] if chosen.instants else []
         return ChangePlan(chosen, _plan(snapshot.config, schema, slices, columns))
-    requested = [instant.requested_at for instant in chosen.instants]
-    view = snapshot.view(
-        requested_from=min(requested), requested_until=max(requested), completed_until=chosen.until
-    )
     commits = snapshot.commits(chosen.instants)
+    wrote: frozenset[str] | None = _ingested(
+        snapshot.config, zip(chosen.instants, commits, strict=True)
+    )
     written = _written(chosen.instants, commits)
-    files = snapshot.files({partition for partition, _ in written}) if written else {}
+    touched = sorted({partition for partition, _ in written})
+    files = snapshot.files(None if since is None else touched)
     cleaned = _cleaned(written, files, snapshot.replaced(view))
     if cleaned:
         if not fallback:
@@ -100,11 +100,29 @@ def plan_changes(
                 file=cleaned,
             )
         slices = [group.merged() for group in snapshot.groups(snapshot.view())]
+    elif since is None:
+        slices, wrote = [group.merged() for group in snapshot.groups(view, files)], None
     else:
-        groups = snapshot.groups(view, files)
-        slices = [group.merged() for group in groups if group.key in written]
-    wrote = _ingested(snapshot.config, zip(chosen.instants, commits, strict=True))
+        slices = _window(snapshot, view, files, chosen, written)
     return ChangePlan(chosen, _plan(snapshot.config, schema, slices, columns, wrote))
+
+
+def _window(
+    snapshot: Snapshot,
+    view: View,
+    files: FilesByPartition,
+    chosen: ChangeRange,
+    touched: Collection[GroupKey],
+) -> list[FileSlice]:
+    """What was written in a range's window, from its first request to its last."""
+    requested = [instant.requested_at for instant in chosen.instants]
+    bounds = replace(view, requested_from=min(requested), requested_until=max(requested))
+    slices = [g.merged() for g in snapshot.groups(bounds, files) if g.key in touched]
+    whole = {g.key: g.merged() for g in snapshot.groups(view, files)}
+    return [
+        replace(item, whole=whole[item.partition, item.file_id]) if item.logs else item
+        for item in slices
+    ]
 
 
 def _plan(

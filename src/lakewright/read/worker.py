@@ -39,7 +39,12 @@ def _read_slice(storage: Storage, item: FileSlice, plan: ReadPlan) -> Iterator[p
     if not item.logs:
         yield from _base_rows(storage, item, schema)
         return
-    outcome = _read_logs(storage, item, plan, schema)
+    blocks = _read_blocks(storage, item)
+    if item.whole is not None and any(block.is_partial for block in blocks):
+        # Rows updated in part need the columns that they leave out, however old those are.
+        yield from _read_slice(storage, item.whole, plan)
+        return
+    outcome = _merge_blocks(blocks, item, plan, schema)
     base = (
         batch
         for table in _base_rows(storage, item, schema)
@@ -64,13 +69,19 @@ def _base_rows(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator
             raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error
 
 
-def _read_logs(storage: Storage, item: FileSlice, plan: ReadPlan, schema: pa.Schema) -> LogOutcome:
+def _read_blocks(storage: Storage, item: FileSlice) -> list[LogBlock]:
     blocks: list[LogBlock] = []
     paths = [item.path(log) for log in item.logs]
     for path, data in zip(paths, storage.read_many(paths), strict=True):
         if not data:
             raise CorruptError("a log file of a completed write is empty", file=path)
         blocks += parse_blocks(data, file_name=path)
+    return blocks
+
+
+def _merge_blocks(
+    blocks: list[LogBlock], item: FileSlice, plan: ReadPlan, schema: pa.Schema
+) -> LogOutcome:
     with found_in(f"log files of {item.path(item.logs[0])}"):
         counting = effective_blocks(blocks, plan.commits)
         changes = [_changes(block, schema, item.file_id) for block in counting]

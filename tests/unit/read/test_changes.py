@@ -8,6 +8,8 @@ import pytest
 from lakewright.core.files import BaseFile
 from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
+from lakewright.format.avro_arrow import avro_schema
+from lakewright.format.log_records import format_parquet_block
 from lakewright.read.query import plan_changes
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
@@ -77,3 +79,34 @@ def test_nothing_new_is_empty_and_keeps_the_checkpoint(
     assert plan.range.checkpoint == writes[-1].completed_at
     assert plan.read.slices == ()
     assert plan.read.result_schema.names[-3:] == ["id", "day", "ts"]
+
+
+def test_from_the_beginning_in_steps_a_cleaned_table_loses_no_row() -> None:
+    """Each version keeps the commit time of rows that it does not change."""
+    storage = MemoryStorage.fresh()
+    builder = TableBuilder(storage, SCHEMA, table_type="COPY_ON_WRITE").create()
+    first = builder.commit({("d", "f"): version(a=1)}, action="commit")
+    builder.commit({("d", "g"): version(b=1)}, action="commit")
+    storage.delete(f"d/{BaseFile('f', '0-0-0', first.requested_at).name}")
+    plan = plan_changes(load_snapshot(storage), limit=1)
+    assert read_locally(storage, plan.read)["id"].to_pylist() == []
+    with pytest.raises(InvalidError, match="cleaned"):
+        plan_changes(load_snapshot(storage), limit=1, fallback=False)
+
+
+def test_rows_updated_in_part_bring_their_older_columns(storage: MemoryStorage) -> None:
+    builder = TableBuilder(storage, SCHEMA).create()
+    base = builder.commit({("d", "f"): version(a=1, b=1)})
+    at = builder.tick()
+    part = builder.with_meta(version(a=2), "d", "f", at).drop_columns(["day"])
+    schema = avro_schema(part.schema, "r", "n")
+    block = format_parquet_block(part, at, schema, is_partial=True)
+    builder.commit(logs={("d", "f"): block}, instant=at)
+    plan = plan_changes(load_snapshot(storage), since=base.completed_at)
+    rows = read_locally(storage, plan.read).select(["id", "day", "ts"]).to_pylist()
+    assert rows == [{"id": "a", "day": "d", "ts": 2}]
+
+
+def test_a_limit_below_one_is_refused(storage: MemoryStorage, writes: list[Instant]) -> None:
+    with pytest.raises(InvalidError, match="at least one"):
+        plan_changes(load_snapshot(storage), limit=0)
