@@ -60,6 +60,12 @@ def test_read_can_be_told_the_columns(spark: SparkSession, path: str) -> None:
     assert frame.where("day = '2026-01-02'").count() == 9
 
 
+def test_changes_can_be_told_the_columns(spark: SparkSession, path: str) -> None:
+    changes = lw.open(path, spark=spark).changes(since="20261115212222887", columns=["x", "id"])
+    assert changes.dataframe.columns == ["x", "id"]
+    assert changes.dataframe.count() == 18
+
+
 def test_the_options_of_a_query(spark: SparkSession, path: str) -> None:
     reader = spark.read.format("hudi").option("hoodie.datasource.query.type", "incremental")
     since, rows = "20261115212222887", 18

@@ -99,10 +99,11 @@ def _native(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
     told = {
         column.name: F.expr(path_expression(column, storage.root))
         for column in plan.path_columns
-        if column.name in plan.columns
+        # A column of the table's own by that name would hide Spark's.
+        if column.name in plan.columns and "_metadata" not in schema.names
     }
     frame = frame.withColumns(told) if told else frame
-    return frame.select(*plan.columns) if len(schema) > len(plan.columns) else frame
+    return frame if COMMIT_TIME in plan.columns else frame.drop(COMMIT_TIME)
 
 
 def path_expression(column: PathColumn, root: str) -> str:
