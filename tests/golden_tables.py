@@ -11,6 +11,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from lakewright.storage.base import Storage
+
 _FOLDER = Path(__file__).parent / "golden"
 
 NAMES = sorted(path.stem for path in _FOLDER.glob("*.zip"))
@@ -44,6 +46,14 @@ class GoldenTables:
                 archive.extractall(self.folder)
             self._unpacked.add(name)
         return self.folder / name
+
+
+def upload(table: Path, storage: Storage) -> Storage:
+    """Copy a table into another place, without Hadoop's checksum files."""
+    for path in sorted(table.rglob("*")):
+        if path.is_file() and not path.name.endswith(".crc"):
+            storage.create(path.relative_to(table).as_posix(), path.read_bytes())
+    return storage
 
 
 def queries(name: str) -> list[Query]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from golden_tables import GoldenTables, as_json, queries
+from golden_tables import GoldenTables, as_json, queries, upload
 
 from lakewright.read.query import plan_changes, plan_snapshot
-from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
@@ -25,13 +23,6 @@ def bucket() -> Iterator[dict[str, str]]:
     with moto_server() as server:
         server.create_bucket("lake")
         yield server.hadoop_options()
-
-
-def upload(table: Path, storage: Storage) -> Storage:
-    for path in sorted(table.rglob("*")):
-        if path.is_file() and not path.name.endswith(".crc"):
-            storage.create(path.relative_to(table).as_posix(), path.read_bytes())
-    return storage
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from golden_tables import GoldenTables, queries
+from golden_tables import GoldenTables, queries, upload
 from pyspark.sql import SparkSession
 
 import lakewright as lw
@@ -21,19 +20,12 @@ def server() -> Iterator[S3Server]:
         yield server
 
 
-def upload(table: Path, address: str, options: dict[str, str]) -> None:
-    storage = storage_for(address, options)
-    for path in sorted(table.rglob("*")):
-        if path.is_file() and not path.name.endswith(".crc"):
-            storage.create(path.relative_to(table).as_posix(), path.read_bytes())
-
-
 @pytest.mark.parametrize("name", ["cow_basic", "mor_parquet"])
 def test_reads_from_s3(
     name: str, server: S3Server, golden: GoldenTables, spark: SparkSession
 ) -> None:
     address, options = f"s3a://lake/{name}", server.hadoop_options()
-    upload(golden[name], address, options)
+    upload(golden[name], storage_for(address, options))
     rows = len(queries(name)[0].rows or ())
     table = lw.open(address, spark=spark, options=options)
     assert table.read().count() == rows

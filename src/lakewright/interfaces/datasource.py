@@ -6,7 +6,7 @@ here after `install`: it gets the DataFrame of `Table.read`, which is planned na
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
@@ -37,18 +37,28 @@ class HudiSource(DataSource):
 
     def schema(self) -> T.StructType:
         """The columns of the query that the options describe."""
-        return spark_schema(self._plan(dict(self.options), None)[1].result_schema)
+        return spark_schema(planned(self.options)[1].result_schema)
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
         """A reader of the columns in `schema`."""
         stored = schema.fields[0].metadata.get(OPTIONS_METADATA, {}) if schema.fields else {}
-        return SliceReader(*self._plan({**stored, **self.options}, schema.names))
+        return SliceReader(*planned({**stored, **self.options}, schema.names))
 
-    def _plan(self, options: dict[str, str], columns: list[str] | None) -> tuple[Storage, ReadPlan]:
-        if not options.get("path"):
-            raise InvalidError("the table's path is missing", option="path")
-        storage = storage_for(options["path"], storage_options(options))
-        return storage, plan_query(load_snapshot(storage), read_settings(options), columns)
+
+def planned(
+    options: Mapping[str, str],
+    columns: Sequence[str] | None = None,
+    *,
+    session: Mapping[str, str] | None = None,
+) -> tuple[Storage, ReadPlan]:
+    """Plan the query that options describe, the table's path among them.
+
+    `session` holds storage options that count where the query's own say nothing.
+    """
+    if not options.get("path"):
+        raise InvalidError("the table's path is missing", option="path")
+    storage = storage_for(options["path"], {**(session or {}), **storage_options(options)})
+    return storage, plan_query(load_snapshot(storage), read_settings(options), columns)
 
 
 def storage_options(options: Mapping[str, str]) -> dict[str, str]:

@@ -18,14 +18,11 @@ from lakewright.errors import InvalidError
 from lakewright.interfaces.datasource import (
     FORMATS,
     HudiSource,
+    planned,
     session_storage_options,
-    storage_options,
 )
-from lakewright.interfaces.query_options import plan_query, read_settings
 from lakewright.interfaces.sql import parse_statement, run_statement
 from lakewright.read.run import PUSHDOWN, scan
-from lakewright.storage.locate import storage_for
-from lakewright.table.snapshot import load_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -120,9 +117,9 @@ def _read(
 ) -> DataFrame:
     if not isinstance(path, str) or not path:
         raise InvalidError("one path of a table expected", path=path)
-    storage = storage_for(path, {**session_storage_options(spark), **storage_options(options)})
     columns = None if schema is None else _struct(schema).names
-    return scan(spark, storage, plan_query(load_snapshot(storage), read_settings(options), columns))
+    session = session_storage_options(spark)
+    return scan(spark, *planned({**options, "path": path}, columns, session=session))
 
 
 def _struct(schema: T.StructType | str) -> T.StructType:

@@ -12,11 +12,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.interfaces.datasource import FORMATS, OPTIONS_METADATA, storage_options
-from lakewright.interfaces.query_options import plan_query, read_settings
+from lakewright.interfaces.datasource import FORMATS, OPTIONS_METADATA, planned
 from lakewright.read.run import spark_schema
-from lakewright.storage.locate import storage_for
-from lakewright.table.snapshot import load_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,14 +69,12 @@ def run_statement(spark: SparkSession, statement: CreateTable) -> DataFrame:
             "CREATE TABLE USING hudi needs the LOCATION of a table", name=statement.name
         )
     if not (statement.if_not_exists and spark.catalog.tableExists(statement.name)):
-        storage = storage_for(path, storage_options(statement.options))
-        settings = read_settings(statement.options)
-        schema = spark_schema(plan_query(load_snapshot(storage), settings).result_schema)
+        schema = spark_schema(planned(statement.options)[1].result_schema)
         unknown = [name for name in statement.columns if name not in schema.names]
         if unknown:
             raise InvalidError("the table has no such column", unknown=unknown, path=path)
         first, *rest = schema.fields
-        metadata = {OPTIONS_METADATA: {**statement.options, "path": path}}
+        metadata = {OPTIONS_METADATA: statement.options}
         carrying = T.StructField(first.name, first.dataType, first.nullable, metadata)
         spark.catalog.createTable(
             statement.name, source=FORMATS[0], schema=T.StructType([carrying, *rest])

@@ -15,6 +15,7 @@ from lakewright.errors import InvalidError
 from lakewright.read.incremental import ChangeRange, plan_range
 from lakewright.read.plan import ReadPlan, plan_read
 from lakewright.read.prune import path_columns
+from lakewright.storage.base import join_path
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 
 # Operations that move rows and keep the commit time of each. A log compaction does not keep it, but
@@ -34,9 +35,7 @@ def plan_snapshot(
     snapshot: Snapshot, *, as_of: str | None = None, columns: Sequence[str] | None = None
 ) -> ReadPlan:
     """The table as it is, or as it was when the instant `as_of` was the newest request."""
-    if as_of is not None:
-        _refuse_cleaned(snapshot, as_of)
-    view = snapshot.view(requested_until=as_of)
+    view = _as_of(snapshot, as_of)
     slices = [group.merged() for group in snapshot.groups(view)]
     return _plan(snapshot.config, snapshot.schema(view), slices, columns)
 
@@ -45,9 +44,7 @@ def plan_read_optimized(
     snapshot: Snapshot, *, as_of: str | None = None, columns: Sequence[str] | None = None
 ) -> ReadPlan:
     """The newest base files alone: fast, and as old as the last compaction."""
-    if as_of is not None:
-        _refuse_cleaned(snapshot, as_of)
-    view = snapshot.view(requested_until=as_of)
+    view = _as_of(snapshot, as_of)
     newest = [group.newest_base() for group in snapshot.groups(view)]
     slices = [item for item in newest if item is not None]
     return _plan(snapshot.config, snapshot.schema(view), slices, columns)
@@ -80,7 +77,8 @@ def plan_changes(
     instants = (*snapshot.archived, *snapshot.timeline.completed_writes)
     chosen = plan_range(instants, since=since, until=until, limit=limit)
     schema = snapshot.schema(snapshot.view())
-    view = snapshot.view(completed_until=chosen.until)
+    bounded = snapshot.view(completed_until=chosen.until)
+    view = replace(bounded, archived=snapshot.archived_times)
     if not chosen.instants or (since is None and chosen.until is None):
         slices = [group.merged() for group in snapshot.groups(view)] if chosen.instants else []
         return ChangePlan(chosen, _plan(snapshot.config, schema, slices, columns))
@@ -157,9 +155,7 @@ def _cleaned(
     are read with it.
     """
     there = {
-        f"{partition}/{file.name}" if partition else file.name
-        for partition, names in files.items()
-        for file in names
+        join_path(partition, file.name) for partition, names in files.items() for file in names
     }
     return next(
         (
@@ -183,12 +179,14 @@ def _ingested(
     )
 
 
-def _refuse_cleaned(snapshot: Snapshot, as_of: str) -> None:
-    retained = snapshot.earliest_retained()
-    if retained is not None and as_of < retained:
+def _as_of(snapshot: Snapshot, as_of: str | None) -> View:
+    """What is seen at a point in time, or now; a time whose files were cleaned is refused."""
+    retained = None if as_of is None else snapshot.earliest_retained()
+    if as_of is not None and retained is not None and as_of < retained:
         raise InvalidError(
             "the table as of this time was cleaned away: keep more commits "
             "(hoodie.clean.commits.retained) to look further back",
             as_of=as_of,
             earliest=retained,
         )
+    return snapshot.view(requested_until=as_of)

@@ -17,7 +17,6 @@ from lakewright.core.table_config import TableConfig
 from lakewright.core.timeline import Timeline
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError, found_in
 from lakewright.format.avro_arrow import arrow_schema
-from lakewright.format.history import HistoryEntry
 from lakewright.format.metadata import parse_clean, parse_commit
 from lakewright.storage.base import MissingFileError, Storage, at_once
 from lakewright.table.history import archived_writes, load_entries
@@ -49,15 +48,16 @@ class Snapshot:
         active = self.timeline.by_time
         return tuple(i for i in archived_writes(entries) if i.requested_at not in active)
 
+    @cached_property
+    def archived_times(self) -> dict[str, str]:
+        """The completion times of the archived writes, by requested time."""
+        return {i.requested_at: i.completed_at or "" for i in self.archived}
+
     def view(
-        self,
-        *,
-        requested_from: str | None = None,
-        requested_until: str | None = None,
-        completed_until: str | None = None,
+        self, *, requested_until: str | None = None, completed_until: str | None = None
     ) -> View:
         """What a query sees that is bounded like this; unbounded it sees all that is committed."""
-        return View(self.timeline, {}, requested_from, requested_until, completed_until)
+        return View(self.timeline, requested_until=requested_until, completed_until=completed_until)
 
     def commits(self, instants: Iterable[Instant]) -> list[CommitMetadata]:
         """What each of these completed writes did, active or archived."""
@@ -90,7 +90,8 @@ class Snapshot:
             with_content=True,
         )
         for entry in entries:
-            if entry.requested_at in times and entry.metadata and _is_write(entry):
+            is_write = entry.action in WRITE_ACTIONS
+            if entry.requested_at in times and entry.metadata and is_write:
                 with found_in(f"{self.config.history_folder}: {entry.requested_at}"):
                     self._commits[entry.requested_at] = parse_commit(entry.metadata)
         lost = sorted(times - self._commits.keys())
@@ -122,8 +123,7 @@ class Snapshot:
     def _newest_first(self, view: View) -> Iterator[Instant]:
         """The writes that a view sees, the archived ones after the others and only if asked for."""
         yield from sorted(view.writes(), key=lambda i: i.requested_at, reverse=True)
-        times = {i.requested_at: i.completed_at or "" for i in self.archived}
-        known = replace(view, archived=times)
+        known = replace(view, archived=self.archived_times)
         yield from (i for i in reversed(self.archived) if known.sees(i.requested_at))
 
     def replaced(self, view: View) -> set[GroupKey]:
@@ -180,13 +180,14 @@ class Snapshot:
             if (isinstance(file, LogFile) or view.completed_until is not None)
             and self.timeline.is_archived(file.instant)
         }
+        wanted -= view.archived.keys()
         if not wanted:
             return view
         entries = load_entries(
             self.storage, self.config.history_folder, first=min(wanted), last=max(wanted)
         )
         known = {e.requested_at: e.completed_at for e in entries if e.requested_at in wanted}
-        return replace(view, archived=known)
+        return replace(view, archived={**view.archived, **known})
 
     def earliest_retained(self) -> str | None:
         """The oldest requested time whose files the cleaner has left in place, if it ever ran."""
@@ -207,7 +208,3 @@ def load_snapshot(storage: Storage) -> Snapshot:
         config = TableConfig.from_properties(load_properties(storage))
     instants = [parse_instant(file.name) for file in storage.list_files(config.timeline_folder)]
     return Snapshot(storage, config, Timeline.of(i for i in instants if i is not None))
-
-
-def _is_write(entry: HistoryEntry) -> bool:
-    return entry.action in WRITE_ACTIONS
