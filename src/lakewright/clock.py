@@ -1,11 +1,53 @@
-"""Time zones and, later, the one place where the time is read."""
+"""The one place where the time is read, and time zones."""
 
 from __future__ import annotations
 
 import time
+import uuid
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    """Time, waiting and chance in one argument: what makes one run differ from another."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970; they may step back when the machine's clock is set."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds that never step back, to measure how long something took."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+    def new_id(self) -> str:
+        """A UUID that nobody else has."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine; holds nothing, so it can be pickled and compared."""
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """The monotonic clock."""
+        return time.monotonic_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        """Block this thread."""
+        time.sleep(seconds)
+
+    def new_id(self) -> str:
+        """A random UUID."""
+        return str(uuid.uuid4())
 
 
 class LocalZone(tzinfo):
