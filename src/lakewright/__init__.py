@@ -21,9 +21,10 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
-    from lakewright.interfaces.api import Changes, Table
+    from lakewright.interfaces.api import Changes, Table, create
     from lakewright.interfaces.api import open_table as open
     from lakewright.interfaces.install import install, uninstall
+    from lakewright.write.commit import Commit
 
 # Spark starts its Python workers with the first `python3` on PATH, where this library is not if it
 # was installed into a virtual environment; it must be told before a session starts.
@@ -32,6 +33,7 @@ if sys.prefix != sys.base_prefix:
 
 __all__ = [
     "Changes",
+    "Commit",
     "ConflictError",
     "CorruptError",
     "Instant",
@@ -42,6 +44,7 @@ __all__ = [
     "Table",
     "UnavailableError",
     "UnsupportedError",
+    "create",
     "install",
     "open",
     "uninstall",
@@ -49,10 +52,12 @@ __all__ = [
 
 _HOMES = {
     "Changes": "interfaces.api",
+    "Commit": "write.commit",
     "Instant": "core.instant",
     "Skip": "core.plans",
     "State": "core.instant",
     "Table": "interfaces.api",
+    "create": "interfaces.api",
     "install": "interfaces.install",
     "open": "interfaces.api:open_table",
     "uninstall": "interfaces.install",

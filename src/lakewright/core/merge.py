@@ -199,7 +199,7 @@ class _Versions:
         is_row = _spread([isinstance(b, Upserts) for b in blocks], blocks)
         row = np.where(is_row, np.cumsum(is_row) - 1, -1)
         deleted = ~is_row
-        deleted[is_row] = _marked_deleted(rows, rule)
+        deleted[is_row] = rows_marked_deleted(rows, rule)
         types = [schema.field(name).type for name in rule.ordering]
         ordering = tuple(
             _concat([_ordering(block, i, name, types[i]) for block in blocks], types[i])
@@ -245,7 +245,7 @@ def _ordering(block: Upserts | Deletes, position: int, name: str, kind: pa.DataT
     return pa.nulls(len(block.keys), kind)
 
 
-def _marked_deleted(rows: pa.Table, rule: MergeRule) -> Flags:
+def rows_marked_deleted(rows: pa.Table, rule: MergeRule) -> Flags:
     """Rows of data blocks that say themselves that they are deleted."""
     deleted = np.zeros(len(rows), bool)
     names = set(rows.column_names)

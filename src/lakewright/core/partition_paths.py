@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,20 @@ def partition_values(
         text = unescape(text) if url_encoded else text
         values.append(None if text == DEFAULT_PARTITION else text)
     return tuple(values)
+
+
+def matches_any(path: str, patterns: Iterable[str]) -> bool:
+    """Whether a partition path fits a pattern: `*` and `?` stand for text within one level.
+
+    >>> matches_any("US/2026-01-01", ["US/*"]), matches_any("US/2026/01", ["US/*"])
+    (True, False)
+    """
+    levels = path.split("/")
+    for pattern in patterns:
+        wanted = pattern.strip("/").split("/")
+        if len(levels) == len(wanted) and all(map(fnmatchcase, levels, wanted)):
+            return True
+    return False
 
 
 def escape(value: str) -> str:

@@ -8,18 +8,32 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from lakewright.clock import zone_of
+from lakewright.clock import SystemClock, zone_of
 from lakewright.core.instant import Instant, query_time
+from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig
+from lakewright.core.table_options import parse_table_type
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.interfaces.datasource import session_storage_options
+from lakewright.interfaces.datasource import (
+    session_storage_options,
+    storage_options,
+    struct_of,
+)
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
+from lakewright.interfaces.streaming import StreamSink
+from lakewright.interfaces.writes import Options, TableWriter, write_frame
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.read.run import scan
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for
+from lakewright.table.create import create_table
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.spec import TableSpec
+from lakewright.write.commit import Commit
+from lakewright.write.task import Operation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -109,6 +123,64 @@ class Table:
         )
         return Changes(self._scan(plan.read), plan.range.checkpoint, plan.range.instants)
 
+    def upsert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+        """Update the rows whose key the table has, insert the others."""
+        return write_frame(self.storage, frame, Operation.UPSERT, options)
+
+    def insert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+        """Add rows without looking for their keys; small files are filled first."""
+        return write_frame(self.storage, frame, Operation.INSERT, options)
+
+    def bulk_insert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+        """Add rows, each task into files of its own: the fastest way to load many."""
+        return write_frame(self.storage, frame, Operation.BULK_INSERT, options)
+
+    def delete(
+        self, frame: DataFrame, options: Options = None, *, ordered: bool = False
+    ) -> Commit | Skip:
+        """Delete the rows whose key and partition columns are in `frame`.
+
+        An `ordered` delete competes by the ordering columns: it spares a row that is newer.
+        """
+        return write_frame(self.storage, frame, Operation.DELETE, options, ordered=ordered)
+
+    def insert_overwrite(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+        """Replace all rows of the partitions that `frame` has rows for."""
+        return write_frame(self.storage, frame, Operation.INSERT_OVERWRITE, options)
+
+    def insert_overwrite_table(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+        """Replace all rows of the table."""
+        return write_frame(self.storage, frame, Operation.INSERT_OVERWRITE_TABLE, options)
+
+    def delete_partitions(
+        self, partitions: Sequence[str], options: Options = None
+    ) -> Commit | Skip:
+        """Take partitions out of the table: paths, or patterns with `*` and `?` for each level."""
+        return TableWriter.of(self.storage, options).delete_partitions(partitions)
+
+    def stream_sink(self, options: Options = None, *, checkpoint: str | None = None) -> StreamSink:
+        """A function for `foreachBatch` that writes each batch exactly once.
+
+        The operation is an upsert unless `hoodie.datasource.write.operation` says otherwise.
+        `checkpoint` is the query's checkpoint location.
+        """
+        return StreamSink(self.storage, dict(options or {}), checkpoint=checkpoint)
+
+    def rollback(self, instant: str | Instant, options: Options = None) -> Instant | Skip:
+        """Take back a write, its files and its place on the timeline; the newest ones first."""
+        return TableWriter.of(self.storage, options).rollback(_time(instant))
+
+    def savepoint(
+        self, instant: str | Instant, options: Options = None, *, user: str = "", comment: str = ""
+    ) -> Instant:
+        """Keep the files of the table as of a completed write, so that it can be restored."""
+        writer = TableWriter.of(self.storage, options)
+        return writer.savepoint(_time(instant), user=user, comment=comment)
+
+    def restore(self, instant: str | Instant, options: Options = None) -> Instant:
+        """Take the table back to a savepoint."""
+        return TableWriter.of(self.storage, options).restore(_time(instant))
+
     def _scan(self, plan: ReadPlan) -> DataFrame:
         spark = self._spark or SparkSession.getActiveSession()
         if spark is None:
@@ -119,6 +191,51 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table({self.path!r})"
+
+
+def _time(instant: str | Instant) -> str:
+    return instant.requested_at if isinstance(instant, Instant) else instant
+
+
+def create(
+    path: str,
+    spark: SparkSession | None = None,
+    *,
+    name: str,
+    table_type: str = "COPY_ON_WRITE",
+    record_key: str | Sequence[str] = (),
+    partition_by: str | Sequence[str] | None = None,
+    ordering: str | Sequence[str] | None = None,
+    event_time: str | None = None,
+    schema: T.StructType | str | None = None,
+    options: Options = None,
+) -> Table:
+    """Make an empty table at a path; its schema comes with the first write, or is given here.
+
+    `options` are table properties, key generator options, and for its storage such as
+    `fs.s3a.endpoint`.
+    """
+    session = session_storage_options(spark) if spark is not None else {}
+    told = {key: str(value) for key, value in (options or {}).items()}
+    storage = storage_for(path, {**session, **storage_options(told)})
+    spec = TableSpec(
+        name=name,
+        table_type=parse_table_type(table_type),
+        record_key=_names(record_key),
+        partition_by=_names(partition_by),
+        ordering=_names(ordering),
+        event_time=event_time,
+        schema=None if schema is None else to_arrow_schema(struct_of(schema)),
+        options={k: v for k, v in told.items() if k not in storage_options(told)},
+    )
+    create_table(storage, SystemClock(), spec)
+    return Table(storage, spark)
+
+
+def _names(fields: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Field names from a list, or from a text that separates them by commas."""
+    listed = fields.split(",") if isinstance(fields, str) else fields or ()
+    return tuple(name.strip() for name in listed if name.strip())
 
 
 def open_table(

@@ -61,6 +61,14 @@ def planned(
     return storage, plan_query(load_snapshot(storage), read_settings(options), columns)
 
 
+def struct_of(schema: T.StructType | str) -> T.StructType:
+    """A schema of columns, given as such or as DDL."""
+    parsed = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(parsed, T.StructType):
+        raise InvalidError("a schema of columns expected", schema=str(schema))
+    return parsed
+
+
 def storage_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options that are for storage: Hadoop's, with or without Spark's prefix."""
     plain = {key.removeprefix("spark.hadoop."): value for key, value in options.items()}

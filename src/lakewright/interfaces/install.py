@@ -1,8 +1,9 @@
 """`format("hudi")` and SQL on a session: wraps a few methods of the session's own classes.
 
-Spark asks a Python data source for all columns and passes it no path for catalog tables, and on
-classic Spark the reader keeps nothing of what it was told on the Python side. So the reader's
-methods note what they are told, and `load` hands over to `Table` where the format is ours.
+Spark asks a Python data source for all columns and passes it no path for catalog tables, lets it
+know nothing of save modes, and on classic Spark readers and writers keep nothing of what they were
+told on the Python side. So their methods note what they are told, and `load`, `save` and `start`
+hand over to the library where the format is ours.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ from lakewright.interfaces.datasource import (
     HudiSource,
     planned,
     session_storage_options,
+    storage_options,
+    struct_of,
 )
+from lakewright.interfaces.saving import save
 from lakewright.interfaces.sql import parse_statement, run_statement
+from lakewright.interfaces.streaming import StreamSink
 from lakewright.read.run import PUSHDOWN, scan
+from lakewright.storage.base import Storage
+from lakewright.storage.locate import storage_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +48,15 @@ def install(spark: SparkSession) -> None:
     for name in ("format", "schema", "option", "options"):
         _wrap(reader, name, _noting(name))
     _wrap(reader, "load", _load)
+    empty = spark.range(0)
+    writer = type(empty.write)
+    for name in ("format", "option", "options", "mode", "partitionBy"):
+        _wrap(writer, name, _noting(name))
+    _wrap(writer, "save", _save)
+    stream = type(spark.readStream.format("rate").load().writeStream)
+    for name in ("format", "option", "options", "partitionBy"):
+        _wrap(stream, name, _noting(name))
+    _wrap(stream, "start", _start)
     _wrap(type(spark), "sql", _sql)
 
 
@@ -51,10 +67,12 @@ def uninstall(spark: SparkSession) -> None:
 
 @dataclass
 class _Asked:
-    """What a reader was told so far."""
+    """What a reader or writer was told so far."""
 
     format: str | None = None
     schema: T.StructType | str | None = None
+    mode: str | None = None
+    partition_by: tuple[str, ...] = ()
     options: dict[str, str] = field(default_factory=dict)
 
 
@@ -87,11 +105,21 @@ def _note(asked: _Asked, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
         asked.format = args[0] if args else kwargs["source"]
     elif name == "schema":
         asked.schema = args[0] if args else kwargs["schema"]
+    elif name == "mode":
+        asked.mode = args[0] if args else kwargs["saveMode"]
+    elif name == "partitionBy":
+        asked.partition_by = _flat(args)
     elif name == "option":
         told = dict(zip(("key", "value"), args, strict=False)) | kwargs
         asked.options[told["key"]] = _text(told["value"])
     else:
         asked.options.update({key: _text(value) for key, value in kwargs.items()})
+
+
+def _flat(columns: tuple[Any, ...]) -> tuple[str, ...]:
+    """Column names that were given one by one or as a list."""
+    listed = columns[0] if len(columns) == 1 and isinstance(columns[0], (list, tuple)) else columns
+    return tuple(listed)
 
 
 def _text(value: object) -> str:
@@ -117,16 +145,72 @@ def _read(
 ) -> DataFrame:
     if not isinstance(path, str) or not path:
         raise InvalidError("one path of a table expected", path=path)
-    columns = None if schema is None else _struct(schema).names
+    columns = None if schema is None else struct_of(schema).names
     session = session_storage_options(spark)
     return scan(spark, *planned({**options, "path": path}, columns, session=session))
 
 
-def _struct(schema: T.StructType | str) -> T.StructType:
-    parsed = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(parsed, T.StructType):
-        raise InvalidError("a schema of columns expected", schema=str(schema))
-    return parsed
+def _save(original: Callable[..., Any]) -> Callable[..., Any]:
+    def save_frame(
+        self: Any,
+        path: str | None = None,
+        format: str | None = None,
+        mode: str | None = None,
+        partitionBy: Any = None,
+        **options: Any,
+    ) -> Any:
+        asked = _asked(self)
+        if (format or asked.format) not in FORMATS or not _is_installed(self._spark):
+            return original(self, path, format, mode, partitionBy, **options)
+        told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
+        by = _flat((partitionBy,)) if partitionBy else asked.partition_by
+        storage, rest = _target(self._spark, path, told)
+        save(storage, self._df, rest, mode or asked.mode or "error", by)
+        return None
+
+    return save_frame
+
+
+def _start(original: Callable[..., Any]) -> Callable[..., Any]:
+    def start(
+        self: Any,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> Any:
+        asked = _asked(self)
+        if (format or asked.format) not in FORMATS or not _is_installed(self._spark):
+            return original(self, path, format, outputMode, partitionBy, queryName, **options)
+        told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
+        by = _flat((partitionBy,)) if partitionBy else asked.partition_by
+        storage, rest = _target(self._spark, path, told)
+        checkpoint = rest.pop("checkpointLocation", None)
+        sink = StreamSink(storage, rest, by, checkpoint)
+        kept = {} if checkpoint is None else {"checkpointLocation": checkpoint}
+        query = self.foreachBatch(sink)
+        return original(query, outputMode=outputMode, queryName=queryName, **kept)
+
+    return start
+
+
+def _target(
+    spark: SparkSession, path: str | None, options: dict[str, str]
+) -> tuple[Storage, dict[str, str]]:
+    """Where a write goes, and the options that are not about that."""
+    address = path or options.get("path")
+    if not address:
+        raise InvalidError("the table's path is missing", option="path")
+    places = storage_options(options)
+    storage = storage_for(address, {**session_storage_options(spark), **places})
+    rest = {
+        key: value
+        for key, value in options.items()
+        if key != "path" and key.removeprefix("spark.hadoop.") not in places
+    }
+    return storage, rest
 
 
 def _sql(original: Callable[..., Any]) -> Callable[..., Any]:

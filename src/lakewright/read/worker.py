@@ -37,7 +37,7 @@ def read_slices(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
 def _read_slice(storage: Storage, item: FileSlice, plan: ReadPlan) -> Iterator[pa.Table]:
     schema = plan.merge_schema
     if not item.logs:
-        yield from _base_rows(storage, item, schema)
+        yield from base_rows(storage, item, schema)
         return
     blocks = _read_blocks(storage, item)
     if item.whole is not None and any(block.is_partial for block in blocks):
@@ -47,13 +47,13 @@ def _read_slice(storage: Storage, item: FileSlice, plan: ReadPlan) -> Iterator[p
     outcome = _merge_blocks(blocks, item, plan, schema)
     base = (
         batch
-        for table in _base_rows(storage, item, schema)
+        for table in base_rows(storage, item, schema)
         for batch in table.combine_chunks().to_batches()
     )
     yield from merge_with_base(base, outcome, plan.rule)
 
 
-def _base_rows(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator[pa.Table]:
+def base_rows(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of the base file, batch by batch, in `schema`."""
     if item.base is None:
         return

@@ -10,14 +10,20 @@ import pyarrow as pa
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import WRITE_ACTIONS, Instant, parse_instant
+from lakewright.core.instant import WRITE_ACTIONS, Instant, State, parse_instant
+from lakewright.core.plans import ClusteringPlan, CompactionPlan
 from lakewright.core.schema import query_schema
 from lakewright.core.slices import FileGroup, GroupKey, View, build_groups
 from lakewright.core.table_config import TableConfig
 from lakewright.core.timeline import Timeline
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError, found_in
 from lakewright.format.avro_arrow import arrow_schema
-from lakewright.format.metadata import parse_clean, parse_commit
+from lakewright.format.metadata import (
+    parse_clean,
+    parse_commit,
+    parse_compaction_plan,
+    parse_requested_replace,
+)
 from lakewright.storage.base import MissingFileError, Storage, at_once
 from lakewright.table.history import archived_writes, load_entries
 from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
@@ -26,6 +32,7 @@ DataFile = BaseFile | LogFile
 FilesByPartition = Mapping[str, list[DataFile]]
 
 _META_FOLDER = ".hoodie"
+_PLANNED = ("compaction", "logcompaction", "clustering")
 
 
 @dataclass(frozen=True)
@@ -100,10 +107,17 @@ class Snapshot:
 
     def schema(self, view: View) -> pa.Schema:
         """The query schema of the table as the newest write that `view` sees has left it."""
+        stored = self.avro_schema(view)
+        if stored is None:
+            raise InvalidError(
+                "the table has no schema yet: nothing was written", table=self.config.name
+            )
         with found_in(self.config.timeline_folder):
-            return query_schema(arrow_schema(self._schema_text(view)))
+            return query_schema(arrow_schema(stored))
 
-    def _schema_text(self, view: View) -> str:
+    def avro_schema(self, view: View | None = None) -> str | None:
+        """The table's schema as the newest write that `view` sees has recorded it, if any has."""
+        view = view or self.view()
         for instant in self._newest_first(view):
             (commit,) = self.commits([instant])
             if commit.extra.get("latest_schema"):
@@ -113,12 +127,7 @@ class Snapshot:
                 )
             if commit.schema:
                 return commit.schema
-        created = self.config.properties.get("hoodie.table.create.schema")
-        if created:
-            return created
-        raise InvalidError(
-            "the table has no schema yet: nothing was written", table=self.config.name
-        )
+        return self.config.properties.get("hoodie.table.create.schema") or None
 
     def _newest_first(self, view: View) -> Iterator[Instant]:
         """The writes that a view sees, the archived ones after the others and only if asked for."""
@@ -197,6 +206,23 @@ class Snapshot:
         path = self._timeline_path(cleans[-1])
         with found_in(path):
             return parse_clean(self.storage.read(path)).earliest_to_retain or None
+
+    def pending_plans(self) -> list[tuple[Instant, CompactionPlan | ClusteringPlan]]:
+        """The compactions, log compactions and clusterings that wait to be executed."""
+        instants = self.timeline.pending(*_PLANNED)
+        requested = [replace(instant, state=State.REQUESTED) for instant in instants]
+        found: list[tuple[Instant, CompactionPlan | ClusteringPlan]] = []
+        for instant, path in zip(instants, map(self._timeline_path, requested), strict=True):
+            data = read_if_there(self.storage, path)
+            if data is None:
+                continue  # rolled back, or completed and archived, since the timeline was listed
+            with found_in(path):
+                if instant.action == "clustering":
+                    plan = parse_requested_replace(data).plan
+                    found += [(instant, plan)] if plan is not None else []
+                else:
+                    found.append((instant, parse_compaction_plan(data)))
+        return found
 
     def _timeline_path(self, instant: Instant) -> str:
         return f"{self.config.timeline_folder}/{instant.file_name}"

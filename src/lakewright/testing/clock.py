@@ -39,4 +39,4 @@ class ManualClock:
         """The next UUID of a series that is the same in every run."""
         with self._lock:
             self._ids += 1
-            return str(uuid.UUID(int=self._ids))
+            return str(uuid.UUID(int=(0xABCDEF << 104) + self._ids))

@@ -1,0 +1,202 @@
+"""Options that belong to a table, not to one write: their keys, and the words they may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from lakewright.core.table_config import MERGE_PROPERTY, MergeMode, TableType
+from lakewright.errors import InvalidError, UnsupportedError
+
+TABLE_NAME = "hoodie.table.name"
+DATABASE = "hoodie.database.name"
+TABLE_TYPE = "hoodie.table.type"
+RECORD_KEY = "hoodie.table.recordkey.fields"
+PARTITION_FIELDS = "hoodie.table.partition.fields"
+ORDERING = "hoodie.table.ordering.fields"
+PRECOMBINE = "hoodie.table.precombine.field"
+MERGE_MODE = "hoodie.record.merge.mode"
+MERGE_STRATEGY = "hoodie.record.merge.strategy.id"
+PAYLOAD = "hoodie.compaction.payload.class"
+GENERATOR = "hoodie.table.keygenerator.type"
+EXTRACTOR = "hoodie.table.partition_extractor_class"
+HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
+URL_ENCODE = "hoodie.datasource.write.partitionpath.urlencode"
+SLASH_DATES = "hoodie.datasource.write.slash.separated.date.partitioning"
+TIMESTAMPS_AS_TEXT = "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled"
+NEW_KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"
+TIME_ZONE = "hoodie.table.timeline.timezone"
+CREATE_SCHEMA = "hoodie.table.create.schema"
+INDEX_TYPE = "hoodie.index.type"
+BUCKETS = "hoodie.bucket.index.num.buckets"
+BUCKET_HASH_FIELDS = "hoodie.bucket.index.hash.field"
+# An event-time column is remembered under the keys that Hudi's writers take it from. They keep
+# keys of hoodie.properties that they do not know, and those that they do know count for them too.
+EVENT_TIME = "hoodie.payload.event.time.field"
+TRACK_EVENT_TIME = "hoodie.write.track.event.time.watermark"
+DELETE_FIELD = "hoodie.payload.delete.field"
+DELETE_MARKER = "hoodie.payload.delete.marker"
+
+TIME_GENERATOR = "hoodie.keygen.timebased."
+OLD_TIME_GENERATOR = "hoodie.deltastreamer.keygen.timebased."
+
+# The names that people use for a property of the table when they write.
+WRITE_NAMES: dict[str, tuple[str, ...]] = {
+    TABLE_NAME: ("hoodie.datasource.write.table.name",),
+    TABLE_TYPE: ("hoodie.datasource.write.table.type", "hoodie.datasource.write.storage.type"),
+    RECORD_KEY: ("hoodie.datasource.write.recordkey.field",),
+    PARTITION_FIELDS: ("hoodie.datasource.write.partitionpath.field",),
+    ORDERING: (
+        "hoodie.datasource.write.precombine.field",
+        PRECOMBINE,
+        "hoodie.payload.ordering.field",
+    ),
+    MERGE_MODE: ("hoodie.write.record.merge.mode",),
+    MERGE_STRATEGY: (
+        "hoodie.write.record.merge.strategy.id",
+        "hoodie.datasource.write.record.merger.strategy",
+        "hoodie.compaction.record.merger.strategy",
+    ),
+    PAYLOAD: ("hoodie.datasource.write.payload.class", "hoodie.table.legacy.payload.class"),
+    GENERATOR: ("hoodie.datasource.write.keygenerator.type",),
+    "hoodie.table.keygenerator.class": ("hoodie.datasource.write.keygenerator.class",),
+    "hoodie.table.version": ("hoodie.write.table.version",),
+    EXTRACTOR: (
+        "hoodie.datasource.hive_sync.partition_extractor_class",
+        "hoodie.datasource.partition_extractor_class",
+    ),
+    MERGE_PROPERTY + DELETE_FIELD: (DELETE_FIELD,),
+    MERGE_PROPERTY + DELETE_MARKER: (DELETE_MARKER,),
+}
+
+STRATEGIES = {
+    MergeMode.EVENT_TIME: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+    MergeMode.COMMIT_TIME: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
+}
+PAYLOADS = {
+    MergeMode.EVENT_TIME: "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
+    MergeMode.COMMIT_TIME: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
+}
+_ORDERED_PAYLOADS = {
+    **{payload: mode for mode, payload in PAYLOADS.items()},
+    "org.apache.hudi.common.model.EventTimeAvroPayload": MergeMode.EVENT_TIME,
+}
+_GENERATOR_CLASSES = {
+    "SimpleKeyGenerator": "SIMPLE",
+    "SimpleAvroKeyGenerator": "SIMPLE",
+    "ComplexKeyGenerator": "COMPLEX",
+    "ComplexAvroKeyGenerator": "COMPLEX",
+    "NonpartitionedKeyGenerator": "NON_PARTITION",
+    "NonpartitionedAvroKeyGenerator": "NON_PARTITION",
+    "TimestampBasedKeyGenerator": "TIMESTAMP",
+    "TimestampBasedAvroKeyGenerator": "TIMESTAMP",
+    "CustomKeyGenerator": "CUSTOM",
+    "CustomAvroKeyGenerator": "CUSTOM",
+}
+_GENERATOR_PACKAGE = "org.apache.hudi.keygen."
+
+
+class IndexType(StrEnum):
+    """How a writer finds the file group of a key."""
+
+    SIMPLE = "SIMPLE"
+    BLOOM = "BLOOM"
+    BUCKET = "BUCKET"
+    GLOBAL_SIMPLE = "GLOBAL_SIMPLE"
+    GLOBAL_BLOOM = "GLOBAL_BLOOM"
+
+
+_OTHER_INDEXES = frozenset(
+    {"RECORD_INDEX", "RECORD_LEVEL_INDEX", "GLOBAL_RECORD_LEVEL_INDEX", "INMEMORY", "HBASE"}
+    | {"FLINK_STATE"}
+)
+
+
+def parse_index_type(text: str) -> IndexType:
+    """An index by its name; UnsupportedError for one that only Hudi has, ValueError for none."""
+    word = text.strip().upper()
+    if word in _OTHER_INDEXES:
+        raise UnsupportedError(
+            "this index is not supported", index=word, known=[str(kind) for kind in IndexType]
+        )
+    if word not in list(IndexType):
+        raise ValueError(f"one of {', '.join(IndexType)} expected")
+    return IndexType(word)
+
+
+def parse_table_type(text: str) -> TableType:
+    """A table type by its name or by the three letters that people use for it."""
+    word = text.strip().upper()
+    short = {"COW": TableType.COPY_ON_WRITE, "MOR": TableType.MERGE_ON_READ}
+    if word in short:
+        return short[word]
+    if word not in list(TableType):
+        raise InvalidError("there is no such table type", type=text, known=[*TableType, *short])
+    return TableType(word)
+
+
+def generator_type(text: str) -> str:
+    """The type of a key generator that is given by its type or its class name."""
+    word = text.strip().upper().removesuffix("_AVRO")
+    if word in _GENERATOR_CLASSES.values():
+        return word
+    name = text.strip().removeprefix(_GENERATOR_PACKAGE)
+    if name not in _GENERATOR_CLASSES:
+        known = sorted(set(_GENERATOR_CLASSES.values()))
+        raise UnsupportedError("this key generator is not known", generator=text, known=known)
+    return _GENERATOR_CLASSES[name]
+
+
+def told_merge_mode(options: Mapping[str, str]) -> MergeMode | None:
+    """The merge mode that options ask for by its name, by a strategy or by a payload class.
+
+    Raises:
+        UnsupportedError: rows would be merged by a class that this library does not have.
+        InvalidError: they contradict each other.
+    """
+    asked: dict[str, MergeMode] = {}
+    for key, text in told(options, MERGE_MODE).items():
+        asked[key] = _merge_mode(text, key)
+    strategies = {strategy: mode for mode, strategy in STRATEGIES.items()}
+    for known, name in ((strategies, MERGE_STRATEGY), (_ORDERED_PAYLOADS, PAYLOAD)):
+        for key, text in told(options, name).items():
+            if text not in known:
+                raise UnsupportedError(
+                    "rows are merged by event time or by commit time, not by a class of one's own",
+                    **{key: text},
+                )
+            asked[key] = known[text]
+    if len(set(asked.values())) > 1:
+        raise InvalidError(
+            "options ask for different merge modes", **{key: str(v) for key, v in asked.items()}
+        )
+    return next(iter(asked.values()), None)
+
+
+def told(options: Mapping[str, str], name: str) -> dict[str, str]:
+    """What options say about a property of the table, under each of its names; blank is nothing."""
+    names = (name, *WRITE_NAMES.get(name, ()))
+    return {key: options[key].strip() for key in names if options.get(key, "").strip()}
+
+
+def csv(text: str) -> tuple[str, ...]:
+    """The parts of a comma-separated text."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def same_fields(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Whether two lists of fields are the same; kinds of a custom generator have no case."""
+
+    def plain(fields: Iterable[str]) -> list[tuple[str, str]]:
+        return [(name, kind.upper()) for name, _, kind in (f.partition(":") for f in fields)]
+
+    return plain(one) == plain(other)
+
+
+def _merge_mode(text: str, key: str) -> MergeMode:
+    word = text.upper()
+    if word == MergeMode.CUSTOM:
+        raise UnsupportedError("rows are not merged by a class of one's own", **{key: text})
+    if word not in list(MergeMode):
+        raise InvalidError("there is no such merge mode", known=list(MergeMode)[:2], **{key: text})
+    return MergeMode(word)

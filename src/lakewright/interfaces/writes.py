@@ -1,0 +1,141 @@
+"""Writes to a table: options in Hudi's words in, a commit out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lakewright.clock import Clock, SystemClock
+from lakewright.core.instant import Instant, State
+from lakewright.core.plans import Skip
+from lakewright.errors import InvalidError
+from lakewright.storage.base import Storage
+from lakewright.table.locks import holding
+from lakewright.table.metadata_table import drop_metadata_table
+from lakewright.table.restore import run_restore
+from lakewright.table.rollback import run_rollback
+from lakewright.table.savepoint import run_savepoint
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import Writer
+from lakewright.write.commit import (
+    Commit,
+    IncomingRows,
+    NoRows,
+    WriteRequest,
+    partitions_named,
+    write,
+)
+from lakewright.write.options import check_write_options
+from lakewright.write.run import SparkRows
+from lakewright.write.task import Operation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Options = Mapping[str, str] | None
+
+_COMMIT_METADATA = "_"
+
+
+@dataclass(frozen=True)
+class TableWriter:
+    """Everything that a write to one table needs besides its rows."""
+
+    storage: Storage
+    clock: Clock
+    options: Mapping[str, str]
+
+    @classmethod
+    def of(cls, storage: Storage, options: Options, clock: Clock | None = None) -> TableWriter:
+        """Check the options' names; one of Hudi's that does not matter here is a warning."""
+        checked = check_write_options(options or {})
+        for key in checked.ignored:
+            warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
+        return cls(storage, clock or SystemClock(), checked.told)
+
+    def write(
+        self,
+        operation: Operation,
+        rows: IncomingRows,
+        *,
+        ordered: bool = False,
+        extra: Mapping[str, str] | None = None,
+    ) -> Commit:
+        """Write rows; `ordered` deletes compete with the rows they mean by their ordering."""
+        return self._run(operation, rows, ordered=ordered, extra=extra)
+
+    def delete_partitions(self, patterns: Sequence[str]) -> Commit | Skip:
+        """Take partitions out of the table: by path, or by patterns with `*` and `?`."""
+        if not patterns:
+            raise InvalidError("no partition to delete was named")
+        if not partitions_named(load_snapshot(self.storage), patterns):
+            return Skip(f"the table has no partition {', '.join(patterns)}")
+        return self._run(Operation.DELETE_PARTITION, NoRows(), patterns=tuple(patterns))
+
+    def _run(
+        self,
+        operation: Operation,
+        rows: IncomingRows,
+        *,
+        ordered: bool = False,
+        extra: Mapping[str, str] | None = None,
+        patterns: tuple[str, ...] = (),
+    ) -> Commit:
+        told = {k: v for k, v in self.options.items() if k.startswith(_COMMIT_METADATA)}
+        request = WriteRequest(
+            operation,
+            self.options,
+            ordered_deletes=ordered,
+            extra={**told, **(extra or {})},
+            patterns=patterns,
+        )
+        return write(self._writer(), request, rows)
+
+    def rollback(self, instant: str) -> Instant:
+        """Take back a write or a service, completed or not."""
+        writer = self._writer()
+        with holding(writer.new_lock()):
+            snapshot = load_snapshot(self.storage)
+            found = [i for i in snapshot.timeline if i.requested_at == instant and i.is_write]
+            target = found[0] if found else Instant(instant, "commit", State.INFLIGHT)
+            by_markers = writer.transaction.rollback_by_markers
+            times = writer.times(snapshot.config, snapshot.timeline)
+            return run_rollback(snapshot, target, times, self.clock, by_markers=by_markers)
+
+    def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:
+        """Keep the table as it was after a write."""
+        writer = self._writer()
+        with holding(writer.new_lock()):
+            snapshot = load_snapshot(self.storage)
+            times = writer.times(snapshot.config, snapshot.timeline)
+            return run_savepoint(snapshot, instant, times, self.clock, user=user, comment=comment)
+
+    def restore(self, instant: str) -> Instant:
+        """Take the table back to a savepoint."""
+        writer = self._writer()
+        with holding(writer.new_lock()):
+            snapshot = load_snapshot(self.storage)
+            drop_metadata_table(self.storage, snapshot.config)
+            times = writer.times(snapshot.config, snapshot.timeline)
+            return run_restore(snapshot, instant, times, self.clock)
+
+    def _writer(self) -> Writer:
+        return Writer.from_options(self.storage, self.clock, self.options)
+
+
+def write_frame(
+    storage: Storage,
+    frame: DataFrame,
+    operation: Operation,
+    options: Options = None,
+    *,
+    ordered: bool = False,
+    extra: Mapping[str, str] | None = None,
+) -> Commit | Skip:
+    """Write a DataFrame; one without columns has no rows to write."""
+    writer = TableWriter.of(storage, options)
+    if not frame.columns:
+        return Skip("a frame without columns has no rows to write")
+    return writer.write(operation, SparkRows(frame), ordered=ordered, extra=extra)

@@ -1,0 +1,181 @@
+"""Whether a write that is about to complete clashes with what others did meanwhile. Pure.
+
+Two writes clash where they touch the same file group; two inserts into new groups never do, as in
+real Hudi, so a key that both insert is there twice. That also holds for an overwrite of a partition
+into which somebody inserted a new group: the rows stay, as if the insert had come after it.
+
+What others did meanwhile is judged by these rules:
+- completed since the transaction began: every commit, delta commit and replace commit;
+- pending: a clustering, whose plan will take its groups out of the table; an overwrite that began
+  later, by what its inflight file says; a compaction that began later, by its plan.
+
+A compaction at C meets another write at W without harm, with two exceptions. A log file follows its
+completion time onto the new base file, and a replaced group is gone either way; but a base file of
+the same group with W < C would be hidden under the compacted one, with its rows; and a log
+compaction repeats old versions, which must not end up on top of a new base file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from lakewright.core.commits import CommitMetadata, WriteStat
+from lakewright.core.files import LogFile, parse_data_file
+from lakewright.core.instant import Instant
+from lakewright.core.plans import ClusteringPlan, CompactionPlan
+from lakewright.core.timeline import Timeline
+
+Group = tuple[str, str]
+Groups = frozenset[Group]
+
+# With a bucket index two writers may create one bucket under two names; the number is what must be
+# unique. Random ids that look alike by chance are as rare as equal ones.
+_BUCKET = re.compile(r"(\d{8})-")
+
+
+class Kind(Enum):
+    """What a footprint was left by."""
+
+    WRITE = auto()
+    COMPACTION = auto()
+    LOG_COMPACTION = auto()
+
+
+_KINDS = {"COMPACT": Kind.COMPACTION, "LOG_COMPACT": Kind.LOG_COMPACTION}
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The file groups that one instant touches, by (partition, file id) or (partition, bucket).
+
+    `bases` got a new base file, `logs` nothing but log files, `replaced` leave the table.
+    """
+
+    instant: str
+    action: str
+    kind: Kind = Kind.WRITE
+    bases: Groups = frozenset()
+    logs: Groups = frozenset()
+    replaced: Groups = frozenset()
+
+    @property
+    def groups(self) -> Groups:
+        """All groups that are touched."""
+        return self.bases | self.logs | self.replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The other instant, the groups both touch, and a sentence about it."""
+
+    instant: Instant
+    groups: tuple[Group, ...]
+    reason: str
+
+
+Load = Callable[[Sequence[Instant]], Sequence[Footprint]]
+
+
+def footprint_of_commit(instant: Instant, metadata: CommitMetadata) -> Footprint:
+    """What a write has touched, or says in its inflight file that it will touch."""
+    bases: set[Group] = set()
+    logs: set[Group] = set()
+    for partition, stats in metadata.stats.items():
+        for stat in stats:
+            if stat.file_id:
+                (logs if _is_log(stat) else bases).add(_group(partition, stat.file_id))
+    replaced = {_group(p, file_id) for p, ids in metadata.replaced.items() for file_id in ids}
+    return Footprint(
+        instant.requested_at,
+        instant.comparable_action,
+        _KINDS.get((metadata.operation or "").upper(), Kind.WRITE),
+        bases=frozenset(bases),
+        logs=frozenset(logs - bases),
+        replaced=frozenset(replaced),
+    )
+
+
+def footprint_of_compaction(instant: Instant, plan: CompactionPlan) -> Footprint:
+    """What a pending compaction will touch."""
+    groups = frozenset(_group(o.partition, o.file_id) for o in plan.operations)
+    return Footprint(instant.requested_at, instant.comparable_action, Kind.COMPACTION, bases=groups)
+
+
+def footprint_of_clustering(instant: Instant, plan: ClusteringPlan) -> Footprint:
+    """What a pending clustering will take out of the table."""
+    groups = frozenset(_group(o.partition, o.file_id) for o in plan.operations)
+    return Footprint(instant.requested_at, instant.comparable_action, replaced=groups)
+
+
+def rivals(mine: Footprint, before: Timeline, now: Timeline) -> tuple[Instant, ...]:
+    """The instants that have to be compared with a write that saw `before` and completes `now`."""
+    known = {i.requested_at for i in before.completed_writes}
+    completed = [i for i in now.completed_writes if i.requested_at not in known]
+    # Compactions are looked at only where a base file of ours could end up below theirs.
+    later = ("replacecommit", "compaction") if mine.bases else ("replacecommit",)
+    pending = [i for i in now.pending(*later) if i.requested_at > mine.instant]
+    pending += now.pending("clustering")
+    return tuple(i for i in (*completed, *pending) if i.requested_at != mine.instant)
+
+
+def conflict_of(
+    mine: Footprint, before: Timeline, now: Timeline, load: Load, *, non_blocking: bool = False
+) -> Conflict | None:
+    """The first clash of a write that saw `before` and is about to complete `now`.
+
+    `load` gives the footprints of the rivals, and is called only if there are any.
+    """
+    others = rivals(mine, before, now) if mine.groups else ()
+    if not others:
+        return None
+    for instant, other in zip(others, load(others), strict=True):
+        groups = _clashes(mine, other, non_blocking=non_blocking)
+        if groups:
+            return Conflict(instant, tuple(sorted(groups)), _reason(instant, other))
+    return None
+
+
+def _clashes(mine: Footprint, other: Footprint, *, non_blocking: bool) -> Groups:
+    both = mine.groups & other.groups
+    if not both:
+        return both
+    kinds = {mine.kind, other.kind}
+    if Kind.COMPACTION in kinds:
+        return both & _hidden_by_compaction(mine, other)
+    if mine.kind is Kind.LOG_COMPACTION:
+        return both & (other.groups if other.kind is mine.kind else other.bases)
+    if non_blocking and mine.action == other.action == "deltacommit":
+        # Log files of one bucket are merged whoever wrote them; of two base files one is hidden.
+        return frozenset(g for g in both if not _is_bucket(g)) | (mine.bases & other.bases)
+    return both
+
+
+def _hidden_by_compaction(mine: Footprint, other: Footprint) -> Groups:
+    compaction, write = (mine, other) if mine.kind is Kind.COMPACTION else (other, mine)
+    if write.kind is not Kind.WRITE:
+        return write.groups
+    return write.bases if write.instant < compaction.instant else frozenset()
+
+
+def _reason(instant: Instant, other: Footprint) -> str:
+    done = "completed" if instant.is_completed else "is pending"
+    what = {Kind.COMPACTION: "a compaction", Kind.LOG_COMPACTION: "a log compaction"}
+    name = what.get(other.kind, f"a {instant.action}")
+    return f"{name} {done} that touches the same file groups as this write"
+
+
+def _is_log(stat: WriteStat) -> bool:
+    name = (stat.path or "").rpartition("/")[2]
+    return isinstance(parse_data_file(name), LogFile) if name else bool(stat.log_files)
+
+
+def _group(partition: str, file_id: str) -> Group:
+    bucket = _BUCKET.match(file_id)
+    return partition, bucket[1] if bucket else file_id
+
+
+def _is_bucket(group: Group) -> bool:
+    return len(group[1]) == 8 and group[1].isdecimal()

@@ -1,0 +1,123 @@
+"""Heartbeats: how a writer shows that it is alive, and how others see that it is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+
+from lakewright.clock import Clock
+from lakewright.errors import ConflictError, InvalidError, LakewrightError
+from lakewright.storage.base import Storage
+from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.waiting import Moment, Repetition
+
+_FOLDER = ".hoodie/.heartbeat"
+
+
+def alive(
+    storage: Storage, instants: Iterable[str], settings: HeartbeatSettings, now_ms: int
+) -> frozenset[str]:
+    """Those of `instants` that have a heartbeat which is not expired; one listing."""
+    _check(settings)
+    beating = {
+        file.name
+        for file in storage.list_files(_FOLDER)
+        if not _expired(file.modified_ms, settings, now_ms)
+    }
+    return frozenset(beating.intersection(instants))
+
+
+class Heartbeat:
+    """The heartbeat of one write, renewed by a thread between `start` and `stop`.
+
+    Once it has stopped for so long that others may take the writer for dead, it stays dead:
+    somebody may be rolling the write back already.
+    """
+
+    def __init__(
+        self, storage: Storage, instant: str, settings: HeartbeatSettings, clock: Clock
+    ) -> None:
+        _check(settings)
+        self._storage = storage
+        self._path = f"{_FOLDER}/{instant}"
+        self._instant = instant
+        self._settings = settings
+        self._clock = clock
+        self._last: Moment | None = None
+        self._lost = ""
+        self._beating: Repetition | None = None
+        self._guard = threading.RLock()
+
+    def start(self) -> None:
+        """Beat once, which raises if storage does not answer, and go on in a thread."""
+        if self._last is not None:
+            raise InvalidError("the heartbeat was started already", instant=self._instant)
+        self.beat()
+        # Also with one tolerable miss a beat comes well before the one before it expires.
+        period_ms = min(self._settings.interval_ms, self._settings.expires_after_ms // 2)
+        name = f"heartbeat {self._instant}"
+        self._beating = Repetition(self.beat, period_ms / 1000, self._clock, name=name)
+
+    def beat(self) -> bool:
+        """Renew the heartbeat unless it is lost, and tell which; the thread does this.
+
+        UnavailableError if storage does not answer: the next beat may still be in time.
+        """
+        with self._guard:
+            # Others go by the time of the file, which is this one or later.
+            moment = Moment.of(self._clock)
+            if self._last is not None:
+                self._look()
+                if self._lost:
+                    return False
+            self._storage.replace(self._path, b"")
+            self._last = moment
+            return True
+
+    def verify(self) -> None:
+        """ConflictError if others may have taken this writer for dead."""
+        with self._guard:
+            if self._last is None:
+                raise ConflictError("the heartbeat was not started", instant=self._instant)
+            self._look()
+            if self._lost:
+                raise ConflictError(self._lost, instant=self._instant, file=self._path)
+
+    def stop(self) -> None:
+        """End the thread and delete the file; harmless if it was never started."""
+        if self._beating is not None:
+            self._beating.end()
+            self._beating = None
+        if self._last is not None:
+            self._last = None
+            # The write is over. A file that stays behind expires, and tells nobody anything.
+            with suppress(LakewrightError):
+                self._storage.delete(self._path)
+
+    def _look(self) -> None:
+        """See whether the heartbeat has stopped, here or on storage; that is for good."""
+        last = self._last
+        if self._lost or last is None:
+            return
+        if last.age_ms(self._clock) > self._settings.expires_after_ms:
+            self._lost = "this writer's heartbeat has expired: its write may be rolled back"
+            return
+        found = self._storage.status(self._path)
+        if found is None:
+            self._lost = "this writer's heartbeat is gone: its write was rolled back"
+        elif _expired(found.modified_ms, self._settings, self._clock.now_ms()):
+            self._lost = "this writer's heartbeat has expired on storage: check the clocks"
+
+
+def _check(settings: HeartbeatSettings) -> None:
+    if settings.interval_ms <= 0 or settings.misses <= 0:
+        raise InvalidError(
+            "a heartbeat needs an interval and a number of tolerable misses above 0",
+            interval_ms=settings.interval_ms,
+            misses=settings.misses,
+        )
+
+
+def _expired(modified_ms: int, settings: HeartbeatSettings, now_ms: int) -> bool:
+    return now_ms - modified_ms > settings.expires_after_ms

@@ -1,0 +1,151 @@
+"""What others did to the table while a write was under way, loaded as far as the verdict needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from lakewright.core.commits import CommitMetadata
+from lakewright.core.instant import Instant, State, parse_instant
+from lakewright.core.plans import InstantRef
+from lakewright.core.table_config import TableConfig
+from lakewright.core.timeline import Timeline
+from lakewright.errors import ConflictError, found_in
+from lakewright.format.metadata import (
+    parse_commit,
+    parse_compaction_plan,
+    parse_requested_replace,
+    parse_rollback,
+    parse_rollback_plan,
+)
+from lakewright.storage.base import Storage
+from lakewright.table.conflicts import (
+    Conflict,
+    Footprint,
+    conflict_of,
+    footprint_of_clustering,
+    footprint_of_commit,
+    footprint_of_compaction,
+)
+from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
+from lakewright.table.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """The table as a write found it, and as it is when the write wants to complete."""
+
+    before: Timeline
+    now: Snapshot
+
+    def require_not_taken_back(self, instant: str) -> None:
+        """ConflictError if this write, or one that it builds upon, was rolled back."""
+        done = {i.requested_at for i in self.before.completed("rollback", "restore")}
+        new = [i for i in self.now.timeline if i.requested_at not in done]
+        restores = [i for i in new if i.action == "restore"]
+        if restores:
+            raise ConflictError(
+                "the table was restored to an earlier state meanwhile",
+                instant=instant,
+                restore=restores[0].requested_at,
+            )
+        seen = {i.requested_at for i in self.before.completed_writes}
+        for rollback in (i for i in new if i.action == "rollback"):
+            targets = {target.requested_at for target in self._targets(rollback)}
+            if instant in targets:
+                message = "this write was rolled back by another writer"
+            elif targets & seen:
+                message = "a write that this one builds upon was rolled back meanwhile"
+            else:
+                continue
+            raise ConflictError(message, instant=instant, rollback=rollback.requested_at)
+
+    def require_no_conflict(
+        self, instant: Instant, metadata: CommitMetadata, *, non_blocking: bool
+    ) -> None:
+        """ConflictError if another write touched the same file groups."""
+        mine = footprint_of_commit(instant, metadata)
+        now = self._with_archived()
+        found = conflict_of(mine, self.before, now, self._footprints, non_blocking=non_blocking)
+        if found is not None:
+            raise _error(instant, found)
+
+    def _with_archived(self) -> Timeline:
+        """The timeline now, with those that were pending before and are archived already.
+
+        A pending write keeps everything after it on the active timeline, but not what began before
+        it: that may have completed and been archived since.
+        """
+        pending = {i.requested_at for i in self.before.pending() if i.is_write}
+        gone = pending - self.now.timeline.by_time.keys()
+        if not gone:
+            return self.now.timeline
+        archived = [i for i in self.now.archived if i.requested_at in gone]
+        return Timeline.of([*self.now.timeline, *archived])
+
+    def _targets(self, rollback: Instant) -> tuple[InstantRef, ...]:
+        plan = self._read(replace(rollback, state=State.REQUESTED, completed_at=None))
+        if plan:
+            with found_in(rollback.file_name):
+                return (parse_rollback_plan(plan).instant,)
+        done = self._read(rollback) if rollback.is_completed else None
+        if not done:
+            return ()
+        with found_in(rollback.file_name):
+            metadata = parse_rollback(done)
+        return metadata.instants or tuple(InstantRef(at, "") for at in metadata.commits)
+
+    def _footprints(self, instants: Sequence[Instant]) -> list[Footprint]:
+        completed = [i for i in instants if i.is_completed]
+        commits = zip(completed, self.now.commits(completed), strict=True)
+        known = {instant: footprint_of_commit(instant, commit) for instant, commit in commits}
+        return [known.get(i) or self._planned(i) for i in instants]
+
+    def _planned(self, instant: Instant) -> Footprint:
+        """What a pending action will touch; nothing if it was rolled back just now."""
+        requested = replace(instant, state=State.REQUESTED)
+        data = self._read(requested)
+        if not data:
+            return self._under_way(instant)
+        with found_in(requested.file_name):
+            if instant.action == "compaction":
+                return footprint_of_compaction(instant, parse_compaction_plan(data))
+            plan = parse_requested_replace(data).plan
+        return footprint_of_clustering(instant, plan) if plan else self._under_way(instant)
+
+    def _under_way(self, instant: Instant) -> Footprint:
+        data = self._read(instant) if instant.state is State.INFLIGHT else None
+        if not data:
+            return Footprint(instant.requested_at, instant.comparable_action)
+        with found_in(instant.file_name):
+            return footprint_of_commit(instant, parse_commit(data))
+
+    def _read(self, instant: Instant) -> bytes | None:
+        path = f"{self.now.config.timeline_folder}/{instant.file_name}"
+        return read_if_there(self.now.storage, path)
+
+
+def look(storage: Storage) -> tuple[Snapshot, frozenset[str]]:
+    """The table now, and the paths of all files on its timeline, of whatever state."""
+    with found_in(PROPERTIES):
+        config = TableConfig.from_properties(load_properties(storage))
+    files = storage.list_files(config.timeline_folder)
+    instants = [parse_instant(file.name) for file in files]
+    timeline = Timeline.of(i for i in instants if i is not None)
+    return Snapshot(storage, config, timeline), frozenset(file.path for file in files)
+
+
+def latest_time(timeline: Iterable[Instant]) -> str:
+    """The greatest time that anybody has put on the timeline; empty if there is none."""
+    return max(
+        (time for i in timeline for time in (i.requested_at, i.completed_at or "")), default=""
+    )
+
+
+def _error(instant: Instant, conflict: Conflict) -> ConflictError:
+    return ConflictError(
+        conflict.reason,
+        instant=instant.requested_at,
+        other=conflict.instant.file_name,
+        groups=conflict.groups,
+    )

@@ -1,0 +1,85 @@
+"""What a writer puts right before it begins: the writes and rollbacks of writers that died."""
+
+from __future__ import annotations
+
+import warnings
+from enum import Enum, auto
+
+from lakewright.clock import Clock
+from lakewright.core.instant import WRITE_ACTIONS, is_time
+from lakewright.errors import CorruptError
+from lakewright.table.heartbeat import alive
+from lakewright.table.markers import delete_markers, marked_files
+from lakewright.table.meanwhile import latest_time
+from lakewright.table.rollback import failed_writes, resume_rollbacks, run_rollback
+from lakewright.table.settings import HeartbeatSettings, TransactionSettings
+from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.times import TimeSource
+
+_MARKERS = ".hoodie/.temp"
+
+
+def repaired(
+    snapshot: Snapshot,
+    transaction: TransactionSettings,
+    heartbeat: HeartbeatSettings,
+    times: TimeSource,
+    clock: Clock,
+) -> Snapshot:
+    """The table after what dead writers left is rolled back; the caller holds the table's lock.
+
+    Nothing is asked of storage while nothing is pending and nothing was rolled back lately.
+    """
+    # Who was taken for dead and rolled back may have gone on writing.
+    if snapshot.timeline.completed("rollback"):
+        remove_strays(snapshot)
+    pending = snapshot.timeline.pending("rollback", *WRITE_ACTIONS)
+    if not pending:
+        return snapshot
+    storage, by_markers = snapshot.storage, transaction.rollback_by_markers
+    living = alive(storage, {i.requested_at for i in pending}, heartbeat, clock.now_ms())
+    if any(i.action == "rollback" and i.requested_at not in living for i in pending):
+        resume_rollbacks(snapshot, times, clock, by_markers=by_markers, alive=living)
+        snapshot = load_snapshot(storage)
+    failed = failed_writes(snapshot.timeline, transaction.failed_writes, living)
+    for target in failed:
+        run_rollback(snapshot, target, times, clock, by_markers=by_markers)
+    return load_snapshot(storage) if failed else snapshot
+
+
+def remove_strays(snapshot: Snapshot) -> None:
+    """Delete data files of instants that are gone; the caller holds the table's lock.
+
+    A task that goes on when its write was withdrawn or rolled back leaves a marker and a file. A
+    file that is older than the active timeline counts as committed, so this is to be called before
+    archiving moves its beginning.
+    """
+    storage = snapshot.storage
+    for folder in storage.list_folders(_MARKERS):
+        at = folder.rpartition("/")[2]
+        verdict = _verdict(snapshot, at)
+        if verdict is _Verdict.LEAVE:
+            continue
+        try:
+            files = marked_files(storage, at) if verdict is _Verdict.STRAY else ()
+        except CorruptError as error:
+            warnings.warn(f"files of {at} may be left: {error}", RuntimeWarning, stacklevel=2)
+            continue
+        storage.delete_many(files)
+        delete_markers(storage, at)
+
+
+class _Verdict(Enum):
+    LEAVE = auto()
+    DONE = auto()  # the markers of a completed write mean nothing any more
+    STRAY = auto()
+
+
+def _verdict(snapshot: Snapshot, at: str) -> _Verdict:
+    timeline = snapshot.timeline
+    states = {i.is_completed for i in timeline if i.requested_at == at}
+    # What is newer than the timeline has begun since it was listed.
+    if False in states or at > latest_time(timeline) or not is_time(at):
+        return _Verdict.LEAVE
+    archived = timeline.is_archived(at) and at in snapshot.archived_times
+    return _Verdict.DONE if states or archived else _Verdict.STRAY

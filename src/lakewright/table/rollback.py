@@ -1,0 +1,354 @@
+"""Rolling back: taking the newest write, or one that failed, off the table.
+
+Who calls holds the table's lock and has loaded the snapshot under it. The order of a rollback makes
+every point at which the process may die a good one: its plan is on the timeline before anything is
+touched; readers stop seeing the instant in one step; its data files go before what tells of them;
+and the rollback completes last, so that until then it is found and ended by the next process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from lakewright.clock import Clock
+from lakewright.core.commits import CommitMetadata
+from lakewright.core.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State
+from lakewright.core.plans import InstantRef, RollbackPlan, RollbackRequest
+from lakewright.core.slices import View
+from lakewright.core.timeline import Timeline
+from lakewright.errors import CorruptError, InvalidError, found_in
+from lakewright.format.metadata import (
+    format_rollback,
+    format_rollback_plan,
+    parse_rollback,
+    parse_rollback_plan,
+)
+from lakewright.storage.base import join_path, split_path
+from lakewright.table.cleaned import slices_seen
+from lakewright.table.markers import marked_files
+from lakewright.table.properties import read_if_there
+from lakewright.table.settings import FailedWrites
+from lakewright.table.snapshot import Snapshot
+from lakewright.table.times import TimeSource
+from lakewright.table.undo import (
+    absolute_path,
+    by_partition,
+    create_if_missing,
+    find_files,
+    hide,
+    key_of,
+    remove,
+    rollback_metadata,
+    timeline_files,
+    timeline_path,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRollback:
+    """A rollback that was begun and has not ended."""
+
+    instant: Instant
+    plan: RollbackPlan
+
+    @property
+    def keeps_plan(self) -> bool:
+        """Whether its target, a compaction or clustering, stays scheduled."""
+        return self.plan.instant.action in COMPLETED_NAME
+
+
+def failed_writes(
+    timeline: Timeline, policy: FailedWrites, alive: frozenset[str]
+) -> tuple[Instant, ...]:
+    """The pending writes to roll back, newest first; `alive` have a heartbeat that beats.
+
+    Compactions and clusterings are never among them: who runs these rolls them back. EAGER and LAZY
+    differ in when this is asked, not in the answer: a writer that shows that it lives is spared
+    even where real Hudi, with EAGER, would not look for its heartbeat.
+    """
+    if policy is FailedWrites.NEVER:
+        return ()
+    pending = timeline.pending(*WRITE_ACTIONS)
+    return tuple(i for i in reversed(pending) if i.requested_at not in alive)
+
+
+def plan_rollback(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> RollbackPlan:
+    """Which files to delete to take back an instant of the snapshot's timeline.
+
+    A pending one is searched by its markers, or by listing the table if there are none; a completed
+    one by listing the partitions it wrote. Raises InvalidError
+
+    - for an instant that a savepoint holds;
+    - for a completed write under a later one, completed or pending, as real Hudi does; a pending
+      compaction or clustering counts only if it is to rewrite a file group of this instant;
+    - for a completed write whose predecessor's files were cleaned: rows would be lost.
+    """
+    _check(snapshot, instant)
+    files = _files_of(snapshot, instant, by_markers=by_markers)
+    return RollbackPlan(
+        instant=InstantRef(instant.requested_at, instant.action),
+        requests=tuple(
+            RollbackRequest(
+                partition=partition,
+                file_id="",
+                latest_base_instant="",
+                files=tuple(absolute_path(snapshot.storage, path) for path in paths),
+            )
+            for partition, paths in by_partition(files).items()
+        ),
+    )
+
+
+def run_rollback(
+    snapshot: Snapshot,
+    target: Instant,
+    times: TimeSource,
+    clock: Clock,
+    *,
+    by_markers: bool,
+    keep_plan: bool = False,
+) -> Instant:
+    """Take back an instant; gives the completed rollback. May be repeated after a crash.
+
+    With `keep_plan` a compaction, log compaction or clustering stays scheduled. A rollback of the
+    same instant that somebody began is ended; one that was ended already is given once more.
+    """
+    _check_kind(target)
+    current = _current(snapshot, target)
+    began = _began(snapshot, target)
+    if began is not None:
+        if current is not None and current.is_completed:
+            _check_again(snapshot, began, current)
+        files = _files_to_delete(snapshot, began.plan, current, by_markers=by_markers)
+        return _end(snapshot, began, files, times, clock, keep_plan=keep_plan)
+    if _may_have_ended(current, keep_plan=keep_plan):
+        ended = _ended(snapshot, target)
+        if ended is not None:
+            return ended
+    if current is None:
+        raise InvalidError("there is no such instant on the timeline", instant=str(target))
+    plan = plan_rollback(snapshot, current, by_markers=by_markers)
+    began = _begin(snapshot, plan, times, keep_plan=keep_plan)
+    return _end(snapshot, began, _planned_files(plan), times, clock, keep_plan=keep_plan)
+
+
+def pending_rollbacks(snapshot: Snapshot) -> tuple[PendingRollback, ...]:
+    """The rollbacks that were begun and have not ended, oldest first."""
+    found = []
+    for instant in snapshot.timeline.pending("rollback"):
+        requested = replace(instant, state=State.REQUESTED)
+        path = timeline_path(snapshot, requested)
+        data = read_if_there(snapshot.storage, path)
+        # A writer that does not create files in one step may have died before the plan was in it,
+        # and so before it did anything.
+        if data:
+            with found_in(path):
+                found.append(PendingRollback(instant, parse_rollback_plan(data)))
+    return tuple(found)
+
+
+def resume_rollbacks(
+    snapshot: Snapshot,
+    times: TimeSource,
+    clock: Clock,
+    *,
+    by_markers: bool,
+    alive: frozenset[str] = frozenset(),
+) -> tuple[Instant, ...]:
+    """End the rollbacks of dead writers; gives those that completed.
+
+    One that has had no effect, as its plan was not written or its target is still completed, is
+    withdrawn: others may have written on top of that since. Rollbacks in `alive` are left to those
+    who run them.
+    """
+    ended = []
+    planned = {began.instant: began for began in pending_rollbacks(snapshot)}
+    for instant in snapshot.timeline.pending("rollback"):
+        if instant.requested_at in alive:
+            continue
+        began = planned.get(instant)
+        if began is None:
+            _withdraw(snapshot, instant)
+            continue
+        current = _current(snapshot, began.plan.instant)
+        if current is not None and current.is_completed:
+            _withdraw(snapshot, began.instant)
+        else:
+            files = _files_to_delete(snapshot, began.plan, current, by_markers=by_markers)
+            ended.append(_end(snapshot, began, files, times, clock, keep_plan=began.keeps_plan))
+    return tuple(ended)
+
+
+def _begin(
+    snapshot: Snapshot, plan: RollbackPlan, times: TimeSource, *, keep_plan: bool
+) -> PendingRollback:
+    if not keep_plan:
+        # Who ends this rollback in our place tells by this word whether a schedule stays.
+        plan = replace(plan, instant=InstantRef(*key_of(plan.instant)))
+    requested = Instant(times.next(), "rollback", State.REQUESTED)
+    snapshot.storage.create(timeline_path(snapshot, requested), format_rollback_plan(plan))
+    return PendingRollback(requested, plan)
+
+
+def _end(
+    snapshot: Snapshot,
+    began: PendingRollback,
+    files: Collection[str],
+    times: TimeSource,
+    clock: Clock,
+    *,
+    keep_plan: bool,
+) -> Instant:
+    start = clock.monotonic_ms()
+    storage, target = snapshot.storage, began.plan.instant
+    inflight = replace(began.instant, state=State.INFLIGHT)
+    create_if_missing(storage, timeline_path(snapshot, inflight), b"")
+    states = timeline_files(snapshot).get(key_of(target), [])
+    hide(snapshot, states)
+    remove(snapshot, target.requested_at, states, files, keep_plan=keep_plan)
+    took_ms = clock.monotonic_ms() - start
+    done = Instant(began.instant.requested_at, "rollback", completed_at=times.next())
+    metadata = rollback_metadata(storage, done.requested_at, target, files, took_ms)
+    storage.create(timeline_path(snapshot, done), format_rollback(metadata))
+    return done
+
+
+def _check_again(snapshot: Snapshot, began: PendingRollback, current: Instant) -> None:
+    """Withdraw a rollback that has had no effect yet and must not have one any more."""
+    try:
+        _check(snapshot, current)
+    except InvalidError:
+        _withdraw(snapshot, began.instant)
+        raise
+
+
+def _withdraw(snapshot: Snapshot, rollback: Instant) -> None:
+    for state in (State.INFLIGHT, State.REQUESTED):
+        snapshot.storage.delete(timeline_path(snapshot, replace(rollback, state=state)))
+
+
+def _planned_files(plan: RollbackPlan) -> set[str]:
+    """The paths relative to the table, however the table's own path was written."""
+    found = set()
+    for request in plan.requests:
+        for path in request.files:
+            name = split_path(path)[1]
+            if f"_{plan.instant.requested_at}." not in name:
+                raise CorruptError(
+                    "a rollback plan names a file of another instant",
+                    file=path,
+                    instant=plan.instant.requested_at,
+                )
+            found.add(join_path(request.partition, name))
+    return found
+
+
+def _files_to_delete(
+    snapshot: Snapshot, plan: RollbackPlan, current: Instant | None, *, by_markers: bool
+) -> set[str]:
+    """What the plan of a dead process names, and what that process or the writer missed."""
+    files = _planned_files(plan)
+    if current is not None:
+        files.update(_files_of(snapshot, current, by_markers=by_markers))
+    return files
+
+
+def _files_of(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> tuple[str, ...]:
+    storage, at = snapshot.storage, instant.requested_at
+    if instant.is_completed:
+        (commit,) = snapshot.commits([instant])
+        return find_files(storage, [at], commit.partitions)[at]
+    marked = marked_files(storage, at) if by_markers else ()
+    if marked or (by_markers and instant.state is State.REQUESTED):
+        return marked
+    # Not every writer makes markers, and a file that stays behind becomes a part of the table once
+    # archiving has passed its instant.
+    return find_files(storage, [at])[at]
+
+
+def _current(snapshot: Snapshot, target: Instant | InstantRef) -> Instant | None:
+    found = snapshot.timeline.by_time.get(target.requested_at)
+    return found if found is not None and key_of(found) == key_of(target) else None
+
+
+def _began(snapshot: Snapshot, target: Instant) -> PendingRollback | None:
+    at = target.requested_at
+    return next((p for p in pending_rollbacks(snapshot) if p.plan.instant.requested_at == at), None)
+
+
+def _may_have_ended(current: Instant | None, *, keep_plan: bool) -> bool:
+    return current is None or (
+        keep_plan and current.state is State.REQUESTED and current.action in COMPLETED_NAME
+    )
+
+
+def _ended(snapshot: Snapshot, target: Instant) -> Instant | None:
+    """The completed rollback of an instant that is gone, or is a mere schedule again."""
+    for instant in reversed(snapshot.timeline.completed("rollback")):
+        if instant.requested_at < target.requested_at:
+            return None
+        path = timeline_path(snapshot, instant)
+        with found_in(path):
+            if target.requested_at in parse_rollback(snapshot.storage.read(path)).commits:
+                return instant
+    return None
+
+
+def _check_kind(instant: Instant) -> None:
+    if not instant.is_write:
+        raise InvalidError("only writes and table services are rolled back", instant=str(instant))
+
+
+def _check(snapshot: Snapshot, instant: Instant) -> None:
+    timeline = snapshot.timeline
+    _check_kind(instant)
+    if timeline.by_time.get(instant.requested_at) != instant:
+        raise InvalidError(
+            "this is not how the instant stands on the timeline", instant=str(instant)
+        )
+    if instant.requested_at in timeline.saved:
+        raise InvalidError(
+            "a savepoint holds this instant: delete the savepoint first", instant=str(instant)
+        )
+    if instant.is_completed:
+        (commit,) = snapshot.commits([instant])
+        _check_newest(snapshot, instant, commit)
+        _check_whole_without(snapshot, instant, commit)
+
+
+def _check_newest(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
+    groups, at = commit.file_groups(), instant.requested_at
+    later = [i for i in snapshot.timeline if i.is_write and i.requested_at > at]
+    blocking = [str(i) for i in later if i.is_completed or i.action in WRITE_ACTIONS]
+    blocking += [
+        str(i)
+        for i, plan in snapshot.pending_plans()
+        if i.requested_at > at and groups & {(o.partition, o.file_id) for o in plan.operations}
+    ]
+    if blocking:
+        raise InvalidError(
+            "only the newest write can be rolled back: roll back the later ones first, or restore",
+            instant=str(instant),
+            later=blocking,
+        )
+
+
+def _check_whole_without(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
+    """Refuse where the table without this instant would lack rows it had before."""
+    rest = Timeline(tuple(i for i in snapshot.timeline if i != instant))
+    if rest.start is None and snapshot.archived:
+        raise InvalidError(
+            "the last write on the active timeline cannot be rolled back: readers would take all "
+            "archived ones for uncommitted",
+            instant=str(instant),
+        )
+    _, lost = slices_seen(snapshot, View(rest), commit.partitions, since=instant.requested_at)
+    missing = [name for group in sorted(commit.file_groups() & lost.keys()) for name in lost[group]]
+    if missing:
+        raise InvalidError(
+            "what this write replaced was cleaned, or is about to be: rolling it back would lose "
+            "rows",
+            instant=str(instant),
+            files=missing,
+        )

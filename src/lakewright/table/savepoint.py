@@ -1,0 +1,99 @@
+"""Savepoints: a state of the table that cleans, archiving and rollbacks leave alone."""
+
+from __future__ import annotations
+
+from lakewright.clock import Clock
+from lakewright.core.instant import Instant, State
+from lakewright.core.service_metadata import SavedPartition, SavepointMetadata
+from lakewright.errors import InvalidError
+from lakewright.format.metadata import format_savepoint
+from lakewright.storage.base import join_path
+from lakewright.table.cleaned import files_of, slices_seen
+from lakewright.table.snapshot import Snapshot
+from lakewright.table.times import TimeSource
+from lakewright.table.undo import create_if_missing, timeline_path
+
+_ACTION = "savepoint"
+
+
+def run_savepoint(
+    snapshot: Snapshot,
+    instant: str,
+    times: TimeSource,
+    clock: Clock,
+    *,
+    user: str = "",
+    comment: str = "",
+) -> Instant:
+    """Save the table as it was after the write requested at `instant`; gives the savepoint.
+
+    The caller holds the table's lock and has loaded the snapshot under it. Saving what is saved
+    gives the savepoint that is there. InvalidError unless the write is completed, on the active
+    timeline, and all its state is still there.
+    """
+    saved = find_savepoint(snapshot, instant)
+    if saved is not None:
+        return saved
+    metadata = _plan_savepoint(snapshot, instant, clock, user=user, comment=comment)
+    inflight = Instant(instant, _ACTION, State.INFLIGHT)
+    create_if_missing(snapshot.storage, timeline_path(snapshot, inflight), b"")
+    done = Instant(instant, _ACTION, completed_at=times.next())
+    snapshot.storage.create(timeline_path(snapshot, done), format_savepoint(metadata))
+    return done
+
+
+def delete_savepoint(snapshot: Snapshot, instant: str) -> None:
+    """Give up a savepoint, or one that was begun; InvalidError if there is none.
+
+    The caller holds the table's lock and has loaded the snapshot under it.
+    """
+    found = [i for i in snapshot.timeline if i.action == _ACTION and i.requested_at == instant]
+    if not found:
+        raise InvalidError("there is no savepoint of this instant", instant=instant)
+    for state in (*found, Instant(instant, _ACTION, State.INFLIGHT)):
+        snapshot.storage.delete(timeline_path(snapshot, state))
+
+
+def find_savepoint(snapshot: Snapshot, instant: str) -> Instant | None:
+    """The completed savepoint of an instant, if there is one."""
+    done = snapshot.timeline.completed(_ACTION)
+    return next((i for i in done if i.requested_at == instant), None)
+
+
+def _plan_savepoint(
+    snapshot: Snapshot, instant: str, clock: Clock, *, user: str, comment: str
+) -> SavepointMetadata:
+    _check_completed(snapshot, instant)
+    view = snapshot.view(requested_until=instant)
+    slices, lost = slices_seen(snapshot, view, since=instant)
+    if lost:
+        raise InvalidError(
+            "files of this instant's state were cleaned, or are about to be",
+            instant=instant,
+            files=sorted(join_path(group[0], name) for group in lost for name in lost[group]),
+        )
+    files: dict[str, list[str]] = {}
+    for found in slices:
+        files.setdefault(found.partition, []).extend(file.name for file in files_of(found))
+    return SavepointMetadata(
+        saved_by=user,
+        saved_at=clock.now_ms(),
+        comments=comment,
+        partitions={
+            partition: SavedPartition(partition=partition, files=tuple(names))
+            for partition, names in files.items()
+        },
+    )
+
+
+def _check_completed(snapshot: Snapshot, instant: str) -> None:
+    found = snapshot.timeline.by_time.get(instant)
+    if found is None:
+        raise InvalidError("there is no such write on the active timeline", instant=instant)
+    if not found.is_completed:
+        raise InvalidError("a pending write cannot be saved", instant=str(found))
+    earliest = snapshot.earliest_retained()
+    if earliest is not None and instant < earliest:
+        raise InvalidError(
+            "the table was cleaned past this instant", instant=instant, earliest_retained=earliest
+        )

@@ -1,0 +1,165 @@
+"""Taking an instant off the table: what rollbacks and restores have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from lakewright.core.files import BaseFile, LogFile, parse_data_file
+from lakewright.core.instant import COMPLETED_NAME, Instant, State, parse_instant
+from lakewright.core.plans import InstantRef, RequestedReplace
+from lakewright.core.service_metadata import RollbackMetadata, RolledBackPartition
+from lakewright.errors import ConflictError, CorruptError, UnsupportedError
+from lakewright.format.metadata import format_requested_replace
+from lakewright.storage.base import FileStatus, Storage, at_once, split_path
+from lakewright.table.markers import delete_markers
+from lakewright.table.snapshot import Snapshot
+
+_HOODIE = ".hoodie"
+
+InstantKey = tuple[str, str]
+TimelineFiles = Mapping[InstantKey, Sequence[Instant]]
+
+
+def timeline_path(snapshot: Snapshot, instant: Instant) -> str:
+    """The path of an instant's timeline file, relative to the table."""
+    return f"{snapshot.config.timeline_folder}/{instant.file_name}"
+
+
+def absolute_path(storage: Storage, path: str) -> str:
+    """A path as real Hudi writes it in rollbacks: whole, and on a local disk without scheme."""
+    return storage.url(path).removeprefix("file://")
+
+
+def key_of(instant: Instant | InstantRef) -> InstantKey:
+    """What the timeline files of one action have in common, whatever their state."""
+    return instant.requested_at, COMPLETED_NAME.get(instant.action, instant.action)
+
+
+def timeline_files(snapshot: Snapshot) -> dict[InstantKey, list[Instant]]:
+    """The timeline files of every action as they are now, the lower states included."""
+    found: dict[InstantKey, list[Instant]] = {}
+    for file in snapshot.storage.list_files(snapshot.config.timeline_folder):
+        instant = parse_instant(file.name)
+        if instant is not None:
+            found.setdefault(key_of(instant), []).append(instant)
+    return found
+
+
+def find_files(
+    storage: Storage, instants: Collection[str], partitions: Iterable[str] | None = None
+) -> dict[str, tuple[str, ...]]:
+    """The data files that carry each of these instants in their names, sorted by path.
+
+    Without `partitions` the whole table is searched, also folders that no reader takes for a
+    partition yet: a file that a dead writer left there would come to light with the next write.
+    """
+    found: dict[str, list[str]] = {at: [] for at in instants}
+    for status in _listed(storage, partitions):
+        file = _data_file(status.name)
+        if file is not None and file.instant in found:
+            found[file.instant].append(status.path)
+    return {at: tuple(sorted(paths)) for at, paths in found.items()}
+
+
+def hide(snapshot: Snapshot, states: Sequence[Instant]) -> None:
+    """Make a completed instant pending again: from here on no reader sees what it wrote.
+
+    Its pending files are made first if they are missing, as an inflight write is all that tells
+    others, real Hudi too, that its data files do not belong to the table.
+    """
+    completed = [i for i in states if i.is_completed]
+    if not completed:
+        return
+    if not any(i.state is State.INFLIGHT for i in states):
+        requested = next((i for i in states if i.state is State.REQUESTED), None)
+        action = requested.action if requested else completed[0].action
+        if requested is None:
+            _create(snapshot, Instant(*key_of(completed[0]), State.REQUESTED))
+        _create(snapshot, Instant(completed[0].requested_at, action, State.INFLIGHT))
+    for instant in completed:
+        snapshot.storage.delete(timeline_path(snapshot, instant))
+
+
+def remove(
+    snapshot: Snapshot,
+    requested_at: str,
+    states: Sequence[Instant],
+    files: Iterable[str],
+    *,
+    keep_plan: bool,
+) -> None:
+    """Delete an instant that no reader sees: its data files, and only then what tells of them.
+
+    With `keep_plan` a compaction or clustering stays scheduled.
+    """
+    storage = snapshot.storage
+    storage.delete_many(files)
+    # Where there was only the completed file, `hide` has made the others under the same name.
+    actions = {i.action for i in states if not i.is_completed} or {i.action for i in states}
+    planned = actions & COMPLETED_NAME.keys() if keep_plan else set()
+    for state, gone in ((State.INFLIGHT, actions), (State.REQUESTED, actions - planned)):
+        for action in sorted(gone):
+            storage.delete(timeline_path(snapshot, Instant(requested_at, action, state)))
+    delete_markers(storage, requested_at)
+    storage.delete(f"{_HOODIE}/.heartbeat/{requested_at}")
+
+
+def rollback_metadata(
+    storage: Storage, started_at: str, target: InstantRef, files: Iterable[str], took_ms: int
+) -> RollbackMetadata:
+    """What a rollback records about itself."""
+    deleted = by_partition(files)
+    return RollbackMetadata(
+        started_at=started_at,
+        took_ms=took_ms,
+        files_deleted=sum(map(len, deleted.values())),
+        commits=(target.requested_at,),
+        partitions={
+            partition: RolledBackPartition(
+                partition=partition, deleted=tuple(absolute_path(storage, p) for p in paths)
+            )
+            for partition, paths in deleted.items()
+        },
+        instants=(target,),
+    )
+
+
+def by_partition(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Paths relative to the table, sorted, in groups of one folder."""
+    groups: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        groups.setdefault(split_path(path)[0], []).append(path)
+    return groups
+
+
+def create_if_missing(storage: Storage, path: str, data: bytes) -> None:
+    """Create a file that an earlier attempt of the same action may have made already."""
+    with suppress(ConflictError):
+        storage.create(path, data)
+
+
+def _create(snapshot: Snapshot, instant: Instant) -> None:
+    # Real Hudi reads the plan of every pending replace commit, and takes "no plan" for an answer
+    # but not "no record".
+    with_record = instant.action == "replacecommit" and instant.state is State.REQUESTED
+    data = format_requested_replace(RequestedReplace()) if with_record else b""
+    create_if_missing(snapshot.storage, timeline_path(snapshot, instant), data)
+
+
+def _listed(storage: Storage, partitions: Iterable[str] | None) -> list[FileStatus]:
+    if partitions is not None:
+        listed = storage.list_many(dict.fromkeys(partitions))
+        return [status for files in listed.values() for status in files]
+    folders = [folder for folder in storage.list_folders("") if folder != _HOODIE]
+    statuses = storage.list_files("")
+    for tree in at_once(lambda folder: list(storage.list_tree(folder)), folders):
+        statuses += tree
+    return statuses
+
+
+def _data_file(name: str) -> BaseFile | LogFile | None:
+    # A file of somebody else carries no instant of ours; that it lies there is a matter of reading.
+    with suppress(CorruptError, UnsupportedError):
+        return parse_data_file(name)
+    return None

@@ -1,0 +1,1 @@
+"""Writing rows: from incoming rows to the commit that makes them visible."""

@@ -1,0 +1,59 @@
+"""Bulk inserts: every task writes the rows it gets, whatever their partition, into new files."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lakewright.core.commits import WriteStat
+from lakewright.core.merge import rows_marked_deleted
+from lakewright.write.groups import GroupWriter, RollingWriter
+from lakewright.write.incoming import by_partition
+from lakewright.write.partition import Partition
+from lakewright.write.task import Token, WriteTask
+
+# Rows of many partitions may come in turn: what waits for its file is bounded for all together.
+_MOST_WAITING_BYTES = 256 << 20
+
+
+class BulkWriter:
+    """Open files of one task, one for each partition that it has met."""
+
+    def __init__(self, task: WriteTask, token: Token) -> None:
+        self._groups = GroupWriter(task, token)
+        self._open: dict[str, RollingWriter] = {}
+        self._waiting = 0
+
+    def write(self, rows: pa.Table) -> None:
+        """Add prepared rows of any partitions."""
+        try:
+            self._write(rows)
+        except BaseException as error:
+            self._abandon(error)
+            raise
+
+    def close(self) -> list[WriteStat]:
+        """End all files; gives the statistics of everything written."""
+        try:
+            for writer in self._open.values():
+                writer.close()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        return self._groups.stats
+
+    def _write(self, rows: pa.Table) -> None:
+        task = self._groups.task
+        if task.delete_columns:
+            rows = rows.filter(pa.array(~rows_marked_deleted(rows, task.rule)))
+        for path, part in by_partition(rows) if len(rows) else ():
+            writer = self._open.get(path)
+            if writer is None:
+                Partition.look(task, path).enter()
+                writer = self._open[path] = RollingWriter(self._groups, path)
+            writer.write(part)
+        if sum(writer.waiting_bytes for writer in self._open.values()) > _MOST_WAITING_BYTES:
+            max(self._open.values(), key=lambda writer: writer.waiting_bytes).flush()
+
+    def _abandon(self, error: BaseException) -> None:
+        for writer in self._open.values():
+            writer.abandon(error)

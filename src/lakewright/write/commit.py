@@ -1,0 +1,281 @@
+"""A write from its rows to its commit: check, begin, let the workers write, complete."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from lakewright.core.commits import SCHEMA_KEY, CommitMetadata, WriteStat
+from lakewright.core.instant import Instant
+from lakewright.core.partition_paths import matches_any
+from lakewright.core.plans import RequestedReplace, Skip
+from lakewright.core.slices import GroupKey
+from lakewright.core.table_config import TableType
+from lakewright.errors import ConflictError, CorruptError, InvalidError
+from lakewright.format.evolution import evolved
+from lakewright.format.metadata import format_commit, format_requested_replace
+from lakewright.table.settings import Concurrency
+from lakewright.table.snapshot import FilesByPartition, Snapshot
+from lakewright.table.transaction import Start, Transaction, Writer
+from lakewright.write.options import (
+    config_conflicts,
+    effective_config,
+    unremembered,
+    write_settings,
+)
+from lakewright.write.settings import IndexType, WriteSettings
+from lakewright.write.task import Operation, Outcome, WriteTask
+
+
+class IncomingRows(Protocol):
+    """The rows of a write, wherever they are."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Their columns."""
+        ...
+
+    def write(self, task: WriteTask) -> Sequence[Outcome]:
+        """Let workers write them; each answers with what it did."""
+        ...
+
+
+class NoRows:
+    """A write that only takes out what is there."""
+
+    schema = pa.schema([])
+
+    def write(self, task: WriteTask) -> Sequence[Outcome]:
+        """There is nothing to do."""
+        return ()
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """What is to be done with rows; `extra` is recorded in the commit.
+
+    `patterns` name the partitions to delete.
+    """
+
+    operation: Operation
+    options: Mapping[str, str] = field(default_factory=dict)
+    ordered_deletes: bool = False
+    extra: Mapping[str, str] = field(default_factory=dict)
+    patterns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A completed write, and the services that ran after it."""
+
+    instant: str
+    completed_at: str
+    action: str
+    operation: str
+    partitions: tuple[str, ...] = ()
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    services: tuple[Commit | Skip, ...] = ()
+
+
+def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commit:
+    """Write rows; one that lost against another writer is planned and done again, if allowed."""
+    retries = writer.transaction.conflict_retries
+    while True:
+        try:
+            return _attempt(writer, request, rows)
+        except ConflictError:
+            if retries <= 0:
+                raise
+            retries -= 1
+
+
+def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commit:
+    decided: list[tuple[WriteSettings, str]] = []
+
+    def decide(snapshot: Snapshot) -> Start:
+        config_conflicts(snapshot.config, request.options)
+        settings = write_settings(snapshot.config, request.options)
+        decided.append((settings, _schema(snapshot, request, settings, rows.schema)))
+        return _start(snapshot, writer, request, settings)
+
+    with writer.begin_as(decide) as transaction:
+        task = _task(transaction, request, *decided[-1])
+        outcomes = rows.write(task)
+        metadata = _metadata(task, request, outcomes)
+        return _commit(transaction.complete(metadata), metadata)
+
+
+def _schema(
+    snapshot: Snapshot, request: WriteRequest, settings: WriteSettings, incoming: pa.Schema
+) -> str:
+    """The table's schema with what the rows add to it; rows that do not fit are refused."""
+    stored = snapshot.avro_schema()
+    config = snapshot.config
+    if request.operation is Operation.DELETE_PARTITION:
+        return stored or ""
+    if request.operation is Operation.DELETE:
+        if stored is None:
+            raise InvalidError("there is nothing to delete: nothing was written", table=config.name)
+        if request.ordered_deletes and not config.ordering_fields:
+            raise InvalidError(
+                "the table has no ordering field to order deletes by", table=config.name
+            )
+        ordering = config.ordering_fields if request.ordered_deletes else ()
+        _require(incoming, (*config.record_key_fields, *ordering), config.name)
+        return stored
+    _require(incoming, (*config.record_key_fields, *config.ordering_fields), config.name)
+    if request.operation is Operation.INSERT_OVERWRITE_TABLE:
+        return evolved(None, incoming, name=config.name, allow_missing=True).avro
+    allow_missing = settings.allow_missing_columns
+    return evolved(stored, incoming, name=config.name, allow_missing=allow_missing).avro
+
+
+def _require(incoming: pa.Schema, names: Iterable[str], table: str) -> None:
+    known = set(incoming.names)
+    missing = [name for name in names if name not in known and name.split(".")[0] not in known]
+    if missing:
+        raise InvalidError(
+            "rows lack columns that the table's keys or order are made of",
+            missing=missing,
+            columns=list(incoming.names),
+            table=table,
+        )
+
+
+def _start(
+    snapshot: Snapshot, writer: Writer, request: WriteRequest, settings: WriteSettings
+) -> Start:
+    operation = request.operation
+    if operation.merges and not snapshot.config.record_key_fields:
+        raise InvalidError(
+            "rows of a table without key fields can be inserted, not updated or deleted",
+            table=snapshot.config.name,
+        )
+    merge_on_read = snapshot.config.table_type is TableType.MERGE_ON_READ
+    if writer.transaction.concurrency is Concurrency.NON_BLOCKING and not (
+        merge_on_read and settings.index_type is IndexType.BUCKET
+    ):
+        raise InvalidError(
+            "non-blocking concurrency is for merge-on-read tables with bucket index",
+            table_type=str(snapshot.config.table_type),
+            index_type=str(settings.index_type),
+        )
+    remember = unremembered(snapshot.config, settings)
+    if operation.replaces:
+        return Start(
+            "replacecommit",
+            requested=format_requested_replace(RequestedReplace(operation=operation)),
+            inflight=format_commit(CommitMetadata(operation=operation)),
+            remember=remember,
+        )
+    return Start("deltacommit" if merge_on_read else "commit", remember=remember)
+
+
+def _task(
+    transaction: Transaction, request: WriteRequest, settings: WriteSettings, schema: str
+) -> WriteTask:
+    writer = transaction.writer
+    config = effective_config(transaction.snapshot.config, request.options)
+    snapshot = replace(transaction.snapshot, config=config)
+    # Loaded here once, they travel to the workers with the snapshot.
+    snapshot.replaced(snapshot.view())
+    clustering, compacting = _planned(snapshot)
+    return WriteTask(
+        snapshot=snapshot,
+        instant=transaction.instant,
+        operation=request.operation,
+        settings=settings,
+        schema=schema,
+        event_time=settings.event_time_field if settings.track_event_time else None,
+        ordered_deletes=request.ordered_deletes,
+        non_blocking=writer.transaction.concurrency is Concurrency.NON_BLOCKING,
+        clustering=clustering,
+        compacting=compacting,
+        early=writer.heartbeat if writer.transaction.early_conflicts else None,
+        clock=writer.clock,
+    )
+
+
+def _planned(snapshot: Snapshot) -> tuple[dict[GroupKey, str], frozenset[GroupKey]]:
+    """The file groups that pending plans wait for: of clusterings, and of compactions."""
+    clustering: dict[GroupKey, str] = {}
+    compacting: set[GroupKey] = set()
+    for instant, plan in snapshot.pending_plans():
+        keys = {(operation.partition, operation.file_id) for operation in plan.operations}
+        if instant.comparable_action == "replacecommit":
+            clustering |= dict.fromkeys(keys, instant.requested_at)
+        else:
+            compacting |= keys
+    return clustering, frozenset(compacting)
+
+
+def _metadata(
+    task: WriteTask, request: WriteRequest, outcomes: Sequence[Outcome]
+) -> CommitMetadata:
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    stats: dict[str, list[WriteStat]] = {}
+    replaced: dict[str, tuple[str, ...]] = {}
+    for outcome in outcomes:
+        replaced |= outcome.replaced
+        for stat in outcome.stats:
+            stats.setdefault(stat.partition_path or "", []).append(stat)
+    if request.operation is Operation.INSERT_OVERWRITE_TABLE:
+        replaced = _groups_in(task.snapshot, task.snapshot.files())
+    elif request.operation is Operation.DELETE_PARTITION:
+        replaced = _groups_in(task.snapshot, partitions_named(task.snapshot, request.patterns))
+    _refuse_twins(stats)
+    return CommitMetadata(
+        stats={partition: tuple(items) for partition, items in sorted(stats.items())},
+        operation=request.operation,
+        extra={**({SCHEMA_KEY: task.schema} if task.schema else {}), **request.extra},
+        replaced={partition: ids for partition, ids in sorted(replaced.items()) if ids},
+    )
+
+
+def partitions_named(snapshot: Snapshot, patterns: Sequence[str]) -> FilesByPartition:
+    """The partitions that fit one of the patterns; only patterns make a listing of all needed."""
+    wild = any(set("*?[") & set(pattern) for pattern in patterns)
+    files = snapshot.files(None if wild else [pattern.strip("/") for pattern in patterns])
+    return {path: names for path, names in files.items() if matches_any(path, patterns)}
+
+
+def _groups_in(snapshot: Snapshot, files: FilesByPartition) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for group in snapshot.groups(snapshot.view(), files):
+        found.setdefault(group.partition, []).append(group.file_id)
+    return {partition: tuple(ids) for partition, ids in found.items()}
+
+
+def _refuse_twins(stats: Mapping[str, Sequence[WriteStat]]) -> None:
+    """Two base files of one group by one write would hide each other's rows."""
+    bases = Counter(
+        (partition, stat.file_id)
+        for partition, items in stats.items()
+        for stat in items
+        if not stat.log_files
+    )
+    twins = [key for key, count in bases.items() if count > 1]
+    if twins:
+        raise CorruptError("two tasks wrote the same file group", groups=twins[:5])
+
+
+def _commit(instant: Instant, metadata: CommitMetadata) -> Commit:
+    stats = metadata.write_stats()
+    return Commit(
+        instant=instant.requested_at,
+        completed_at=instant.completed_at or "",
+        action=instant.action,
+        operation=metadata.operation or "",
+        partitions=metadata.partitions,
+        inserted=sum(stat.num_inserts or 0 for stat in stats),
+        updated=sum(stat.num_update_writes or 0 for stat in stats),
+        deleted=sum(stat.num_deletes or 0 for stat in stats),
+    )

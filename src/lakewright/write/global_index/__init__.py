@@ -1,0 +1,1 @@
+"""Keys that are unique in the whole table."""

@@ -1,0 +1,238 @@
+"""Writing file groups: a new group, a new base file of one, or log files beside its base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakewright.core.commits import WriteStat
+from lakewright.core.event_time import event_range
+from lakewright.core.files import BaseFile
+from lakewright.core.meta_columns import COMMIT_TIME
+from lakewright.core.slices import FileSlice
+from lakewright.format.deletes import DeleteRecords
+from lakewright.storage.base import join_path
+from lakewright.table.markers import MarkerKind
+from lakewright.write.base_files import BaseFileWriter, Written
+from lakewright.write.locate import file_shape
+from lakewright.write.log_files import WrittenLog, write_logs
+from lakewright.write.partition import Partition
+from lakewright.write.task import Token, WriteTask
+
+# What real writers say of a base file that has none before it.
+_NO_COMMIT = "null"
+_NIL_UUID_TAIL = "-0000-0000-0000-000000000000-0"
+
+
+class GroupWriter:
+    """Writes file groups for one task and keeps the statistics of what it wrote."""
+
+    def __init__(self, task: WriteTask, token: Token) -> None:
+        self.task = task
+        self.token = token
+        self.stats: list[WriteStat] = []
+
+    def new_file_id(self) -> str:
+        """The id of a file group that does not exist yet."""
+        return f"{self.task.clock.new_id()}-0"
+
+    def bucket_file_id(self, bucket: int) -> str:
+        """The id of the file group of a bucket that does not exist yet.
+
+        Writers that do not wait for each other must come to the same name.
+        """
+        if self.task.non_blocking:
+            return f"{bucket:08d}{_NIL_UUID_TAIL}"
+        return f"{bucket:08d}{self.new_file_id()[8:]}"
+
+    def create(self, partition: Partition, rows: pa.Table, file_id: str | None = None) -> None:
+        """Put rows into new file groups, as many as their size asks for; or into one of this id."""
+        partition.enter()
+        rolling = RollingWriter(self, partition.path, file_id)
+        step = rows_per_step(rows, self.task.settings.max_file_size)
+        for start in range(0, len(rows), step):
+            rolling.write(rows.slice(start, step))
+        rolling.close()
+
+    def open_base(
+        self, partition: str, file_id: str, kind: MarkerKind = MarkerKind.CREATE
+    ) -> BaseFileWriter:
+        """A writer of this write's base file of a group."""
+        file = BaseFile(file_id, str(self.token), self.task.instant)
+        return BaseFileWriter(self.task, partition, file, kind)
+
+    def created(self, partition: str, written: Written, new: pa.Table | None) -> None:
+        """Note a base file of a new group; `new` holds its event times."""
+        self._note(
+            partition,
+            written,
+            prev_commit=_NO_COMMIT,
+            num_update_writes=0,
+            num_inserts=written.rows,
+            num_deletes=0,
+            **self._event_times(new),
+        )
+
+    def rewrite(
+        self,
+        partition: Partition,
+        item: FileSlice,
+        tables: Iterable[pa.Table],
+        *,
+        inserts: int,
+    ) -> None:
+        """Write the next base file of a group: old rows that stay and new ones, as they come."""
+        assert item.base is not None
+        before = file_shape(self.task.storage, item.path(item.base)).rows
+        writer = self.open_base(partition.path, item.file_id, MarkerKind.MERGE)
+        fresh, times = 0, []
+        try:
+            for table in tables:
+                mask = pc.equal(table.column(COMMIT_TIME), self.task.instant)
+                count = int(pc.sum(mask).as_py() or 0)
+                if count and self.task.event_time is not None:
+                    times.append(table.select([self.task.event_time]).filter(mask))
+                fresh += count
+                writer.write(table)
+            written = writer.close()
+        except BaseException as error:
+            writer.abandon(error)
+            raise
+        self._note(
+            partition.path,
+            written,
+            prev_commit=item.base.instant,
+            prev_base_file=item.base.name,
+            num_update_writes=fresh - inserts,
+            num_inserts=inserts,
+            num_deletes=before + inserts - written.rows,
+            **self._event_times(pa.concat_tables(times) if times else None),
+        )
+
+    def append(
+        self,
+        partition: Partition,
+        file_id: str,
+        rows: pa.Table,
+        deletes: DeleteRecords | None,
+        *,
+        inserts: int = 0,
+    ) -> None:
+        """Write changes beside the base file of a group."""
+        partition.enter()
+        path = partition.path
+        for log in write_logs(self.task, path, file_id, str(self.token), rows, deletes):
+            self._note(
+                path,
+                log,
+                prev_commit=self.task.instant,
+                num_deletes=log.deletes,
+                num_update_writes=max(0, log.rows - inserts),
+                num_inserts=min(inserts, log.rows),
+                log_version=log.file.version,
+                log_offset=0,
+                base_file="",
+                log_files=(log.file.name,),
+                **self._event_times(rows if log.rows else None),
+            )
+
+    def _note(self, partition: str, written: Written | WrittenLog, **facts: Any) -> None:
+        same: dict[str, Any] = {**_COUNTERS, **facts}
+        stat = WriteStat(
+            file_id=written.file.file_id,
+            path=join_path(partition, written.file.name),
+            partition_path=partition,
+            num_writes=written.rows,
+            total_write_bytes=written.size,
+            file_size_in_bytes=written.size,
+            **same,
+        )
+        self.stats.append(stat)
+
+    def _event_times(self, rows: pa.Table | None) -> dict[str, int | None]:
+        name = self.task.event_time
+        if name is None or rows is None or not len(rows):
+            return {}
+        least, greatest = event_range(rows.column(name), name)
+        return {"min_event_time": least, "max_event_time": greatest}
+
+
+# Real readers expect numbers here, also where nothing was counted.
+_COUNTERS = dict.fromkeys(
+    (
+        "total_write_errors",
+        "total_log_records",
+        "total_updated_records_compacted",
+        "total_log_blocks",
+        "total_corrupt_log_block",
+        "total_rollback_blocks",
+        "total_log_files_compacted",
+        "total_log_read_time_ms",
+        "total_log_size_compacted",
+        "num_updates",
+    ),
+    0,
+)
+
+
+class RollingWriter:
+    """Base files of new groups, one after the other: the next begins when one is large enough."""
+
+    def __init__(self, groups: GroupWriter, partition: str, file_id: str | None = None) -> None:
+        self._groups = groups
+        self._partition = partition
+        self._file_id = file_id
+        self._writer: BaseFileWriter | None = None
+        self._times: list[pa.Table] = []
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows of the partition."""
+        task = self._groups.task
+        if self._writer is None:
+            file_id = self._file_id or self._groups.new_file_id()
+            self._writer = self._groups.open_base(self._partition, file_id)
+        try:
+            self._writer.write(rows)
+        except BaseException as error:
+            self._writer.abandon(error)
+            raise
+        if task.event_time is not None:
+            self._times.append(rows.select([task.event_time]))
+        if self._file_id is None and self._writer.size >= task.settings.max_file_size:
+            self.close()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory held for rows that are not written yet."""
+        return self._writer.waiting_bytes if self._writer is not None else 0
+
+    def flush(self) -> None:
+        """Write what is held in memory."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """End the current file, if there is one."""
+        if self._writer is None:
+            return
+        times = pa.concat_tables(self._times) if self._times else None
+        try:
+            written = self._writer.close()
+        except BaseException as error:
+            self._writer.abandon(error)
+            raise
+        self._groups.created(self._partition, written, times)
+        self._writer, self._times = None, []
+
+    def abandon(self, error: BaseException) -> None:
+        """Let the file in the making not appear."""
+        if self._writer is not None:
+            self._writer.abandon(error)
+
+
+def rows_per_step(rows: pa.Table, bytes_per_step: int) -> int:
+    """How many rows make a piece of about so many bytes."""
+    return max(1, int(len(rows) * bytes_per_step / max(rows.nbytes, 1)))

@@ -1,0 +1,115 @@
+"""Index look-ups in one partition: which file group holds which key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakewright.core.meta_columns import RECORD_KEY
+from lakewright.core.slices import FileSlice
+from lakewright.errors import CorruptError, found_in
+from lakewright.format.footers import parse_footer
+from lakewright.read.plan import plan_read
+from lakewright.read.worker import read_slices
+from lakewright.storage.base import Storage
+from lakewright.write.task import WriteTask
+
+Positions = npt.NDArray[np.int64]
+
+NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FileShape:
+    """How many rows a base file has, and how many bytes they take without footer."""
+
+    rows: int
+    data_bytes: int
+
+
+def locate(task: WriteTask, slices: Sequence[FileSlice], keys: pa.Array) -> Positions:
+    """For each key the position of the slice that holds it, or NOWHERE.
+
+    Base files are looked into; log files only where a group has no base file, since keys that are
+    new to a group go into its base file unless their group follows from the key.
+    """
+    where = np.full(len(keys), NOWHERE, np.int64)
+    missing = np.arange(len(keys))
+    for position, item in enumerate(slices):
+        if not len(missing):
+            break
+        wanted = keys if len(missing) == len(keys) else keys.take(pa.array(missing))
+        found = _keys_in_slice(task, item, wanted)
+        if len(found):
+            where[missing[found]] = position
+            missing = np.delete(missing, found)
+    return where
+
+
+def bucket_of_group(file_id: str) -> int | None:
+    """The bucket that a file id names, if it names one."""
+    head = file_id[:8]
+    return int(head) if head.isascii() and head.isdigit() else None
+
+
+def file_shape(storage: Storage, path: str) -> FileShape:
+    """Look into the footer of a base file."""
+    with storage.open_input(path) as source, found_in(path):
+        metadata = _open(source, path).metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        size = sum(
+            group.column(i).total_compressed_size
+            for group in groups
+            for i in range(group.num_columns)
+        )
+        return FileShape(metadata.num_rows, size)
+
+
+def _keys_in_slice(task: WriteTask, item: FileSlice, wanted: pa.Array) -> Positions:
+    """Positions in `wanted` of the keys that a slice holds."""
+    if item.base is not None:
+        return _keys_in_file(task, item.path(item.base), wanted)
+    schema = task.snapshot.schema(task.snapshot.view())
+    plan = plan_read(task.config, schema, [item], columns=(RECORD_KEY,))
+    columns = [batch.column(0) for batch in read_slices(task.storage, plan)]
+    return _matches(pa.chunked_array(columns, pa.string()), wanted)
+
+
+def _keys_in_file(task: WriteTask, path: str, wanted: pa.Array) -> Positions:
+    with task.storage.open_input(path) as source, found_in(path):
+        file = _open(source, path)
+        footer = parse_footer(file.schema_arrow.metadata or file.metadata.metadata)
+        possible = np.arange(len(wanted))
+        if task.uses_blooms:
+            possible = np.flatnonzero(footer.may_contain(wanted))
+        elif footer.min_key is not None and footer.max_key is not None:
+            inside = pc.and_(
+                pc.greater_equal(wanted, footer.min_key), pc.less_equal(wanted, footer.max_key)
+            )
+            possible = np.flatnonzero(np.asarray(inside))
+        if not len(possible):
+            return possible
+        try:
+            stored = file.read(columns=[RECORD_KEY], use_threads=False).column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptError("a base file cannot be read", cause=str(error)) from error
+        asked = wanted if len(possible) == len(wanted) else wanted.take(pa.array(possible))
+        return possible[_matches(stored, asked)]
+
+
+def _matches(stored: pa.ChunkedArray, wanted: pa.Array) -> Positions:
+    found = pc.index_in(stored, value_set=wanted).drop_null()
+    return np.unique(np.asarray(found.combine_chunks(), dtype=np.int64))
+
+
+def _open(source: pa.NativeFile, path: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(source, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error

@@ -1,0 +1,102 @@
+"""Writing log files: the changes of one file group by one write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakewright.core.files import LogFile
+from lakewright.core.meta_columns import FILE_NAME, META_COLUMNS
+from lakewright.format.deletes import DeleteRecords, format_delete_block
+from lakewright.format.log_records import format_avro_block, format_parquet_block
+from lakewright.storage.base import join_path
+from lakewright.table.markers import MarkerKind
+from lakewright.write.publish import announce, check_pending
+from lakewright.write.task import WriteTask
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLog:
+    """A log file that is there."""
+
+    file: LogFile
+    size: int
+    rows: int
+    deletes: int
+
+
+def write_logs(
+    task: WriteTask,
+    partition: str,
+    file_id: str,
+    token: str,
+    rows: pa.Table,
+    deletes: DeleteRecords | None,
+) -> list[WrittenLog]:
+    """Append rows and deletes to a file group; a new file begins where one is full."""
+    schema_json = log_schema(task)
+    named = _with_file_id(rows, file_id)
+    pending: list[tuple[bytes, int, int]] = []
+    for piece in _pieces(named, task.settings.log_block_max_size):
+        pending.append((_data_block(task, piece, schema_json), len(piece), 0))
+    for part in deletes.by_kind() if deletes is not None and len(deletes) else []:
+        pending.append((format_delete_block(part, task.instant, schema_json), 0, len(part)))
+    written: list[WrittenLog] = []
+    for blocks in _files(pending, task.settings.log_max_size):
+        file = LogFile(file_id, task.instant, len(written) + 1, token)
+        data = b"".join(block for block, _, _ in blocks)
+        path = join_path(partition, file.name)
+        announce(task, path, MarkerKind.CREATE)
+        check_pending(task, path)
+        task.storage.create(path, data)
+        counts = [sum(column) for column in list(zip(*blocks, strict=True))[1:]]
+        written.append(WrittenLog(file, len(data), counts[0], counts[1]))
+    return written
+
+
+def log_schema(task: WriteTask) -> str:
+    """The schema of log blocks: the table's with its meta columns."""
+    tree = json.loads(task.schema)
+    own = [each for each in tree["fields"] if each["name"] not in META_COLUMNS]
+    meta = [
+        {"name": name, "type": ["null", "string"], "doc": "", "default": None}
+        for name in META_COLUMNS
+    ]
+    return json.dumps({**tree, "fields": [*meta, *own]}, separators=(",", ":"))
+
+
+def _data_block(task: WriteTask, rows: pa.Table, schema_json: str) -> bytes:
+    block = format_avro_block if task.settings.log_block_format == "avro" else format_parquet_block
+    return block(rows, task.instant, schema_json)
+
+
+def _with_file_id(rows: pa.Table, file_id: str) -> pa.Table:
+    index = rows.schema.get_field_index(FILE_NAME)
+    return rows.set_column(
+        index, rows.schema.field(index), pa.repeat(pa.scalar(file_id), len(rows))
+    )
+
+
+def _pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
+    if not len(rows):
+        return
+    step = max(1, int(len(rows) * most_bytes / max(rows.nbytes, 1)))
+    for start in range(0, len(rows), step):
+        yield rows.slice(start, step)
+
+
+def _files(
+    blocks: list[tuple[bytes, int, int]], most_bytes: int
+) -> Iterator[list[tuple[bytes, int, int]]]:
+    """Blocks put together to files; a file is full once it has reached its size."""
+    waiting: list[tuple[bytes, int, int]] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(len(data) for data, _, _ in waiting) >= most_bytes:
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting

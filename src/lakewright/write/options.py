@@ -1,0 +1,306 @@
+"""Options as people give them to a write: which are known, and what they mean for a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lakewright.core import table_options as keys
+from lakewright.core.table_config import MERGE_PROPERTY, TableConfig
+from lakewright.core.table_options import IndexType, csv, same_fields, told
+from lakewright.errors import InvalidError
+from lakewright.settings import (
+    HUDI_OPTIONS,
+    ignored_options,
+    option_keys,
+    parse_bool,
+    settings_from,
+)
+from lakewright.table.settings import HeartbeatSettings, LockSettings, TransactionSettings
+from lakewright.table.spec import TableSpec, is_table_option
+from lakewright.write.option_names import (
+    AGREED,
+    OPERATION_KEYS,
+    OWN_KEYS,
+    REFUSED_WRITE_OPTIONS,
+    SERVICE_PREFIXES,
+)
+from lakewright.write.settings import WRITE_KEYS, WriteSettings
+
+_HONOURED = (
+    WRITE_KEYS
+    | option_keys(LockSettings, HeartbeatSettings, TransactionSettings)
+    | OPERATION_KEYS
+    | OWN_KEYS
+)
+_DROP_DUPLICATES = "hoodie.datasource.write.insert.drop.duplicates"
+_DUPLICATE_POLICY = "hoodie.datasource.insert.dup.policy"
+
+_REMEMBERED = (
+    keys.INDEX_TYPE,
+    keys.BUCKETS,
+    keys.BUCKET_HASH_FIELDS,
+    keys.EVENT_TIME,
+    keys.TRACK_EVENT_TIME,
+)
+# Real Hudi does not store these with the table: its writers are told each time.
+_TOLD_EACH_TIME = (keys.TIMESTAMPS_AS_TEXT, keys.NEW_KEY_ENCODING)
+_FLAGS = (keys.HIVE_STYLE, keys.URL_ENCODE, keys.SLASH_DATES)
+# Between these a writer may choose: they look for keys in the same files.
+_LIKE_SIMPLE = frozenset({IndexType.SIMPLE, IndexType.BLOOM})
+_BUCKET_ID = re.compile(r"(\d{8})-")
+# An id at random may consist of digits; but nobody has this many buckets.
+_MANY_BUCKETS = 100_000
+_TIME_GENERATORS = (keys.TIME_GENERATOR, keys.OLD_TIME_GENERATOR)
+
+Conflict = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options whose names were checked: keys of Hudi's are in lower case, as Spark takes them.
+
+    `ignored` are the ones that have no effect here; somebody should say so.
+    """
+
+    told: Mapping[str, str]
+    ignored: tuple[str, ...]
+
+
+def check_write_options(options: Mapping[str, str], *, also: Collection[str] = ()) -> WriteOptions:
+    """Check the names of options; `also` are known to the caller.
+
+    Raises:
+        UnsupportedError: one would change what is written, and is not supported.
+        InvalidError: there is no such option.
+    """
+    given = {_plain(key): str(value) for key, value in options.items()}
+    open_ = {key: value for key, value in given.items() if not _passes(key, value)}
+    honoured = (_HONOURED | set(also)) - REFUSED_WRITE_OPTIONS.keys()
+    return WriteOptions(given, tuple(ignored_options(open_, honoured, REFUSED_WRITE_OPTIONS)))
+
+
+def write_settings(config: TableConfig | None, options: Mapping[str, str]) -> WriteSettings:
+    """The settings of a write: what checked options say, else what the table remembers."""
+    _check_duplicate_policy(options)
+    stored = config.properties if config is not None else {}
+    remembered = {key: stored[key] for key in _REMEMBERED if stored.get(key)}
+    return settings_from(WriteSettings, {**remembered, **options})
+
+
+def remembered_event_time(config: TableConfig) -> str | None:
+    """The column whose event times the table's commits record, if it has one."""
+    tracked = config.flag(keys.TRACK_EVENT_TIME)
+    return config.properties.get(keys.EVENT_TIME) or None if tracked else None
+
+
+def unremembered(config: TableConfig, settings: WriteSettings) -> dict[str, str]:
+    """Properties that a table lacks and must have once it was written with these settings.
+
+    Who writes to a bucket index with another index, or another number of buckets, makes
+    duplicates; tables of real Hudi do not tell, so the first write does.
+    """
+    if settings.index_type in _LIKE_SIMPLE:
+        return {}
+    wanted = {keys.INDEX_TYPE: str(settings.index_type)}
+    if settings.index_type is IndexType.BUCKET:
+        wanted[keys.BUCKETS] = str(settings.buckets)
+        if settings.bucket_hash_fields:
+            wanted[keys.BUCKET_HASH_FIELDS] = ",".join(settings.bucket_hash_fields)
+    return {key: value for key, value in wanted.items() if not config.properties.get(key)}
+
+
+def effective_config(config: TableConfig, options: Mapping[str, str]) -> TableConfig:
+    """The table's properties, with what real Hudi's writers are told each time and do not store."""
+    added = {
+        _new_name(key): value
+        for key, value in options.items()
+        if key in _TOLD_EACH_TIME or key.startswith(_TIME_GENERATORS)
+    }
+    added = {key: value for key, value in added.items() if key not in config.properties}
+    return replace(config, properties={**config.properties, **added}) if added else config
+
+
+def check_index(settings: WriteSettings, file_ids: Iterable[str]) -> None:
+    """Refuse to write to file groups that were made by another index.
+
+    A table of real Hudi does not say which index it has; the names of a bucket index's file groups
+    do.
+    """
+    ids = list(file_ids)
+    numbers = [int(found[1]) for each in ids if (found := _BUCKET_ID.match(each))]
+    if settings.index_type is not IndexType.BUCKET:
+        if ids and len(numbers) == len(ids) and max(numbers) < _MANY_BUCKETS:
+            raise InvalidError(
+                "the file groups are those of a bucket index: say so, and how many buckets it has",
+                option=keys.INDEX_TYPE,
+                also=keys.BUCKETS,
+            )
+    elif len(numbers) < len(ids):
+        raise InvalidError("the file groups are not those of a bucket index", file_ids=ids[:3])
+    elif numbers and max(numbers) >= settings.buckets:
+        raise InvalidError(
+            "the table has more buckets", buckets=settings.buckets, greatest_bucket=max(numbers)
+        )
+
+
+def spec_from_options(options: Mapping[str, str], *, partition_by: Sequence[str] = ()) -> TableSpec:
+    """The new table that the options of a first write describe.
+
+    `partition_by` are the columns that a DataFrame is written by; options may name them as well.
+    """
+    name = _first(options, keys.TABLE_NAME)
+    if not name:
+        raise InvalidError("a new table needs a name", option=keys.TABLE_NAME)
+    partitions = csv(_first(options, keys.PARTITION_FIELDS))
+    if partition_by and partitions and not same_fields(partitions, partition_by):
+        raise InvalidError(
+            "rows are partitioned in two ways", options=partitions, partition_by=partition_by
+        )
+    return TableSpec(
+        name=name,
+        table_type=keys.parse_table_type(_first(options, keys.TABLE_TYPE) or "COPY_ON_WRITE"),
+        record_key=csv(_first(options, keys.RECORD_KEY)),
+        partition_by=partitions or tuple(partition_by),
+        ordering=csv(_first(options, keys.ORDERING)),
+        options=options,
+    )
+
+
+def config_conflicts(config: TableConfig, options: Mapping[str, str]) -> None:
+    """Refuse options that say otherwise than the table.
+
+    Raises:
+        InvalidError: with all of them, each with the value that is given and the table's own.
+    """
+    conflicts = [
+        *_name_conflicts(config, options),
+        *_field_conflicts(config, options),
+        *_rule_conflicts(config, options),
+        *_index_conflicts(config, options),
+        *_stored_conflicts(config, options),
+    ]
+    if conflicts:
+        raise InvalidError(
+            "Config conflict (key, current value, existing value)", conflicts=conflicts
+        )
+
+
+def _name_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
+    names = {keys.TABLE_NAME: config.name, keys.DATABASE: config.properties.get(keys.DATABASE)}
+    for name, stored in names.items():
+        for key, text in told(options, name).items():
+            if stored and text.lower() != stored.lower():
+                yield key, text, stored
+    for key, text in told(options, keys.TABLE_TYPE).items():
+        if keys.parse_table_type(text) is not config.table_type:
+            yield key, text, str(config.table_type)
+
+
+def _field_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
+    fields = {keys.RECORD_KEY: config.record_key_fields, keys.ORDERING: config.ordering_fields}
+    for name, stored in fields.items():
+        for key, text in told(options, name).items():
+            if csv(text) != stored:
+                yield key, text, ",".join(stored)
+    partitions = config.properties.get(keys.PARTITION_FIELDS, "")
+    for key in (keys.PARTITION_FIELDS, *keys.WRITE_NAMES[keys.PARTITION_FIELDS]):
+        # Here nothing says something: that the table has no partitions.
+        if key in options and not _same_partitions(csv(options[key]), csv(partitions)):
+            yield key, options[key], partitions
+
+
+def _same_partitions(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
+    plain = tuple(name.partition(":")[0] for name in stored)
+    return same_fields(given, stored) or given == plain
+
+
+def _rule_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
+    generator = config.key_generator.removesuffix("_AVRO")
+    for name in (keys.GENERATOR, "hoodie.table.keygenerator.class"):
+        for key, text in told(options, name).items():
+            if generator and keys.generator_type(text) != generator:
+                yield key, text, generator
+    for key in _FLAGS:
+        if options.get(key, "").strip() and _flag(options, key) != config.flag(key):
+            yield key, options[key], str(config.flag(key)).lower()
+    mode = keys.told_merge_mode(options)
+    # Without an ordering field the mode in effect is another than the one that is stored.
+    if mode not in (None, config.merge_mode, config.properties.get(keys.MERGE_MODE)):
+        yield keys.MERGE_MODE, str(mode), str(config.merge_mode)
+    marker = config.delete_marker or ("", "")
+    for name, stored in zip((keys.DELETE_FIELD, keys.DELETE_MARKER), marker, strict=True):
+        for key, text in told(options, MERGE_PROPERTY + name).items():
+            if text != stored:
+                yield key, text, stored
+
+
+def _index_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
+    told_one, stored_one = (
+        settings_from(WriteSettings, {key: each[key] for key in _REMEMBERED if each.get(key)})
+        for each in (options, config.properties)
+    )
+    one, other = told_one.index_type, stored_one.index_type
+    both = options.get(keys.INDEX_TYPE) and config.properties.get(keys.INDEX_TYPE)
+    if both and one is not other and not {one, other} <= _LIKE_SIMPLE:
+        yield keys.INDEX_TYPE, str(one), str(other)
+    both = options.get(keys.BUCKETS) and config.properties.get(keys.BUCKETS)
+    if both and told_one.buckets != stored_one.buckets:
+        yield keys.BUCKETS, str(told_one.buckets), str(stored_one.buckets)
+    hashed = stored_one.bucket_hash_fields or config.record_key_fields
+    if other is IndexType.BUCKET and told_one.bucket_hash_fields not in ((), hashed):
+        yield keys.BUCKET_HASH_FIELDS, options[keys.BUCKET_HASH_FIELDS], ",".join(hashed)
+
+
+def _stored_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
+    """Options that must be what the table has, where it has them at all."""
+    for key, text in options.items():
+        name = _new_name(key)
+        stored = config.properties.get(name)
+        is_rule = name.startswith(keys.TIME_GENERATOR) or name in _TOLD_EACH_TIME
+        if not (is_rule or name in (keys.EVENT_TIME, keys.TIME_ZONE)) or not stored:
+            continue
+        # Formats of dates tell upper from lower case, and so do columns.
+        exact = name.startswith(keys.TIME_GENERATOR) or name == keys.EVENT_TIME
+        if text.strip() != stored and (exact or text.strip().lower() != stored.lower()):
+            yield key, text, stored
+
+
+def _new_name(key: str) -> str:
+    old = keys.OLD_TIME_GENERATOR
+    return keys.TIME_GENERATOR + key.removeprefix(old) if key.startswith(old) else key
+
+
+def _plain(key: str) -> str:
+    """Hudi's keys have no case; others, such as those of a commit's own metadata, keep theirs."""
+    return key.lower() if key.lower().startswith("hoodie.") else key
+
+
+def _passes(key: str, value: str) -> bool:
+    """Whether an option is known and says nothing that is to be checked here."""
+    if value.strip().lower() in AGREED.get(key, ()):
+        return True
+    if key in REFUSED_WRITE_OPTIONS:
+        return False
+    return is_table_option(key) or (key.startswith(SERVICE_PREFIXES) and key in HUDI_OPTIONS)
+
+
+def _check_duplicate_policy(options: Mapping[str, str]) -> None:
+    policy = options.get(_DUPLICATE_POLICY, "").strip().lower()
+    if policy and policy != "drop" and _flag(options, _DROP_DUPLICATES):
+        raise InvalidError(
+            "two options say different things about duplicates",
+            **{_DUPLICATE_POLICY: policy, _DROP_DUPLICATES: "true"},
+        )
+
+
+def _flag(options: Mapping[str, str], key: str) -> bool:
+    try:
+        return parse_bool(options.get(key, "false"))
+    except ValueError as error:
+        raise InvalidError("an option is neither true nor false", **{key: options[key]}) from error
+
+
+def _first(options: Mapping[str, str], name: str) -> str:
+    return next(iter(told(options, name).values()), "")

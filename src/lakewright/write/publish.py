@@ -1,0 +1,50 @@
+"""How a data file comes to be: announced by a marker first, and checked right before it appears."""
+
+from __future__ import annotations
+
+from lakewright.core.instant import Instant, State, parse_instant
+from lakewright.core.timeline import Timeline
+from lakewright.errors import ConflictError
+from lakewright.table.heartbeat import alive
+from lakewright.table.markers import MarkerKind, create_marker, rival_of
+from lakewright.write.task import WriteTask
+
+
+def announce(task: WriteTask, path: str, kind: MarkerKind) -> None:
+    """Leave word of a file before it is written, so that a rollback finds it.
+
+    With early conflict detection, give way to a living writer that has announced the same group.
+    """
+    if task.early is not None:
+        pending = [i.requested_at for i in _timeline(task).pending()]
+        living = alive(task.storage, pending, task.early, task.clock.now_ms())
+        rival = rival_of(task.storage, task.instant, path, living)
+        if rival is not None:
+            raise ConflictError(
+                "another writer is writing the same file group",
+                file=path,
+                instant=task.instant,
+                other=rival,
+            )
+    create_marker(task.storage, task.instant, path, kind)
+
+
+def check_pending(task: WriteTask, path: str) -> None:
+    """Refuse to let a file appear if its write was completed or taken back meanwhile.
+
+    A task that was given up for lost may still be running: a file that it makes then would belong
+    to a completed write without being in its statistics, or to none at all.
+    """
+    found: Instant | None = _timeline(task).by_time.get(task.instant)
+    if found is None or found.state is State.COMPLETED:
+        raise ConflictError(
+            "the write that this file belongs to has ended already",
+            instant=task.instant,
+            file=path,
+        )
+
+
+def _timeline(task: WriteTask) -> Timeline:
+    files = task.storage.list_files(task.config.timeline_folder)
+    instants = [parse_instant(file.name) for file in files]
+    return Timeline.of(instant for instant in instants if instant is not None)

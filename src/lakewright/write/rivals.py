@@ -1,0 +1,106 @@
+"""What others did while a write was under way that file groups alone do not tell.
+
+Two writers may each take a key for new and put it into a file group of its own: no file group is
+touched twice, and yet the key would be there twice. And two writers may each add a column: the
+schema of the one that completes last would hide the other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakewright.core.commits import CommitMetadata, WriteStat
+from lakewright.core.instant import Instant
+from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
+from lakewright.core.timeline import Timeline
+from lakewright.errors import ConflictError, CorruptError
+from lakewright.storage.base import MissingFileError, Storage
+from lakewright.table.snapshot import Snapshot
+from lakewright.write.task import Operation, WriteTask
+
+_SHOWN = 5
+
+
+def refuse_rivals(task: WriteTask, metadata: CommitMetadata, now: Snapshot) -> None:
+    """ConflictError if another write since `task` began inserted one of its keys, or a column."""
+    others = _completed_since(task.snapshot.timeline, now.timeline)
+    if not others:
+        return
+    _refuse_other_schema(task, now)
+    if task.operation is Operation.UPSERT and not task.buckets:
+        for other, commit in zip(others, now.commits(others), strict=True):
+            _refuse_shared_keys(task, metadata, other, commit)
+
+
+def _completed_since(before: Timeline, now: Timeline) -> list[Instant]:
+    known = {instant.requested_at for instant in before.completed_writes}
+    return [i for i in now.completed_writes if i.requested_at not in known]
+
+
+def _refuse_other_schema(task: WriteTask, now: Snapshot) -> None:
+    newest = now.avro_schema()
+    if newest not in (None, task.schema, task.snapshot.avro_schema()):
+        raise ConflictError(
+            "another writer has changed the table's schema meanwhile", instant=task.instant
+        )
+
+
+def _refuse_shared_keys(
+    task: WriteTask, metadata: CommitMetadata, other: Instant, commit: CommitMetadata
+) -> None:
+    mine, theirs = _inserting(metadata), _inserting(commit)
+    shared = set(mine) & set(theirs)
+    if task.is_global and mine and theirs:
+        pairs = [(list(chain(*mine.values())), list(chain(*theirs.values())))]
+    else:
+        pairs = [(mine[partition], theirs[partition]) for partition in sorted(shared)]
+    for my_stats, their_stats in pairs:
+        new = _keys(task.storage, my_stats, task.instant)
+        known = _keys(task.storage, their_stats, other.requested_at)
+        both = new.filter(pc.is_in(new, value_set=known))
+        if len(both):
+            raise ConflictError(
+                "another writer has inserted the same keys meanwhile",
+                instant=task.instant,
+                other=other.file_name,
+                keys=both.slice(0, _SHOWN).to_pylist(),
+                count=len(both),
+            )
+
+
+def _inserting(commit: CommitMetadata) -> dict[str, list[WriteStat]]:
+    """The base files by partition that rows of new keys went into."""
+    found: dict[str, list[WriteStat]] = {}
+    for partition, stats in commit.stats.items():
+        chosen = [stat for stat in stats if stat.num_inserts and not stat.log_files]
+        if chosen:
+            found[partition] = chosen
+    return found
+
+
+def _keys(storage: Storage, stats: Iterable[WriteStat], instant: str) -> pa.Array:
+    """The keys of the rows that an instant wrote into these files."""
+    return pa.concat_arrays([pa.array([], pa.string()), *_written(storage, stats, instant)])
+
+
+def _written(storage: Storage, stats: Iterable[WriteStat], instant: str) -> Iterator[pa.Array]:
+    for stat in stats:
+        path = stat.path or ""
+        try:
+            with storage.open_input(path) as source:
+                rows = pq.read_table(
+                    source, columns=[RECORD_KEY, COMMIT_TIME], use_threads=False, partitioning=None
+                )
+        except MissingFileError as error:
+            raise ConflictError(
+                "a file that another writer has just written is gone", file=path
+            ) from error
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error
+        fresh = rows.filter(pc.equal(rows.column(COMMIT_TIME), instant))
+        yield from fresh.column(RECORD_KEY).chunks

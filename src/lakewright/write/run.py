@@ -1,0 +1,158 @@
+"""A write on Spark: rows go to the task that owns their partition, and cross to Arrow once."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from lakewright.core.keys import KeyRule
+from lakewright.core.meta_columns import PARTITION_PATH
+from lakewright.core.partition_paths import DEFAULT_PARTITION
+from lakewright.errors import InvalidError, UnavailableError
+from lakewright.write.columns.run import field_of, path_column, quoted
+from lakewright.write.global_index.run import placed
+from lakewright.write.settings import SortMode
+from lakewright.write.task import Outcome, Token, WriteTask
+from lakewright.write.worker import run_task, spreads_freely
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_ROUTE = "_lakewright_route"
+_PARALLELISM = "spark.lakewright.parallelism"
+_NO_KEY = "lakewright: rows have no record key"
+# Tasks for each core: partitions are dealt out by their hash, so a few more even the load out.
+_TASKS_PER_CORE = 3
+
+
+class SparkRows:
+    """The rows of a DataFrame."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns, as Spark hands them to Arrow."""
+        return to_arrow_schema(self._frame.schema)
+
+    def write(self, task: WriteTask) -> Sequence[Outcome]:
+        """Shuffle the rows once, and let each task write the partitions it got."""
+        frame = _with_keys_checked(self._frame, task)
+        if task.is_global and task.operation.merges:
+            frame = placed(frame, task)
+        routed = _spread(frame, task) if spreads_freely(task) else _routed(frame, task)
+        done = routed.mapInArrow(partial(_work, pickle.dumps(task)), "outcome binary")
+        try:
+            return [pickle.loads(row.outcome) for row in done.collect()]
+        except PySparkException as error:
+            raise _translated(error, task) from error
+
+
+def _work(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    token = Token()
+    if context is not None:
+        token = Token(context.partitionId(), context.stageId(), context.taskAttemptId())
+    outcome = run_task(pickle.loads(packed), token, batches)
+    if outcome != Outcome():
+        yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
+
+
+def _with_keys_checked(frame: DataFrame, task: WriteTask) -> DataFrame:
+    """Fail on a row without key before the shuffle: no worker has written anything by then."""
+    if not task.config.record_key_fields:
+        return frame
+    # The check hangs on a column that is sent on: Spark leaves out what nobody uses.
+    column = frame.columns[0]
+    error = F.raise_error(F.lit(_NO_KEY)).cast(frame.schema[column].dataType)
+    checked = F.when(_has_key(frame, task.keys), F.col(quoted(column))).otherwise(error)
+    return frame.withColumn(column, checked)
+
+
+def _has_key(frame: DataFrame, rule: KeyRule) -> Column:
+    texts = [field_of(frame, name).cast("string") for name in rule.fields]
+    filled = [F.coalesce(text != "", F.lit(False)) for text in texts]
+    return reduce(lambda left, right: left | right, filled)
+
+
+def _routed(frame: DataFrame, task: WriteTask) -> DataFrame:
+    """All rows of a partition in one task, one partition after the other."""
+    if not task.partitions.fields:
+        return frame.repartition(1)
+    columns = frame.columns
+    placed_already = PARTITION_PATH in columns
+    route = F.col(PARTITION_PATH) if placed_already else _route(frame, task)
+    tasks = task.settings.parallelism or _parallelism(frame.sparkSession) * _TASKS_PER_CORE
+    return (
+        frame.withColumn(_ROUTE, route)
+        .repartition(tasks, _ROUTE)
+        .sortWithinPartitions(_ROUTE)
+        .select(*(quoted(name) for name in columns))
+    )
+
+
+def _spread(frame: DataFrame, task: WriteTask) -> DataFrame:
+    """Rows as they come, or sorted as the sort mode says."""
+    mode = task.settings.sort_mode
+    if mode is SortMode.NONE:
+        return frame
+    columns = frame.columns
+    route = _route(frame, task) if task.partitions.fields else F.lit("")
+    wanted = task.settings.sort_columns or task.config.record_key_fields
+    order = [F.col(_ROUTE), *(field_of(frame, name) for name in wanted)]
+    routed = frame.withColumn(_ROUTE, route)
+    tasks = task.settings.parallelism
+    if mode is SortMode.GLOBAL_SORT:
+        spread = routed.repartitionByRange(tasks, *order) if tasks else routed.orderBy(*order)
+        return spread.sortWithinPartitions(*order).select(*map(quoted, columns))
+    if mode is not SortMode.PARTITION_SORT:
+        routed = routed.repartition(tasks, _ROUTE) if tasks else routed.repartition(_ROUTE)
+    if mode is not SortMode.PARTITION_PATH_REPARTITION:
+        routed = routed.sortWithinPartitions(*order)
+    return routed.select(*map(quoted, columns))
+
+
+def _route(frame: DataFrame, task: WriteTask) -> Column:
+    """A text that is the same for rows of the same partition.
+
+    For plain fields the values themselves tell partitions apart; times are formatted as the table
+    does it, which only our own code can.
+    """
+    if any(field.time is not None for field in task.partitions.fields):
+        return path_column(task)
+    rule, texts = task.partitions, []
+    for field in rule.fields:
+        text = field_of(frame, field.name).cast("string")
+        text = F.coalesce(F.when(text != "", text), F.lit(DEFAULT_PARTITION))
+        texts.append(F.translate(text, "-", "/") if rule.slashes_for_dashes else text)
+    return texts[0] if len(texts) == 1 else F.concat_ws("/", *texts)
+
+
+def _parallelism(spark: SparkSession) -> int:
+    """How many tasks Spark runs at once, asked once for a session."""
+    known = spark.conf.get(_PARALLELISM, "")
+    if known:
+        return int(known)
+    # Spark cuts a range into as many pieces as it has cores; there is no other way to ask that
+    # works on Spark Connect too.
+    pieces = spark.range(1 << 16).select(F.spark_partition_id().alias("p")).distinct().count()
+    spark.conf.set(_PARALLELISM, str(pieces))
+    return pieces
+
+
+def _translated(error: PySparkException, task: WriteTask) -> Exception:
+    text = str(error)
+    if _NO_KEY in text:
+        return InvalidError("rows have no record key", fields=task.keys.fields)
+    reason = re.sub(r"\s+", " ", text)[:500]
+    return UnavailableError("Spark could not do the work of a write", reason=reason)

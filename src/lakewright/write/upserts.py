@@ -1,0 +1,159 @@
+"""Rows that meet older rows of their key: updates, inserts of new keys, deletes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from lakewright.core.keys import bucket_ids
+from lakewright.core.merge import LogOutcome, merge_logs, merge_with_base
+from lakewright.core.slices import FileSlice
+from lakewright.format.deletes import DeleteRecords
+from lakewright.read.worker import base_rows
+from lakewright.write.groups import GroupWriter
+from lakewright.write.incoming import changes_of
+from lakewright.write.locate import NOWHERE, Positions, locate
+from lakewright.write.partition import Partition
+from lakewright.write.route import fill_small_files
+
+
+def merge_rows(groups: GroupWriter, partition: Partition, rows: pa.Table) -> None:
+    """Write the rows of one partition: of each key the version that wins, where the key lives."""
+    task = groups.task
+    outcome = merge_logs(changes_of(rows, task), task.stored_schema, task.rule)
+    if task.buckets:
+        _merge_buckets(groups, partition, outcome)
+        return
+    where = locate(task, partition.slices, outcome.keys)
+    new = np.flatnonzero((where == NOWHERE) & ~outcome.deleted)
+    inserts = _fill(partition, where, new) if len(new) else {}
+    for position, chosen in _grouped(where):
+        item = partition.slices[position]
+        partition.check_free(item)
+        if task.merge_on_read and position not in inserts:
+            _append(groups, partition, item.file_id, _subset(outcome, chosen))
+        else:
+            part = _subset(outcome, chosen)
+            _rewrite(groups, partition, item, part, inserts=inserts.get(position, 0))
+    rest = new[where[new] == NOWHERE]
+    if len(rest):
+        groups.create(partition, outcome.rows.take(pa.array(outcome.row[rest])))
+
+
+def _merge_buckets(groups: GroupWriter, partition: Partition, outcome: LogOutcome) -> None:
+    task = groups.task
+    ids = bucket_ids(
+        outcome.keys, task.keys, task.settings.bucket_hash_fields, task.settings.buckets
+    )
+    for bucket, chosen in _grouped(ids.astype(np.int64)):
+        position = partition.by_bucket.get(bucket)
+        part = _subset(outcome, chosen)
+        if position is None:
+            _begin_bucket(groups, partition, bucket, part)
+            continue
+        item = partition.slices[position]
+        partition.check_free(item)
+        if task.merge_on_read:
+            _append(groups, partition, item.file_id, part)
+        else:
+            _rewrite(groups, partition, item, part, inserts=_unknown(groups, item, part))
+
+
+def _unknown(groups: GroupWriter, item: FileSlice, outcome: LogOutcome) -> int:
+    """How many rows of a bucket have keys that it does not hold yet."""
+    nowhere = locate(groups.task, [item], outcome.keys) == NOWHERE
+    return int((nowhere & ~outcome.deleted).sum())
+
+
+def _begin_bucket(
+    groups: GroupWriter, partition: Partition, bucket: int, outcome: LogOutcome
+) -> None:
+    """The first rows of a bucket; there is nothing to delete in it.
+
+    Writers that do not wait for each other may both begin it: two base files of one group would
+    hide each other, two log files do not.
+    """
+    file_id = groups.bucket_file_id(bucket)
+    if groups.task.non_blocking:
+        _append(groups, partition, file_id, outcome)
+        return
+    rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
+    if len(rows):
+        groups.create(partition, rows, file_id)
+
+
+def _fill(partition: Partition, where: Positions, new: Positions) -> dict[int, int]:
+    """Give new keys to small files, as far as there is room; tells which slices got some."""
+    small = partition.small()
+    shares = fill_small_files([room for _, room in small], len(new))
+    filled: dict[int, int] = {}
+    start = 0
+    for (position, _), share in zip(small, shares, strict=True):
+        if share:
+            where[new[start : start + share]] = position
+            filled[position] = share
+            start += share
+    return filled
+
+
+def _append(groups: GroupWriter, partition: Partition, file_id: str, outcome: LogOutcome) -> None:
+    rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
+    deletes = _delete_records(partition.path, outcome) if outcome.deleted.any() else None
+    groups.append(partition, file_id, rows, deletes)
+
+
+def _rewrite(
+    groups: GroupWriter,
+    partition: Partition,
+    item: FileSlice,
+    outcome: LogOutcome,
+    *,
+    inserts: int,
+) -> None:
+    task = groups.task
+    batches = (
+        batch
+        for table in base_rows(task.storage, item, task.stored_schema)
+        for batch in table.combine_chunks().to_batches()
+    )
+    merged = merge_with_base(batches, outcome, task.rule)
+    groups.rewrite(partition, item, merged, inserts=inserts)
+
+
+def _delete_records(path: str, outcome: LogOutcome) -> DeleteRecords:
+    gone = pa.array(np.flatnonzero(outcome.deleted))
+    keys = outcome.keys.take(gone)
+    unconditional = pa.array(outcome.beats_any_base[outcome.deleted])
+    return DeleteRecords(
+        keys,
+        pa.repeat(pa.scalar(path), len(keys)),
+        unconditional,
+        tuple(column.take(gone) for column in outcome.ordering),
+    )
+
+
+def _subset(outcome: LogOutcome, chosen: Positions) -> LogOutcome:
+    at = pa.array(chosen)
+    return replace(
+        outcome,
+        keys=outcome.keys.take(at),
+        row=outcome.row[chosen],
+        deleted=outcome.deleted[chosen],
+        beats_any_base=outcome.beats_any_base[chosen],
+        ordering=tuple(column.take(at) for column in outcome.ordering),
+    )
+
+
+def _grouped(values: Positions) -> list[tuple[int, Positions]]:
+    """The positions of each value that is not NOWHERE, by value."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
+    return [
+        (int(ordered[a]), order[a:b])
+        for a, b in pairwise(starts)
+        if a < b and ordered[a] != NOWHERE
+    ]

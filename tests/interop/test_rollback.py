@@ -1,0 +1,272 @@
+"""Writes of real Hudi taken back by us: it reads what was there before, and writes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from real_hudi import RealHudi, Row
+from undone import strays_of
+
+from lakewright.clock import SystemClock, zone_of
+from lakewright.core.instant import Instant, State
+from lakewright.storage.local import LocalStorage
+from lakewright.table.restore import resume_restore, run_restore
+from lakewright.table.rollback import failed_writes, resume_rollbacks, run_rollback
+from lakewright.table.savepoint import delete_savepoint, run_savepoint
+from lakewright.table.settings import FailedWrites
+from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.times import TimeSource
+from lakewright.testing.storage import Crash, CrashingStorage
+
+SCHEMA = "id STRING, ts BIGINT, p STRING"
+COMMON = {
+    "hoodie.table.name": "taken_back",
+    "hoodie.datasource.write.recordkey.field": "id",
+    "hoodie.datasource.write.precombine.field": "ts",
+    "hoodie.datasource.write.partitionpath.field": "p",
+    # We do not maintain its metadata table.
+    "hoodie.metadata.enable": "false",
+    "hoodie.table.timeline.timezone": "UTC",
+    "hoodie.clean.automatic": "false",
+    "hoodie.compact.inline": "false",
+}
+KINDS = {"copy on write": "COPY_ON_WRITE", "merge on read": "MERGE_ON_READ"}
+each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+
+Versions = dict[str, int]
+
+
+@dataclass
+class Shared:
+    """A table that real Hudi writes and we take back."""
+
+    hudi: RealHudi
+    path: Path
+    kind: str
+    states: list[Versions] = field(default_factory=list)
+
+    @property
+    def storage(self) -> LocalStorage:
+        return LocalStorage(str(self.path))
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return load_snapshot(self.storage)
+
+    @property
+    def writes(self) -> tuple[Instant, ...]:
+        return self.snapshot.timeline.completed_writes
+
+    def upsert(self, versions: Versions, **more: str) -> None:
+        rows: list[Row] = [{"id": k, "ts": ts, "p": "ab"[int(k) % 2]} for k, ts in versions.items()]
+        options = {
+            **COMMON,
+            "hoodie.datasource.write.table.type": self.kind,
+            **{f"hoodie.{key.replace('__', '.')}": value for key, value in more.items()},
+        }
+        self.hudi.write(self.path, rows, SCHEMA, options)
+        self.states.append(self.read())
+
+    def read(self) -> Versions:
+        rows = self.hudi.read(self.path, {"hoodie.metadata.enable": "false"})
+        found = {row["id"]: row["ts"] for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def compact(self) -> None:
+        for step in ("schedule", "run"):
+            options = "hoodie.compact.inline.max.delta.commits=1,hoodie.metadata.enable=false"
+            self.hudi.sql(
+                f"call run_compaction(op => '{step}', path => '{self.path}', "
+                f"options => '{options}')"
+            )
+
+    def roll_back(self, target: Instant) -> Instant:
+        clock = SystemClock()
+        return run_rollback(self.snapshot, target, self.times(), clock, by_markers=True)
+
+    def times(self) -> TimeSource:
+        snapshot = self.snapshot
+        known = [at for i in snapshot.timeline for at in (i.requested_at, i.completed_at) if at]
+        zone = zone_of(snapshot.config.timeline_zone)
+        return TimeSource(SystemClock(), zone, 1, after=max(known))
+
+
+@pytest.fixture
+def shared(real_hudi: RealHudi, tmp_path: Path, kind: str) -> Shared:
+    """Three states: inserts, updates, updates and inserts."""
+    table = Shared(real_hudi, tmp_path / "t", kind)
+    table.upsert({str(n): 1 for n in range(6)})
+    table.upsert({str(n): 2 for n in range(4)})
+    table.upsert({str(n): 3 for n in range(2, 9)})
+    return table
+
+
+@each_kind
+def test_real_hudi_reads_the_table_without_its_last_commits_and_writes_on(shared: Shared) -> None:
+    shared.roll_back(shared.writes[-1])
+    assert shared.read() == shared.states[1]
+    shared.roll_back(shared.writes[-1])
+    assert shared.read() == shared.states[0]
+    shared.upsert({"0": 9, "30": 9})
+    assert shared.read() == {**shared.states[0], "0": 9, "30": 9}
+    assert strays_of(shared.storage) == []
+
+
+@each_kind
+def test_real_hudi_sees_replaced_rows_again(shared: Shared) -> None:
+    shared.upsert({"0": 5, "1": 5}, datasource__write__operation="insert_overwrite")
+    assert shared.read() == {"0": 5, "1": 5}
+    shared.roll_back(shared.writes[-1])
+    assert shared.read() == shared.states[2]
+    shared.upsert({"0": 9})
+    assert shared.read() == {**shared.states[2], "0": 9}
+
+
+@pytest.mark.parametrize("kind", ["MERGE_ON_READ"])
+def test_real_hudi_reads_and_compacts_anew_after_its_compaction_is_taken_back(
+    shared: Shared,
+) -> None:
+    shared.compact()
+    assert shared.writes[-1].action == "commit"
+    shared.roll_back(shared.writes[-1])
+    assert shared.read() == shared.states[2]
+    shared.upsert({"0": 9})
+    shared.compact()
+    assert shared.read() == {**shared.states[2], "0": 9}
+    assert strays_of(shared.storage) == []
+
+
+@each_kind
+def test_a_dead_write_of_real_hudi_leaves_nothing(shared: Shared) -> None:
+    """Real Hudi finds its files by markers alone, which are gone here: it would leave them."""
+    storage, last = shared.storage, shared.writes[-1]
+    storage.delete(f".hoodie/timeline/{last.file_name}")
+    assert shared.read() == shared.states[1]
+    (dead,) = failed_writes(shared.snapshot.timeline, FailedWrites.EAGER, frozenset())
+    shared.roll_back(dead)
+    assert not [file for file in storage.list_tree("") if _names(file.path, last)]
+    shared.upsert({"0": 9})
+    assert shared.read() == {**shared.states[1], "0": 9}
+
+
+def _names(path: str, instant: Instant) -> bool:
+    return instant.requested_at in path and "rollback" not in path
+
+
+@each_kind
+def test_our_savepoint_is_one_for_real_hudi_and_we_restore_it(shared: Shared) -> None:
+    middle = shared.writes[1].requested_at
+    saved = run_savepoint(
+        shared.snapshot, middle, shared.times(), SystemClock(), user="ann", comment="why"
+    )
+    shown = shared.hudi.sql(f"call show_savepoints(path => '{shared.path}')")
+    assert [row["savepoint_time"] for row in shown] == [saved.requested_at]
+    if shared.kind == "MERGE_ON_READ":
+        shared.compact()
+    shared.upsert({"0": 5, "40": 5})
+    run_restore(shared.snapshot, middle, shared.times(), SystemClock())
+    assert shared.read() == shared.states[1]
+    assert shared.writes[-1].requested_at == middle
+    shared.upsert({"1": 9, "50": 9})
+    assert shared.read() == {**shared.states[1], "1": 9, "50": 9}
+    delete_savepoint(shared.snapshot, middle)
+    assert shared.hudi.sql(f"call show_savepoints(path => '{shared.path}')") == []
+    assert strays_of(shared.storage) == []
+
+
+@each_kind
+def test_a_savepoint_of_real_hudi_is_restored_by_us_twice(shared: Shared) -> None:
+    middle = shared.writes[1].requested_at
+    if shared.kind == "MERGE_ON_READ":
+        shared.compact()
+    shared.hudi.sql(f"call create_savepoint(path => '{shared.path}', commit_time => '{middle}')")
+    for ts in (5, 6):
+        shared.upsert({"0": ts, "40": ts})
+        run_restore(shared.snapshot, middle, shared.times(), SystemClock())
+        assert shared.read() == shared.states[1]
+    shared.upsert({"1": 9})
+    assert shared.read() == {**shared.states[1], "1": 9}
+
+
+@each_kind
+def test_real_hudi_restores_our_savepoint_over_our_rollback(shared: Shared) -> None:
+    middle = shared.writes[1].requested_at
+    run_savepoint(shared.snapshot, middle, shared.times(), SystemClock())
+    shared.roll_back(shared.writes[-1])
+    shared.upsert({"0": 5})
+    shared.hudi.sql(
+        f"call rollback_to_savepoint(path => '{shared.path}', instant_time => '{middle}')"
+    )
+    assert shared.read() == shared.states[1]
+
+
+Act = Callable[[Snapshot, TimeSource], object]
+
+
+def _killed_after(shared: Shared, survive: int, act: Act) -> bool:
+    """Whether the process died."""
+    storage = CrashingStorage(shared.storage, survive)
+    try:
+        act(load_snapshot(storage), shared.times())
+    except Crash:
+        return True
+    return False
+
+
+@each_kind
+@pytest.mark.parametrize("survive", [2, 3, 4, 6], ids="killed after {} changes".format)
+def test_real_hudi_reads_a_half_done_rollback_and_we_end_it(shared: Shared, survive: int) -> None:
+    target = shared.writes[-1]
+
+    def act(snapshot: Snapshot, times: TimeSource) -> object:
+        return run_rollback(snapshot, target, times, SystemClock(), by_markers=True)
+
+    assert _killed_after(shared, survive, act)
+    assert shared.read() in (shared.states[2], shared.states[1])
+    resume_rollbacks(shared.snapshot, shared.times(), SystemClock(), by_markers=True)
+    expected = shared.states[2] if target in shared.writes else shared.states[1]
+    assert shared.read() == expected
+    shared.upsert({"0": 9})
+    assert shared.read() == {**expected, "0": 9}
+    assert strays_of(shared.storage) == []
+
+
+@each_kind
+def test_real_hudi_ends_our_half_done_rollback(shared: Shared) -> None:
+    """Killed when the commit was pending again: its next write finds our plan and follows it."""
+    target = shared.writes[-1]
+
+    def act(snapshot: Snapshot, times: TimeSource) -> object:
+        return run_rollback(snapshot, target, times, SystemClock(), by_markers=True)
+
+    assert _killed_after(shared, 3, act)
+    assert target not in shared.writes
+    shared.upsert({"0": 9})
+    assert shared.read() == {**shared.states[1], "0": 9}
+    timeline = shared.snapshot.timeline
+    assert not timeline.pending()
+    assert len(timeline.completed("rollback")) == 1
+    assert strays_of(shared.storage) == []
+
+
+@each_kind
+@pytest.mark.parametrize("survive", [2, 4, 7], ids="killed after {} changes".format)
+def test_real_hudi_reads_a_half_done_restore_and_we_end_it(shared: Shared, survive: int) -> None:
+    first = shared.writes[0].requested_at
+    run_savepoint(shared.snapshot, first, shared.times(), SystemClock())
+
+    def act(snapshot: Snapshot, times: TimeSource) -> object:
+        return run_restore(snapshot, first, times, SystemClock())
+
+    assert _killed_after(shared, survive, act)
+    assert shared.read() in shared.states
+    assert shared.snapshot.timeline.pending("restore")[0].state is State.INFLIGHT
+    resume_restore(shared.snapshot, shared.times(), SystemClock())
+    assert shared.read() == shared.states[0]
+    shared.upsert({"0": 9})
+    assert shared.read() == {**shared.states[0], "0": 9}
+    assert strays_of(shared.storage) == []

@@ -1,0 +1,299 @@
+"""Writers of one table in every order: what completes stays whole, and the rest leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from hypothesis import given
+from hypothesis import strategies as st
+from writers import TIMELINE, World, put_file
+
+from lakewright.core.commits import CommitMetadata, WriteStat
+from lakewright.core.files import BaseFile, LogFile, parse_data_file
+from lakewright.core.instant import Instant, parse_instant
+from lakewright.errors import ConflictError, InvalidError, UnavailableError
+from lakewright.format.metadata import parse_commit, parse_rollback_plan
+from lakewright.storage.base import Storage
+from lakewright.table.settings import Concurrency
+from lakewright.table.transaction import Transaction
+from lakewright.testing.storage import CountingStorage, Crash
+
+Result = TypeVar("Result")
+
+GROUPS = [f"0000000{n}-0000-0000-0000-000000000000-0" for n in range(3)]
+PARTITION = "p1"
+EXPIRES_MS = 120_000
+CHANGES = {"create", "replace", "replace_if", "delete", "delete_many", "delete_folder"}
+
+
+class Mortal(CountingStorage):
+    """What one process sees of the storage; it dies after `left` more changes, if that is set."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.left: int | None = None
+        self.dead = self.buried = False
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        if self.dead:
+            kind = UnavailableError if self.buried else Crash
+            raise kind("this process is dead")
+        if self.left is not None and method.__name__ in CHANGES:
+            if self.left == 0:
+                self.dead = True
+                raise Crash(method.__name__)
+            self.left -= 1
+        return super()._call(method, *arguments)
+
+
+@dataclass
+class Process:
+    """One writer: at most one transaction at a time, and what it has written in it."""
+
+    storage: Mortal
+    transaction: Transaction | None = None
+    stats: list[WriteStat] = field(default_factory=list)
+    beat_at: int = 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """A write that completed: what it had seen when it began, and the groups it touched."""
+
+    instant: Instant
+    seen: frozenset[str]
+    bases: frozenset[str]
+    logs: frozenset[str]
+
+    def clashes(self, other: Done, mode: Concurrency) -> bool:
+        unseen = (
+            self.instant.requested_at not in other.seen
+            and other.instant.requested_at not in self.seen
+        )
+        if mode is Concurrency.NON_BLOCKING:
+            return unseen and bool(self.bases & other.bases)
+        return unseen and bool((self.bases | self.logs) & (other.bases | other.logs))
+
+
+class Play:
+    """Some processes on one table, a step at a time; every step ends in a table that is right."""
+
+    def __init__(self, mode: Concurrency, processes: int) -> None:
+        self.mode = mode
+        self.world = World()
+        self.processes = [self.new_process() for _ in range(processes)]
+        self.times: list[str] = []
+        self.tried: dict[str, Done] = {}
+        self.done: dict[str, Done] = {}
+
+    def new_process(self) -> Process:
+        return Process(Mortal(self.world.storage))
+
+    def options(self) -> Mapping[str, str]:
+        return {
+            "hoodie.write.concurrency.mode": self.mode.value,
+            # Who dies with the lock in hand leaves it to the others after a while.
+            "hoodie.write.lock.filesystem.expire": "1",
+            "hoodie.write.lock.wait_time_ms": "100000",
+        }
+
+    def step(self, who: int, what: str, group: int, amount: int) -> None:
+        process = self.processes[who % len(self.processes)]
+        try:
+            getattr(self, what)(process, GROUPS[group], amount)
+        except Crash:
+            self.bury(process)
+        self.check()
+
+    def begin(self, process: Process, group: str, amount: int) -> None:
+        self.begun(process)
+
+    def begun(self, process: Process) -> Transaction:
+        """The transaction of a process, which it begins if it has none."""
+        if process.transaction is None:
+            writer = self.world.writer(self.options(), process.storage)
+            process.transaction = writer.begin("deltacommit")
+            process.stats = []
+            process.beat_at = self.world.clock.now_ms()
+            self.times.append(process.transaction.instant)
+        return process.transaction
+
+    def write_log(self, process: Process, group: str, amount: int) -> None:
+        self.write(process, lambda at: LogFile(group, at, token=f"{amount}-0-0"))
+
+    def write_base(self, process: Process, group: str, amount: int) -> None:
+        self.write(process, lambda at: BaseFile(group, f"{amount}-0-0", at))
+
+    def write(self, process: Process, file: Callable[[str], BaseFile | LogFile]) -> None:
+        made = file(self.begun(process).instant)
+        # Of a group there is one file in the stats; one of another task is what a retry left.
+        listed = {stat.file_id for stat in process.stats}
+        with suppress(ConflictError):
+            stat = put_file(self.begun(process), PARTITION, made)
+            process.stats += [stat] if made.file_id not in listed else []
+
+    def complete(self, process: Process, group: str, amount: int) -> None:
+        transaction = self.begun(process)
+        stats = {PARTITION: tuple(process.stats)} if process.stats else {}
+        began = self.tried[transaction.instant] = self.done_of(transaction, process.stats)
+        try:
+            done = transaction.complete(CommitMetadata(stats=stats, operation="UPSERT"))
+        except ConflictError:
+            assert self.lost(process, began)
+            transaction.withdraw()
+        else:
+            self.times.append(done.completed_at or "")
+            self.done[done.requested_at] = began
+        process.transaction = None
+
+    def withdraw(self, process: Process, group: str, amount: int) -> None:
+        if process.transaction is not None:
+            process.transaction.withdraw()
+            process.transaction = None
+
+    def die(self, process: Process, group: str, amount: int) -> None:
+        raise Crash
+
+    def doom(self, process: Process, group: str, amount: int) -> None:
+        process.storage.left = amount
+
+    def beat(self, process: Process, group: str, amount: int) -> None:
+        heartbeat = process.transaction and process.transaction._heartbeat
+        if heartbeat:
+            heartbeat.beat()
+            process.beat_at = self.world.clock.now_ms()
+
+    def wait(self, process: Process, group: str, amount: int) -> None:
+        # Also backwards, as when a clock is set.
+        self.world.clock.advance((amount - 2) * 20_000)
+
+    def bury(self, process: Process) -> None:
+        """End a process, with its threads, and start another in its place."""
+        process.storage.dead = process.storage.buried = True
+        if process.transaction is not None:
+            # This ends the threads; the storage of the dead does not answer.
+            with suppress(UnavailableError, InvalidError):
+                process.transaction.withdraw()
+        self.processes[self.processes.index(process)] = self.new_process()
+
+    def done_of(self, transaction: Transaction, stats: Iterable[WriteStat]) -> Done:
+        files = [parse_data_file((stat.path or "").rpartition("/")[2]) for stat in stats]
+        return Done(
+            Instant(transaction.instant, "deltacommit", completed_at=""),
+            frozenset(i.requested_at for i in transaction.snapshot.timeline.completed_writes),
+            frozenset(f.file_id for f in files if isinstance(f, BaseFile)),
+            frozenset(f.file_id for f in files if isinstance(f, LogFile)),
+        )
+
+    def lost(self, process: Process, mine: Done) -> bool:
+        """Whether a write had a reason not to complete."""
+        at = mine.instant.requested_at
+        clash = any(mine.clashes(other, self.mode) for other in self.done.values())
+        expired = self.world.clock.now_ms() - process.beat_at > EXPIRES_MS
+        return clash or expired or at in self.taken_back()
+
+    def taken_back(self) -> set[str]:
+        """The instants that a rollback speaks of, ended or not."""
+        plans = [name for name in self.world.names() if name.endswith(".rollback.requested")]
+        read = self.world.storage.read
+        return {parse_rollback_plan(read(f"{TIMELINE}/{n}")).instant.requested_at for n in plans}
+
+    def completed(self) -> dict[str, set[str]]:
+        """The files of each completed write, as its commit lists them."""
+        found = {}
+        for name in self.world.names():
+            instant = parse_instant(name)
+            if instant and instant.is_completed and instant.is_write:
+                commit = parse_commit(self.world.storage.read(f"{TIMELINE}/{name}"))
+                assert instant.requested_at not in found
+                paths = {stat.path or "" for stat in commit.write_stats()}
+                found[instant.requested_at] = paths
+                # A process that died in the last moment did not hear of it.
+                at = instant.requested_at
+                self.done.setdefault(at, self.tried[at])
+        return found
+
+    def check(self) -> None:
+        """What holds at every moment."""
+        completed = self.completed()
+        assert completed.keys() == self.done.keys()
+        there: dict[str, set[str]] = {}
+        for status in self.world.storage.list_files(PARTITION):
+            file = parse_data_file(status.name)
+            assert file is not None
+            there.setdefault(file.instant, set()).add(status.path)
+        assert {at: there.get(at, set()) for at in completed} == completed
+        assert self.times == sorted(set(self.times))
+        instants = [parse_instant(name) for name in self.world.names()]
+        ended = [i.completed_at for i in instants if i and i.completed_at]
+        begun = {(i.requested_at, i.comparable_action) for i in instants if i}
+        assert len({*ended, *(at for at, _ in begun)}) == len(ended) + len(begun)
+        assert all(i.completed_at > i.requested_at for i in instants if i and i.completed_at)
+
+    def check_conflicts(self) -> None:
+        writes = list(self.done.values())
+        for number, one in enumerate(writes):
+            assert not any(one.clashes(other, self.mode) for other in writes[number + 1 :])
+
+    def end(self) -> None:
+        """All die; the next writer leaves nothing of them but what completed."""
+        for process in list(self.processes):
+            self.bury(process)
+        self.world.clock.advance(10 * EXPIRES_MS)
+        self.world.storage.delete(".hoodie/.locks/table_lock.json")
+        last = self.processes[0]
+        self.step(0, "begin", 0, 0)
+        assert last.transaction is not None
+        timeline = last.transaction.snapshot.timeline
+        assert not timeline.pending()
+        self.step(0, "withdraw", 0, 0)
+        expected = sorted(path for paths in self.completed().values() for path in paths)
+        assert sorted(f.path for f in self.world.storage.list_tree(PARTITION)) == expected
+        assert not list(self.world.storage.list_tree(".hoodie/.temp"))
+        self.check_conflicts()
+
+
+WORDS = (
+    "begin begin write_log write_log write_log write_base write_base complete complete complete "
+    "withdraw die doom beat wait"
+).split()
+Step = tuple[int, str, int, int]
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from(WORDS),
+        st.integers(0, 2),
+        st.integers(0, 7),
+    ),
+    min_size=4,
+    max_size=40,
+)
+
+
+def play(mode: Concurrency, steps: Iterable[Step]) -> Play:
+    played = Play(mode, processes=3)
+    for who, what, group, amount in steps:
+        played.step(who, what, group, amount)
+    played.end()
+    return played
+
+
+@given(st.sampled_from(Concurrency), STEPS)
+def test_writers_in_any_order(mode: Concurrency, steps: list[Step]) -> None:
+    play(mode, steps)
+
+
+def test_the_play_can_end_well_and_badly() -> None:
+    steps: list[Step] = [
+        (0, "begin", 0, 0),
+        (1, "begin", 0, 0),
+        (0, "write_log", 0, 0),
+        (1, "write_log", 0, 0),
+        (1, "complete", 0, 0),
+        (0, "complete", 0, 0),
+    ]
+    assert len(play(Concurrency.OPTIMISTIC, steps).done) == 1
+    assert len(play(Concurrency.NON_BLOCKING, steps).done) == 2

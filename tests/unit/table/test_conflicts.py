@@ -1,0 +1,505 @@
+"""Who clashes with whom: the line with the open end that is marked `mine` is about to complete.
+
+Groups are written `f1@` for a new base file, `f1+` for a log file, `-f1` for a replaced group;
+`p2/f1` lies in another partition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from lakewright.core.commits import CommitMetadata, WriteStat
+from lakewright.core.files import BaseFile, LogFile
+from lakewright.core.instant import Instant, State
+from lakewright.core.plans import (
+    ClusteringGroup,
+    ClusteringPlan,
+    ClusteringSlice,
+    CompactionOperation,
+    CompactionPlan,
+)
+from lakewright.core.timeline import Timeline
+from lakewright.table.conflicts import (
+    Conflict,
+    Footprint,
+    Group,
+    Kind,
+    conflict_of,
+    footprint_of_clustering,
+    footprint_of_commit,
+    footprint_of_compaction,
+    rivals,
+)
+from lakewright.testing.drawing import at, draw
+
+BUCKET_A = "00000001-aaaa-4aaa-8aaa-aaaaaaaaaaaa-0"
+BUCKET_B = "00000001-bbbb-4bbb-8bbb-bbbbbbbbbbbb-0"
+
+
+@dataclass(frozen=True)
+class Case:
+    picture: str
+    mine: tuple[int, str]
+    others: dict[int, str] = field(default_factory=dict)
+    clash: int | None = None
+    operation: str = "UPSERT"
+    other_operation: str = "UPSERT"
+    non_blocking: bool = False
+
+
+CASES = {
+    "two writes of different groups get along": Case(
+        """
+        deltacommit |---
+        deltacommit  |-|
+        """,
+        (0, "f1+"),
+        {1: "f2+"},
+    ),
+    "the same file id in another partition is another group": Case(
+        """
+        deltacommit |---
+        deltacommit  |-|
+        """,
+        (0, "f1+"),
+        {1: "p2/f1+"},
+    ),
+    "a write that began later and completed first wins": Case(
+        """
+        deltacommit |---
+        deltacommit  |-|
+        """,
+        (0, "f1+ f2+"),
+        {1: "f2+ f3+"},
+        clash=1,
+    ),
+    "a write that was pending when mine began and completed first wins": Case(
+        """
+        commit |----|
+        commit  |----
+        """,
+        (1, "f1@"),
+        {0: "f1@"},
+        clash=0,
+    ),
+    "what completed before mine began was seen": Case(
+        """
+        commit |-|
+        commit    |--
+        """,
+        (3, "f1@"),
+        {0: "f1@"},
+    ),
+    "of two pending writes the first to complete wins": Case(
+        """
+        commit |----
+        commit  |---
+        """,
+        (0, "f1@"),
+        {1: "f1@"},
+    ),
+    "two inserts into new groups get along": Case(
+        """
+        commit |----
+        commit  |-|
+        """,
+        (0, "f1@"),
+        {1: "f2@"},
+    ),
+    "an overwrite leaves what was inserted meanwhile": Case(
+        """
+        replacecommit |----
+        commit         |-|
+        """,
+        (0, "-f1 f2@"),
+        {1: "f3@"},
+        operation="INSERT_OVERWRITE",
+    ),
+    "an overwrite loses against an update of what it replaces": Case(
+        """
+        replacecommit |----
+        commit         |-|
+        """,
+        (0, "-f1 f2@"),
+        {1: "f1@"},
+        operation="INSERT_OVERWRITE",
+        clash=1,
+    ),
+    "an update loses against an overwrite that replaced its group": Case(
+        """
+        commit        |----
+        replacecommit  |-|
+        """,
+        (0, "f1@"),
+        {1: "-f1 f2@"},
+        clash=1,
+    ),
+    "a group that two replace commits take out goes once": Case(
+        """
+        replacecommit |----
+        replacecommit  |-|
+        """,
+        (0, "-f1"),
+        {1: "-f1"},
+        clash=1,
+    ),
+    "a pending clustering keeps its groups from before mine": Case(
+        """
+        clustering  |---
+        deltacommit  |--
+        """,
+        (1, "f1+"),
+        {0: "-f1"},
+        clash=0,
+    ),
+    "a clustering that is only requested keeps its groups too": Case(
+        """
+        deltacommit |---
+        clustering   |
+        """,
+        (0, "f1+"),
+        {1: "-f1"},
+        clash=1,
+    ),
+    "a pending clustering of other groups does no harm": Case(
+        """
+        clustering  |---
+        deltacommit  |--
+        """,
+        (1, "f1+"),
+        {0: "-f2"},
+    ),
+    "a pending overwrite that began later goes first": Case(
+        """
+        commit        |---
+        replacecommit  |--
+        """,
+        (0, "f1@"),
+        {1: "f1@"},
+        clash=1,
+    ),
+    "a pending overwrite that began earlier has to look out itself": Case(
+        """
+        replacecommit |---
+        commit         |--
+        """,
+        (1, "f1@"),
+        {0: "f1@"},
+    ),
+    "a clustering loses against a write into its groups": Case(
+        """
+        clustering  |----
+        deltacommit  |-|
+        """,
+        (0, "-f1 f2@"),
+        {1: "f1+"},
+        operation="CLUSTER",
+        clash=1,
+    ),
+    "a log file follows onto the base of a compaction that completed": Case(
+        """
+        deltacommit |----
+        compaction   |-|
+        """,
+        (0, "f1+"),
+        {1: "f1@"},
+        other_operation="COMPACT",
+    ),
+    "a base file would be hidden under that of a later compaction": Case(
+        """
+        deltacommit |----
+        compaction   |-|
+        """,
+        (0, "f1@"),
+        {1: "f1@"},
+        other_operation="COMPACT",
+        clash=1,
+    ),
+    "a base file would be hidden under that of a later compaction that is still pending": Case(
+        """
+        deltacommit |----
+        compaction   |
+        """,
+        (0, "f1@"),
+        {1: "f1@"},
+        other_operation="COMPACT",
+        clash=1,
+    ),
+    "a base file stands above that of an earlier compaction": Case(
+        """
+        compaction  |---|
+        deltacommit  |---
+        """,
+        (1, "f1@"),
+        {0: "f1@"},
+        other_operation="COMPACT",
+    ),
+    "a compaction gets along with log files that came meanwhile": Case(
+        """
+        compaction  |----
+        deltacommit  |-|
+        """,
+        (0, "f1@"),
+        {1: "f1+"},
+        operation="COMPACT",
+    ),
+    "a compaction would hide a base file of a write that began before": Case(
+        """
+        deltacommit |---|
+        compaction   |----
+        """,
+        (1, "f1@"),
+        {0: "f1@"},
+        operation="COMPACT",
+        clash=0,
+    ),
+    "a compaction of a group that was replaced meanwhile does no harm": Case(
+        """
+        compaction    |----
+        replacecommit  |-|
+        """,
+        (0, "f1@"),
+        {1: "-f1 f2@"},
+        operation="COMPACT",
+    ),
+    "a log compaction gets along with log files that came meanwhile": Case(
+        """
+        logcompaction |----
+        deltacommit    |-|
+        """,
+        (0, "f1+"),
+        {1: "f1+"},
+        operation="LOG_COMPACT",
+    ),
+    "a log compaction must not put old versions onto a new base file": Case(
+        """
+        logcompaction |----
+        deltacommit    |-|
+        """,
+        (0, "f1+"),
+        {1: "f1@"},
+        operation="LOG_COMPACT",
+        clash=1,
+    ),
+    "a log compaction must not put old versions onto a compacted base file": Case(
+        """
+        logcompaction |----
+        compaction     |-|
+        """,
+        (0, "f1+"),
+        {1: "f1@"},
+        operation="LOG_COMPACT",
+        other_operation="COMPACT",
+        clash=1,
+    ),
+    "one bucket that two writers create under two names is a clash": Case(
+        """
+        deltacommit |----
+        deltacommit  |-|
+        """,
+        (0, f"{BUCKET_A}+"),
+        {1: f"{BUCKET_B}+"},
+        clash=1,
+    ),
+    "one bucket number in two partitions is two buckets": Case(
+        """
+        deltacommit |----
+        deltacommit  |-|
+        """,
+        (0, f"{BUCKET_A}+"),
+        {1: f"p2/{BUCKET_B}+"},
+    ),
+    "log files of one bucket do not block each other": Case(
+        """
+        deltacommit |----
+        deltacommit  |-|
+        """,
+        (0, f"{BUCKET_A}+"),
+        {1: f"{BUCKET_A}+"},
+        non_blocking=True,
+    ),
+    "a log file does not block the first base file of its bucket": Case(
+        """
+        deltacommit |----
+        deltacommit  |-|
+        """,
+        (0, f"{BUCKET_A}+"),
+        {1: f"{BUCKET_A}@"},
+        non_blocking=True,
+    ),
+    "of two base files of one bucket one would be hidden": Case(
+        """
+        deltacommit |----
+        deltacommit  |-|
+        """,
+        (0, f"{BUCKET_A}@"),
+        {1: f"{BUCKET_A}@"},
+        non_blocking=True,
+        clash=1,
+    ),
+    "groups that are no buckets block each other in every mode": Case(
+        """
+        deltacommit |----
+        deltacommit  |-|
+        """,
+        (0, "f1+"),
+        {1: "f1+"},
+        non_blocking=True,
+        clash=1,
+    ),
+    "a clustering blocks a bucket in every mode": Case(
+        """
+        clustering  |----
+        deltacommit  |---
+        """,
+        (1, f"{BUCKET_A}+"),
+        {0: f"-{BUCKET_A}"},
+        non_blocking=True,
+        clash=0,
+    ),
+    "a replace commit blocks a bucket in every mode": Case(
+        """
+        deltacommit   |----
+        replacecommit  |-|
+        """,
+        (0, f"{BUCKET_A}+"),
+        {1: f"-{BUCKET_A} {BUCKET_B}@"},
+        non_blocking=True,
+        clash=1,
+    ),
+    "of several the first that clashes is told": Case(
+        """
+        deltacommit |-------
+        deltacommit  |-|
+        deltacommit   |-|
+        deltacommit    |-|
+        """,
+        (0, "f1+ f2+"),
+        {1: "f3+", 2: "f2+", 3: "f1+"},
+        clash=2,
+    ),
+    "cleans, rollbacks and savepoints touch no groups": Case(
+        """
+        deltacommit |-----
+        clean        |-|
+        rollback      |-|
+        savepoint      |-|
+        """,
+        (0, "f1+"),
+    ),
+}
+
+
+def metadata(instant: str, text: str, operation: str) -> CommitMetadata:
+    stats: dict[str, tuple[WriteStat, ...]] = {}
+    replaced: dict[str, tuple[str, ...]] = {}
+    for gone, partition, file_id, mark in re.findall(r"(-?)(?:(p\d)/)?([\w-]+)([@+]?)", text):
+        folder = partition or "p1"
+        if gone:
+            replaced[folder] = (*replaced.get(folder, ()), file_id)
+            continue
+        file = BaseFile(file_id, "0-0-0", instant) if mark == "@" else LogFile(file_id, instant)
+        stat = WriteStat(file_id=file_id, path=f"{folder}/{file.name}")
+        stats[folder] = (*stats.get(folder, ()), stat)
+    return CommitMetadata(stats=stats, replaced=replaced, operation=operation)
+
+
+def as_of(timeline: Timeline, tick: int) -> Timeline:
+    """The timeline as somebody saw it who began at that tick."""
+    return Timeline.of(
+        i
+        if i.completed_at is None or i.completed_at <= at(tick)
+        else replace(i, state=State.INFLIGHT, completed_at=None)
+        for i in timeline
+        if i.requested_at < at(tick)
+    )
+
+
+def judged(case: Case) -> Conflict | None:
+    now = draw(case.picture)
+    tick, text = case.mine
+    instants = {i.requested_at: i for i in now}
+
+    def load(wanted: Sequence[Instant]) -> list[Footprint]:
+        texts = {at(other): text for other, text in case.others.items()}
+        return [
+            footprint_of_commit(
+                i, metadata(i.requested_at, texts[i.requested_at], case.other_operation)
+            )
+            for i in wanted
+        ]
+
+    mine = footprint_of_commit(instants[at(tick)], metadata(at(tick), text, case.operation))
+    before = as_of(now, tick)
+    return conflict_of(mine, before, now, load, non_blocking=case.non_blocking)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_conflicts(case: Case) -> None:
+    found = judged(case)
+    assert (found and found.instant.requested_at) == (
+        None if case.clash is None else at(case.clash)
+    )
+
+
+def test_a_conflict_tells_the_groups_and_says_it_in_a_sentence() -> None:
+    found = judged(CASES["a write that began later and completed first wins"])
+    assert found is not None
+    assert found.groups == (("p1", "f2"),)
+    assert found.reason == (
+        "a deltacommit completed that touches the same file groups as this write"
+    )
+
+
+def test_nothing_is_loaded_while_nobody_else_is_there() -> None:
+    def load(wanted: Sequence[Instant]) -> list[Footprint]:
+        raise AssertionError(wanted)
+
+    now = draw("""
+        commit |-|
+        commit    |--
+        """)
+    mine = Footprint(at(3), "commit", bases=frozenset({("p1", "f1")}))
+    assert conflict_of(mine, as_of(now, 3), now, load) is None
+
+
+def test_a_compaction_at_a_past_instant_that_completed_meanwhile_is_looked_at() -> None:
+    now = draw("""
+        commit      |-|
+        compaction     |---|
+        deltacommit     |----
+        """)
+    before = Timeline.of(i for i in as_of(now, 4) if i.requested_at != at(3))
+    mine = Footprint(at(4), "deltacommit", logs=frozenset({("p1", "f1")}))
+    assert [i.requested_at for i in rivals(mine, before, now)] == [at(3)]
+
+
+PENDING = Instant(at(1), "compaction", State.REQUESTED)
+
+
+def test_a_compaction_plan_has_a_footprint() -> None:
+    operation = CompactionOperation(partition="p1", file_id=BUCKET_A, base_instant=at(0))
+    found = footprint_of_compaction(PENDING, CompactionPlan(operations=(operation,)))
+    assert found == Footprint(at(1), "commit", Kind.COMPACTION, bases=groups(("p1", "00000001")))
+
+
+def test_a_clustering_plan_has_a_footprint() -> None:
+    slices = (ClusteringSlice(partition="p1", file_id="f1"),)
+    plan = ClusteringPlan(groups=(ClusteringGroup(slices=slices),))
+    found = footprint_of_clustering(replace(PENDING, action="clustering"), plan)
+    assert found == Footprint(at(1), "replacecommit", replaced=groups(("p1", "f1")))
+
+
+def test_inserts_that_have_no_group_yet_have_no_footprint() -> None:
+    stats = {"p1": (WriteStat(file_id=""), WriteStat(file_id="f1", prev_commit=at(0)))}
+    instant = Instant(at(1), "commit", State.INFLIGHT)
+    found = footprint_of_commit(instant, CommitMetadata(stats=stats))
+    assert found.groups == groups(("p1", "f1"))
+
+
+def groups(*pairs: Group) -> frozenset[Group]:
+    return frozenset(pairs)

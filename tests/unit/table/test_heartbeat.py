@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from unreliable_storage import UnreliableStorage
+
+from lakewright.clock import SystemClock
+from lakewright.errors import ConflictError, InvalidError, UnavailableError
+from lakewright.storage.base import Storage
+from lakewright.storage.local import LocalStorage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.heartbeat import Heartbeat, alive
+from lakewright.table.settings import HeartbeatSettings
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.drawing import at
+from lakewright.testing.storage import CountingStorage
+
+T1, T2, T3 = at(1), at(2), at(3)
+FILE = f".hoodie/.heartbeat/{T1}"
+SETTINGS = HeartbeatSettings()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def memory(clock: ManualClock) -> MemoryStorage:
+    return MemoryStorage.fresh(now_ms=clock.now_ms)
+
+
+@pytest.fixture
+def storage(memory: MemoryStorage) -> UnreliableStorage:
+    return UnreliableStorage(memory)
+
+
+@pytest.fixture
+def heartbeat(storage: UnreliableStorage, clock: ManualClock) -> Iterator[Heartbeat]:
+    heart = Heartbeat(storage, T1, SETTINGS, clock)
+    heart.start()
+    yield heart
+    storage.recover()
+    heart.stop()
+
+
+def test_a_heartbeat_is_an_empty_file_while_the_writer_is_at_work(
+    memory: MemoryStorage, clock: ManualClock
+) -> None:
+    heart = Heartbeat(memory, T1, SETTINGS, clock)
+    heart.stop()
+    heart.start()
+    heart.verify()
+    assert memory.files() == {FILE: b""}
+    heart.stop()
+    assert memory.files() == {}
+    heart.stop()
+
+
+AGES = {
+    "fresh": (0, True),
+    "one beat was missed": (60_001, True),
+    "as old as it may be": (120_000, True),
+    "older": (120_001, False),
+    "from a clock that is ahead": (-5_000, True),
+}
+
+
+@pytest.mark.parametrize(("age_ms", "living"), AGES.values(), ids=list(AGES))
+def test_who_is_alive_by_the_age_of_the_heartbeat(
+    age_ms: int, living: bool, memory: MemoryStorage, clock: ManualClock
+) -> None:
+    memory.replace(FILE, b"")
+    assert alive(memory, [T1], SETTINGS, clock.now_ms() + age_ms) == ({T1} if living else set())
+
+
+def test_only_those_asked_about_are_told_and_one_listing_is_enough(
+    memory: MemoryStorage, clock: ManualClock
+) -> None:
+    for instant in (T1, T2):
+        memory.replace(f".hoodie/.heartbeat/{instant}", b"")
+    counting = CountingStorage(memory)
+    assert alive(counting, iter([T2, T3]), SETTINGS, clock.now_ms()) == {T2}
+    assert counting.calls == {"list_files": 1}
+
+
+def test_without_any_heartbeat_nobody_is_alive(memory: MemoryStorage, clock: ManualClock) -> None:
+    assert alive(memory, [T1], SETTINGS, clock.now_ms()) == frozenset()
+
+
+def test_a_heart_that_beats_goes_on(
+    heartbeat: Heartbeat, memory: MemoryStorage, clock: ManualClock
+) -> None:
+    for _ in range(5):
+        clock.advance(119_000)
+        heartbeat.verify()
+        assert heartbeat.beat()
+        heartbeat.verify()
+        assert alive(memory, [T1], SETTINGS, clock.now_ms()) == {T1}
+
+
+def test_a_heart_that_stood_still_too_long_does_not_beat_again(
+    heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    clock.advance(120_000)
+    heartbeat.verify()
+    clock.advance(1)
+    assert not heartbeat.beat()
+    clock.advance(-100_000)
+    with pytest.raises(ConflictError, match="has expired"):
+        heartbeat.verify()
+
+
+def test_who_was_rolled_back_notices_and_does_not_come_back_to_life(
+    heartbeat: Heartbeat, memory: MemoryStorage
+) -> None:
+    memory.delete(FILE)
+    assert not heartbeat.beat()
+    assert memory.files() == {}
+    with pytest.raises(ConflictError, match="gone"):
+        heartbeat.verify()
+
+
+def test_who_is_rolled_back_notices_without_a_beat(
+    heartbeat: Heartbeat, memory: MemoryStorage
+) -> None:
+    memory.delete(FILE)
+    with pytest.raises(ConflictError, match="gone"):
+        heartbeat.verify()
+
+
+def test_a_storage_whose_clock_is_behind_makes_a_writer_look_dead(clock: ManualClock) -> None:
+    behind = MemoryStorage.fresh(now_ms=lambda: clock.now_ms() - 120_001)
+    heart = Heartbeat(behind, T1, SETTINGS, clock)
+    heart.start()
+    with pytest.raises(ConflictError, match="clocks"):
+        heart.verify()
+    heart.stop()
+
+
+def test_a_beat_that_storage_does_not_answer_may_be_made_up_for(
+    heartbeat: Heartbeat, storage: UnreliableStorage, clock: ManualClock
+) -> None:
+    for after_effect in (False, True):
+        clock.advance(60_000)
+        storage.fail("replace", after_effect=after_effect)
+        with pytest.raises(UnavailableError):
+            heartbeat.beat()
+        heartbeat.verify()
+        clock.advance(60_000)
+        assert heartbeat.beat()
+    heartbeat.verify()
+
+
+def test_a_beat_counts_from_when_it_was_asked_for(
+    memory: MemoryStorage, clock: ManualClock
+) -> None:
+    heart = Heartbeat(SlowStorage(memory, clock, 100_000), T1, SETTINGS, clock)
+    heart.start()
+    clock.advance(20_000)
+    heart.verify()
+    clock.advance(1)
+    with pytest.raises(ConflictError):
+        heart.verify()
+    heart.stop()
+
+
+class SlowStorage(UnreliableStorage):
+    """Takes its time for every beat, by a clock that it moves."""
+
+    __slots__ = ("_clock", "_takes_ms")
+
+    def __init__(self, inner: Storage, clock: ManualClock, takes_ms: int) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        self._takes_ms = takes_ms
+
+    def replace(self, path: str, data: bytes) -> None:
+        super().replace(path, data)
+        self._clock.advance(self._takes_ms)
+
+
+def test_no_writer_begins_without_a_heartbeat(
+    storage: UnreliableStorage, clock: ManualClock
+) -> None:
+    heart = Heartbeat(storage, T1, SETTINGS, clock)
+    storage.fail("replace")
+    with pytest.raises(UnavailableError):
+        heart.start()
+    with pytest.raises(ConflictError, match="not started"):
+        heart.verify()
+    heart.start()
+    heart.verify()
+    heart.stop()
+
+
+def test_a_file_that_cannot_be_deleted_is_no_error(
+    heartbeat: Heartbeat, storage: UnreliableStorage, memory: MemoryStorage
+) -> None:
+    storage.fail("delete")
+    heartbeat.stop()
+    assert list(memory.files()) == [FILE]
+    with pytest.raises(ConflictError):
+        heartbeat.verify()
+
+
+WRONG: dict[str, Callable[[Heartbeat], object]] = {
+    "no heart beats twice": lambda heart: heart.start(),
+    "no interval": lambda heart: Heartbeat(
+        MemoryStorage.fresh(), T1, HeartbeatSettings(interval_ms=0), ManualClock()
+    ),
+    "no misses": lambda heart: alive(MemoryStorage.fresh(), [], HeartbeatSettings(misses=0), 0),
+}
+
+
+@pytest.mark.parametrize("act", WRONG.values(), ids=list(WRONG))
+def test_wrong_calls_are_told(act: Callable[[Heartbeat], object], heartbeat: Heartbeat) -> None:
+    with pytest.raises(InvalidError):
+        act(heartbeat)
+
+
+class WatchedStorage(UnreliableStorage):
+    """Rings when a file was replaced a few times."""
+
+    __slots__ = ("_left", "rung")
+
+    def __init__(self, inner: Storage, times: int) -> None:
+        super().__init__(inner)
+        self._left = times
+        self.rung = threading.Event()
+
+    def replace(self, path: str, data: bytes) -> None:
+        super().replace(path, data)
+        self._left -= 1
+        if self._left == 0:
+            self.rung.set()
+
+
+OFTEN = HeartbeatSettings(interval_ms=5, misses=20_000)
+
+
+def test_a_thread_beats_until_it_is_stopped_and_outlives_a_silent_storage(tmp_path: Path) -> None:
+    watched = WatchedStorage(LocalStorage(str(tmp_path)), times=5)
+    heart = Heartbeat(watched, T1, OFTEN, SystemClock())
+    heart.start()
+    watched.fail("replace", "status", times=2)
+    assert watched.rung.wait(10)
+    heart.verify()
+    heart.stop()
+    assert not watched.exists(FILE)
+    assert heart_thread() is None
+
+
+def test_the_heart_of_a_writer_that_everybody_has_forgotten_stands_still(
+    memory: MemoryStorage, clock: ManualClock
+) -> None:
+    heart = Heartbeat(memory, T1, SETTINGS, clock)
+    heart.start()
+    thread = heart_thread()
+    assert thread is not None
+    del heart
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert list(memory.files()) == [FILE]
+
+
+def heart_thread() -> threading.Thread | None:
+    return next((t for t in threading.enumerate() if t.name == f"heartbeat {T1}"), None)

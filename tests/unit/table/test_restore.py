@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+from golden_tables import GoldenTables, queries, upload
+from undone import (
+    PENDING,
+    TIMELINE,
+    Bench,
+    act_on,
+    clustering_plan,
+    compaction_of,
+    compaction_plan,
+    crashes,
+    data_files_of,
+    files_of,
+    json_rows_of,
+    of,
+    rows_of,
+    strays_of,
+    times_of,
+)
+
+from lakewright.core.instant import Instant, State
+from lakewright.core.plans import InstantRef, RestorePlan
+from lakewright.core.service_metadata import RestoreMetadata
+from lakewright.errors import CorruptError, InvalidError
+from lakewright.format.metadata import (
+    format_restore_plan,
+    parse_restore,
+    parse_restore_plan,
+)
+from lakewright.storage.base import Storage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.restore import pending_restore, plan_restore, resume_restore, run_restore
+from lakewright.table.rollback import run_rollback
+from lakewright.table.savepoint import run_savepoint
+from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.times import TimeSource
+from lakewright.testing.clock import ManualClock
+
+F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table with a savepoint and what came after it."""
+
+    bench: Bench
+    saved: str
+    states: tuple[Mapping[str, int], ...]  # of the table, from the newest to the saved one
+    kept: tuple[str, ...] = ()  # timeline files that stay beside those of the saved state
+
+
+def save(instant: str, snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> Instant:
+    return run_savepoint(snapshot, instant, times, clock)
+
+
+def restore(instant: str, snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> Instant:
+    return run_restore(snapshot, instant, times, clock)
+
+
+def saved_at(bench: Bench, instant: Instant) -> str:
+    done = act_on(bench.storage, partial(save, instant.requested_at))
+    assert isinstance(done, Instant)
+    while bench.tick() < (done.completed_at or ""):  # the savepoint has taken this time
+        pass
+    return instant.requested_at
+
+
+def commits() -> Case:
+    bench = Bench()
+    first = bench.write({F: of(a=1), G: of(b=1)})
+    saved = saved_at(bench, first)
+    bench.write({F: of(a=2)})
+    bench.write({F: of(a=3), H: of(c=3)})
+    states = (of(a=3, b=1, c=3), of(a=2, b=1), of(a=1, b=1))
+    return Case(bench, saved, states)
+
+
+def dead_writes() -> Case:
+    bench = Bench()
+    saved = saved_at(bench, bench.write({F: of(a=1)}))
+    bench.write({F: of(a=2)})
+    bench.fail({F: of(a=3)}, marked=False)
+    bench.fail({G: of(b=3)})
+    return Case(bench, saved, (of(a=2), of(a=1)))
+
+
+def overwrite() -> Case:
+    bench = Bench()
+    saved = saved_at(bench, bench.write({F: of(a=1, b=1)}))
+    pending = bench.fail({H: of(a=2)}, action="replacecommit")
+    stats = bench.stats(pending.requested_at, H, replaced={"d1": ("f",)})
+    bench.complete(pending, stats)
+    bench.write({H: of(a=3)})
+    return Case(bench, saved, (of(a=3), of(a=2), of(a=1, b=1)))
+
+
+def compaction() -> Case:
+    """A later delta commit lies on a compaction that folded in one from before."""
+    bench = Bench("MERGE_ON_READ")
+    base = bench.write({F: of(a=1, b=1)})
+    log = bench.write(logs={F: of(a=2)})
+    saved = saved_at(bench, log)
+    folded = bench.write(logs={F: of(a=3)})
+    plan = compaction_plan(compaction_of(F, base, log, folded))
+    pending = bench.fail({F: of(a=3, b=1)}, action="compaction", requested=plan)
+    later = bench.write(logs={F: of(b=4)})
+    assert later.completed_at
+    bench.complete(pending, bench.stats(pending.requested_at, F))
+    return Case(bench, saved, (of(a=3, b=4), of(a=3, b=1), of(a=2, b=1)))
+
+
+def compaction_scheduled_before() -> Case:
+    """Scheduled when the savepoint was made, completed after it: it becomes a schedule again."""
+    bench = Bench("MERGE_ON_READ")
+    base, log = bench.write({F: of(a=1, b=1)}), bench.write(logs={F: of(a=2)})
+    plan = compaction_plan(compaction_of(F, base, log))
+    pending = bench.fail({F: of(a=2, b=1)}, action="compaction", requested=plan)
+    saved = saved_at(bench, bench.write(logs={F: of(b=3)}))
+    bench.complete(pending, bench.stats(pending.requested_at, F))
+    bench.write(logs={F: of(b=4)})
+    kept = (f"{pending.requested_at}.compaction.requested",)
+    return Case(bench, saved, (of(a=2, b=4), of(a=2, b=3)), kept)
+
+
+def slow_write() -> Case:
+    """Requested before the saved commit, completed after the savepoint, which holds none of it."""
+    bench = Bench()
+    bench.write({F: of(a=1), G: of(b=1)})
+    slow = bench.fail({G: of(b=2)})
+    saved = saved_at(bench, bench.write({F: of(a=2)}))
+    bench.complete(slow, bench.stats(slow.requested_at, G))
+    bench.write({F: of(a=3)})
+    return Case(bench, saved, (of(a=3, b=2), of(a=2, b=2), of(a=2, b=1)))
+
+
+def pending_services() -> Case:
+    bench = Bench("MERGE_ON_READ")
+    base = bench.write({F: of(a=1), H: of(c=1)})
+    saved = saved_at(bench, base)
+    log = bench.write(logs={F: of(a=2)})
+    plan = compaction_plan(compaction_of(F, base, log))
+    bench.fail({F: of(a=2)}, action="compaction", requested=plan)
+    bench.fail({("d1", "n"): of(c=1)}, action="clustering", requested=clustering_plan(H))
+    return Case(bench, saved, (of(a=2, c=1), of(a=1, c=1)))
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "commits": commits,
+    "dead writes": dead_writes,
+    "an overwrite": overwrite,
+    "a compaction with delta commits before and after it": compaction,
+    "a compaction scheduled before the savepoint": compaction_scheduled_before,
+    "a write that began before the saved one and ended after it": slow_write,
+    "pending services": pending_services,
+}
+each_case = pytest.mark.parametrize("make", CASES.values(), ids=list(CASES))
+
+
+def _later(case: Case) -> set[str]:
+    snapshot = load_snapshot(case.bench.storage)
+    return {ref.requested_at for ref in plan_restore(snapshot, case.saved).instants}
+
+
+@each_case
+def test_the_saved_state_and_nothing_else_is_left(make: Callable[[], Case]) -> None:
+    case = make()
+    storage, later = case.bench.storage, _later(case)
+    assert rows_of(storage) == case.states[0]
+    others = [path for path in files_of(storage) if not any(at in path for at in later)]
+    done = act_on(storage, partial(restore, case.saved))
+    assert isinstance(done, Instant)
+    assert rows_of(storage) == case.states[-1]
+    names = [f"{done.requested_at}.restore.{state.lower()}" for state in PENDING]
+    expected = [*others, *(f"{TIMELINE}/{name}" for name in (*names, done.file_name, *case.kept))]
+    assert files_of(storage) == sorted(expected)
+
+
+@each_case
+def test_killed_anywhere_a_reader_sees_one_of_the_states_and_a_second_run_ends_it(
+    make: Callable[[], Case],
+) -> None:
+    expected = make()
+    act = partial(restore, expected.saved)
+    act_on(expected.bench.storage, act)
+    points = 0
+    for storage in crashes(lambda: make().bench.storage, act):
+        points += 1
+        assert rows_of(storage) in expected.states
+        assert strays_of(storage) == []
+        act_on(storage, act)
+        assert rows_of(storage) == expected.states[-1]
+        assert files_of(storage) == files_of(expected.bench.storage)
+    assert points > 10
+
+
+def test_repeated_it_is_one_restore() -> None:
+    case = commits()
+    first = act_on(case.bench.storage, partial(restore, case.saved))
+    assert act_on(case.bench.storage, partial(restore, case.saved)) == first
+
+
+def test_with_nothing_to_take_back_it_is_an_empty_restore() -> None:
+    bench = Bench()
+    saved = saved_at(bench, bench.write({F: of(a=1)}))
+    done = act_on(bench.storage, partial(restore, saved))
+    assert isinstance(done, Instant)
+    assert metadata_of(bench.storage, done).commits == ()
+    assert rows_of(bench.storage) == of(a=1)
+
+
+def metadata_of(storage: Storage, done: Instant) -> RestoreMetadata:
+    return parse_restore(storage.read(f"{TIMELINE}/{done.file_name}"))
+
+
+def test_plan_and_outcome_name_the_instants_newest_first() -> None:
+    case = compaction()
+    snapshot = load_snapshot(case.bench.storage)
+    writes = [i for i in snapshot.timeline.completed_writes if i.requested_at > case.saved]
+    refs = tuple(InstantRef(i.requested_at, i.action) for i in reversed(writes))
+    done = act_on(case.bench.storage, partial(restore, case.saved))
+    assert isinstance(done, Instant)
+    requested = f"{TIMELINE}/{done.requested_at}.restore.requested"
+    plan = parse_restore_plan(case.bench.storage.read(requested))
+    assert plan == RestorePlan(instants=refs, savepoint=case.saved, version=2)
+    metadata = metadata_of(case.bench.storage, done)
+    assert metadata.started_at == done.requested_at
+    assert metadata.instants == refs
+    assert metadata.commits == tuple(ref.requested_at for ref in refs)
+    assert metadata.rollbacks.keys() == set(metadata.commits)
+    for ref in refs:
+        (rollback,) = metadata.rollbacks[ref.requested_at]
+        assert rollback.commits == (ref.requested_at,)
+        assert rollback.instants == (ref,)
+        files = [file for part in rollback.partitions.values() for file in part.deleted]
+        assert len(files) == rollback.files_deleted == 1
+        assert ref.requested_at in files[0]
+
+
+def test_cleans_and_rollbacks_after_the_savepoint_stay() -> None:
+    case = commits()
+    bench = case.bench
+    dead = bench.fail({F: of(a=9)})
+    snapshot = load_snapshot(bench.storage)
+    rollback = run_rollback(snapshot, dead, times_of(snapshot), ManualClock(), by_markers=True)
+    while bench.tick() < (rollback.completed_at or ""):
+        pass
+    clean = bench.clean()
+    act_on(bench.storage, partial(restore, case.saved))
+    left = set(load_snapshot(bench.storage).timeline)
+    assert {rollback, clean} <= left
+    assert rows_of(bench.storage) == case.states[-1]
+
+
+def test_a_savepoint_of_real_hudi_is_restored(golden: GoldenTables) -> None:
+    storage = upload(golden["cow_savepoint"], MemoryStorage.fresh())
+    (saved,) = load_snapshot(storage).timeline.completed("savepoint")
+    last = load_snapshot(storage).timeline.completed_writes[-1]
+    assert last.requested_at > saved.requested_at
+    act_on(storage, partial(restore, saved.requested_at))
+    timeline = load_snapshot(storage).timeline
+    assert timeline.completed_writes[-1].requested_at == saved.requested_at
+    (expected,) = [q.rows for q in queries("cow_savepoint") if q.as_of == saved.requested_at]
+    assert json_rows_of(storage) == sorted(expected or ())
+    assert not [path for path in data_files_of(storage) if last.requested_at in path]
+
+
+def test_without_a_savepoint_it_is_refused() -> None:
+    bench = Bench()
+    first = bench.write({F: of(a=1)})
+    bench.write({F: of(a=2)})
+    with pytest.raises(InvalidError, match="no savepoint"):
+        act_on(bench.storage, partial(restore, first.requested_at))
+    bench.put(Instant(first.requested_at, "savepoint", State.INFLIGHT), b"")
+    with pytest.raises(InvalidError, match="no savepoint"):
+        act_on(bench.storage, partial(restore, first.requested_at))
+    assert rows_of(bench.storage) == of(a=2)
+
+
+def test_a_later_savepoint_must_be_given_up_first() -> None:
+    case = commits()
+    newest = load_snapshot(case.bench.storage).timeline.completed_writes[-1]
+    act_on(case.bench.storage, partial(save, newest.requested_at))
+    with pytest.raises(InvalidError, match="later savepoints") as caught:
+        act_on(case.bench.storage, partial(restore, case.saved))
+    assert caught.value.facts["later"] == [newest.requested_at]
+    assert rows_of(case.bench.storage) == case.states[0]
+
+
+def test_a_savepoint_with_a_missing_file_is_corrupt_and_nothing_is_touched() -> None:
+    case = commits()
+    (path,) = [
+        p for p in data_files_of(case.bench.storage) if p.startswith("d1/f_") and case.saved in p
+    ]
+    case.bench.storage.delete(path)
+    before = files_of(case.bench.storage)
+    with pytest.raises(CorruptError, match="missing") as caught:
+        act_on(case.bench.storage, partial(restore, case.saved))
+    assert caught.value.facts["missing"] == [path]
+    assert files_of(case.bench.storage) == before
+
+
+def test_writes_that_were_archived_cannot_be_taken_back(golden: GoldenTables) -> None:
+    storage = upload(golden["cow_archived"], MemoryStorage.fresh())
+    snapshot = load_snapshot(storage)
+    oldest = snapshot.archived[0]
+    for name in (
+        oldest,
+        Instant(oldest.requested_at, "savepoint", completed_at="20991231000000000"),
+    ):
+        if not storage.exists(f"{TIMELINE}/{name.file_name}"):
+            storage.create(f"{TIMELINE}/{name.file_name}", b"")
+    with pytest.raises(InvalidError, match="archived"):
+        act_on(storage, partial(restore, oldest.requested_at))
+
+
+def half_restored() -> Case:
+    """Killed when the newest commit was gone from the timeline and its files were not."""
+    case = commits()
+    snapshot = load_snapshot(case.bench.storage)
+    plan = plan_restore(snapshot, case.saved)
+    case.bench.put(
+        Instant(case.bench.tick(), "restore", State.REQUESTED), format_restore_plan(plan)
+    )
+    at = plan.instants[0].requested_at
+    for path in files_of(case.bench.storage):
+        if path.startswith(f"{TIMELINE}/{at}"):
+            case.bench.storage.delete(path)
+    return case
+
+
+def test_an_interrupted_restore_is_ended_by_the_next_process() -> None:
+    case = half_restored()
+
+    def resume(snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> object:
+        return resume_restore(snapshot, times, clock)
+
+    assert isinstance(act_on(case.bench.storage, resume), Instant)
+    assert rows_of(case.bench.storage) == case.states[-1]
+    assert act_on(case.bench.storage, resume) is None
+    assert len([p for p in data_files_of(case.bench.storage) if p.endswith(".parquet")]) == 2
+
+
+def test_who_finds_an_interrupted_restore_under_new_writes_does_not_decide() -> None:
+    case = half_restored()
+    newer = case.bench.write({F: of(a=7)})
+    snapshot = load_snapshot(case.bench.storage)
+    with pytest.raises(InvalidError, match="run the restore again") as caught:
+        resume_restore(snapshot, times_of(snapshot), ManualClock())
+    assert caught.value.facts["writes"] == [newer.file_name]
+    assert rows_of(case.bench.storage)["a"] == 7
+
+
+def _restored_anew() -> Storage:
+    case = half_restored()
+    case.bench.write({F: of(a=7)})
+    return case.bench.storage
+
+
+def test_run_again_it_takes_new_writes_back_as_well_and_leaves_no_file_or_attempt_behind() -> None:
+    case = half_restored()
+    act = partial(restore, case.saved)
+    expected = _restored_anew()
+    act_on(expected, act)
+    assert rows_of(expected) == case.states[-1]
+    assert not load_snapshot(expected).timeline.pending()
+    assert len([p for p in data_files_of(expected) if p.endswith(".parquet")]) == 2
+    for storage in crashes(_restored_anew, act):
+        act_on(storage, act)
+        assert files_of(storage) == files_of(expected)
+
+
+def test_a_restore_to_another_savepoint_waits_for_the_one_that_was_begun() -> None:
+    case = half_restored()
+    newest = load_snapshot(case.bench.storage).timeline.completed_writes[-1]
+    act_on(case.bench.storage, partial(save, newest.requested_at))
+    with pytest.raises(InvalidError, match="another savepoint") as caught:
+        act_on(case.bench.storage, partial(restore, newest.requested_at))
+    assert caught.value.facts["savepoint"] == case.saved
+
+
+def test_a_plan_that_was_never_written_is_passed_over() -> None:
+    case = commits()
+    case.bench.put(Instant(case.bench.tick(), "restore", State.REQUESTED), b"")
+    snapshot = load_snapshot(case.bench.storage)
+    assert pending_restore(snapshot) is None
+    act_on(case.bench.storage, partial(restore, case.saved))
+    assert rows_of(case.bench.storage) == case.states[-1]
+    assert not load_snapshot(case.bench.storage).timeline.pending()
+
+
+def test_a_plan_that_was_never_written_does_not_stop_the_next_writer() -> None:
+    bench = commits().bench
+    bench.put(Instant(bench.tick(), "restore", State.REQUESTED), b"")
+    snapshot = load_snapshot(bench.storage)
+    assert resume_restore(snapshot, times_of(snapshot), ManualClock()) is None
+    assert not load_snapshot(bench.storage).timeline.pending()

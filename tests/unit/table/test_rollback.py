@@ -1,0 +1,649 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from golden_tables import GoldenTables, queries, upload
+from undone import (
+    PENDING,
+    TIMELINE,
+    Bench,
+    act_on,
+    clustering_plan,
+    compaction_of,
+    compaction_plan,
+    crashes,
+    data_files_of,
+    files_of,
+    json_rows_of,
+    of,
+    rows_of,
+    strays_of,
+    times_of,
+)
+
+from lakewright.core.files import LogFile
+from lakewright.core.instant import Instant, State
+from lakewright.core.plans import (
+    CleanFile,
+    CleanPlan,
+    InstantRef,
+    RollbackPlan,
+    RollbackRequest,
+)
+from lakewright.core.service_metadata import RollbackMetadata
+from lakewright.errors import CorruptError, InvalidError
+from lakewright.format.metadata import (
+    format_clean_plan,
+    format_rollback_plan,
+    parse_rollback,
+    parse_rollback_plan,
+)
+from lakewright.storage.base import Storage
+from lakewright.storage.local import LocalStorage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.properties import load_properties, update_properties
+from lakewright.table.rollback import (
+    failed_writes,
+    pending_rollbacks,
+    plan_rollback,
+    resume_rollbacks,
+    run_rollback,
+)
+from lakewright.table.savepoint import run_savepoint
+from lakewright.table.settings import FailedWrites
+from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.times import TimeSource
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.drawing import at, draw
+from lakewright.testing.storage import CountingStorage
+
+F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table, the instant to take back, and the rows before and after that."""
+
+    bench: Bench
+    target: Instant
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    keep_plan: bool = False
+    by_markers: bool = True
+    left: tuple[str, ...] = field(default=())  # timeline files of the target that stay
+
+
+def cow_commit() -> Case:
+    bench = Bench()
+    bench.write({F: of(a=1, b=1), G: of(c=1)})
+    target = bench.write({F: of(a=2, b=1), G: of(c=2), H: of(x=2)})
+    return Case(bench, target, of(a=2, b=1, c=2, x=2), of(a=1, b=1, c=1))
+
+
+def commit_without_pending_files() -> Case:
+    case = cow_commit()
+    for state in PENDING:
+        pending = Instant(case.target.requested_at, "commit", state)
+        case.bench.storage.delete(f"{TIMELINE}/{pending.file_name}")
+    return case
+
+
+def delta_commit() -> Case:
+    bench = Bench("MERGE_ON_READ")
+    bench.write({F: of(a=1, b=1)})
+    bench.write(logs={F: of(a=2)})
+    target = bench.write({G: of(c=3)}, {F: of(a=3, b=3)})
+    return Case(bench, target, of(a=3, b=3, c=3), of(a=2, b=1))
+
+
+def dead_write() -> Case:
+    bench = Bench()
+    bench.write({F: of(a=1)})
+    target = bench.fail({F: of(a=2), G: of(c=2)})
+    return Case(bench, target, of(a=1), of(a=1))
+
+
+def dead_write_without_markers() -> Case:
+    bench = Bench()
+    bench.write({F: of(a=1)})
+    target = bench.fail({F: of(a=2), G: of(c=2)}, marked=False)
+    return Case(bench, target, of(a=1), of(a=1))
+
+
+def dead_write_by_listing() -> Case:
+    return replace(dead_write(), by_markers=False)
+
+
+def dead_write_behind_another() -> Case:
+    bench = Bench()
+    bench.write({F: of(a=1)})
+    target = bench.fail({F: of(a=2)})
+    bench.write({F: of(a=3)})
+    return Case(bench, target, of(a=3), of(a=3))
+
+
+def _before_compaction() -> tuple[Bench, bytes]:
+    bench = Bench("MERGE_ON_READ")
+    base = bench.write({F: of(a=1, b=1)})
+    log = bench.write(logs={F: of(a=2)})
+    return bench, compaction_plan(compaction_of(F, base, log))
+
+
+def completed_compaction() -> Case:
+    """With a log file at its own instant, which real Hudi would leave behind."""
+    bench, plan = _before_compaction()
+    pending = bench.fail({F: of(a=2, b=1)}, action="compaction", requested=plan)
+    at = pending.requested_at
+    log = LogFile("f", at, 1, "0-0-0").name
+    bench.storage.create(f"d1/{log}", bench.log(F, of(b=2), at))
+    target = bench.complete(pending, bench.stats(at, F))
+    return Case(bench, target, of(a=2, b=2), of(a=2, b=1))
+
+
+def dead_compaction() -> Case:
+    bench, plan = _before_compaction()
+    target = bench.fail({F: of(a=2, b=1)}, action="compaction", requested=plan)
+    kept = (f"{target.requested_at}.compaction.requested",)
+    return Case(bench, target, of(a=2, b=1), of(a=2, b=1), keep_plan=True, left=kept)
+
+
+def cancelled_compaction() -> Case:
+    return replace(dead_compaction(), keep_plan=False, left=())
+
+
+def dead_clustering() -> Case:
+    bench = Bench()
+    bench.write({F: of(a=1), H: of(b=1)})
+    target = bench.fail(
+        {("d1", "n"): of(a=1, b=1)}, action="clustering", requested=clustering_plan(F, H)
+    )
+    kept = (f"{target.requested_at}.clustering.requested",)
+    return Case(bench, target, of(a=1, b=1), of(a=1, b=1), keep_plan=True, left=kept)
+
+
+def completed_clustering() -> Case:
+    bench = Bench()
+    bench.write({F: of(a=1), H: of(b=1)})
+    new = ("d1", "n")
+    pending = bench.fail({new: of(a=1, b=1)}, action="clustering", requested=clustering_plan(F, H))
+    stats = bench.stats(pending.requested_at, new, replaced={"d1": ("f", "h")})
+    return Case(bench, bench.complete(pending, stats), of(a=1, b=1), of(a=1, b=1))
+
+
+def overwrite() -> Case:
+    bench = Bench()
+    bench.write({F: of(a=1, b=1), G: of(c=1)})
+    new = ("d1", "n")
+    pending = bench.fail({new: of(a=2)}, action="replacecommit")
+    stats = bench.stats(pending.requested_at, new, replaced={"d1": ("f",)})
+    done = bench.complete(pending, stats)
+    return Case(bench, done, of(a=2, c=1), of(a=1, b=1, c=1))
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "a commit": cow_commit,
+    "a commit whose pending files are missing": commit_without_pending_files,
+    "a delta commit": delta_commit,
+    "a dead write": dead_write,
+    "a dead write of somebody who makes no markers": dead_write_without_markers,
+    "a dead write, by listing": dead_write_by_listing,
+    "a dead write behind a completed one": dead_write_behind_another,
+    "a compaction": completed_compaction,
+    "a dead compaction, which stays scheduled": dead_compaction,
+    "a dead compaction, with its plan": cancelled_compaction,
+    "a dead clustering, which stays scheduled": dead_clustering,
+    "a clustering": completed_clustering,
+    "an overwrite": overwrite,
+}
+each_case = pytest.mark.parametrize("make", CASES.values(), ids=list(CASES))
+
+
+def rollback(case: Case, snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> Instant:
+    return run_rollback(
+        snapshot, case.target, times, clock, by_markers=case.by_markers, keep_plan=case.keep_plan
+    )
+
+
+def metadata_of(storage: Storage, done: Instant) -> RollbackMetadata:
+    return parse_rollback(storage.read(f"{TIMELINE}/{done.file_name}"))
+
+
+@each_case
+def test_nothing_of_the_instant_is_left_but_the_rollback(make: Callable[[], Case]) -> None:
+    case = make()
+    storage, target = case.bench.storage, case.target.requested_at
+    assert rows_of(storage) == case.before
+    others = [path for path in files_of(storage) if target not in path]
+    done = act_on(storage, partial(rollback, case))
+    assert isinstance(done, Instant)
+    assert rows_of(storage) == case.after
+    names = [f"{done.requested_at}.rollback.{state.lower()}" for state in PENDING]
+    expected = [*others, *(f"{TIMELINE}/{name}" for name in (*case.left, *names, done.file_name))]
+    assert files_of(storage) == sorted(expected)
+
+
+@each_case
+def test_killed_anywhere_a_reader_sees_all_or_nothing_and_a_second_run_ends_it(
+    make: Callable[[], Case],
+) -> None:
+    expected = make()
+    act_on(expected.bench.storage, partial(rollback, expected))
+    points = 0
+    for storage in crashes(lambda: make().bench.storage, partial(rollback, expected)):
+        points += 1
+        assert rows_of(storage) in (expected.before, expected.after)
+        assert strays_of(storage) == []
+        act_on(storage, partial(rollback, expected))
+        assert rows_of(storage) == expected.after
+        assert files_of(storage) == files_of(expected.bench.storage)
+    assert points > 10
+
+
+@each_case
+def test_killed_anywhere_the_next_writer_ends_it_or_takes_it_back(
+    make: Callable[[], Case],
+) -> None:
+    expected = make()
+    before = files_of(expected.bench.storage)
+    act_on(expected.bench.storage, partial(rollback, expected))
+    after = files_of(expected.bench.storage)
+
+    def resume(snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> None:
+        resume_rollbacks(snapshot, times, clock, by_markers=True)
+
+    for storage in crashes(lambda: make().bench.storage, partial(rollback, expected)):
+        act_on(storage, resume)
+        left = files_of(storage)
+        assert set(left) - set(_pending_files(expected)) in (
+            set(before) - set(_pending_files(expected)),
+            set(after),
+        )
+        assert rows_of(storage) == (expected.after if left == after else expected.before)
+
+
+def _pending_files(case: Case) -> list[str]:
+    """What a rollback may add to a completed instant before it has any effect."""
+    if not case.target.is_completed:
+        return []
+    at = case.target.requested_at
+    return [f"{TIMELINE}/{at}.{case.target.action}.requested", f"{TIMELINE}/{at}.inflight"]
+
+
+def test_the_rollback_tells_what_real_hudi_tells(golden: GoldenTables) -> None:
+    table = golden["cow_rolled_back"]
+    (path,) = (table / TIMELINE).glob("*_*.rollback")
+    (requested,) = (table / TIMELINE).glob("*.rollback.requested")
+    real_plan = parse_rollback_plan(requested.read_bytes())
+    real = parse_rollback(path.read_bytes())
+    case = cow_commit()
+    snapshot = load_snapshot(case.bench.storage)
+    ours_plan = plan_rollback(snapshot, case.target, by_markers=True)
+    done = act_on(case.bench.storage, partial(rollback, case))
+    assert isinstance(done, Instant)
+    ours = metadata_of(case.bench.storage, done)
+
+    assert real_plan.instant.action == ours_plan.instant.action == "commit"
+    assert real_plan.version == ours_plan.version
+    for request in (*real_plan.requests, *ours_plan.requests):
+        assert (request.file_id, request.latest_base_instant, request.log_blocks) == ("", "", {})
+        assert request.files
+        assert all(f"/{request.partition}/" in file for file in request.files)
+    assert real.started_at == path.name.split("_")[0]
+    assert ours.started_at == done.requested_at
+    for told in (real, ours):
+        (instant,) = told.instants
+        assert told.commits == (instant.requested_at,)
+        assert instant.action == "commit"
+        assert told.files_deleted == sum(len(p.deleted) for p in told.partitions.values()) == 3
+        assert all(name == part.partition for name, part in told.partitions.items())
+    assert ours.version == real.version
+    empty = {part: replace(p, partition="", deleted=()) for part, p in real.partitions.items()}
+    assert {str(p) for p in empty.values()} == {
+        str(replace(p, partition="", deleted=())) for p in ours.partitions.values()
+    }
+
+
+def test_paths_on_a_local_disk_have_no_scheme(tmp_path: Path, golden: GoldenTables) -> None:
+    storage = LocalStorage(str(tmp_path / "t"))
+    upload(golden["cow_basic"], storage)
+    snapshot = load_snapshot(storage)
+    plan = plan_rollback(snapshot, snapshot.timeline.completed_writes[-1], by_markers=True)
+    files = [file for request in plan.requests for file in request.files]
+    assert files
+    assert all(Path(file).is_file() for file in files)
+
+
+def test_a_commit_of_real_hudi_is_rolled_back_to_what_it_read_before(golden: GoldenTables) -> None:
+    storage = upload(golden["mor_avro"], MemoryStorage.fresh())
+    snapshot = load_snapshot(storage)
+    *_, before, last = snapshot.timeline.completed_writes
+    case = Case(Bench(storage=MemoryStorage.fresh()), last, {}, {})
+    act_on(storage, partial(rollback, case))
+    left = load_snapshot(storage)
+    assert left.timeline.completed_writes[-1] == before
+    (expected,) = [q.rows for q in queries("mor_avro") if q.as_of == before.requested_at]
+    assert json_rows_of(storage) == sorted(expected or ())
+    assert all(last.requested_at not in path for path in data_files_of(storage))
+
+
+REFUSED_PICTURES = {
+    "a completed write under a later commit": (
+        """
+        commit |--|
+        commit     |--|
+        """,
+        "later",
+    ),
+    "a completed write under a pending one": (
+        """
+        commit |--|
+        commit     |--
+        """,
+        "later",
+    ),
+    "a completed write under a requested one": (
+        """
+        commit |--|
+        commit     |
+        """,
+        "later",
+    ),
+    "a clean": ("clean |--|", "only writes"),
+    "a rollback": ("rollback |--|", "only writes"),
+}
+
+
+@pytest.mark.parametrize(
+    ("picture", "reason"), REFUSED_PICTURES.values(), ids=list(REFUSED_PICTURES)
+)
+def test_refused(picture: str, reason: str) -> None:
+    bench = Bench()
+    for instant in draw(picture):
+        empty = bench.stats(instant.requested_at)
+        if instant.is_completed and instant.is_write:
+            bench.complete(instant, empty, completed_at=instant.completed_at)
+        else:
+            bench.put(instant, b"")
+    snapshot = load_snapshot(bench.storage)
+    files = files_of(bench.storage)
+    with pytest.raises(InvalidError, match=reason):
+        run_rollback(
+            snapshot,
+            snapshot.timeline.instants[0],
+            times_of(snapshot),
+            ManualClock(),
+            by_markers=True,
+        )
+    assert files_of(bench.storage) == files
+
+
+def test_the_later_writes_are_named() -> None:
+    bench = Bench()
+    first = bench.write({F: of(a=1)})
+    later = bench.write({G: of(b=1)})
+    with pytest.raises(InvalidError, match="roll back the later ones first, or restore") as caught:
+        plan_rollback(load_snapshot(bench.storage), first, by_markers=True)
+    assert caught.value.facts["later"] == [later.file_name]
+
+
+PLANNED = {
+    "a pending compaction of its file group blocks": (F, "compaction", True),
+    "a pending compaction of another file group does not": (H, "compaction", False),
+    "a pending log compaction of its file group blocks": (F, "logcompaction", True),
+    "a pending clustering of its file group blocks": (F, "clustering", True),
+    "a pending clustering of another file group does not": (H, "clustering", False),
+}
+
+
+@pytest.mark.parametrize(("group", "action", "blocks"), PLANNED.values(), ids=list(PLANNED))
+def test_pending_services_after_a_write(group: tuple[str, str], action: str, blocks: bool) -> None:
+    bench = Bench("MERGE_ON_READ")
+    base = bench.write({F: of(a=1), H: of(b=1)})
+    target = bench.write(logs={F: of(a=2)})
+    compacts = action != "clustering"
+    plan = compaction_plan(compaction_of(group, base)) if compacts else clustering_plan(group)
+    bench.put(Instant(bench.tick(), action, State.REQUESTED), plan)
+    snapshot = load_snapshot(bench.storage)
+    if blocks:
+        with pytest.raises(InvalidError, match="later"):
+            plan_rollback(snapshot, target, by_markers=True)
+    else:
+        assert plan_rollback(snapshot, target, by_markers=True).requests
+
+
+def test_a_saved_instant_stays() -> None:
+    case = cow_commit()
+    at = case.target.requested_at
+
+    def save(snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> None:
+        run_savepoint(snapshot, at, times, clock)
+
+    act_on(case.bench.storage, save)
+    with pytest.raises(InvalidError, match="savepoint"):
+        act_on(case.bench.storage, partial(rollback, case))
+    assert rows_of(case.bench.storage) == case.before
+
+
+def test_an_unknown_instant_is_told() -> None:
+    case = cow_commit()
+    unknown = replace(case, target=Instant("20250101000000000", "commit", State.INFLIGHT))
+    with pytest.raises(InvalidError, match="no such instant"):
+        act_on(case.bench.storage, partial(rollback, unknown))
+
+
+def _file(bench: Bench, group: tuple[str, str], instant: Instant) -> str:
+    (path,) = (
+        path
+        for path in data_files_of(bench.storage)
+        if instant.requested_at in path and path.startswith("/".join(group))
+    )
+    return path
+
+
+def test_a_write_whose_predecessor_was_cleaned_stays() -> None:
+    bench = Bench()
+    first = bench.write({F: of(a=1, b=1)})
+    target = bench.write({F: of(a=2, b=1)})
+    bench.clean(_file(bench, F, first))
+    case = Case(bench, target, of(a=2, b=1), {})
+    with pytest.raises(InvalidError, match="cleaned"):
+        act_on(bench.storage, partial(rollback, case))
+    assert rows_of(bench.storage) == case.before
+
+
+def test_a_write_whose_predecessor_is_about_to_be_cleaned_stays() -> None:
+    bench = Bench()
+    first = bench.write({F: of(a=1, b=1)})
+    target = bench.write({F: of(a=2, b=1)})
+    path = _file(bench, F, first)
+    plan = CleanPlan(
+        policy="KEEP_LATEST_FILE_VERSIONS", files={"d1": (CleanFile(path=f"/somewhere/{path}"),)}
+    )
+    bench.put(Instant(bench.tick(), "clean", State.REQUESTED), format_clean_plan(plan))
+    with pytest.raises(InvalidError, match="about to be"):
+        plan_rollback(load_snapshot(bench.storage), target, by_markers=True)
+
+
+def test_a_compaction_whose_logs_were_cleaned_stays() -> None:
+    case = completed_compaction()
+    (log, *_) = [path for path in data_files_of(case.bench.storage) if "/.f_" in path]
+    case.bench.clean(log)
+    with pytest.raises(InvalidError, match="cleaned"):
+        act_on(case.bench.storage, partial(rollback, case))
+
+
+def test_an_overwrite_whose_old_rows_were_cleaned_stays() -> None:
+    case = overwrite()
+    (old,) = [path for path in data_files_of(case.bench.storage) if path.startswith("d1/f_")]
+    case.bench.clean(old)
+    with pytest.raises(InvalidError, match="cleaned"):
+        act_on(case.bench.storage, partial(rollback, case))
+
+
+def test_what_was_cleaned_before_the_last_write_does_not_matter() -> None:
+    bench = Bench()
+    first = bench.write({F: of(a=1)})
+    bench.write({F: of(a=2)})
+    bench.clean(_file(bench, F, first))
+    target = bench.write({F: of(a=3)})
+    act_on(bench.storage, partial(rollback, Case(bench, target, {}, {})))
+    assert rows_of(bench.storage) == of(a=2)
+
+
+def test_the_last_active_write_stays_where_others_are_archived(golden: GoldenTables) -> None:
+    storage = upload(golden["cow_archived"], MemoryStorage.fresh())
+    timeline = load_snapshot(storage).timeline
+    *others, last = timeline.completed_writes
+    for file in storage.list_files(TIMELINE):
+        if any(file.name.startswith(other.requested_at) for other in others):
+            storage.delete(file.path)
+    with pytest.raises(InvalidError, match="archived"):
+        plan_rollback(load_snapshot(storage), last, by_markers=True)
+
+
+def test_markers_spare_the_listing() -> None:
+    case = dead_write()
+    storage = CountingStorage(case.bench.storage)
+    act_on(storage, partial(rollback, case))
+    listed = [path for method, path in storage.touched if method in ("list_tree", "list_files")]
+    assert not [path for path in listed if not path.startswith(".hoodie")]
+
+
+def test_a_file_in_a_folder_that_is_no_partition_yet_is_found() -> None:
+    case = dead_write_without_markers()
+    (path,) = [path for path in data_files_of(case.bench.storage) if path.startswith("d2/")]
+    assert not case.bench.storage.exists("d2/.hoodie_partition_metadata")
+    act_on(case.bench.storage, partial(rollback, case))
+    assert not case.bench.storage.exists(path)
+
+
+def test_the_files_of_others_are_not_ours_to_delete() -> None:
+    case = dead_write_without_markers()
+    foreign = f"d1/notes_{case.target.requested_at}.txt"
+    case.bench.storage.create(foreign, b"")
+    act_on(case.bench.storage, partial(rollback, case))
+    assert case.bench.storage.exists(foreign)
+
+
+def begun(case: Case, plan: RollbackPlan) -> Instant:
+    """A rollback that real Hudi might have begun, with its own way to write paths."""
+    requested = Instant(case.bench.tick(), "rollback", State.REQUESTED)
+    case.bench.put(requested, format_rollback_plan(plan))
+    return requested
+
+
+def test_a_plan_of_another_process_is_ended_wherever_it_saw_the_table() -> None:
+    case = dead_write_without_markers()
+    files = [path for path in data_files_of(case.bench.storage) if "/f_0-0-0_" in path]
+    (dead,) = [path for path in files if case.target.requested_at in path]
+    request = RollbackRequest(partition="d1", files=(f"file:/elsewhere/{dead}",))
+    ref = InstantRef(case.target.requested_at, "commit")
+    requested = begun(case, RollbackPlan(instant=ref, requests=(request,)))
+    done = act_on(case.bench.storage, partial(rollback, case))
+    assert isinstance(done, Instant)
+    assert done.requested_at == requested.requested_at
+    assert all(case.target.requested_at not in path for path in data_files_of(case.bench.storage))
+    assert metadata_of(case.bench.storage, done).files_deleted == 2
+
+
+def test_a_plan_with_a_file_of_another_instant_is_corrupt() -> None:
+    case = dead_write()
+    others = [p for p in data_files_of(case.bench.storage) if case.target.requested_at not in p]
+    request = RollbackRequest(partition="d1", files=tuple(others))
+    ref = InstantRef(case.target.requested_at, "commit")
+    begun(case, RollbackPlan(instant=ref, requests=(request,)))
+    with pytest.raises(CorruptError, match="another instant"):
+        act_on(case.bench.storage, partial(rollback, case))
+    assert rows_of(case.bench.storage) == case.before
+
+
+def test_a_plan_that_was_never_written_is_passed_over() -> None:
+    case = dead_write()
+    case.bench.put(Instant(case.bench.tick(), "rollback", State.REQUESTED), b"")
+    snapshot = load_snapshot(case.bench.storage)
+    assert pending_rollbacks(snapshot) == ()
+    assert resume_rollbacks(snapshot, times_of(snapshot), ManualClock(), by_markers=True) == ()
+    assert load_snapshot(case.bench.storage).timeline.pending() == (case.target,)
+    act_on(case.bench.storage, partial(rollback, case))
+    assert rows_of(case.bench.storage) == case.after
+
+
+def test_a_rollback_whose_target_is_gone_completes() -> None:
+    case = dead_write()
+    ref = InstantRef("20260101000000000", "commit")
+    requested = begun(case, RollbackPlan(instant=ref))
+
+    def resume(snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> object:
+        return resume_rollbacks(snapshot, times, clock, by_markers=True)
+
+    ended = act_on(case.bench.storage, resume)
+    assert isinstance(ended, tuple)
+    assert [i.requested_at for i in ended] == [requested.requested_at]
+
+
+def test_a_rollback_without_effect_is_withdrawn_once_others_have_written() -> None:
+    case = cow_commit()
+    ref = InstantRef(case.target.requested_at, "commit")
+    begun(case, RollbackPlan(instant=ref))
+    case.bench.write({F: of(a=5, b=1)})
+    with pytest.raises(InvalidError, match="later"):
+        act_on(case.bench.storage, partial(rollback, case))
+    assert not load_snapshot(case.bench.storage).timeline.pending()
+    assert rows_of(case.bench.storage) == of(a=5, b=1, c=2, x=2)
+
+
+def test_a_rollback_that_somebody_alive_runs_is_left_alone() -> None:
+    case = dead_write()
+    ref = InstantRef(case.target.requested_at, "commit")
+    requested = begun(case, RollbackPlan(instant=ref))
+    files = files_of(case.bench.storage)
+    snapshot = load_snapshot(case.bench.storage)
+    alive = frozenset({requested.requested_at})
+    ended = resume_rollbacks(
+        snapshot, times_of(snapshot), ManualClock(), by_markers=True, alive=alive
+    )
+    assert ended == ()
+    assert files_of(case.bench.storage) == files
+
+
+FAILED = """
+    commit        |--|
+    commit           |--
+    deltacommit       |
+    compaction         |--
+    clustering          |--
+    logcompaction        |
+    replacecommit         |--
+    clean                  |--
+    commit                  |--|
+    """
+WHICH = {
+    "EAGER takes all that are pending, newest first": (FailedWrites.EAGER, (), (8, 4, 3)),
+    "EAGER spares the living": (FailedWrites.EAGER, (4,), (8, 3)),
+    "LAZY spares the living": (FailedWrites.LAZY, (8, 3), (4,)),
+    "LAZY takes the dead": (FailedWrites.LAZY, (), (8, 4, 3)),
+    "NEVER takes none": (FailedWrites.NEVER, (), ()),
+}
+
+
+@pytest.mark.parametrize(("policy", "living", "expected"), WHICH.values(), ids=list(WHICH))
+def test_failed_writes(
+    policy: FailedWrites, living: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    found = failed_writes(draw(FAILED), policy, frozenset(map(at, living)))
+    assert [i.requested_at for i in found] == [at(tick) for tick in expected]
+
+
+def test_a_table_in_another_place_of_the_timeline_is_rolled_back_there() -> None:
+    bench = Bench()
+    update_properties(bench.storage, lambda p: {**p, "hoodie.timeline.path": "times"})
+    assert load_properties(bench.storage)["hoodie.timeline.path"] == "times"
+    dead = Instant(bench.tick(), "commit", State.INFLIGHT)
+    bench.storage.create(f".hoodie/times/{dead.file_name}", b"")
+    act_on(bench.storage, partial(rollback, Case(bench, dead, {}, {})))
+    names = [file.name for file in bench.storage.list_files(".hoodie/times")]
+    assert [name.rpartition(".")[2] for name in names] == ["inflight", "requested", "rollback"]

@@ -1,0 +1,472 @@
+"""Transactions: what they ask of storage, whom they give way to, and what a crash leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from writers import OPTIMISTIC, TIMELINE, TRUSTED, World, archive, write
+
+from lakewright.core.commits import CommitMetadata, WriteStat
+from lakewright.core.files import BaseFile, LogFile
+from lakewright.core.instant import Instant, State
+from lakewright.core.plans import (
+    ClusteringGroup,
+    ClusteringPlan,
+    ClusteringSlice,
+    CompactionOperation,
+    CompactionPlan,
+    InstantRef,
+    RequestedReplace,
+    RollbackPlan,
+)
+from lakewright.errors import (
+    ConflictError,
+    InvalidError,
+    UnsupportedError,
+)
+from lakewright.format.metadata import (
+    format_commit,
+    format_compaction_plan,
+    format_requested_replace,
+    format_rollback_plan,
+    parse_commit,
+)
+from lakewright.table.metadata_table import METADATA_FOLDER, has_metadata_table
+from lakewright.table.properties import update_properties
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import Transaction
+from lakewright.testing.storage import CountingStorage, CrashingStorage
+
+
+def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
+    world = World()
+    storage = CountingStorage(world.storage)
+    transaction = world.writer(storage=storage).begin("deltacommit")
+    at = transaction.instant
+    assert storage.touched == [
+        ("read", ".hoodie/hoodie.properties"),
+        ("list_files", TIMELINE),
+        ("create", f"{TIMELINE}/{at}.deltacommit.requested"),
+        ("create", f"{TIMELINE}/{at}.deltacommit.inflight"),
+    ]
+    metadata = write(transaction, "f1")
+    storage.reset()
+    done = transaction.complete(metadata)
+    assert storage.touched == [
+        ("list_tree", f".hoodie/.temp/{at}"),
+        ("read", ".hoodie/hoodie.properties"),
+        ("list_files", TIMELINE),
+        ("create", f"{TIMELINE}/{done.file_name}"),
+        ("delete_folder", f".hoodie/.temp/{at}"),
+    ]
+
+
+def test_a_completed_write_is_on_the_timeline_and_leaves_nothing_else() -> None:
+    world = World()
+    transaction = world.writer(OPTIMISTIC).begin("commit", requested=b"r", inflight=b"i")
+    metadata = write(transaction, "f1", base=True)
+    done = transaction.complete(metadata)
+    assert done.requested_at == transaction.instant
+    assert (done.completed_at or "") > transaction.instant
+    assert sorted(world.names()) == sorted(
+        [
+            f"{done.requested_at}.commit.requested",
+            f"{done.requested_at}.inflight",
+            done.file_name,
+        ]
+    )
+    assert world.storage.read(f"{TIMELINE}/{done.requested_at}.inflight") == b"i"
+    stored = parse_commit(world.storage.read(f"{TIMELINE}/{done.file_name}"))
+    assert stored.file_groups() == metadata.file_groups()
+    assert world.left() == [f"p1/{BaseFile('f1', '0-0-0', done.requested_at).name}"]
+
+
+COMPLETED = {
+    "commit": "commit",
+    "deltacommit": "deltacommit",
+    "replacecommit": "replacecommit",
+    "clustering": "replacecommit",
+    "compaction": "commit",
+    "logcompaction": "deltacommit",
+}
+
+
+@pytest.mark.parametrize(("action", "completed"), COMPLETED.items())
+def test_every_action_completes_under_its_name(action: str, completed: str) -> None:
+    world = World()
+    done = world.writer().begin(action).complete(CommitMetadata())
+    assert done.action == completed
+    assert load_snapshot(world.storage).timeline.instants == (done,)
+
+
+def test_what_writes_nothing_is_no_transaction() -> None:
+    world = World()
+    with pytest.raises(InvalidError, match="actions that write"):
+        world.writer().begin("clean")
+    assert world.names() == []
+
+
+def test_times_grow_even_if_the_clock_is_set_back() -> None:
+    world = World()
+    times = []
+    for _ in range(3):
+        done = world.writer().begin("commit").complete(CommitMetadata())
+        times += [done.requested_at, done.completed_at or ""]
+        world.clock.advance(-3_600_000)
+    assert times == sorted(set(times))
+
+
+def test_a_time_that_is_taken_is_passed_over() -> None:
+    world = World()
+
+    class Racing(CountingStorage):
+        """Somebody who does not know our lock takes the first time that is asked for."""
+
+        def create(self, path: str, data: bytes) -> None:
+            if path.endswith(".requested") and not self.inner.list_files(TIMELINE):
+                self.inner.create(path, b"theirs")
+            super().create(path, data)
+
+    writer = world.writer(OPTIMISTIC, Racing(world.storage))
+    transaction = writer.begin("deltacommit")
+    requested = [name for name in world.names() if name.endswith("requested")]
+    assert len(requested) == 2
+    assert requested[1].startswith(transaction.instant)
+    assert [f for f in world.left() if "heartbeat" in f] == [
+        f".hoodie/.heartbeat/{transaction.instant}"
+    ]
+    transaction.withdraw()
+
+
+def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
+    world = World()
+    transaction = world.writer().begin("deltacommit")
+    write(transaction, "f1")
+    metadata = write(transaction, "f2")
+    transaction.complete(metadata)
+    assert world.left() == [f"p1/{LogFile('f2', transaction.instant).name}"]
+
+
+def test_a_commit_may_not_list_files_that_are_not_its_own() -> None:
+    world = World()
+    transaction = world.writer().begin("deltacommit")
+    other = LogFile("f1", "20200101000000000").name
+    for path in (f"p1/{other}", "p1/notes.txt", None):
+        stat = WriteStat(file_id="f1", path=path)
+        with pytest.raises(InvalidError, match="not one of its own"):
+            transaction.complete(CommitMetadata(stats={"p1": (stat,)}))
+    assert load_snapshot(world.storage).timeline.completed() == ()
+
+
+def test_a_transaction_ends_once() -> None:
+    world = World()
+    first = world.writer().begin("commit")
+    first.complete(CommitMetadata())
+    with pytest.raises(InvalidError, match="is over"):
+        first.complete(CommitMetadata())
+    with pytest.raises(InvalidError, match="roll it back"):
+        first.withdraw()
+    second = world.writer().begin("commit")
+    second.withdraw()
+    second.withdraw()
+    with pytest.raises(InvalidError, match="is over"):
+        second.complete(CommitMetadata())
+
+
+def fail(begun: Transaction, work: Callable[[Transaction], object]) -> None:
+    with begun:
+        work(begun)
+        raise ZeroDivisionError
+
+
+def test_a_block_that_fails_takes_its_write_back() -> None:
+    world = World()
+    with pytest.raises(ZeroDivisionError):
+        fail(world.writer(OPTIMISTIC).begin("deltacommit"), lambda begun: write(begun, "f1"))
+    with world.writer(OPTIMISTIC).begin("deltacommit") as begun:
+        write(begun, "f1")
+    assert world.names() == world.left() == []
+
+
+def test_a_block_that_fails_after_it_completed_keeps_its_write() -> None:
+    world = World()
+    begun = world.writer().begin("deltacommit")
+    with pytest.raises(ZeroDivisionError):
+        fail(begun, lambda begun: begun.complete(write(begun, "f1")))
+    assert len(load_snapshot(world.storage).timeline.completed_writes) == 1
+    assert world.left() == [f"p1/{LogFile('f1', begun.instant).name}"]
+
+
+# Others
+
+
+def test_somebody_else_in_the_same_group_is_a_conflict_also_for_a_lone_writer() -> None:
+    for options in ({}, OPTIMISTIC):
+        world = World()
+        # A lone writer takes what is pending for dead; here two do not know of each other.
+        kept = {**options, "hoodie.clean.failed.writes.policy": "NEVER"}
+        slow, fast = (world.writer(kept).begin("deltacommit") for _ in range(2))
+        mine, theirs = write(slow, "f1", "f2"), write(fast, "f2")
+        done = fast.complete(theirs)
+        with pytest.raises(ConflictError, match="same file groups") as conflict:
+            slow.complete(mine)
+        assert conflict.value.facts == {
+            "instant": slow.instant,
+            "other": done.file_name,
+            "groups": (("p1", "f2"),),
+        }
+        slow.withdraw()
+        assert world.left() == [f"p1/{LogFile('f2', fast.instant).name}"]
+        assert load_snapshot(world.storage).timeline.instants == (done,)
+
+
+def test_writers_of_other_groups_complete_in_any_order() -> None:
+    world = World()
+    slow, fast = (world.writer(OPTIMISTIC).begin("deltacommit") for _ in range(2))
+    done = [fast.complete(write(fast, "f1")), slow.complete(write(slow, "f2"))]
+    assert load_snapshot(world.storage).timeline.by_completion == tuple(done)
+
+
+def test_writers_that_do_not_block_share_a_bucket() -> None:
+    world = World()
+    bucket = "00000003-0000-0000-0000-000000000000-0"
+    options = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
+    slow, fast = (world.writer(options).begin("deltacommit") for _ in range(2))
+    fast.complete(write(fast, bucket))
+    slow.complete(write(slow, bucket))
+    assert len(load_snapshot(world.storage).timeline.completed_writes) == 2
+
+
+def later(transaction: Transaction, seconds: int = 1) -> str:
+    return str(int(transaction.instant) + seconds * 1000)
+
+
+def clustering_of(file_id: str) -> bytes:
+    slices = (ClusteringSlice(partition="p1", file_id=file_id),)
+    plan = ClusteringPlan(groups=(ClusteringGroup(slices=slices),))
+    return format_requested_replace(RequestedReplace(operation="CLUSTER", plan=plan))
+
+
+def compaction_of(file_id: str) -> bytes:
+    operation = CompactionOperation(partition="p1", file_id=file_id, base_instant="1")
+    return format_compaction_plan(CompactionPlan(operations=(operation,)))
+
+
+def inflight_of(file_id: str) -> bytes:
+    return format_commit(CommitMetadata(stats={"p1": (WriteStat(file_id=file_id),)}))
+
+
+PENDING: dict[str, tuple[dict[tuple[str, State], bytes], str | None]] = {
+    "a clustering of the group": (
+        {("clustering", State.REQUESTED): clustering_of("f1")},
+        "a clustering is pending",
+    ),
+    "a clustering under way": (
+        {
+            ("clustering", State.REQUESTED): clustering_of("f1"),
+            ("clustering", State.INFLIGHT): b"",
+        },
+        "a clustering is pending",
+    ),
+    "a clustering of another group": (
+        {("clustering", State.REQUESTED): clustering_of("f2")},
+        None,
+    ),
+    "a clustering that old writers call a replace commit": (
+        {("replacecommit", State.REQUESTED): clustering_of("f1")},
+        "a replacecommit is pending",
+    ),
+    "an overwrite that says which groups it rewrites": (
+        {
+            ("replacecommit", State.REQUESTED): format_requested_replace(RequestedReplace()),
+            ("replacecommit", State.INFLIGHT): inflight_of("f1"),
+        },
+        "a replacecommit is pending",
+    ),
+    "an overwrite that says nothing yet": (
+        {
+            ("replacecommit", State.REQUESTED): format_requested_replace(RequestedReplace()),
+            ("replacecommit", State.INFLIGHT): b"",
+        },
+        None,
+    ),
+    "a compaction of the group": (
+        {("compaction", State.REQUESTED): compaction_of("f1")},
+        "a compaction is pending",
+    ),
+    "a compaction of another group": ({("compaction", State.REQUESTED): compaction_of("f2")}, None),
+}
+
+
+@pytest.mark.parametrize(("files", "reason"), PENDING.values(), ids=list(PENDING))
+def test_a_base_file_gives_way_to_a_plan_that_came_later(
+    files: dict[tuple[str, State], bytes], reason: str | None
+) -> None:
+    world = World()
+    transaction = world.writer(OPTIMISTIC).begin("deltacommit")
+    metadata = write(transaction, "f1", base=True)
+    for (action, state), data in files.items():
+        world.put(Instant(later(transaction), action, state), data)
+    if reason is None:
+        transaction.complete(metadata)
+    else:
+        with pytest.raises(ConflictError, match=reason):
+            transaction.complete(metadata)
+        transaction.withdraw()
+        assert world.left() == []
+
+
+def test_who_was_rolled_back_cannot_complete() -> None:
+    world = World()
+    slow = world.writer().begin("deltacommit")
+    metadata = write(slow, "f1")
+    world.writer().begin("deltacommit").complete(CommitMetadata())
+    with pytest.raises(ConflictError, match="rolled back by another writer"):
+        slow.complete(metadata)
+    slow.withdraw()
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("state", [State.REQUESTED, State.INFLIGHT])
+def test_who_is_not_wholly_on_the_timeline_any_more_cannot_complete(state: State) -> None:
+    world = World()
+    transaction = world.writer().begin("deltacommit")
+    metadata = write(transaction, "f1")
+    # Its rollback may be archived by now.
+    world.storage.delete(transaction.pending_path(state))
+    with pytest.raises(ConflictError, match="rolled back by another writer"):
+        transaction.complete(metadata)
+    transaction.withdraw()
+    assert world.left() == world.names() == []
+
+
+def test_files_that_were_written_while_the_rollback_went_on_are_withdrawn() -> None:
+    world = World()
+    slow = world.writer().begin("deltacommit")
+    world.writer().begin("deltacommit").withdraw()
+    metadata = write(slow, "f1")
+    world.storage.delete_folder(f".hoodie/.temp/{slow.instant}")
+    with pytest.raises(ConflictError):
+        slow.complete(metadata)
+    slow.withdraw()
+    assert world.left() == []
+
+
+TARGETS = {
+    "this write": ("this write was rolled back", lambda tx, done: tx.instant),
+    "a write it builds upon": ("builds upon", lambda tx, done: done.requested_at),
+}
+
+
+@pytest.mark.parametrize(("message", "target"), TARGETS.values(), ids=list(TARGETS))
+def test_a_rollback_that_has_only_begun_is_a_conflict(
+    message: str, target: Callable[[Transaction, Instant], str]
+) -> None:
+    world = World()
+    done = world.writer().begin("deltacommit").complete(CommitMetadata())
+    transaction = world.writer(OPTIMISTIC).begin("deltacommit")
+    plan = RollbackPlan(instant=InstantRef(target(transaction, done), "deltacommit"))
+    rollback = Instant(later(transaction), "rollback", State.REQUESTED)
+    world.put(rollback, format_rollback_plan(plan))
+    with pytest.raises(ConflictError, match=message):
+        transaction.complete(write(transaction, "f1"))
+    transaction.withdraw()
+
+
+def test_a_restore_meanwhile_is_a_conflict() -> None:
+    world = World()
+    transaction = world.writer(OPTIMISTIC).begin("deltacommit")
+    world.put(Instant(later(transaction), "restore", State.INFLIGHT))
+    with pytest.raises(ConflictError, match="restored"):
+        transaction.complete(write(transaction, "f1"))
+    transaction.withdraw()
+
+
+def test_a_rollback_of_somebody_else_does_no_harm() -> None:
+    world = World()
+    dead = world.writer(OPTIMISTIC).begin("deltacommit")
+    mine = world.writer(OPTIMISTIC).begin("deltacommit")
+    write(dead, "f1")
+    dead._stop_heartbeat()
+    other = world.writer(OPTIMISTIC).begin("deltacommit")
+    assert [i.action for i in other.snapshot.timeline] == ["deltacommit", "rollback"]
+    other.withdraw()
+    mine.complete(write(mine, "f1"))
+    assert world.left() == [f"p1/{LogFile('f1', mine.instant).name}"]
+
+
+def test_a_writer_whose_heartbeat_expired_gives_up() -> None:
+    world = World()
+    transaction = world.writer(OPTIMISTIC).begin("deltacommit")
+    metadata = write(transaction, "f1")
+    world.clock.advance(121_000)
+    with pytest.raises(ConflictError, match="heartbeat has expired"):
+        transaction.complete(metadata)
+    transaction.withdraw()
+    assert world.left() == world.names() == []
+
+
+def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
+    world = World()
+    storage = CountingStorage(world.storage)
+    transaction = world.writer(OPTIMISTIC, storage).begin("deltacommit")
+    steps = [path for method, path in storage.touched if method in {"create", "replace"}]
+    ours = [path for path in steps if transaction.instant in path]
+    assert [path.rpartition("/")[2] for path in ours] == [
+        transaction.instant,
+        f"{transaction.instant}.deltacommit.requested",
+        f"{transaction.instant}.deltacommit.inflight",
+    ]
+    transaction.withdraw()
+
+
+def test_a_write_that_completed_and_was_archived_meanwhile_is_still_a_conflict() -> None:
+    world = World()
+    world.writer().begin("deltacommit").complete(CommitMetadata())
+    old = world.writer(OPTIMISTIC).begin("deltacommit")
+    mine = world.writer(OPTIMISTIC).begin("deltacommit")
+    done = old.complete(write(old, "f1"))
+    archive(world, done)
+    with pytest.raises(ConflictError, match="same file groups"):
+        mine.complete(write(mine, "f1"))
+    mine.withdraw()
+
+
+# The metadata table
+
+
+def test_a_metadata_table_is_dropped_before_the_first_file() -> None:
+    world = World({TRUSTED: "files"})
+    world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
+    transaction = world.writer().begin("deltacommit")
+    assert not has_metadata_table(transaction.snapshot.config)
+    assert not has_metadata_table(load_snapshot(world.storage).config)
+    assert world.left() == []
+
+
+def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_seen() -> None:
+    world = World()
+    transaction = world.writer().begin("deltacommit")
+    update_properties(world.storage, lambda properties: {**properties, TRUSTED: "files"})
+    world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
+    transaction.complete(CommitMetadata())
+    assert not has_metadata_table(load_snapshot(world.storage).config)
+    assert world.left() == []
+
+
+def test_an_index_that_came_meanwhile_stops_the_write() -> None:
+    world = World()
+    transaction = world.writer().begin("deltacommit")
+    update_properties(world.storage, lambda properties: {**properties, TRUSTED: "record_index"})
+    with pytest.raises(UnsupportedError, match="indexes"):
+        transaction.complete(write(transaction, "f1"))
+    transaction.withdraw()
+    assert world.left() == world.names() == []
+
+
+def test_a_table_that_is_not_written_is_not_touched() -> None:
+    world = World({"hoodie.table.cdc.enabled": "true"})
+    storage = CrashingStorage(world.storage, survive=0)
+    with pytest.raises(UnsupportedError, match="captures changes"):
+        world.writer(storage=storage).begin("deltacommit")

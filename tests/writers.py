@@ -1,0 +1,104 @@
+"""A table in memory whose writers come and go, for tests of transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from lakewright.core.commits import CommitMetadata, WriteStat
+from lakewright.core.files import BaseFile, LogFile, parse_data_file
+from lakewright.core.instant import Instant
+from lakewright.format.history import (
+    HistoryEntry,
+    HistoryFile,
+    Manifest,
+    format_history_file,
+    format_manifest,
+    manifest_name,
+)
+from lakewright.storage.base import Storage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.markers import MarkerKind, create_marker
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import Transaction, Writer
+from lakewright.testing.build import TableBuilder
+from lakewright.testing.clock import ManualClock
+
+SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
+TIMELINE = ".hoodie/timeline"
+TRUSTED = "hoodie.table.metadata.partitions"
+OPTIMISTIC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
+
+
+class World:
+    """A table in memory, a clock, and writers that come and go."""
+
+    def __init__(self, properties: Mapping[str, str] | None = None, kind: str = "") -> None:
+        self.clock = ManualClock()
+        self.storage = MemoryStorage.fresh(now_ms=self.clock.now_ms)
+        TableBuilder(
+            self.storage,
+            SCHEMA,
+            table_type=kind or "MERGE_ON_READ",
+            properties=properties or {},
+        ).create()
+
+    def writer(
+        self, options: Mapping[str, str] | None = None, storage: Storage | None = None
+    ) -> Writer:
+        return Writer.from_options(storage or self.storage, self.clock, options or {})
+
+    def names(self) -> list[str]:
+        return [file.name for file in self.storage.list_files(TIMELINE)]
+
+    def left(self) -> list[str]:
+        """Everything but the table's properties and the timeline."""
+        kept = (".hoodie/hoodie.properties", TIMELINE)
+        return sorted(f.path for f in self.storage.list_tree("") if not f.path.startswith(kept))
+
+    def put(self, instant: Instant, data: bytes = b"") -> None:
+        self.storage.create(f"{TIMELINE}/{instant.file_name}", data)
+
+
+def put_file(transaction: Transaction, partition: str, file: BaseFile | LogFile) -> WriteStat:
+    """Write a data file, marker first, and give what a commit says about it."""
+    storage, path = transaction.writer.storage, f"{partition}/{file.name}"
+    create_marker(storage, transaction.instant, path, MarkerKind.CREATE)
+    storage.create(path, b"rows")
+    return WriteStat(file_id=file.file_id, path=path, partition_path=partition)
+
+
+def write(transaction: Transaction, *file_ids: str, base: bool = False) -> CommitMetadata:
+    """Write a file for each group and give what a commit says about them."""
+    at = transaction.instant
+    stats = tuple(
+        put_file(transaction, "p1", BaseFile(i, "0-0-0", at) if base else LogFile(i, at))
+        for i in file_ids
+    )
+    return CommitMetadata(stats={"p1": stats} if stats else {}, operation="UPSERT")
+
+
+def archive(world: World, instant: Instant) -> None:
+    """Move one instant to history, as an archiver does."""
+    folder, at = f"{TIMELINE}/history", instant.requested_at
+    entry = HistoryEntry(
+        requested_at=at,
+        completed_at=instant.completed_at or "",
+        action=instant.action,
+        metadata=world.storage.read(f"{TIMELINE}/{instant.file_name}"),
+    )
+    data = format_history_file([entry])
+    file = HistoryFile(at, at, 0, len(data))
+    world.storage.create(f"{folder}/{file.name}", data)
+    world.storage.create(f"{folder}/{manifest_name(1)}", format_manifest(Manifest((file,))))
+    for name in world.names():
+        if name.startswith(at):
+            world.storage.delete(f"{TIMELINE}/{name}")
+
+
+def files_without_instant(storage: Storage) -> list[str]:
+    """Data files of instants that are neither pending nor completed."""
+    timeline = load_snapshot(storage).timeline
+    found = [(f.path, parse_data_file(f.name)) for f in storage.list_files("p1")]
+    return [path for path, file in found if file and file.instant not in timeline.by_time]

@@ -1,0 +1,102 @@
+"""Tables written by the library in a plain loop, and a model of what must be in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from lakewright.clock import Clock
+from lakewright.core.table_options import parse_table_type
+from lakewright.interfaces.writes import TableWriter
+from lakewright.read.query import plan_read_optimized, plan_snapshot
+from lakewright.storage.base import Storage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.create import create_table
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.spec import TableSpec
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.local import LocalRows, read_locally
+from lakewright.write.commit import Commit
+from lakewright.write.task import Operation
+
+Row = dict[str, Any]
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string()),
+        pa.field("day", pa.string()),
+        pa.field("ts", pa.int64()),
+        pa.field("note", pa.string()),
+    ]
+)
+
+
+@dataclass
+class WrittenTable:
+    """A table on some storage; every call is a write of its own."""
+
+    storage: Storage = field(default_factory=MemoryStorage.fresh)
+    clock: Clock = field(default_factory=ManualClock)
+    options: Mapping[str, str] = field(default_factory=dict)
+    schema: pa.Schema = SCHEMA
+
+    def create(
+        self,
+        table_type: str = "COPY_ON_WRITE",
+        *,
+        key: tuple[str, ...] = ("id",),
+        partition_by: tuple[str, ...] = ("day",),
+        ordering: tuple[str, ...] = ("ts",),
+        event_time: str | None = None,
+        options: Mapping[str, str] | None = None,
+        name: str = "written",
+    ) -> WrittenTable:
+        spec = TableSpec(
+            name=name,
+            table_type=parse_table_type(table_type),
+            record_key=key,
+            partition_by=partition_by,
+            ordering=ordering,
+            event_time=event_time,
+            schema=None,
+            options=options or {},
+        )
+        create_table(self.storage, self.clock, spec)
+        return self
+
+    def write(
+        self,
+        operation: Operation | str,
+        rows: Iterable[Row],
+        options: Mapping[str, str] | None = None,
+        *,
+        ordered: bool = False,
+        schema: pa.Schema | None = None,
+    ) -> Commit:
+        table = pa.Table.from_pylist(list(rows), schema or self.schema)
+        writer = TableWriter.of(self.storage, {**self.options, **(options or {})}, self.clock)
+        return writer.write(Operation(operation), LocalRows(table), ordered=ordered)
+
+    def upsert(self, rows: Iterable[Row], options: Mapping[str, str] | None = None) -> Commit:
+        return self.write(Operation.UPSERT, rows, options)
+
+    def delete_partitions(self, *patterns: str) -> Any:
+        writer = TableWriter.of(self.storage, self.options, self.clock)
+        return writer.delete_partitions(patterns)
+
+    def rows(self, *, optimized: bool = False, meta: bool = False) -> list[Row]:
+        plan = (plan_read_optimized if optimized else plan_snapshot)(load_snapshot(self.storage))
+        found = read_locally(self.storage, plan).to_pylist(maps_as_pydicts="strict")
+        if not meta:
+            found = [
+                {name: value for name, value in row.items() if not name.startswith("_hoodie_")}
+                for row in found
+            ]
+        return sorted(found, key=str)
+
+
+def row(key: str, ts: int = 1, note: str | None = "first", day: str = "2026-01-01") -> Row:
+    return {"id": key, "day": day, "ts": ts, "note": note}
