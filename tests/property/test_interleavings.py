@@ -226,12 +226,18 @@ class Play:
             assert file is not None
             there.setdefault(file.instant, set()).add(status.path)
         assert {at: there.get(at, set()) for at in completed} == completed
-        assert self.times == sorted(set(self.times))
-        instants = [parse_instant(name) for name in self.world.names()]
-        ended = [i.completed_at for i in instants if i and i.completed_at]
-        begun = {(i.requested_at, i.comparable_action) for i in instants if i}
-        assert len({*ended, *(at for at, _ in begun)}) == len(ended) + len(begun)
-        assert all(i.completed_at > i.requested_at for i in instants if i and i.completed_at)
+        self.check_times()
+
+    def check_times(self) -> None:
+        instants = [i for name in self.world.names() if (i := parse_instant(name))]
+        ended = [i.completed_at for i in instants if i.completed_at]
+        begun = {(i.requested_at, i.comparable_action) for i in instants}
+        known = {*ended, *(at for at, _ in begun)}
+        assert len(known) == len(ended) + len(begun)
+        assert all(i.completed_at > i.requested_at for i in instants if i.completed_at)
+        # In the order in which they were given; a write that was withdrawn leaves its time free.
+        given = [time for time in self.times if time in known]
+        assert given == sorted(given)
 
     def check_conflicts(self) -> None:
         writes = list(self.done.values())
@@ -243,16 +249,16 @@ class Play:
         for process in list(self.processes):
             self.bury(process)
         self.world.clock.advance(10 * EXPIRES_MS)
-        self.world.storage.delete(".hoodie/.locks/table_lock.json")
         last = self.processes[0]
         self.step(0, "begin", 0, 0)
         assert last.transaction is not None
-        timeline = last.transaction.snapshot.timeline
-        assert not timeline.pending()
+        assert not last.transaction.snapshot.timeline.pending()
         self.step(0, "withdraw", 0, 0)
         expected = sorted(path for paths in self.completed().values() for path in paths)
         assert sorted(f.path for f in self.world.storage.list_tree(PARTITION)) == expected
-        assert not list(self.world.storage.list_tree(".hoodie/.temp"))
+        # One that died at once after completing may have left its markers, which mean nothing.
+        marked = {f.path.split("/")[2] for f in self.world.storage.list_tree(".hoodie/.temp")}
+        assert marked <= self.done.keys()
         self.check_conflicts()
 
 

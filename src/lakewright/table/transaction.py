@@ -218,8 +218,12 @@ class Transaction:
                 raise
             error.add_note(f"The write could not be taken back and stays pending: {failure}")
 
-    def complete(self, metadata: CommitMetadata) -> Instant:
+    def complete(
+        self, metadata: CommitMetadata, *, verify: Callable[[Snapshot], None] | None = None
+    ) -> Instant:
         """Make the write part of the table, which is decided by one file; gives its instant.
+
+        `verify` sees the table as it is then, under the lock, and raises if it knows a conflict.
 
         Raises:
             ConflictError: others were faster; nothing is visible, and the write is to be withdrawn.
@@ -236,6 +240,8 @@ class Transaction:
             completed = self._landed(now)
             if completed is None:
                 self._require_completable(now, names, metadata)
+                if verify is not None:
+                    verify(now)
                 completed = self._named(now)
                 lock.verify()
                 self._verify_heartbeat()

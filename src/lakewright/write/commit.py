@@ -27,6 +27,7 @@ from lakewright.write.options import (
     unremembered,
     write_settings,
 )
+from lakewright.write.rivals import refuse_rivals
 from lakewright.write.settings import IndexType, WriteSettings
 from lakewright.write.task import Operation, Outcome, WriteTask
 
@@ -108,7 +109,10 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commi
         task = _task(transaction, request, *decided[-1])
         outcomes = rows.write(task)
         metadata = _metadata(task, request, outcomes)
-        return _commit(transaction.complete(metadata), metadata)
+        instant = transaction.complete(
+            metadata, verify=lambda now: refuse_rivals(task, metadata, now)
+        )
+        return _commit(instant, metadata)
 
 
 def _schema(
@@ -132,8 +136,15 @@ def _schema(
     _require(incoming, (*config.record_key_fields, *config.ordering_fields), config.name)
     if request.operation is Operation.INSERT_OVERWRITE_TABLE:
         return evolved(None, incoming, name=config.name, allow_missing=True).avro
-    allow_missing = settings.allow_missing_columns
-    return evolved(stored, incoming, name=config.name, allow_missing=allow_missing).avro
+    merge_on_read = config.table_type is TableType.MERGE_ON_READ
+    return evolved(
+        stored,
+        incoming,
+        name=config.name,
+        allow_missing=settings.allow_missing_columns,
+        keys=(*config.record_key_fields, *config.partition_fields),
+        ordering=config.ordering_fields if merge_on_read else (),
+    ).avro
 
 
 def _require(incoming: pa.Schema, names: Iterable[str], table: str) -> None:

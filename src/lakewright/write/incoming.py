@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakewright.core.keys import field_column, generated_keys, record_keys
+from lakewright.core.keys import generated_keys, record_keys
 from lakewright.core.merge import Deletes, Upserts
 from lakewright.core.meta_columns import META_FIELDS, PARTITION_PATH, RECORD_KEY
 from lakewright.core.partition_paths import partition_paths
@@ -27,10 +27,17 @@ def prepare(rows: pa.Table, task: WriteTask, token: Token, first: int) -> pa.Tab
     `first` numbers the rows of a task, so that each has its own sequence number. Rows to delete
     bring no more than their key, partition and ordering columns.
     """
+    # Keys and paths are made of values in the table's types: another type may have another text.
+    typed = _typed(rows, task)
     count = len(rows)
     numbers = generated_keys(task.instant, token.task, first, count)
-    keys = record_keys(rows, task.keys) if task.config.record_key_fields else numbers
-    paths = _paths(rows, task)
+    keys = record_keys(typed, task.keys) if task.config.record_key_fields else numbers
+    if LEAVES in rows.column_names:
+        # The look-up in the whole table has decided where each row belongs.
+        paths = rows.column(PARTITION_PATH).combine_chunks()
+    else:
+        paths = partition_paths(typed, task.partitions).cast(pa.string())
+    own = typed.select(_stored_columns(task))
     meta = [
         pa.repeat(pa.scalar(task.instant), count),
         numbers,
@@ -38,7 +45,6 @@ def prepare(rows: pa.Table, task: WriteTask, token: Token, first: int) -> pa.Tab
         paths,
         pa.nulls(count, pa.string()),
     ]
-    own = _own_columns(rows, task)
     leaves = [rows.column(LEAVES)] if LEAVES in rows.column_names else []
     schema = pa.schema([*META_FIELDS, *own.schema])
     if leaves:
@@ -83,20 +89,17 @@ def _deletes(rows: pa.Table, task: WriteTask, *, ordered: bool) -> Deletes:
     return Deletes(keys, ordering)
 
 
-def _paths(rows: pa.Table, task: WriteTask) -> pa.Array:
-    if LEAVES in rows.column_names and PARTITION_PATH in rows.column_names:
-        # The look-up in the whole table has decided where each row belongs.
-        return rows.column(PARTITION_PATH).combine_chunks()
-    return partition_paths(rows, task.partitions).cast(pa.string())
+def _stored_columns(task: WriteTask) -> list[str]:
+    if task.operation is not Operation.DELETE:
+        return list(task.own_schema.names)
+    return list(task.rule.ordering) if task.ordered_deletes else []
 
 
-def _own_columns(rows: pa.Table, task: WriteTask) -> pa.Table:
+def _typed(rows: pa.Table, task: WriteTask) -> pa.Table:
+    """The rows' columns in the table's types; rows to delete need not have all of them."""
     schema = task.own_schema
     if task.operation is Operation.DELETE:
-        needed = task.rule.ordering if task.ordered_deletes else ()
-        schema = pa.schema([schema.field(name) for name in needed])
-        for name in needed:
-            field_column(rows, name)
+        schema = pa.schema([column for column in schema if column.name in rows.column_names])
     try:
         return conform(rows, schema, source="incoming rows")
     except CorruptError as error:

@@ -52,5 +52,5 @@ def _computed(fields: Iterable[str], rule: Callable[[pa.Table], pa.Array]) -> Co
     def compute(*columns: pa.Array) -> pa.Array:
         return rule(pa.table(list(columns), names=names)).cast(pa.string())
 
-    result: Column = arrow_udf(compute, "string")(*(F.col(quoted(name)) for name in names))
-    return result
+    make: Callable[..., Callable[..., Column]] = arrow_udf
+    return make(compute, "string")(*(F.col(quoted(name)) for name in names))
