@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -95,14 +97,29 @@ class Shared:
         return TimeSource(SystemClock(), zone, 1, after=max(known))
 
 
+@pytest.fixture(scope="module")
+def written(
+    real_hudi: RealHudi, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Shared]:
+    """A table of a kind in three states: inserts, updates, updates and inserts."""
+
+    @cache
+    def write(kind: str) -> Shared:
+        table = Shared(real_hudi, tmp_path_factory.mktemp("written") / "t", kind)
+        table.upsert({str(n): 1 for n in range(6)})
+        table.upsert({str(n): 2 for n in range(4)})
+        table.upsert({str(n): 3 for n in range(2, 9)})
+        return table
+
+    return write
+
+
 @pytest.fixture
-def shared(real_hudi: RealHudi, tmp_path: Path, kind: str) -> Shared:
-    """Three states: inserts, updates, updates and inserts."""
-    table = Shared(real_hudi, tmp_path / "t", kind)
-    table.upsert({str(n): 1 for n in range(6)})
-    table.upsert({str(n): 2 for n in range(4)})
-    table.upsert({str(n): 3 for n in range(2, 9)})
-    return table
+def shared(written: Callable[[str], Shared], tmp_path: Path, kind: str) -> Shared:
+    """A copy of that table."""
+    table = written(kind)
+    copy = Path(shutil.copytree(table.path, tmp_path / "t"))
+    return Shared(table.hudi, copy, kind, list(table.states))
 
 
 @each_kind

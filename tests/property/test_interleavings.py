@@ -262,10 +262,23 @@ class Play:
         self.check_conflicts()
 
 
-WORDS = (
-    "begin begin write_log write_log write_log write_base write_base complete complete complete "
-    "withdraw die doom beat wait"
-).split()
+WORDS = [
+    "begin",
+    "begin",
+    "write_log",
+    "write_log",
+    "write_log",
+    "write_base",
+    "write_base",
+    "complete",
+    "complete",
+    "complete",
+    "withdraw",
+    "die",
+    "doom",
+    "beat",
+    "wait",
+]
 Step = tuple[int, str, int, int]
 STEPS = st.lists(
     st.tuples(

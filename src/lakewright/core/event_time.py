@@ -21,6 +21,15 @@ def event_range(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[int | No
     return bounds["min"], bounds["max"]
 
 
+def check_event_time(schema: pa.Schema, name: str) -> None:
+    """Refuse a column that is not there, or whose type holds no times."""
+    if name not in schema.names:
+        raise InvalidError(
+            "the column of event times is not there", column=name, columns=list(schema.names)
+        )
+    event_millis(pa.array([], schema.field(name).type), name)
+
+
 def event_millis(column: pa.Array | pa.ChunkedArray, name: str) -> pa.ChunkedArray | pa.Array:
     """The event time of each row in milliseconds; null where there is none."""
     kind = column.type

@@ -105,6 +105,11 @@ class IndexType(StrEnum):
     GLOBAL_SIMPLE = "GLOBAL_SIMPLE"
     GLOBAL_BLOOM = "GLOBAL_BLOOM"
 
+    @property
+    def is_global(self) -> bool:
+        """Whether a key is unique in the table, not only in its partition."""
+        return self.name.startswith("GLOBAL")
+
 
 _OTHER_INDEXES = frozenset(
     {"RECORD_INDEX", "RECORD_LEVEL_INDEX", "GLOBAL_RECORD_LEVEL_INDEX", "INMEMORY", "HBASE"}

@@ -19,12 +19,10 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Self
 
-from lakewright.clock import Clock, zone_of
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import parse_data_file
 from lakewright.core.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State
 from lakewright.core.table_config import TableConfig
-from lakewright.core.timeline import Timeline
 from lakewright.errors import (
     ConflictError,
     InvalidError,
@@ -32,27 +30,20 @@ from lakewright.errors import (
     UnavailableError,
 )
 from lakewright.format.metadata import format_commit, format_replace_commit
-from lakewright.settings import settings_from
-from lakewright.storage.base import Storage, split_path
+from lakewright.storage.base import split_path
+from lakewright.table.equipment import Equipment
 from lakewright.table.heartbeat import Heartbeat
-from lakewright.table.locks import Lock, holding, lock_for
+from lakewright.table.locks import Lock, holding
 from lakewright.table.markers import delete_markers, marked_files
 from lakewright.table.meanwhile import Meanwhile, latest_time, look
 from lakewright.table.metadata_table import drop_metadata_table
 from lakewright.table.properties import read_if_there, update_properties
 from lakewright.table.repair import repaired
-from lakewright.table.settings import (
-    Concurrency,
-    FailedWrites,
-    HeartbeatSettings,
-    LockSettings,
-    TransactionSettings,
-)
+from lakewright.table.settings import Concurrency
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.times import TimeSource
 from lakewright.table.writable import require_beginnable, require_writable
 
-_ALONE_WAIT_MS = 1
 _TRIES = 10
 
 
@@ -71,25 +62,8 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class Writer(Equipment):
     """Begins transactions on one table, with one set of settings."""
-
-    storage: Storage
-    clock: Clock
-    transaction: TransactionSettings = field(default_factory=TransactionSettings)
-    lock: LockSettings = field(default_factory=LockSettings)
-    heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
-
-    @classmethod
-    def from_options(cls, storage: Storage, clock: Clock, options: Mapping[str, str]) -> Writer:
-        """A writer with the settings that Hudi's options name."""
-        return cls(
-            storage,
-            clock,
-            settings_from(TransactionSettings, options),
-            settings_from(LockSettings, options),
-            settings_from(HeartbeatSettings, options),
-        )
 
     def begin(self, action: str, *, requested: bytes = b"", inflight: bytes = b"") -> Transaction:
         """Start a write: what dead writers left is rolled back, and ours is on the timeline."""
@@ -115,18 +89,6 @@ class Writer:
             if not started:
                 begun._abandon()
         return begun
-
-    def new_lock(self) -> Lock:
-        """The lock of the table, not yet taken."""
-        several = self.transaction.several_writers
-        return lock_for(self.storage, self.lock, self.clock, several_writers=several)
-
-    def times(self, config: TableConfig, timeline: Timeline) -> TimeSource:
-        """New times for the timeline, above all that are there; the lock must be held."""
-        several = self.transaction.several_writers
-        wait_ms = self.transaction.clock_skew_ms if several else _ALONE_WAIT_MS
-        zone = zone_of(config.timeline_zone)
-        return TimeSource(self.clock, zone, wait_ms, after=latest_time(timeline))
 
     def _prepared(
         self, snapshot: Snapshot, remember: Mapping[str, str]
@@ -164,12 +126,6 @@ class Writer:
         except ConflictError:
             return False
         return True
-
-    @property
-    def beats(self) -> bool:
-        """Whether others decide by a heartbeat that this writer is alive."""
-        lazy = self.transaction.failed_writes is FailedWrites.LAZY
-        return lazy or self.transaction.several_writers
 
 
 class _Progress(Enum):

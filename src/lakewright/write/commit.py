@@ -10,12 +10,14 @@ from typing import Protocol
 import pyarrow as pa
 
 from lakewright.core.commits import SCHEMA_KEY, CommitMetadata, WriteStat
+from lakewright.core.event_time import check_event_time
 from lakewright.core.instant import Instant
 from lakewright.core.partition_paths import matches_any
 from lakewright.core.plans import RequestedReplace, Skip
 from lakewright.core.slices import GroupKey
 from lakewright.core.table_config import TableType
 from lakewright.errors import ConflictError, CorruptError, InvalidError
+from lakewright.format.avro_arrow import arrow_schema
 from lakewright.format.evolution import evolved
 from lakewright.format.metadata import format_commit, format_requested_replace
 from lakewright.table.settings import Concurrency
@@ -102,7 +104,10 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commi
     def decide(snapshot: Snapshot) -> Start:
         config_conflicts(snapshot.config, request.options)
         settings = write_settings(snapshot.config, request.options)
-        decided.append((settings, _schema(snapshot, request, settings, rows.schema)))
+        schema = _schema(snapshot, request, settings, rows.schema)
+        if settings.event_time is not None and schema:
+            check_event_time(arrow_schema(schema), settings.event_time)
+        decided.append((settings, schema))
         return _start(snapshot, writer, request, settings)
 
     with writer.begin_as(decide) as transaction:
@@ -131,7 +136,8 @@ def _schema(
                 "the table has no ordering field to order deletes by", table=config.name
             )
         ordering = config.ordering_fields if request.ordered_deletes else ()
-        _require(incoming, (*config.record_key_fields, *ordering), config.name)
+        partitions = () if settings.index_type.is_global else config.partition_fields
+        _require(incoming, (*config.record_key_fields, *partitions, *ordering), config.name)
         return stored
     _require(incoming, (*config.record_key_fields, *config.ordering_fields), config.name)
     if request.operation is Operation.INSERT_OVERWRITE_TABLE:
@@ -203,7 +209,7 @@ def _task(
         operation=request.operation,
         settings=settings,
         schema=schema,
-        event_time=settings.event_time_field if settings.track_event_time else None,
+        event_time=settings.event_time,
         ordered_deletes=request.ordered_deletes,
         non_blocking=writer.transaction.concurrency is Concurrency.NON_BLOCKING,
         clustering=clustering,
@@ -238,7 +244,10 @@ def _metadata(
         replaced |= outcome.replaced
         for stat in outcome.stats:
             stats.setdefault(stat.partition_path or "", []).append(stat)
-    if request.operation is Operation.INSERT_OVERWRITE_TABLE:
+    static = task.settings.overwrite_mode == "static"
+    if request.operation is Operation.INSERT_OVERWRITE_TABLE or (
+        request.operation is Operation.INSERT_OVERWRITE and static
+    ):
         replaced = _groups_in(task.snapshot, task.snapshot.files())
     elif request.operation is Operation.DELETE_PARTITION:
         replaced = _groups_in(task.snapshot, partitions_named(task.snapshot, request.patterns))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +14,10 @@ from lakewright.core.files import BaseFile
 from lakewright.core.meta_columns import COMMIT_TIME
 from lakewright.core.slices import FileSlice
 from lakewright.format.deletes import DeleteRecords
+from lakewright.read.worker import base_rows
 from lakewright.storage.base import join_path
 from lakewright.table.markers import MarkerKind
 from lakewright.write.base_files import BaseFileWriter, Written
-from lakewright.write.locate import file_shape
 from lakewright.write.log_files import WrittenLog, write_logs
 from lakewright.write.partition import Partition
 from lakewright.write.task import Token, WriteTask
@@ -80,17 +80,24 @@ class GroupWriter:
         self,
         partition: Partition,
         item: FileSlice,
-        tables: Iterable[pa.Table],
+        merge: Callable[[Iterator[pa.Table]], Iterable[pa.Table]],
         *,
         inserts: int,
     ) -> None:
-        """Write the next base file of a group: old rows that stay and new ones, as they come."""
+        """Write the next base file of a group: what `merge` makes of the rows of the last one."""
         assert item.base is not None
-        before = file_shape(self.task.storage, item.path(item.base)).rows
+        before = 0
+
+        def old_rows() -> Iterator[pa.Table]:
+            nonlocal before
+            for table in base_rows(self.task.storage, item, self.task.stored_schema):
+                before += len(table)
+                yield table
+
         writer = self.open_base(partition.path, item.file_id, MarkerKind.MERGE)
         fresh, times = 0, []
         try:
-            for table in tables:
+            for table in merge(old_rows()):
                 mask = pc.equal(table.column(COMMIT_TIME), self.task.instant)
                 count = int(pc.sum(mask).as_py() or 0)
                 if count and self.task.event_time is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,6 @@ from lakewright.core.merge import merge_logs, rows_marked_deleted
 from lakewright.core.meta_columns import RECORD_KEY
 from lakewright.core.slices import FileSlice
 from lakewright.errors import InvalidError
-from lakewright.read.worker import base_rows
 from lakewright.write.groups import GroupWriter
 from lakewright.write.incoming import changes_of
 from lakewright.write.locate import NOWHERE, locate
@@ -70,13 +69,8 @@ def _insert_buckets(groups: GroupWriter, partition: Partition, rows: pa.Table) -
 
 def _extend(groups: GroupWriter, partition: Partition, item: FileSlice, rows: pa.Table) -> None:
     """The next base file of a group: its rows, and these."""
-
-    def tables() -> Iterator[pa.Table]:
-        yield from base_rows(groups.task.storage, item, groups.task.stored_schema)
-        yield rows
-
     partition.check_free(item)
-    groups.rewrite(partition, item, tables(), inserts=len(rows))
+    groups.rewrite(partition, item, lambda old: chain(old, [rows]), inserts=len(rows))
 
 
 def _without_deleted(groups: GroupWriter, rows: pa.Table) -> pa.Table:

@@ -281,6 +281,11 @@ class WriteSettings:
     )
 
     @property
+    def event_time(self) -> str | None:
+        """The column whose event times commits record, if they do."""
+        return self.event_time_field if self.track_event_time else None
+
+    @property
     def bloom(self) -> BloomSettings:
         """How the filters of base files are made."""
         return BloomSettings(

@@ -100,7 +100,7 @@ class WriteTask:
     @property
     def is_global(self) -> bool:
         """Whether a key is unique in the table, not only in its partition."""
-        return self.settings.index_type in (IndexType.GLOBAL_SIMPLE, IndexType.GLOBAL_BLOOM)
+        return self.settings.index_type.is_global
 
     @property
     def uses_blooms(self) -> bool:

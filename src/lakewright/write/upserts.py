@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,7 +13,6 @@ from lakewright.core.keys import bucket_ids
 from lakewright.core.merge import LogOutcome, merge_logs, merge_with_base
 from lakewright.core.slices import FileSlice
 from lakewright.format.deletes import DeleteRecords
-from lakewright.read.worker import base_rows
 from lakewright.write.groups import GroupWriter
 from lakewright.write.incoming import changes_of
 from lakewright.write.locate import NOWHERE, Positions, locate
@@ -113,13 +113,10 @@ def _rewrite(
     *,
     inserts: int,
 ) -> None:
-    task = groups.task
-    batches = (
-        batch
-        for table in base_rows(task.storage, item, task.stored_schema)
-        for batch in table.combine_chunks().to_batches()
-    )
-    merged = merge_with_base(batches, outcome, task.rule)
+    def merged(old: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        batches = (batch for table in old for batch in table.combine_chunks().to_batches())
+        return merge_with_base(batches, outcome, groups.task.rule)
+
     groups.rewrite(partition, item, merged, inserts=inserts)
 
 

@@ -1,0 +1,64 @@
+"""What a writer works with, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from lakewright.clock import Clock, zone_of
+from lakewright.core.table_config import TableConfig
+from lakewright.core.timeline import Timeline
+from lakewright.settings import settings_from
+from lakewright.storage.base import Storage
+from lakewright.table.locks import Lock, lock_for
+from lakewright.table.meanwhile import latest_time
+from lakewright.table.settings import (
+    FailedWrites,
+    HeartbeatSettings,
+    LockSettings,
+    TransactionSettings,
+)
+from lakewright.table.times import TimeSource
+
+_ALONE_WAIT_MS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """The table's storage, a clock, and how the writers of the table get along."""
+
+    storage: Storage
+    clock: Clock
+    transaction: TransactionSettings = field(default_factory=TransactionSettings)
+    lock: LockSettings = field(default_factory=LockSettings)
+    heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
+
+    @classmethod
+    def from_options(cls, storage: Storage, clock: Clock, options: Mapping[str, str]) -> Self:
+        """A writer with the settings that Hudi's options name."""
+        return cls(
+            storage,
+            clock,
+            settings_from(TransactionSettings, options),
+            settings_from(LockSettings, options),
+            settings_from(HeartbeatSettings, options),
+        )
+
+    def new_lock(self) -> Lock:
+        """The lock of the table, not yet taken."""
+        several = self.transaction.several_writers
+        return lock_for(self.storage, self.lock, self.clock, several_writers=several)
+
+    def times(self, config: TableConfig, timeline: Timeline) -> TimeSource:
+        """New times for the timeline, above all that are there; the lock must be held."""
+        several = self.transaction.several_writers
+        wait_ms = self.transaction.clock_skew_ms if several else _ALONE_WAIT_MS
+        zone = zone_of(config.timeline_zone)
+        return TimeSource(self.clock, zone, wait_ms, after=latest_time(timeline))
+
+    @property
+    def beats(self) -> bool:
+        """Whether others decide by a heartbeat that this writer is alive."""
+        lazy = self.transaction.failed_writes is FailedWrites.LAZY
+        return lazy or self.transaction.several_writers

@@ -1,0 +1,263 @@
+"""Rows of all types, and a table that we and real Hudi write in turn while a model keeps count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from golden_tables import as_json
+from kinds import Kind
+from real_hudi import RealHudi, Row
+from written import WrittenTable
+
+from lakewright.clock import SystemClock
+from lakewright.storage.local import LocalStorage
+
+_PLAIN_DAYS = ("2026-01-01", "2026-01-02", "2026-01-03", "2026-02-01")
+_ODD_DAYS = ("2026/01", "a b:c=%", "ø*?", "[x]^")
+_REGIONS = ("north", "south")
+
+_EARLY_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
+    "id": (pa.string(), "STRING"),
+    "region": (pa.string(), "STRING"),
+    "day": (pa.string(), "STRING"),
+    "ts": (pa.int64(), "BIGINT"),
+    "count": (pa.int32(), "INT"),
+    "x": (pa.float64(), "DOUBLE"),
+    "f": (pa.float32(), "FLOAT"),
+    "flag": (pa.bool_(), "BOOLEAN"),
+    "price": (pa.decimal128(12, 2), "DECIMAL(12,2)"),
+    "huge": (pa.decimal128(38, 10), "DECIMAL(38,10)"),
+    "at": (pa.timestamp("us", "UTC"), "TIMESTAMP"),
+    "born": (pa.date32(), "DATE"),
+    "blob": (pa.binary(), "BINARY"),
+    "tags": (pa.list_(pa.string()), "ARRAY<STRING>"),
+    "marks": (pa.map_(pa.string(), pa.int64()), "MAP<STRING,BIGINT>"),
+    "info": (
+        pa.struct([("a", pa.int32()), ("b", pa.string())]),
+        "STRUCT<a: INT, b: STRING>",
+    ),
+    "deep": (
+        pa.list_(pa.struct([("z", pa.string()), ("n", pa.list_(pa.int64()))])),
+        "ARRAY<STRUCT<z: STRING, n: ARRAY<BIGINT>>>",
+    ),
+    "_hoodie_is_deleted": (pa.bool_(), "BOOLEAN"),
+}
+# A type that became wider and a column that came later.
+_LATER_COLUMNS = {
+    **_EARLY_COLUMNS,
+    "count": (pa.int64(), "BIGINT"),
+    "added": (pa.string(), "STRING"),
+}
+# Columns whose JSON hides digits, as real Hudi says them and as we do.
+EXACT = {
+    "id": "id",
+    "huge": "cast(huge AS STRING)",
+    "at": "unix_micros(at)",
+    "blob": "hex(blob)",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A version of a row, or its end."""
+
+    n: int
+    ts: int
+    deleted: bool = False
+
+
+def at(ts: int, *numbers: int) -> list[Change]:
+    """Versions of some rows."""
+    return [Change(n, ts) for n in numbers]
+
+
+def gone(ts: int, *numbers: int) -> list[Change]:
+    """Rows that say of themselves that they are deleted."""
+    return [Change(n, ts, deleted=True) for n in numbers]
+
+
+@dataclass
+class Model:
+    """What must be in the table: rows by number, and the order of deletes that logs remember."""
+
+    kind: Kind
+    rows: dict[int, Row] = field(default_factory=dict)
+    _deletes: dict[int, int] = field(default_factory=dict)
+
+    def partition(self, n: int) -> tuple[str, ...]:
+        where = place(self.kind, n)
+        return tuple(where[name] for name in self.kind.partition_by)
+
+    def upsert(self, changes: Iterable[Change], rows: Mapping[Change, Row]) -> None:
+        for change in self._winners(changes):
+            known = self._deletes.get(change.n)
+            if change.n in self.rows:
+                known = self.rows[change.n]["ts"]
+            if self.kind.by_event and known is not None and change.ts < known:
+                continue
+            self.forget([change.n])
+            if not change.deleted:
+                self.rows[change.n] = rows[change]
+            elif self.kind.merge_on_read and self.kind.by_event:
+                self._deletes[change.n] = change.ts
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        for n in numbers:
+            self.rows.pop(n, None)
+            self._deletes.pop(n, None)
+
+    def forget_partitions(self, changes: Iterable[Change]) -> None:
+        lost = {self.partition(change.n) for change in changes}
+        known = {*self.rows, *self._deletes}
+        self.forget([n for n in known if self.partition(n) in lost])
+
+    def _winners(self, changes: Iterable[Change]) -> Iterable[Change]:
+        newest: dict[int, Change] = {}
+        for change in changes:
+            old = newest.get(change.n)
+            if not (self.kind.by_event and old and change.ts < old.ts):
+                newest[change.n] = change
+        return newest.values()
+
+
+def place(kind: Kind, n: int) -> dict[str, str]:
+    """Where a row is: its key and its partition, by its number alone."""
+    days = _ODD_DAYS if kind.style == "encoded" else _PLAIN_DAYS
+    # Of a composite key the first part alone does not tell rows apart.
+    name = n // 2 if kind.keys == "composite" else n
+    day = days[3] if n >= 36 else days[n % 3]
+    return {"id": f"k{name:02d}", "region": _REGIONS[n % 2], "day": day}
+
+
+def version(kind: Kind, change: Change, *, later: bool) -> Row:
+    """A row of all types; every fifth is null wherever it may be."""
+    n, ts = change.n, change.ts
+    row: Row = {**place(kind, n), "ts": ts, "_hoodie_is_deleted": change.deleted}
+    if (n + ts) % 5 == 0:
+        return row
+    moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=n - 9000, microseconds=1007 * ts + 1)
+    row |= {
+        "count": n + (2**40 if later else 0),
+        "x": n / 4,
+        "f": ts / 8,
+        "flag": n % 2 == 0,
+        "price": Decimal(n * 100 + ts) / 100,
+        "huge": Decimal(f"{n - 3}12345678901234567890.0123456789"),
+        "at": moment,
+        "born": date(1970, 1, 1) + timedelta(days=(n - 5) * ts),
+        "blob": bytes([n, 0, 255]),
+        "tags": [f"t{n}", ""][: n % 3],
+        "marks": {"n": n, "æ": ts} if n % 4 else {},
+        "info": {"a": n, "b": None if n % 3 else "b"},
+        "deep": [{"z": "z", "n": [n, ts]}, {"z": None, "n": []}][: n % 3],
+    }
+    return {**row, "added": f"at {ts}"} if later else row
+
+
+@dataclass
+class SharedTable:
+    """A table, its model, and both who write it."""
+
+    hudi: RealHudi
+    path: Path
+    kind: Kind
+    model: Model = field(init=False)
+    later: bool = False
+
+    def __post_init__(self) -> None:
+        self.model = Model(self.kind)
+
+    @property
+    def written(self) -> WrittenTable:
+        storage = LocalStorage(str(self.path))
+        return WrittenTable(storage, SystemClock(), self.kind.write_options, self._schema)
+
+    @property
+    def _columns(self) -> Mapping[str, tuple[pa.DataType, str]]:
+        return _LATER_COLUMNS if self.later else _EARLY_COLUMNS
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return pa.schema([(name, kind) for name, (kind, _) in self._columns.items()])
+
+    @property
+    def _ddl(self) -> str:
+        return ", ".join(f"`{name}` {ddl}" for name, (_, ddl) in self._columns.items())
+
+    def create(self) -> SharedTable:
+        """Let us begin the table."""
+        self.written.create(
+            self.kind.table_type,
+            key=self.kind.record_key,
+            partition_by=self.kind.partition_by,
+            ordering=self.kind.ordering,
+            options=self.kind.table_options,
+            name="shared",
+        )
+        return self
+
+    def ours(self, operation: str, changes: list[Change], *, ordered: bool = False) -> None:
+        """A write by us."""
+        rows = self._remember(operation, changes, ordered=ordered)
+        self.written.write(operation.upper(), rows, ordered=ordered)
+
+    def theirs(self, operation: str, changes: list[Change]) -> None:
+        """The same by real Hudi."""
+        rows = self._remember(operation, changes, ordered=False)
+        options = {
+            **self.kind.their_options,
+            "hoodie.table.name": "shared",
+            "hoodie.datasource.write.operation": operation,
+        }
+        self.hudi.write(self.path, map(as_input, rows), self._ddl, options)
+
+    def delete_partition_of(self, n: int) -> None:
+        """Take a row's whole partition out of the table, by us."""
+        paths = {
+            row["_hoodie_partition_path"]
+            for row in self.written.rows(meta=True)
+            if self.model.partition(n) == tuple(row[name] for name in self.kind.partition_by)
+        }
+        self.written.delete_partitions(*paths)
+        self.model.forget_partitions(at(0, n))
+
+    def _remember(self, operation: str, changes: list[Change], *, ordered: bool) -> list[Row]:
+        rows = {change: version(self.kind, change, later=self.later) for change in changes}
+        if operation == "delete":
+            ends = [Change(change.n, change.ts, deleted=True) for change in changes]
+            if ordered:
+                self.model.upsert(ends, {})
+            else:
+                self.model.forget(change.n for change in changes)
+        else:
+            if operation.startswith("insert_overwrite"):
+                self.model.forget_partitions(changes)
+            self.model.upsert(changes, rows)
+        return [rows[change] for change in changes]
+
+    @property
+    def expected(self) -> list[str]:
+        """The rows of the model."""
+        return sorted(map(as_json, self.model.rows.values()))
+
+
+def as_input(row: Row) -> Row:
+    """A row as real Hudi is given it: JSON in which numbers keep their digits."""
+    plain = {name: str(v) if isinstance(v, Decimal) else _text(v) for name, v in row.items()}
+    return plain
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        import base64
+
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="microseconds")
+    return value.isoformat() if isinstance(value, date) else value
