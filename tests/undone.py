@@ -239,11 +239,12 @@ def act_on(storage: Storage, act: Act) -> object:
     return act(snapshot, times_of(snapshot), ManualClock())
 
 
-def crashes(make: Callable[[], Storage], act: Act) -> Iterator[Storage]:
-    """The table after every point at which a process may die that acts on it."""
+def crashes(table: Storage, act: Act) -> Iterator[Storage]:
+    """Copies of a table after every point at which a process may die that acts on it."""
+    content = {path: table.read(path) for path in files_of(table)}
     for after_effect in (False, True):
         for survived in count():
-            storage = make()
+            storage = MemoryStorage.fresh(content)
             crashing = CrashingStorage(storage, survived, after_effect=after_effect)
             try:
                 act_on(crashing, act)

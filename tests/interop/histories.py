@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -249,15 +250,14 @@ class SharedTable:
 
 def as_input(row: Row) -> Row:
     """A row as real Hudi is given it: JSON in which numbers keep their digits."""
-    plain = {name: str(v) if isinstance(v, Decimal) else _text(v) for name, v in row.items()}
-    return plain
+    return {name: _text(value) for name, value in row.items()}
 
 
 def _text(value: Any) -> Any:
     if isinstance(value, bytes):
-        import base64
-
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds")
+    if isinstance(value, Decimal):
+        return format(value, "f")
     return value.isoformat() if isinstance(value, date) else value

@@ -1,9 +1,10 @@
 """Real Apache Hudi as a second process: a request in, an answer out, each a line of JSON.
 
 Runs in an environment of its own (PySpark 3.5 and Hudi's bundle) and imports nothing of this
-project. Requests: `{"sql": text}`, `{"read": path, "options": {}}` and
-`{"write": path, "rows": [], "schema": ddl, "options": {}, "mode": "append"}`.
-The answer has `rows`, as JSON would have them and without nulls, or `error`.
+project. Requests: `{"sql": text}`, `{"read": path, "options": {}, "columns": []}`,
+`{"write": path, "rows": [], "schema": ddl, "options": {}, "mode": "append"}` and `{"all": []}`,
+which holds other requests. The answer has `rows`, as JSON would have them and without nulls, of
+several requests a list of them, or `error`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -45,11 +47,15 @@ def rows(frame: DataFrame) -> list[Any]:
 
 
 def answer(spark: SparkSession, request: dict[str, Any]) -> list[Any]:
+    if "all" in request:
+        with ThreadPoolExecutor(1) as threads:
+            return list(threads.map(lambda each: answer(spark, each), request["all"]))
     options = request.get("options", {})
     if "sql" in request:
         return rows(spark.sql(request["sql"]))
     if "read" in request:
-        return rows(spark.read.format("hudi").options(**options).load(request["read"]))
+        frame = spark.read.format("hudi").options(**options).load(request["read"])
+        return rows(frame.selectExpr(*request.get("columns") or ["*"]))
     texts = [json.dumps(row) for row in request["rows"]]
     data = spark.read.schema(request["schema"]).json(spark.sparkContext.parallelize(texts, 2))
     data.write.format("hudi").options(**options).mode(request["mode"]).save(request["write"])

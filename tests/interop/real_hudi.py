@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +29,20 @@ class RealHudi:
         """The rows that a SQL statement gives."""
         return self._ask(sql=statement)
 
-    def read(self, path: str | Path, options: Mapping[str, str] | None = None) -> list[Row]:
-        """The rows of a table, with Hudi's own columns."""
-        return self._ask(read=str(path), options=dict(options or {}))
+    def read(
+        self,
+        path: str | Path,
+        options: Mapping[str, str] | None = None,
+        columns: Sequence[str] = (),
+    ) -> list[Row]:
+        """The rows of a table, with Hudi's own columns, or with some expressions instead."""
+        return self._ask(read=str(path), options=dict(options or {}), columns=list(columns))
+
+    def read_all(self, path: str | Path, options: Iterable[Mapping[str, str]]) -> list[list[Row]]:
+        """The rows of a table, once for each set of options."""
+        reads = [{"read": str(path), "options": dict(each)} for each in options]
+        answers: list[Any] = self._ask(all=reads)
+        return answers
 
     def write(
         self,

@@ -225,7 +225,7 @@ def create(
         partition_by=_names(partition_by),
         ordering=_names(ordering),
         event_time=event_time,
-        schema=None if schema is None else to_arrow_schema(struct_of(schema)),
+        schema=None if schema is None else to_arrow_schema(struct_of(schema), timezone="UTC"),
         options={k: v for k, v in told.items() if k not in storage_options(told)},
     )
     create_table(storage, SystemClock(), spec)

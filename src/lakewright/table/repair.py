@@ -30,8 +30,9 @@ def repaired(
 
     Nothing is asked of storage while nothing is pending and nothing was rolled back lately.
     """
-    # Who was taken for dead and rolled back may have gone on writing.
-    if snapshot.timeline.completed("rollback"):
+    # Who was taken for dead and rolled back may have gone on writing. A rollback that is resumed
+    # deletes the markers of a target that is gone, so this comes first.
+    if any(i.action == "rollback" for i in snapshot.timeline):
         remove_strays(snapshot)
     pending = snapshot.timeline.pending("rollback", *WRITE_ACTIONS)
     if not pending:

@@ -251,6 +251,8 @@ def _files_to_delete(
     files = _planned_files(plan)
     if current is not None:
         files.update(_files_of(snapshot, current, by_markers=by_markers))
+    elif by_markers:
+        files.update(marked_files(snapshot.storage, plan.instant.requested_at))
     return files
 
 

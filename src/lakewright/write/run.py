@@ -43,7 +43,7 @@ class SparkRows:
     @property
     def schema(self) -> pa.Schema:
         """Its columns, as Spark hands them to Arrow."""
-        return to_arrow_schema(self._frame.schema)
+        return to_arrow_schema(self._frame.schema, timezone="UTC")
 
     def write(self, task: WriteTask) -> Sequence[Outcome]:
         """Shuffle the rows once, and let each task write the partitions it got."""

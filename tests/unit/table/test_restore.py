@@ -189,7 +189,7 @@ def test_killed_anywhere_a_reader_sees_one_of_the_states_and_a_second_run_ends_i
     act = partial(restore, expected.saved)
     act_on(expected.bench.storage, act)
     points = 0
-    for storage in crashes(lambda: make().bench.storage, act):
+    for storage in crashes(make().bench.storage, act):
         points += 1
         assert rows_of(storage) in expected.states
         assert strays_of(storage) == []
@@ -370,7 +370,7 @@ def test_run_again_it_takes_new_writes_back_as_well_and_leaves_no_file_or_attemp
     assert rows_of(expected) == case.states[-1]
     assert not load_snapshot(expected).timeline.pending()
     assert len([p for p in data_files_of(expected) if p.endswith(".parquet")]) == 2
-    for storage in crashes(_restored_anew, act):
+    for storage in crashes(_restored_anew(), act):
         act_on(storage, act)
         assert files_of(storage) == files_of(expected)
 

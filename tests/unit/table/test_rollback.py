@@ -233,7 +233,7 @@ def test_killed_anywhere_a_reader_sees_all_or_nothing_and_a_second_run_ends_it(
     expected = make()
     act_on(expected.bench.storage, partial(rollback, expected))
     points = 0
-    for storage in crashes(lambda: make().bench.storage, partial(rollback, expected)):
+    for storage in crashes(make().bench.storage, partial(rollback, expected)):
         points += 1
         assert rows_of(storage) in (expected.before, expected.after)
         assert strays_of(storage) == []
@@ -255,7 +255,7 @@ def test_killed_anywhere_the_next_writer_ends_it_or_takes_it_back(
     def resume(snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> None:
         resume_rollbacks(snapshot, times, clock, by_markers=True)
 
-    for storage in crashes(lambda: make().bench.storage, partial(rollback, expected)):
+    for storage in crashes(make().bench.storage, partial(rollback, expected)):
         act_on(storage, resume)
         left = files_of(storage)
         assert set(left) - set(_pending_files(expected)) in (
@@ -583,6 +583,17 @@ def test_a_rollback_whose_target_is_gone_completes() -> None:
     ended = act_on(case.bench.storage, resume)
     assert isinstance(ended, tuple)
     assert [i.requested_at for i in ended] == [requested.requested_at]
+
+
+def test_what_a_writer_marked_after_it_was_rolled_back_goes_when_the_rollback_ends() -> None:
+    case = dead_write()
+    late = "20260101000000000"
+    stray = case.bench.base(G, of(z=1), late, marked=True)
+    begun(case, RollbackPlan(instant=InstantRef(late, "commit")))
+    snapshot = load_snapshot(case.bench.storage)
+    resume_rollbacks(snapshot, times_of(snapshot), ManualClock(), by_markers=True)
+    assert not case.bench.storage.exists(stray)
+    assert not [path for path in files_of(case.bench.storage) if late in path]
 
 
 def test_a_rollback_without_effect_is_withdrawn_once_others_have_written() -> None:

@@ -118,23 +118,20 @@ def test_killed_anywhere_and_done_again_it_is_one_savepoint() -> None:
     bench, first = _two_commits()
     act = partial(save, first.requested_at)
     assert act_on(bench.storage, act) == act_on(bench.storage, act)
-    for storage in crashes(lambda: _two_commits()[0].storage, act):
+    for storage in crashes(_two_commits()[0].storage, act):
         assert rows_of(storage) == of(a=2)
         act_on(storage, act)
         assert files_of(storage) == files_of(bench.storage)
 
 
 def test_killed_anywhere_while_it_is_deleted_nothing_else_is_touched() -> None:
-    def make() -> Storage:
-        bench, first = _two_commits()
-        act_on(bench.storage, partial(save, first.requested_at))
-        return bench.storage
-
     bench, first = _two_commits()
-    for storage in crashes(make, partial(unsave, first.requested_at)):
+    before = files_of(bench.storage)
+    act_on(bench.storage, partial(save, first.requested_at))
+    for storage in crashes(bench.storage, partial(unsave, first.requested_at)):
         if [path for path in files_of(storage) if "savepoint" in path]:
             act_on(storage, partial(unsave, first.requested_at))
-        assert files_of(storage) == files_of(bench.storage)
+        assert files_of(storage) == before
 
 
 def _pending(bench: Bench) -> str:

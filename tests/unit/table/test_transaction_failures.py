@@ -226,6 +226,22 @@ def test_what_a_zombie_writes_after_its_rollback_is_removed_by_the_next_writer()
     assert world.left() == []
 
 
+def test_what_a_zombie_writes_before_its_rollback_ends_is_removed_with_it() -> None:
+    for survive in count():
+        world = World()
+        zombie = world.writer().begin("deltacommit")
+        crashing = CrashingStorage(world.storage, survive)
+        try:
+            world.writer(storage=crashing).begin("deltacommit")
+        except Crash:
+            write(zombie, "f1")
+            world.writer().begin("deltacommit").withdraw()
+            assert world.left() == []
+        else:
+            assert survive > 6
+            return
+
+
 def test_strays_are_told_from_what_lives_what_is_done_and_what_is_archived() -> None:
     world = World()
     writer = world.writer(OPTIMISTIC)

@@ -1,0 +1,224 @@
+"""How a test has processes write to a table, and what it must find there afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from writer_process import STEP
+from written import Row
+
+from lakewright.core.files import parse_data_file
+from lakewright.core.instant import Instant, State, parse_instant
+from lakewright.storage.base import Storage
+from lakewright.storage.local import LocalStorage
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.storage_lock import PATH as STORAGE_LOCK
+from lakewright.table.storage_lock import parse_lock_file
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One write of a process: an upsert, or a delete that competes by its ordering."""
+
+    name: str
+    rows: Sequence[Row]
+    operation: str = "UPSERT"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "rows": list(self.rows), "operation": self.operation}
+
+
+@dataclass(frozen=True)
+class Fate:
+    """A signal that a process sends to itself at a call to storage."""
+
+    signal: str
+    nth: int = 0
+    pattern: str = ""
+    after: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "signal": self.signal, "nth": self.nth, "pattern": self.pattern, "after": self.after
+        }  # fmt: skip
+
+
+@dataclass
+class Process:
+    """One writer at work, or what is left of it."""
+
+    crew: Crew
+    pid: int
+    journal_file: Path
+
+    def wait(self) -> str:
+        """How it ended: done, failed or the name of a signal; or that it is stopped."""
+        return str(self.crew._ask(wait=self.pid))
+
+    def send(self, name: str) -> None:
+        os.kill(self.pid, signal.Signals[name])
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        """What it said it did."""
+        if not self.journal_file.exists():
+            return []
+        return [json.loads(line) for line in self.journal_file.read_text().splitlines()]
+
+    @property
+    def commits(self) -> list[dict[str, Any]]:
+        return [line for line in self.journal if "completed_at" in line]
+
+    @property
+    def conflicts(self) -> list[dict[str, Any]]:
+        return [line for line in self.journal if "conflict" in line]
+
+    @property
+    def errors(self) -> list[str]:
+        return [f"{line['error']}: {line['told']}" for line in self.journal if "error" in line]
+
+
+@dataclass
+class Crew:
+    """Starts processes that write; see writer_process.py."""
+
+    host: subprocess.Popen[str]
+    folder: Path
+    started: int = 0
+
+    def start(
+        self,
+        storage: Storage,
+        steps: Iterable[Step],
+        options: Mapping[str, str],
+        *,
+        fate: Fate | None = None,
+        client: Mapping[str, str] | None = None,
+        calls: Path | None = None,
+    ) -> Process:
+        """A process that takes these steps, with the options of a write; `client`: of storage."""
+        self.started += 1
+        journal = self.folder / f"journal-{self.started}.jsonl"
+        pid = self._ask(
+            job={
+                "table": storage.root,
+                "storage": dict(client or {}),
+                "options": dict(options),
+                "journal": str(journal),
+                "steps": [step.as_json() for step in steps],
+                "fate": (fate.as_json() if fate else {}) | ({"calls": str(calls)} if calls else {}),
+            }
+        )
+        return Process(self, int(pid), journal)
+
+    def _ask(self, **request: object) -> Any:
+        assert self.host.stdin is not None
+        assert self.host.stdout is not None
+        self.host.stdin.write(f"{json.dumps(request)}\n")
+        self.host.stdin.flush()
+        return json.loads(self.host.stdout.readline())
+
+
+@contextmanager
+def mustered(folder: Path) -> Iterator[Crew]:
+    """A crew until the block ends."""
+    program = Path(__file__).with_name("writer_process.py")
+    tests = str(program.parents[1])
+    # What the library warns of when it could not tidy up must not go unseen.
+    command = [sys.executable, "-W", "error::RuntimeWarning", str(program)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": tests},
+    ) as host:
+        yield Crew(host, folder)
+
+
+@dataclass
+class Model:
+    """What a table must hold after some steps, taken one after the other.
+
+    A table that merges on read remembers the ordering of a delete: an upsert that comes later and
+    is older does not bring the row back.
+    """
+
+    remembers_deletes: bool = False
+    versions: dict[Key, Row | None] = field(default_factory=dict)
+    orderings: dict[Key, int] = field(default_factory=dict)
+
+    def take(self, step: Step) -> None:
+        for row in step.rows:
+            key = (row["day"], row["id"])
+            if row["ts"] < self.orderings.get(key, -1):
+                continue
+            if step.operation == "UPSERT":
+                self.versions[key], self.orderings[key] = row, row["ts"]
+            elif self.remembers_deletes:
+                self.versions[key], self.orderings[key] = None, row["ts"]
+            else:
+                self.versions.pop(key, None)
+                self.orderings.pop(key, None)
+
+    @property
+    def rows(self) -> list[Row]:
+        return sorted((row for row in self.versions.values() if row is not None), key=str)
+
+
+def steps_on(storage: Storage) -> dict[str, Instant]:
+    """The names of the steps on the timeline, in the order in which they completed."""
+    snapshot = load_snapshot(storage)
+    writes = snapshot.timeline.by_completion
+    names = [commit.extra[STEP] for commit in snapshot.commits(writes)]
+    assert len(set(names)) == len(names), "a step is on the timeline twice"
+    return dict(zip(names, writes, strict=True))
+
+
+def assert_well_formed(storage: Storage) -> None:
+    """Every time is given once, everything that began has completed, and can be read."""
+    files = storage.list_files(".hoodie/timeline")
+    names = [file.name for file in files if file.name != ".keep"]
+    instants = [instant for name in names if (instant := parse_instant(name))]
+    assert len(instants) == len(names)
+    completed = [i for i in instants if i.is_completed]
+    ended = [i.completed_at or "" for i in completed]
+    times = [i.requested_at for i in completed] + ended
+    assert len(set(times)) == len(times)
+    assert all((i.completed_at or "") > i.requested_at for i in completed)
+    for state in (State.REQUESTED, State.INFLIGHT):
+        begun = [i.requested_at for i in instants if i.state is state]
+        assert sorted(begun) == sorted(i.requested_at for i in completed)
+    snapshot = load_snapshot(storage)
+    assert all(c.operation for c in snapshot.commits(snapshot.timeline.completed_writes))
+
+
+def assert_no_orphans(storage: Storage) -> None:
+    """The data files are those that completed writes list, no more and no fewer."""
+    snapshot = load_snapshot(storage)
+    commits = snapshot.commits(snapshot.timeline.completed_writes)
+    listed = sorted(stat.path or "" for commit in commits for stat in commit.write_stats())
+    found = [f.path for f in storage.list_tree("") if not f.path.startswith(".hoodie/")]
+    assert sorted(p for p in found if parse_data_file(p.rpartition("/")[2])) == listed
+
+
+def assert_tidy(storage: Storage) -> None:
+    """No writer left a marker, a heartbeat, a lock or a temporary file."""
+    for folder in (".hoodie/.temp", ".hoodie/.heartbeat"):
+        assert not [file.path for file in storage.list_tree(folder)]
+    assert not storage.exists(".hoodie/lock")
+    if storage.exists(STORAGE_LOCK):
+        assert parse_lock_file(storage.read(STORAGE_LOCK)).expired
+    if isinstance(storage, LocalStorage):
+        assert not [*Path(storage.folder).rglob(".lw-*")]

@@ -1,0 +1,147 @@
+"""Writers that are processes of their own, which can be killed and stopped like any other.
+
+Started as a program, this reads requests from its input, a line of JSON each, and answers each with
+a line. `{"job": {...}}` forks a process that does the job, and gives its id; `{"wait": id}` gives
+how that process ended, or that it stopped. What takes long, the imports, is done once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from written import SCHEMA, Row
+
+from lakewright.clock import SystemClock
+from lakewright.errors import ConflictError, LakewrightError
+from lakewright.interfaces.writes import TableWriter
+from lakewright.storage.base import Storage
+from lakewright.storage.locate import storage_for
+from lakewright.testing.local import LocalRows
+from lakewright.testing.storage import _Wrapped
+from lakewright.write.task import Operation
+
+Result = TypeVar("Result")
+
+STEP = "step"
+
+
+class FatefulStorage(_Wrapped):
+    """Sends a signal to its own process at the call that `fate` names.
+
+    The call is the `nth` whose method and path fit `pattern`; `after` tells whether it still
+    happens. Calls are written to `calls`, if that is set, so that a test can choose among them.
+    """
+
+    __slots__ = ("_fate", "_left", "_lock")
+
+    def __init__(self, inner: Storage, fate: Mapping[str, Any]) -> None:
+        super().__init__(inner)
+        self._fate = fate
+        self._left = int(fate.get("nth", 0))
+        self._lock = threading.Lock()
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        call = f"{method.__name__} {arguments[0]}"
+        if "calls" in self._fate:
+            _append(self._fate["calls"], {"call": call})
+        if not self._is_due(call):
+            return method(*arguments)
+        if not self._fate["after"]:
+            self._strike()
+            return method(*arguments)
+        result = method(*arguments)
+        self._strike()
+        return result
+
+    def _is_due(self, call: str) -> bool:
+        if "signal" not in self._fate or not re.search(self._fate["pattern"], call):
+            return False
+        with self._lock:
+            self._left -= 1
+            return self._left == -1
+
+    def _strike(self) -> None:
+        os.kill(os.getpid(), signal.Signals[self._fate["signal"]])
+
+
+def do_job(job: Mapping[str, Any]) -> None:
+    """Do the steps of a job, each until it has no conflict, and keep a journal of it."""
+    storage = FatefulStorage(storage_for(job["table"], job["storage"]), job["fate"])
+    writer = TableWriter.of(storage, job["options"], SystemClock())
+    for step in job["steps"]:
+        while not _committed(writer, step, job["journal"]):
+            pass
+
+
+def _committed(writer: TableWriter, step: Mapping[str, Any], journal: str) -> bool:
+    rows: list[Row] = step["rows"]
+    table = LocalRows(pa.Table.from_pylist(rows, SCHEMA))
+    operation = Operation(step["operation"])
+    ordered = operation is Operation.DELETE
+    name = {STEP: step["name"]}
+    try:
+        commit = writer.write(operation, table, ordered=ordered, extra=name)
+    except ConflictError as error:
+        _append(journal, {**name, "conflict": str(error), "instant": error.facts.get("instant")})
+        return False
+    _append(journal, {**name, "instant": commit.instant, "completed_at": commit.completed_at})
+    return True
+
+
+def _append(path: str, line: Mapping[str, Any]) -> None:
+    """One write of the kernel: whoever is killed has written a whole line or none."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, f"{json.dumps(line)}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def _child(job: Mapping[str, Any]) -> None:
+    """The life of a forked process; it never returns."""
+    status = 1
+    try:
+        do_job(job)
+        status = 0
+    except LakewrightError as error:
+        _append(job["journal"], {"error": type(error).__name__, "told": str(error)})
+    except BaseException:
+        _append(job["journal"], {"error": "unforeseen", "told": traceback.format_exc()})
+    finally:
+        os._exit(status)
+
+
+def _status(pid: int) -> str:
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        return "stopped"
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    return "done" if os.WEXITSTATUS(status) == 0 else "failed"
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    # Not `for line in stdin`: a forked process must not find requests that were read ahead.
+    while line := sys.stdin.readline():
+        request = json.loads(line)
+        if "wait" in request:
+            print(json.dumps(_status(request["wait"])), flush=True)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            _child(request["job"])
+        print(json.dumps(pid), flush=True)
+
+
+if __name__ == "__main__":
+    main()

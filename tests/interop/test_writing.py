@@ -1,0 +1,148 @@
+"""Tables that we write: real Hudi reads the same rows, writes on, and we go on after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from golden_tables import as_json
+from histories import EXACT, SharedTable, at, gone
+from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
+from kinds import Kind, covering
+from real_hudi import RealHudi
+from sizes import sized
+
+from lakewright.read.plan import ReadPlan
+from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.testing.local import read_locally
+
+LISTED = {"hoodie.metadata.enable": "false"}
+QUERY = "hoodie.datasource.query.type"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One query, in the words of all who answer."""
+
+    name: str
+    theirs: dict[str, str]
+    ours: Callable[[Snapshot], ReadPlan]
+    hudi_rs: HudiReadOptions
+
+
+def snapshot_query() -> Question:
+    return Question("snapshot", {}, plan_snapshot, HudiReadOptions())
+
+
+def optimized_query() -> Question:
+    asked = HudiReadOptions().with_hudi_option("hoodie.read.use.read_optimized.mode", "true")
+    return Question("read optimized", {QUERY: "read_optimized"}, plan_read_optimized, asked)
+
+
+def changes_query(since: str, until: str) -> Question:
+    theirs = {
+        QUERY: "incremental",
+        "hoodie.datasource.read.begin.instanttime": since,
+        "hoodie.datasource.read.end.instanttime": until,
+    }
+    asked = HudiReadOptions().with_query_type(HudiQueryType.Incremental)
+    return Question(
+        f"changes {since} {until}",
+        theirs,
+        lambda snapshot: plan_changes(snapshot, since=since, until=until).read,
+        asked.with_start_timestamp(since).with_end_timestamp(until),
+    )
+
+
+def queries(table: SharedTable, *, changes: bool) -> list[Question]:
+    """What a table is asked: always for its rows, if need be for every range of changes."""
+    found = [snapshot_query(), *([optimized_query()] if table.kind.merge_on_read else [])]
+    if changes:
+        done = load_snapshot(table.written.storage).timeline.completed_writes
+        times = sorted(instant.completed_at or "" for instant in done)
+        found += [changes_query(*pair) for pair in pairwise(times)]
+    return found
+
+
+def our_rows(table: SharedTable, question: Question) -> list[str]:
+    storage = table.written.storage
+    rows = read_locally(storage, question.ours(load_snapshot(storage)))
+    return sorted(map(as_json, rows.to_pylist(maps_as_pydicts="strict")))
+
+
+def hudi_rs_rows(table: SharedTable, question: Question) -> list[str]:
+    reader = HudiTableBuilder.from_base_uri(str(table.path)).build()
+    batches = [pa.record_batch(batch) for batch in reader.read(question.hudi_rs)]
+    return sorted(as_json(row) for batch in batches for row in batch.to_pylist())
+
+
+def check(table: SharedTable, *, changes: bool = False) -> None:
+    """All readers see the same, and it is what the model says."""
+    import time
+    t0 = time.time()
+    asked = queries(table, changes=changes)
+    ours = {question.name: our_rows(table, question) for question in asked}
+    assert ours["snapshot"] == table.expected
+    # With a listing, and with what a reader does by default.
+    for options in (LISTED, {}):
+        answers = table.hudi.read_all(table.path, [{**q.theirs, **options} for q in asked])
+        print(len(asked), time.time() - t0, table.kind)
+        theirs = [sorted(map(as_json, rows)) for rows in answers]
+        assert dict(zip(ours, theirs, strict=True)) == ours
+    assert {question.name: hudi_rs_rows(table, question) for question in asked} == ours
+
+
+def check_exactly(table: SharedTable) -> None:
+    """No digit is lost that JSON does not show."""
+    columns = [f"{text} AS {name}" for name, text in EXACT.items()]
+    theirs = table.hudi.read(table.path, LISTED, columns)
+    ours = [
+        {
+            "id": row["id"],
+            "huge": None if row["huge"] is None else format(row["huge"], "f"),
+            "at": None if row["at"] is None else round(row["at"].timestamp() * 10**6),
+            "blob": None if row["blob"] is None else row["blob"].hex().upper(),
+        }
+        for row in table.model.rows.values()
+    ]
+    assert sorted(map(as_json, theirs)) == sorted(map(as_json, ours))
+
+
+def write_history(table: SharedTable) -> None:
+    """All operations; real Hudi looks at the table now and then."""
+    table.ours("bulk_insert", at(10, *range(12)))
+    table.ours("insert", at(10, *range(12, 18)))
+    table.ours(
+        "upsert", [*at(15, 1), *at(20, 0, 1, 2, 3), *at(19, 2), *at(5, 4, 5), *at(20, 18, 19, 20)]
+    )
+    table.ours("delete", at(99, 6, 7))
+    if table.kind.by_event:
+        table.ours("delete", [*at(50, 8), *at(1, 9)], ordered=True)
+        # A delete in a log competes with what comes after it.
+        table.ours("upsert", [*at(40, 8), *at(3, 6)])
+    table.ours("upsert", [*gone(30, 10), *gone(2, 11), *at(30, 0)])
+    check(table, changes=True)
+    table.later = True
+    table.ours("upsert", at(40, 0, 1, 2, 21, 22))
+    whole = not table.kind.partition_by
+    table.ours("insert_overwrite_table" if whole else "insert_overwrite", at(60, 12, 24))
+    table.ours("insert", at(10, 26, 27, 28))
+    if not whole:
+        table.delete_partition_of(13)
+    table.ours("upsert", [*at(45, 2, 3), *at(5, 13, 25)])
+    table.ours("upsert", [*at(70, 0, 1, 2, 3, 4, 5), *at(80, 8), *at(70, 29)])
+    check(table, changes=True)
+    check_exactly(table)
+
+
+@pytest.mark.parametrize("kind", covering(sized(2, 3)), ids=str)
+def test_real_hudi_reads_what_we_write_and_goes_on(
+    kind: Kind, real_hudi: RealHudi, tmp_path: Path
+) -> None:
+    table = SharedTable(real_hudi, tmp_path / "shared", kind).create()
+    write_history(table)
