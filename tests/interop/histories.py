@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -18,6 +19,7 @@ from written import WrittenTable
 
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
+from lakewright.table.snapshot import load_snapshot
 
 _PLAIN_DAYS = ("2026-01-01", "2026-01-02", "2026-01-03", "2026-02-01")
 _ODD_DAYS = ("2026/01", "a b:c=%", "ø*?", "[x]^")
@@ -89,7 +91,7 @@ class Model:
 
     kind: Kind
     rows: dict[int, Row] = field(default_factory=dict)
-    _deletes: dict[int, int] = field(default_factory=dict)
+    deletes: dict[int, int] = field(default_factory=dict)
 
     def partition(self, n: int) -> tuple[str, ...]:
         where = place(self.kind, n)
@@ -97,7 +99,7 @@ class Model:
 
     def upsert(self, changes: Iterable[Change], rows: Mapping[Change, Row]) -> None:
         for change in self._winners(changes):
-            known = self._deletes.get(change.n)
+            known = self.deletes.get(change.n)
             if change.n in self.rows:
                 known = self.rows[change.n]["ts"]
             if self.kind.by_event and known is not None and change.ts < known:
@@ -106,16 +108,16 @@ class Model:
             if not change.deleted:
                 self.rows[change.n] = rows[change]
             elif self.kind.merge_on_read and self.kind.by_event:
-                self._deletes[change.n] = change.ts
+                self.deletes[change.n] = change.ts
 
     def forget(self, numbers: Iterable[int]) -> None:
         for n in numbers:
             self.rows.pop(n, None)
-            self._deletes.pop(n, None)
+            self.deletes.pop(n, None)
 
     def forget_partitions(self, changes: Iterable[Change]) -> None:
         lost = {self.partition(change.n) for change in changes}
-        known = {*self.rows, *self._deletes}
+        known = {*self.rows, *self.deletes}
         self.forget([n for n in known if self.partition(n) in lost])
 
     def _winners(self, changes: Iterable[Change]) -> Iterable[Change]:
@@ -227,6 +229,51 @@ class SharedTable:
         }
         self.written.delete_partitions(*paths)
         self.model.forget_partitions(at(0, n))
+
+    def service(self, procedure: str, options: str) -> None:
+        """Let real Hudi plan and run a service."""
+        told = ",".join(filter(None, [options, *self._their_service_options]))
+        self.hudi.sql(
+            f"call {procedure}(op => 'scheduleAndExecute', path => '{self.path}', "
+            f"options => '{told}')"
+        )
+
+    def roll_back_theirs(self, changes: list[Change]) -> None:
+        """Let real Hudi upsert rows and take them back."""
+        model = deepcopy(self.model)
+        self.theirs("upsert", changes)
+        self.model = model
+        newest = load_snapshot(self.written.storage).timeline.completed_writes[-1]
+        self.hudi.sql(
+            f"call rollback_to_instant(table => '{self._their_name}', "
+            f"instant_time => '{newest.requested_at}')"
+        )
+
+    def clean_and_archive(self) -> None:
+        """Let real Hudi keep as little of the past as it can."""
+        told = ",".join(self._their_service_options)
+        self.hudi.sql(
+            f"call run_clean(table => '{self._their_name}', retain_commits => 1, "
+            f"options => '{told}')"
+        )
+        self.hudi.sql(
+            f"call archive_commits(path => '{self.path}', min_commits => 2, max_commits => 3, "
+            f"retain_commits => 1, enable_metadata => {self.kind.metadata == 'indexed'})"
+        )
+        assert load_snapshot(self.written.storage).archived
+
+    @property
+    def _their_service_options(self) -> list[str]:
+        named = ("hoodie.metadata.enable", "hoodie.index.type", "hoodie.bucket.index.num.buckets")
+        known = self.kind.their_options
+        return [f"{name}={known[name]}" for name in named if name in known]
+
+    @property
+    def _their_name(self) -> str:
+        """The table in real Hudi's catalogue, which some of its procedures need."""
+        name = f"shared_{abs(hash(self.path))}"
+        self.hudi.sql(f"CREATE TABLE IF NOT EXISTS {name} USING hudi LOCATION '{self.path}'")
+        return name
 
     def _remember(self, operation: str, changes: list[Change], *, ordered: bool) -> list[Row]:
         rows = {change: version(self.kind, change, later=self.later) for change in changes}

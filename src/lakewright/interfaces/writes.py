@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lakewright.clock import Clock, SystemClock
@@ -17,8 +18,10 @@ from lakewright.table.metadata_table import drop_metadata_table
 from lakewright.table.restore import run_restore
 from lakewright.table.rollback import run_rollback
 from lakewright.table.savepoint import run_savepoint
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.times import TimeSource
 from lakewright.table.transaction import Writer
+from lakewright.table.writable import require_writable
 from lakewright.write.commit import (
     Commit,
     IncomingRows,
@@ -95,31 +98,32 @@ class TableWriter:
 
     def rollback(self, instant: str) -> Instant:
         """Take back a write or a service, completed or not."""
-        writer = self._writer()
-        with holding(writer.new_lock()):
-            snapshot = load_snapshot(self.storage)
+        with self._locked() as (writer, snapshot, times):
             found = [i for i in snapshot.timeline if i.requested_at == instant and i.is_write]
             target = found[0] if found else Instant(instant, "commit", State.INFLIGHT)
             by_markers = writer.transaction.rollback_by_markers
-            times = writer.times(snapshot.config, snapshot.timeline)
             return run_rollback(snapshot, target, times, self.clock, by_markers=by_markers)
 
     def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:
         """Keep the table as it was after a write."""
-        writer = self._writer()
-        with holding(writer.new_lock()):
-            snapshot = load_snapshot(self.storage)
-            times = writer.times(snapshot.config, snapshot.timeline)
+        with self._locked() as (_, snapshot, times):
             return run_savepoint(snapshot, instant, times, self.clock, user=user, comment=comment)
 
     def restore(self, instant: str) -> Instant:
         """Take the table back to a savepoint."""
+        with self._locked() as (_, snapshot, times):
+            return run_restore(snapshot, instant, times, self.clock)
+
+    @contextmanager
+    def _locked(self) -> Iterator[tuple[Writer, Snapshot, TimeSource]]:
+        """The table under its lock, ready to be changed: what it has must be maintained."""
         writer = self._writer()
         with holding(writer.new_lock()):
             snapshot = load_snapshot(self.storage)
-            drop_metadata_table(self.storage, snapshot.config)
-            times = writer.times(snapshot.config, snapshot.timeline)
-            return run_restore(snapshot, instant, times, self.clock)
+            require_writable(snapshot.config)
+            config = drop_metadata_table(self.storage, snapshot.config)
+            times = writer.times(config, snapshot.timeline)
+            yield writer, replace(snapshot, config=config), times
 
     def _writer(self) -> Writer:
         return Writer.from_options(self.storage, self.clock, self.options)

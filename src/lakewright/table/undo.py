@@ -12,7 +12,7 @@ from lakewright.core.service_metadata import RollbackMetadata, RolledBackPartiti
 from lakewright.errors import ConflictError, CorruptError, UnsupportedError
 from lakewright.format.metadata import format_requested_replace
 from lakewright.storage.base import FileStatus, Storage, at_once, split_path
-from lakewright.table.markers import delete_markers
+from lakewright.table.markers import delete_markers, marked_files
 from lakewright.table.snapshot import Snapshot
 
 _HOODIE = ".hoodie"
@@ -101,6 +101,10 @@ def remove(
     for state, gone in ((State.INFLIGHT, actions), (State.REQUESTED, actions - planned)):
         for action in sorted(gone):
             storage.delete(timeline_path(snapshot, Instant(requested_at, action, state)))
+    # A task that goes on may have written since the plan was made: its marker tells of the file.
+    # Where markers cannot be read, the files were found by listing.
+    with suppress(CorruptError):
+        storage.delete_many(marked_files(storage, requested_at))
     delete_markers(storage, requested_at)
     storage.delete(f"{_HOODIE}/.heartbeat/{requested_at}")
 
