@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lakewright.core.instant import Instant, State
+    from lakewright.core.meta_columns import META_COLUMNS
     from lakewright.core.plans import Skip
     from lakewright.errors import (
         ConflictError,
@@ -32,6 +33,7 @@ if sys.prefix != sys.base_prefix:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 __all__ = [
+    "META_COLUMNS",
     "Changes",
     "Commit",
     "ConflictError",
@@ -53,6 +55,7 @@ __all__ = [
 _HOMES = {
     "Changes": "interfaces.api",
     "Commit": "write.commit",
+    "META_COLUMNS": "core.meta_columns",
     "Instant": "core.instant",
     "Skip": "core.plans",
     "State": "core.instant",

@@ -1,4 +1,4 @@
-"""The demo: a table that real Hudi wrote, read in every way there is, without its JAR."""
+"""The demo: a table that real Hudi wrote, read in every way there is and changed, without a JAR."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import lakewright as lw
 
@@ -67,6 +68,26 @@ def show(spark: SparkSession, path: str) -> None:
     say(f"The last write, {last.requested_at}, is the newest that these queries have seen.")
 
 
+def change(spark: SparkSession, path: str) -> None:
+    """Write to the table, and take the last write back."""
+    table = lw.open(path, spark=spark)
+    trips = table.read().drop(*lw.META_COLUMNS)
+
+    title("An upsert into the table that real Hudi made; real Hudi can go on from here")
+    dearer = (F.col("fare") * 2).cast("decimal(8,2)")
+    oslo = trips.where("city = 'Oslo'").withColumn("fare", dearer)
+    raised = table.upsert(oslo.withColumn("updated_at", F.current_timestamp()))
+    say(f"  {raised.updated} updated, {raised.inserted} new, commit {raised.instant}")
+
+    title("A delete by key")
+    gone = table.delete(trips.where("city = 'Bergen'"))
+    say(f"  {gone.deleted} deleted, {table.read().count()} rows are left")
+
+    title("Taken back again")
+    table.rollback(gone.instant)
+    say(f"  {table.read().count()} rows")
+
+
 def title(text: str) -> None:
     """Print a heading."""
     say(f"\n{text}\n{'-' * len(text)}")
@@ -81,7 +102,9 @@ def main() -> None:
     """Run the demo in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="lakewright-demo-") as folder:
         spark = start_spark()
-        show(spark, sample_table(Path(folder)))
+        path = sample_table(Path(folder))
+        show(spark, path)
+        change(spark, path)
         spark.stop()
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -178,10 +179,14 @@ class Model:
 
 
 def steps_on(storage: Storage) -> dict[str, Instant]:
-    """The names of the steps on the timeline, in the order in which they completed."""
+    """The steps on the timeline by name, in the order in which they completed.
+
+    A write that is no step of a process goes by its instant.
+    """
     snapshot = load_snapshot(storage)
     writes = snapshot.timeline.by_completion
-    names = [commit.extra[STEP] for commit in snapshot.commits(writes)]
+    commits = zip(writes, snapshot.commits(writes), strict=True)
+    names = [commit.extra.get(STEP, instant.requested_at) for instant, commit in commits]
     assert len(set(names)) == len(names), "a step is on the timeline twice"
     return dict(zip(names, writes, strict=True))
 
@@ -211,6 +216,14 @@ def assert_no_orphans(storage: Storage) -> None:
     listed = sorted(stat.path or "" for commit in commits for stat in commit.write_stats())
     found = [f.path for f in storage.list_tree("") if not f.path.startswith(".hoodie/")]
     assert sorted(p for p in found if parse_data_file(p.rpartition("/")[2])) == listed
+
+
+def let_age(storage: LocalStorage) -> None:
+    """Let heartbeats and lock files look as they do after an hour."""
+    hoodie = Path(storage.folder, ".hoodie")
+    then = time.time() - 3600
+    for file in (*hoodie.glob("lock"), *hoodie.glob(".heartbeat/*")):
+        os.utime(file, (then, then))
 
 
 def assert_tidy(storage: Storage) -> None:

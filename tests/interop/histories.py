@@ -25,7 +25,9 @@ _PLAIN_DAYS = ("2026-01-01", "2026-01-02", "2026-01-03", "2026-02-01")
 _ODD_DAYS = ("2026/01", "a b:c=%", "ø*?", "[x]^")
 _REGIONS = ("north", "south")
 
-_EARLY_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
+_Columns = dict[str, tuple[pa.DataType, str]]
+
+_EARLY_COLUMNS: _Columns = {
     "id": (pa.string(), "STRING"),
     "region": (pa.string(), "STRING"),
     "day": (pa.string(), "STRING"),
@@ -51,12 +53,9 @@ _EARLY_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     ),
     "_hoodie_is_deleted": (pa.bool_(), "BOOLEAN"),
 }
-# A type that became wider and a column that came later.
-_LATER_COLUMNS = {
-    **_EARLY_COLUMNS,
-    "count": (pa.int64(), "BIGINT"),
-    "added": (pa.string(), "STRING"),
-}
+# What the columns are later: always one more, and in some kinds of tables one is wider.
+_ADDED: _Columns = {"added": (pa.string(), "STRING")}
+_WIDENED: _Columns = {"count": (pa.int64(), "BIGINT")}
 # Columns whose JSON hides digits, as real Hudi says them and as we do.
 EXACT = {
     "id": "id",
@@ -146,7 +145,7 @@ def version(kind: Kind, change: Change, *, later: bool) -> Row:
         return row
     moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=n - 9000, microseconds=1007 * ts + 1)
     row |= {
-        "count": n + (2**40 if later else 0),
+        "count": n + (2**40 if later and kind.evolution == "widened" else 0),
         "x": n / 4,
         "f": ts / 8,
         "flag": n % 2 == 0,
@@ -182,8 +181,13 @@ class SharedTable:
         return WrittenTable(storage, SystemClock(), self.kind.write_options, self._schema)
 
     @property
-    def _columns(self) -> Mapping[str, tuple[pa.DataType, str]]:
-        return _LATER_COLUMNS if self.later else _EARLY_COLUMNS
+    def _columns(self) -> _Columns:
+        columns = _EARLY_COLUMNS | (_ADDED if self.later else {})
+        return columns | (_WIDENED if self.widened else {})
+
+    @property
+    def widened(self) -> bool:
+        return self.later and self.kind.evolution == "widened"
 
     @property
     def _schema(self) -> pa.Schema:

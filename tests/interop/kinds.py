@@ -15,6 +15,7 @@ FEATURES: Mapping[str, Sequence[str]] = {
     "merge": ("event", "commit"),
     "keys": ("single", "composite"),
     "version": ("9", "8"),
+    "evolution": ("added", "widened"),
     "metadata": ("listed", "indexed"),
 }
 BUCKETS = "2"
@@ -34,6 +35,7 @@ class Kind:
     merge: str = "event"
     keys: str = "single"
     version: str = "9"
+    evolution: str = "added"
     metadata: str = "listed"
 
     def __str__(self) -> str:

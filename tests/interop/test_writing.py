@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from golden_tables import as_json
 from histories import EXACT, SharedTable, at, gone
-from hudi import HudiCoreError, HudiQueryType, HudiReadOptions, HudiTableBuilder
+from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 from kinds import Kind, covering
 from real_hudi import RealHudi
 from sizes import sized
@@ -24,7 +24,6 @@ from lakewright.testing.local import read_locally
 
 LISTED = {"hoodie.metadata.enable": "false"}
 QUERY = "hoodie.datasource.query.type"
-WIDENED = "has type Int32 but the table schema expects Int64"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -78,15 +77,9 @@ def our_rows(table: SharedTable, question: Question) -> list[str]:
     return sorted(map(as_json, rows.to_pylist(maps_as_pydicts="strict")))
 
 
-def hudi_rs_rows(table: SharedTable, question: Question) -> list[str] | None:
-    """What hudi-rs reads; None where it does not read a log whose columns became wider since."""
+def hudi_rs_rows(table: SharedTable, question: Question) -> list[str]:
     reader = HudiTableBuilder.from_base_uri(str(table.path)).build()
-    try:
-        batches = [pa.record_batch(batch) for batch in reader.read(question.hudi_rs)]
-    except HudiCoreError as error:
-        if table.kind.merge_on_read and table.later and WIDENED in str(error):
-            return None
-        raise
+    batches = [pa.record_batch(batch) for batch in reader.read(question.hudi_rs)]
     rows = [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
     return sorted(map(as_json, rows))
 
@@ -102,9 +95,10 @@ def check(table: SharedTable, *, changes: bool = False) -> None:
     answers = table.hudi.read_all(table.path, options)
     for question, rows in zip([*asked, *asked[:3]], answers, strict=True):
         assert (question.name, sorted(map(as_json, rows))) == (question.name, ours[question.name])
-    for question in asked:
+    # hudi-rs does not read logs whose columns became wider since.
+    for question in [] if table.widened and table.kind.merge_on_read else asked:
         rows = hudi_rs_rows(table, question)
-        assert rows is None or (question.name, rows) == (question.name, ours[question.name])
+        assert (question.name, rows) == (question.name, ours[question.name])
 
 
 def check_exactly(table: SharedTable) -> None:

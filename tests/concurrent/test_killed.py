@@ -1,0 +1,227 @@
+"""Processes that are killed in the middle of a write: readers and the next writer do not mind."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from crew import (
+    Crew,
+    Fate,
+    Model,
+    Process,
+    Step,
+    assert_no_orphans,
+    assert_well_formed,
+    let_age,
+    steps_on,
+)
+from sizes import sized
+from written import Row, WrittenTable, row
+
+from lakewright.clock import SystemClock
+from lakewright.errors import UnavailableError
+from lakewright.storage.base import Storage
+from lakewright.storage.local import LocalStorage
+from lakewright.table.snapshot import load_snapshot
+
+DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
+FIRST = [row(f"k{n}", 1, "first", DAYS[n % 2]) for n in range(6)]
+SECOND = [row(f"k{n}", 2, "second", DAYS[n % 2]) for n in range(4)]
+# An update, an insert into a known partition, and one into a new partition.
+CHANGED = [
+    row("k0", 3, "third", DAYS[0]),
+    row("k8", 3, "third", DAYS[1]),
+    row("k9", 3, "third", DAYS[2]),
+]
+AFTER = row("last", 1, "after", DAYS[1])
+ONE_WRITER: dict[str, str] = {}
+SEVERAL = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.time.generator.max_expected_clock_skew_ms": "1",
+    "hoodie.write.lock.filesystem.expire": "1",
+    "hoodie.write.lock.wait_time_ms_between_retry": "20",
+}
+NO_EXPIRY = {
+    "hoodie.write.lock.filesystem.expire": "0",
+    "hoodie.write.lock.wait_time_ms": "50",
+}
+STORAGE_LOCK = {
+    "hoodie.write.lock.provider": "storage",
+    "hoodie.write.lock.storage.validity.timeout.secs": "3",
+    "hoodie.write.lock.storage.renew.interval.secs": "1",
+}
+KINDS = {"copy on write": "COPY_ON_WRITE", "merge on read": "MERGE_ON_READ"}
+MODES = {"one writer": ONE_WRITER, "several writers": SEVERAL}
+each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+each_mode = pytest.mark.parametrize("options", MODES.values(), ids=list(MODES))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A table that a process is to be killed on, again and again, each time on a copy."""
+
+    crew: Crew
+    folder: Path
+    options: dict[str, str]
+
+    def table(self, name: str) -> WrittenTable:
+        shutil.copytree(self.folder / "start", self.folder / name)
+        return WrittenTable(LocalStorage(f"{self.folder}/{name}"), SystemClock(), self.options)
+
+    def run(self, table: WrittenTable, fate: Fate | None = None, calls: Path | None = None) -> str:
+        steps = [Step("victim", CHANGED)]
+        victim = self.crew.start(table.storage, steps, self.options, fate=fate, calls=calls)
+        status = victim.wait()
+        assert not victim.errors
+        return status
+
+    def calls(self) -> int:
+        """How many calls to storage the write takes."""
+        calls = self.folder / "calls.jsonl"
+        assert self.run(self.table("counted"), calls=calls) == "done"
+        return len(calls.read_text().splitlines())
+
+
+@pytest.fixture
+def scene(crew: Crew, tmp_path: Path, kind: str, options: dict[str, str]) -> Scene:
+    start = WrittenTable(LocalStorage(f"{tmp_path}/start"), SystemClock(), options).create(kind)
+    start.upsert(FIRST)
+    start.upsert(SECOND)
+    return Scene(crew, tmp_path, options)
+
+
+def assert_repaired(table: WrittenTable, expected: list[Row]) -> None:
+    """The next writer finds the rows that readers saw, and leaves nothing of the dead one."""
+    assert isinstance(table.storage, LocalStorage)
+    let_age(table.storage)
+    table.upsert([AFTER])
+    assert table.rows() == sorted([*expected, AFTER], key=str)
+    assert_no_orphans(table.storage)
+    assert_well_formed(table.storage)
+    # Who died right after completing may have left its markers, which mean nothing any more.
+    completed = {i.requested_at for i in load_snapshot(table.storage).timeline.completed_writes}
+    left = {file.path.split("/")[2] for file in table.storage.list_tree(".hoodie/.temp")}
+    assert left <= completed
+    assert not table.storage.exists(".hoodie/lock")
+
+
+@each_mode
+@each_kind
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_writer_killed_at_any_call_to_storage(scene: Scene, *, after: bool) -> None:
+    old = scene.table("old").rows()
+    complete = scene.table("complete")
+    complete.upsert(CHANGED)
+    new = complete.rows()
+    calls = scene.calls()
+    step = sized(6, soak=1)
+    seen = []
+    for nth in range(int(after) * step // 2, calls, step):
+        table = scene.table(f"killed-{nth}")
+        assert scene.run(table, Fate("SIGKILL", nth, after=after)) == "SIGKILL"
+        found = table.rows()
+        assert found in (old, new)
+        seen.append(found)
+        assert_repaired(table, found)
+    assert seen[0] == old
+
+
+LOCKED = {
+    "as it begins": r"create .hoodie/timeline/\d+\.\w*commit\.requested",
+    "as it completes": r"create .hoodie/timeline/\d+_\d+\.\w*commit",
+}
+
+
+@pytest.mark.parametrize("options", [SEVERAL], ids=["several writers"])
+@pytest.mark.parametrize("call", LOCKED.values(), ids=list(LOCKED))
+@each_kind
+def test_a_writer_killed_with_the_lock_in_its_hand(scene: Scene, call: str) -> None:
+    table = scene.table("killed")
+    before = table.rows()
+    assert scene.run(table, Fate("SIGKILL", pattern=call)) == "SIGKILL"
+    holder = table.storage.read(".hoodie/lock").decode()
+    with pytest.raises(UnavailableError, match="not free in time") as refused:
+        table.upsert([AFTER], NO_EXPIRY)
+    assert refused.value.facts["holder"] == holder
+    assert table.rows() == before
+    assert_repaired(table, before)
+
+
+@each_mode
+@each_kind
+def test_a_writer_killed_at_any_time_loses_nothing_that_it_reported(
+    crew: Crew, tmp_path: Path, kind: str, options: dict[str, str]
+) -> None:
+    storage = LocalStorage(f"{tmp_path}/table")
+    table = WrittenTable(storage, SystemClock(), options).create(kind)
+    model = Model()
+    for life in range(sized(2, soak=30)):
+        steps = [
+            Step(f"{life}-{n}", [row(f"k{n % 5}", life * 1000 + n), row(f"new{life}-{n}", n)])
+            for n in range(1000)
+        ]
+        victim = crew.start(storage, steps, options)
+        wait_until(lambda: len(victim.commits) > 2 + life % 3, victim)
+        victim.send("SIGKILL")
+        assert victim.wait() == "SIGKILL"
+        told = len(victim.commits)
+        done = [name for name in steps_on(storage) if name.startswith(f"{life}-")]
+        # The last one may have completed and not been written down.
+        assert done in ([step.name for step in steps[:told]], [s.name for s in steps[: told + 1]])
+        for step in steps[: len(done)]:
+            model.take(step)
+        assert table.rows() == model.rows
+        let_age(storage)
+    assert_repaired(table, model.rows)
+
+
+def wait_until(happened: Callable[[], bool], *processes: Process) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline, [process.errors for process in processes]
+        time.sleep(0.001)
+
+
+@each_kind
+def test_the_others_go_on_when_some_are_killed(crew: Crew, tmp_path: Path, kind: str) -> None:
+    options = {**SEVERAL, **STORAGE_LOCK}
+    storage = LocalStorage(f"{tmp_path}/table")
+    table = WrittenTable(storage, SystemClock(), options).create(kind)
+    commits = sized(8, soak=25)
+    plans = [plan_of(process, commits) for process in range(4)]
+    processes = [crew.start(storage, plan, options) for plan in plans]
+    for victim in processes[:2]:
+        wait_until(lambda victim=victim: len(victim.commits) > 2, victim)  # type: ignore[misc]
+        victim.send("SIGKILL")
+    assert [process.wait() for process in processes] == ["SIGKILL", "SIGKILL", "done", "done"]
+    told = {line["step"] for process in processes for line in process.commits}
+    done = steps_on(storage)
+    assert told <= done.keys()
+    assert done.keys() - told <= {
+        plans[n][len(p.commits)].name for n, p in enumerate(processes[:2])
+    }
+    assert table.rows() == rows_after(storage, plans)
+    assert_repaired(table, rows_after(storage, plans))
+
+
+def plan_of(process: int, commits: int) -> list[Step]:
+    return [
+        Step(
+            f"{process}-{n}",
+            [row("shared", 4 * n + process, f"{process}-{n}"), row(f"own{process}-{n}", n)],
+        )
+        for n in range(commits)
+    ]
+
+
+def rows_after(storage: Storage, plans: list[list[Step]]) -> list[Row]:
+    known = {step.name: step for plan in plans for step in plan}
+    model = Model()
+    for name in steps_on(storage):
+        model.take(known[name])
+    return model.rows
