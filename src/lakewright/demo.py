@@ -77,10 +77,12 @@ def change(spark: SparkSession, path: str) -> None:
     dearer = (F.col("fare") * 2).cast("decimal(8,2)")
     oslo = trips.where("city = 'Oslo'").withColumn("fare", dearer)
     raised = table.upsert(oslo.withColumn("updated_at", F.current_timestamp()))
+    assert isinstance(raised, lw.Commit)
     say(f"  {raised.updated} updated, {raised.inserted} new, commit {raised.instant}")
 
     title("A delete by key")
     gone = table.delete(trips.where("city = 'Bergen'"))
+    assert isinstance(gone, lw.Commit)
     say(f"  {gone.deleted} deleted, {table.read().count()} rows are left")
 
     title("Taken back again")

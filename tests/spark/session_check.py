@@ -1,4 +1,4 @@
-"""The same reads on one kind of Spark session; run as `session_check.py KIND FOLDER [MASTER]`.
+"""The same reads and writes on one kind of Spark session; run as `session_check.py KIND FOLDER [MASTER]`.
 
 A process holds one kind of session, so each kind has a process. Prints OK when all rows are right.
 """
@@ -6,6 +6,7 @@ A process holds one kind of session, so each kind has a process. Prints OK when 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -72,6 +73,30 @@ def check_sql(spark: SparkSession, path: Path, expected: list[str]) -> None:
     spark.sql(f"DROP TABLE t_{name}")
 
 
+def check_writes(spark: SparkSession, folder: Path) -> None:
+    """Every way to write, on a table of each type."""
+    for table_type in ("COPY_ON_WRITE", "MERGE_ON_READ"):
+        path = folder / f"written-{table_type}-{os.getpid()}"
+        table = lw.create(
+            str(path), spark=spark, name="w", table_type=table_type, record_key="id",
+            partition_by="day", ordering="ts",
+        )  # fmt: skip
+        ddl = "id STRING, day STRING, ts BIGINT"
+        table.bulk_insert(spark.createDataFrame([("a", "x", 1), ("b", "y", 1)], ddl))
+        table.upsert(spark.createDataFrame([("a", "x", 2), ("c", "z", 1)], ddl))
+        table.delete(spark.createDataFrame([("b", "y", 0)], ddl))
+        more = spark.createDataFrame([("d", "z", 1)], ddl)
+        more.write.format("hudi").option("hoodie.table.name", "w").mode("append").save(str(path))
+        found = sorted((row.id, row.ts) for row in table.read().collect())
+        assert found == [("a", 2), ("c", 1), ("d", 1)], found
+        try:
+            table.upsert(spark.createDataFrame([(None, "x", 1)], ddl))
+        except lw.InvalidError as error:
+            assert "no record key" in str(error)
+        else:
+            raise AssertionError("a row without key was written")
+
+
 def as_texts(frame: DataFrame) -> list[str]:
     """Rows as sorted JSON, without meta columns."""
     spark_json = frame.selectExpr("to_json(struct(*)) AS row").collect()
@@ -86,6 +111,7 @@ def main(kind: str, folder: str, master: str = "local[2]") -> None:
     spark = start(kind, master, Path(folder))
     for name in TABLES:
         check(spark, Path(folder) / name)
+    check_writes(spark, Path(folder))
     spark.stop()
     sys.stdout.write("OK\n")
 

@@ -30,7 +30,7 @@ from lakewright.write.commit import (
     partitions_named,
     write,
 )
-from lakewright.write.options import check_write_options
+from lakewright.write.options import check_write_options, write_settings
 from lakewright.write.run import SparkRows
 from lakewright.write.task import Operation
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Options = Mapping[str, str] | None
-
-_COMMIT_METADATA = "_"
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,8 @@ class TableWriter:
         extra: Mapping[str, str] | None = None,
         patterns: tuple[str, ...] = (),
     ) -> Commit:
-        told = {k: v for k, v in self.options.items() if k.startswith(_COMMIT_METADATA)}
+        prefix = write_settings(None, self.options).commit_metadata_prefix
+        told = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
         request = WriteRequest(
             operation,
             self.options,

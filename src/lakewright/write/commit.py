@@ -187,8 +187,8 @@ def _start(
     if operation.replaces:
         return Start(
             "replacecommit",
-            requested=format_requested_replace(RequestedReplace(operation=operation)),
-            inflight=format_commit(CommitMetadata(operation=operation)),
+            requested=format_requested_replace(RequestedReplace(operation=operation.value)),
+            inflight=format_commit(CommitMetadata(operation=operation.value)),
             remember=remember,
         )
     return Start("deltacommit" if merge_on_read else "commit", remember=remember)
@@ -254,7 +254,7 @@ def _metadata(
     _refuse_twins(stats)
     return CommitMetadata(
         stats={partition: tuple(items) for partition, items in sorted(stats.items())},
-        operation=request.operation,
+        operation=request.operation.value,
         extra={**({SCHEMA_KEY: task.schema} if task.schema else {}), **request.extra},
         replaced={partition: ids for partition, ids in sorted(replaced.items()) if ids},
     )

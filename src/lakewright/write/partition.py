@@ -8,13 +8,15 @@ from functools import cached_property
 
 from lakewright.core.files import PARTITION_METADATA, parse_data_file
 from lakewright.core.slices import FileSlice
-from lakewright.errors import ConflictError
+from lakewright.errors import ConflictError, InvalidError
 from lakewright.format.partition_metadata import PartitionMetadata, format_partition_metadata
 from lakewright.storage.base import join_path
 from lakewright.write.locate import bucket_of_group, file_shape
 from lakewright.write.options import check_index
 from lakewright.write.route import room_in
 from lakewright.write.task import WriteTask
+
+_META_FOLDER = ".hoodie"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Partition:
     @classmethod
     def look(cls, task: WriteTask, path: str) -> Partition:
         """List the partition."""
+        if path.split("/")[0] == _META_FOLDER:
+            raise InvalidError("the table's own folder cannot be a partition", partition=path)
         listed = task.storage.list_files(path)
         is_new = not any(status.name.startswith(PARTITION_METADATA) for status in listed)
         parsed = [parse_data_file(status.name, status.size) for status in listed]

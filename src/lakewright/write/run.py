@@ -21,7 +21,7 @@ from lakewright.errors import InvalidError, UnavailableError
 from lakewright.write.columns.run import field_of, path_column, quoted
 from lakewright.write.global_index.run import placed
 from lakewright.write.settings import SortMode
-from lakewright.write.task import Outcome, Token, WriteTask
+from lakewright.write.task import Operation, Outcome, Token, WriteTask
 from lakewright.write.worker import run_task, spreads_freely
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SparkRows:
 
     def write(self, task: WriteTask) -> Sequence[Outcome]:
         """Shuffle the rows once, and let each task write the partitions it got."""
-        frame = _with_keys_checked(self._frame, task)
+        frame = _with_keys_checked(_needed(self._frame, task), task)
         if task.is_global and task.operation.merges:
             frame = placed(frame, task)
         routed = _spread(frame, task) if spreads_freely(task) else _routed(frame, task)
@@ -66,6 +66,16 @@ def _work(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
     outcome = run_task(pickle.loads(packed), token, batches)
     if outcome != Outcome():
         yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
+
+
+def _needed(frame: DataFrame, task: WriteTask) -> DataFrame:
+    """The columns that the write needs: of rows to delete, those that say which."""
+    if task.operation is not Operation.DELETE:
+        return frame
+    ordering = task.rule.ordering if task.ordered_deletes else ()
+    fields = (*task.keys.fields, *(f.name for f in task.partitions.fields), *ordering)
+    tops = {name if name in frame.columns else name.split(".")[0] for name in fields}
+    return frame.select(*(quoted(name) for name in frame.columns if name in tops))
 
 
 def _with_keys_checked(frame: DataFrame, task: WriteTask) -> DataFrame:
