@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,7 +165,7 @@ def test_a_writer_killed_at_any_time_loses_nothing_that_it_reported(
             for n in range(1000)
         ]
         victim = crew.start(storage, steps, options)
-        wait_until(lambda: len(victim.commits) > 2 + life % 3, victim)
+        wait_for_commits(victim, 3 + life % 3)
         victim.send("SIGKILL")
         assert victim.wait() == "SIGKILL"
         told = len(victim.commits)
@@ -180,10 +179,10 @@ def test_a_writer_killed_at_any_time_loses_nothing_that_it_reported(
     assert_repaired(table, model.rows)
 
 
-def wait_until(happened: Callable[[], bool], *processes: Process) -> None:
+def wait_for_commits(process: Process, number: int) -> None:
     deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline, [process.errors for process in processes]
+    while len(process.commits) < number:
+        assert time.monotonic() < deadline, process.errors
         time.sleep(0.001)
 
 
@@ -196,7 +195,7 @@ def test_the_others_go_on_when_some_are_killed(crew: Crew, tmp_path: Path, kind:
     plans = [plan_of(process, commits) for process in range(4)]
     processes = [crew.start(storage, plan, options) for plan in plans]
     for victim in processes[:2]:
-        wait_until(lambda victim=victim: len(victim.commits) > 2, victim)  # type: ignore[misc]
+        wait_for_commits(victim, 3)
         victim.send("SIGKILL")
     assert [process.wait() for process in processes] == ["SIGKILL", "SIGKILL", "done", "done"]
     told = {line["step"] for process in processes for line in process.commits}

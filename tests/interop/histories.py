@@ -214,13 +214,16 @@ class SharedTable:
         rows = self._remember(operation, changes, ordered=ordered)
         self.written.write(operation.upper(), rows, ordered=ordered)
 
-    def theirs(self, operation: str, changes: list[Change]) -> None:
+    def theirs(
+        self, operation: str, changes: list[Change], more: Mapping[str, str] | None = None
+    ) -> None:
         """The same by real Hudi."""
         rows = self._remember(operation, changes, ordered=False)
         options = {
             **self.kind.their_options,
             "hoodie.table.name": "shared",
             "hoodie.datasource.write.operation": operation,
+            **(more or {}),
         }
         self.hudi.write(self.path, map(as_input, rows), self._ddl, options)
 
@@ -268,9 +271,7 @@ class SharedTable:
 
     @property
     def _their_service_options(self) -> list[str]:
-        named = ("hoodie.metadata.enable", "hoodie.index.type", "hoodie.bucket.index.num.buckets")
-        known = self.kind.their_options
-        return [f"{name}={known[name]}" for name in named if name in known]
+        return [f"hoodie.metadata.enable={self.kind.their_options['hoodie.metadata.enable']}"]
 
     @property
     def _their_name(self) -> str:

@@ -165,10 +165,19 @@ def _save(original: Callable[..., Any]) -> Callable[..., Any]:
         told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
         by = _flat((partitionBy,)) if partitionBy else asked.partition_by
         storage, rest = _target(self._spark, path, told)
-        save(storage, self._df, rest, mode or asked.mode or "error", by)
+        save(storage, _frame_of(self), rest, mode or asked.mode or "error", by)
         return None
 
     return save_frame
+
+
+def _frame_of(writer: Any) -> DataFrame:
+    """The DataFrame that a writer was made from; on Spark Connect it keeps no more than its plan."""
+    kind = type(writer._spark.range(0))
+    frame: DataFrame = (
+        writer._df if isinstance(writer._df, kind) else kind(writer._df, writer._spark)
+    )
+    return frame
 
 
 def _start(original: Callable[..., Any]) -> Callable[..., Any]:

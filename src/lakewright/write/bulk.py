@@ -9,7 +9,6 @@ from lakewright.core.merge import rows_marked_deleted
 from lakewright.write.groups import GroupWriter, RollingWriter
 from lakewright.write.incoming import by_partition
 from lakewright.write.partition import Partition
-from lakewright.write.task import Token, WriteTask
 
 # Rows of many partitions may come in turn: what waits for its file is bounded for all together.
 _MOST_WAITING_BYTES = 256 << 20
@@ -18,8 +17,8 @@ _MOST_WAITING_BYTES = 256 << 20
 class BulkWriter:
     """Open files of one task, one for each partition that it has met."""
 
-    def __init__(self, task: WriteTask, token: Token) -> None:
-        self._groups = GroupWriter(task, token)
+    def __init__(self, groups: GroupWriter) -> None:
+        self._groups = groups
         self._open: dict[str, RollingWriter] = {}
         self._waiting = 0
 

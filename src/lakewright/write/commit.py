@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from lakewright.core.partition_paths import matches_any
 from lakewright.core.plans import RequestedReplace, Skip
 from lakewright.core.slices import GroupKey
 from lakewright.core.table_config import TableType
-from lakewright.errors import ConflictError, CorruptError, InvalidError
+from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.format.evolution import evolved
 from lakewright.format.metadata import format_commit, format_requested_replace
@@ -113,6 +114,7 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commi
     with writer.begin_as(decide) as transaction:
         task = _task(transaction, request, *decided[-1])
         outcomes = rows.write(task)
+        _refuse_failed(task, outcomes)
         metadata = _metadata(task, request, outcomes)
         instant = transaction.complete(
             metadata, verify=lambda now: refuse_rivals(task, metadata, now)
@@ -232,12 +234,21 @@ def _planned(snapshot: Snapshot) -> tuple[dict[GroupKey, str], frozenset[GroupKe
     return clustering, frozenset(compacting)
 
 
+def _refuse_failed(task: WriteTask, outcomes: Sequence[Outcome]) -> None:
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if not errors:
+        return
+    # Who took this writer for dead and rolled it back has deleted its markers: of a file that
+    # appeared after that nothing tells but its statistic.
+    paths = [stat.path or "" for outcome in outcomes for stat in outcome.stats]
+    with suppress(UnavailableError):
+        task.storage.delete_many(paths)
+    raise errors[0]
+
+
 def _metadata(
     task: WriteTask, request: WriteRequest, outcomes: Sequence[Outcome]
 ) -> CommitMetadata:
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
     stats: dict[str, list[WriteStat]] = {}
     replaced: dict[str, tuple[str, ...]] = {}
     for outcome in outcomes:

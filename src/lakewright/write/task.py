@@ -142,7 +142,7 @@ class WriteTask:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one worker did: a statistic for each file, groups taken out, or why it gave up."""
+    """What one worker did: a statistic for each file, groups taken out, and why it gave up."""
 
     stats: tuple[WriteStat, ...] = ()
     replaced: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -24,12 +24,12 @@ def run_task(task: WriteTask, token: Token, batches: Iterable[pa.RecordBatch]) -
 
     Rows of one partition must come together, unless they are bulk inserted.
     """
+    groups = GroupWriter(task, token)
     try:
-        if spreads_freely(task):
-            return _bulk(task, token, batches)
-        return _by_partition(task, token, batches)
+        rows = _prepared(task, token, batches)
+        return _bulk(groups, rows) if spreads_freely(task) else _by_partition(groups, rows)
     except LakewrightError as error:
-        return Outcome(error=error)
+        return Outcome(tuple(groups.stats), error=error)
 
 
 def spreads_freely(task: WriteTask) -> bool:
@@ -37,17 +37,17 @@ def spreads_freely(task: WriteTask) -> bool:
     return task.operation is Operation.BULK_INSERT and not task.buckets
 
 
-def _bulk(task: WriteTask, token: Token, batches: Iterable[pa.RecordBatch]) -> Outcome:
-    writer = BulkWriter(task, token)
-    for rows in _prepared(task, token, batches):
+def _bulk(groups: GroupWriter, tables: Iterable[pa.Table]) -> Outcome:
+    writer = BulkWriter(groups)
+    for rows in tables:
         writer.write(rows)
     return Outcome(tuple(writer.close()))
 
 
-def _by_partition(task: WriteTask, token: Token, batches: Iterable[pa.RecordBatch]) -> Outcome:
-    groups = GroupWriter(task, token)
+def _by_partition(groups: GroupWriter, tables: Iterable[pa.Table]) -> Outcome:
+    task = groups.task
     replaced: dict[str, tuple[str, ...]] = {}
-    for path, rows in _partitions(_prepared(task, token, batches)):
+    for path, rows in _partitions(tables):
         partition = Partition.look(task, path)
         if task.operation.replaces:
             replaced[path] = tuple(item.file_id for item in partition.slices)
