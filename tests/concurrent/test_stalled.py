@@ -102,7 +102,7 @@ def assert_both_are_there(table: WrittenTable) -> None:
 def test_a_process_that_stands_still_at_any_call_to_storage(scene: Scene, *, after: bool) -> None:
     calls = scene.calls()
     commit = next(n for n, call in enumerate(calls) if re.match(COMMIT, call))
-    stride = sized(5, soak=1)
+    stride = sized(7, soak=1)
     moments = {*range(int(after) * stride // 2, len(calls), stride)} - {commit - int(after)}
     for nth in sorted(moments):
         table = scene.table(f"stalled-{nth}")

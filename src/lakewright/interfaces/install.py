@@ -172,7 +172,7 @@ def _save(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _frame_of(writer: Any) -> DataFrame:
-    """The DataFrame that a writer was made from; on Spark Connect it keeps no more than its plan."""
+    """The DataFrame that a writer was made from; on Spark Connect it keeps only its plan."""
     kind = type(writer._spark.range(0))
     frame: DataFrame = (
         writer._df if isinstance(writer._df, kind) else kind(writer._df, writer._spark)

@@ -1,0 +1,161 @@
+"""Real Hudi and we write to one table at the same time, kept apart by one lock file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from real_hudi import RealHudi, Row
+from written import WrittenTable
+
+from lakewright.clock import SystemClock
+from lakewright.core.instant import parse_instant
+from lakewright.interfaces.writes import TableWriter
+from lakewright.storage.local import LocalStorage
+from lakewright.table.locks import holding
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import Writer
+from lakewright.testing.local import LocalRows
+from lakewright.write.task import Operation, Outcome, WriteTask
+
+LOCK = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.write.lock.provider": (
+        "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
+    ),
+    "hoodie.write.lock.wait_time_ms": "60000",
+    "hoodie.write.lock.wait_time_ms_between_retry": "100",
+}
+THEIRS = {
+    **LOCK,
+    "hoodie.table.name": "shared",
+    "hoodie.datasource.write.recordkey.field": "id",
+    "hoodie.datasource.write.precombine.field": "ts",
+    "hoodie.datasource.write.partitionpath.field": "p",
+    "hoodie.table.timeline.timezone": "UTC",
+    # We do not maintain its metadata table.
+    "hoodie.metadata.enable": "false",
+    # How often it asks for the lock, which is a time to wait as well.
+    "hoodie.write.lock.num_retries": "600",
+    "hoodie.write.lock.client.num_retries": "10",
+}
+SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("p", pa.string())])
+KINDS = {"copy on write": "COPY_ON_WRITE", "merge on read": "MERGE_ON_READ"}
+
+
+def rows_of(partition: str, ts: int, count: int = 3) -> list[Row]:
+    return [{"id": f"{partition}{n}", "ts": ts, "p": partition} for n in range(count)]
+
+
+@dataclass
+class Shared:
+    """A table of both; real Hudi works in a thread of its own."""
+
+    hudi: RealHudi
+    path: Path
+    kind: str
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    @property
+    def ours(self) -> WrittenTable:
+        return WrittenTable(LocalStorage(str(self.path)), SystemClock(), LOCK, SCHEMA)
+
+    def they_write(self, rows: Sequence[Row]) -> Future[None]:
+        options = {**THEIRS, "hoodie.datasource.write.table.type": self.kind}
+        ddl = "id STRING, ts BIGINT, p STRING"
+        return self.thread.submit(self.hudi.write, self.path, rows, ddl, options)
+
+    def rows(self) -> list[Row]:
+        """What both read, which is the same."""
+        read = self.hudi.read(self.path, {"hoodie.metadata.enable": "false"})
+        theirs = [{name: row[name] for name in SCHEMA.names} for row in read]
+        found = self.ours.rows()
+        assert sorted(theirs, key=str) == found
+        return found
+
+    def completed(self) -> int:
+        return len(load_snapshot(self.ours.storage).timeline.completed_writes)
+
+
+@pytest.fixture(params=KINDS.values(), ids=list(KINDS))
+def shared(request: pytest.FixtureRequest, real_hudi: RealHudi, tmp_path: Path) -> Iterator[Shared]:
+    table = Shared(real_hudi, tmp_path / "table", request.param)
+    with table.thread:
+        table.they_write([*rows_of("theirs", 0), *rows_of("ours", 0)]).result()
+        yield table
+
+
+def expected(**versions: int) -> list[Row]:
+    found = [row for partition, ts in versions.items() for row in rows_of(partition, ts)]
+    return sorted(found, key=str)
+
+
+def test_real_hudi_waits_for_our_lock(shared: Shared) -> None:
+    storage = shared.ours.storage
+    lock = Writer.from_options(storage, SystemClock(), LOCK).new_lock()
+    with holding(lock):
+        writing = shared.they_write(rows_of("theirs", 1))
+        with pytest.raises(TimeoutError):
+            writing.result(timeout=8)
+        lock.verify()
+        assert shared.completed() == 1
+    writing.result()
+    assert shared.rows() == expected(theirs=1, ours=0)
+    assert not storage.exists(".hoodie/lock")
+
+
+def test_both_write_at_the_same_time(shared: Shared) -> None:
+    rounds = 4
+    writing = [shared.they_write(rows_of("theirs", ts)) for ts in range(1, rounds + 1)]
+    ours = 0
+    while not writing[-1].done():
+        ours += 1
+        shared.ours.upsert(rows_of("ours", ours))
+    for each in writing:
+        each.result()
+    assert ours > rounds
+    assert shared.completed() == 1 + rounds + ours
+    assert shared.rows() == expected(theirs=rounds, ours=ours)
+    storage = shared.ours.storage
+    assert not load_snapshot(storage).timeline.pending()
+    times = [
+        time
+        for file in storage.list_files(".hoodie/timeline")
+        if (instant := parse_instant(file.name)) and instant.is_completed
+        for time in (instant.requested_at, instant.completed_at)
+    ]
+    assert len(set(times)) == len(times)
+    assert not storage.exists(".hoodie/lock")
+
+
+class Overtaken(LocalRows):
+    """Rows that are written, and before that is completed real Hudi writes to the same groups."""
+
+    def __init__(self, shared: Shared, rows: list[Row], theirs: list[Row]) -> None:
+        super().__init__(pa.Table.from_pylist(rows, SCHEMA))
+        self.shared = shared
+        self.theirs = theirs
+        self.attempts = 0
+
+    def write(self, task: WriteTask) -> Sequence[Outcome]:
+        outcomes = super().write(task)
+        self.attempts += 1
+        if self.attempts == 1:
+            self.shared.they_write(self.theirs).result()
+        return outcomes
+
+
+def test_what_real_hudi_wrote_meanwhile_is_not_lost(shared: Shared) -> None:
+    theirs = [{"id": "ours0", "ts": 5, "p": "ours"}, {"id": "ours1", "ts": 1, "p": "ours"}]
+    rows = Overtaken(shared, rows_of("ours", 2), theirs)
+    retries = {"hoodie.write.num.retries.on.conflict.failures": "1"}
+    writer = TableWriter.of(shared.ours.storage, {**LOCK, **retries}, SystemClock())
+    writer.write(Operation.UPSERT, rows)
+    assert rows.attempts == 2
+    both = [row for row in expected(theirs=0, ours=2) if row["id"] != "ours0"]
+    assert shared.rows() == sorted([theirs[0], *both], key=str)
