@@ -197,6 +197,15 @@ class SharedTable:
     def _ddl(self) -> str:
         return ", ".join(f"`{name}` {ddl}" for name, (_, ddl) in self._columns.items())
 
+    @property
+    def suits_hudi_rs(self) -> bool:
+        """It does not read logs of older columns if these became wider, or are lists in Avro."""
+        return not (
+            self.later
+            and self.kind.merge_on_read
+            and (self.widened or self.kind.files == "mor-avro")
+        )
+
     def create(self) -> SharedTable:
         """Let us begin the table."""
         self.written.create(
@@ -277,6 +286,9 @@ class SharedTable:
     def _their_name(self) -> str:
         """The table in real Hudi's catalogue, which some of its procedures need."""
         name = f"shared_{abs(hash(self.path))}"
+        # Procedures know of a table of version 8 what the session says.
+        for key in ("hoodie.write.auto.upgrade", "hoodie.write.complex.keygen.validation.enable"):
+            self.hudi.sql(f"SET {key}={self.kind.their_options[key]}")
         self.hudi.sql(f"CREATE TABLE IF NOT EXISTS {name} USING hudi LOCATION '{self.path}'")
         return name
 

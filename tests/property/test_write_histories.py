@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import sized
 from written import Row, WrittenTable, row
 
 from lakewright.errors import InvalidError
@@ -90,7 +91,11 @@ def check(table: WrittenTable, history: list[tuple[str, list[tuple[str, str]]]])
         assert table.rows() == sorted(model.rows.values(), key=str)
 
 
+few = settings(max_examples=sized(15, soak=300))
+
+
 @pytest.mark.parametrize("kind", TABLES.values(), ids=list(TABLES))
+@few
 @given(history=steps)
 def test_any_history(
     kind: tuple[str, dict[str, str]], history: list[tuple[str, list[tuple[str, str]]]]
@@ -100,6 +105,7 @@ def test_any_history(
 
 
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+@few
 @given(history=steps)
 def test_any_history_with_buckets(
     table_type: str, history: list[tuple[str, list[tuple[str, str]]]]

@@ -30,6 +30,9 @@ CREATE_SCHEMA = "hoodie.table.create.schema"
 INDEX_TYPE = "hoodie.index.type"
 BUCKETS = "hoodie.bucket.index.num.buckets"
 BUCKET_HASH_FIELDS = "hoodie.bucket.index.hash.field"
+# Real Hudi's services take a bucket index from hoodie.properties, but not the key that it hashes:
+# they break unless it is there under this name as well.
+HASHED_KEY = "hoodie.datasource.write.recordkey.field"
 # An event-time column is remembered under the keys that Hudi's writers take it from. They keep
 # keys of hoodie.properties that they do not know, and those that they do know count for them too.
 EVENT_TIME = "hoodie.payload.event.time.field"
@@ -44,7 +47,7 @@ OLD_TIME_GENERATOR = "hoodie.deltastreamer.keygen.timebased."
 WRITE_NAMES: dict[str, tuple[str, ...]] = {
     TABLE_NAME: ("hoodie.datasource.write.table.name",),
     TABLE_TYPE: ("hoodie.datasource.write.table.type", "hoodie.datasource.write.storage.type"),
-    RECORD_KEY: ("hoodie.datasource.write.recordkey.field",),
+    RECORD_KEY: (HASHED_KEY,),
     PARTITION_FIELDS: ("hoodie.datasource.write.partitionpath.field",),
     ORDERING: (
         "hoodie.datasource.write.precombine.field",

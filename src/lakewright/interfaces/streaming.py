@@ -7,13 +7,15 @@ whose number is in the table already is recognised and left out.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lakewright.clock import Clock, SystemClock
 from lakewright.core.plans import Skip
-from lakewright.errors import CorruptError
-from lakewright.interfaces.saving import parse_operation, save
+from lakewright.errors import ConflictError, CorruptError, UnavailableError
+from lakewright.interfaces.saving import save
 from lakewright.storage.base import MissingFileError, Storage
 from lakewright.storage.locate import storage_for
 from lakewright.table.properties import PROPERTIES
@@ -41,6 +43,7 @@ class StreamSink:
     options: Mapping[str, str]
     partition_by: tuple[str, ...] = ()
     checkpoint: str | None = None
+    clock: Clock = field(default_factory=SystemClock)
     commits: list[Commit | Skip] = field(default_factory=list)
     _query: str | None = None
 
@@ -55,13 +58,27 @@ class StreamSink:
         if last is not None and batch_id <= last:
             self.commits = [Skip(f"batch {batch_id} is in the table already")]
             return
-        parse_operation(self.options)
         note = {BATCHES: json.dumps({identifier: str(batch_id)})}
         if self._query is not None:
             note[_QUERY] = json.dumps({identifier: self._query})
-        self.commits = [
-            save(self.storage, frame, self.options, "append", self.partition_by, extra=note)
-        ]
+        self.commits = [self._write(frame, note)]
+
+    def _write(self, frame: DataFrame, note: Mapping[str, str]) -> Commit | Skip:
+        """Write a batch; what may pass by itself is tried again, as often as the options say."""
+        settings = write_settings(None, self.options)
+        for left in range(settings.stream_retries, -1, -1):
+            try:
+                by = self.partition_by
+                return save(self.storage, frame, self.options, "append", by, extra=note)
+            except (ConflictError, UnavailableError) as error:
+                if left:
+                    self.clock.sleep(settings.stream_retry_ms / 1000)
+                elif settings.stream_ignore_failed:
+                    warnings.warn(f"a batch was left out: {error}", RuntimeWarning, stacklevel=2)
+                    return Skip(f"the batch was left out: {error}")
+                else:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
 
 def last_batch(snapshot: Snapshot, identifier: str, query: str | None) -> int | None:

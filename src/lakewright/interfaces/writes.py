@@ -15,6 +15,7 @@ from lakewright.errors import InvalidError
 from lakewright.storage.base import Storage
 from lakewright.table.locks import holding
 from lakewright.table.metadata_table import drop_metadata_table
+from lakewright.table.properties import update_properties
 from lakewright.table.restore import run_restore
 from lakewright.table.rollback import run_rollback
 from lakewright.table.savepoint import run_savepoint
@@ -30,7 +31,7 @@ from lakewright.write.commit import (
     partitions_named,
     write,
 )
-from lakewright.write.options import check_write_options, write_settings
+from lakewright.write.options import check_write_options, config_conflicts, write_settings
 from lakewright.write.run import SparkRows
 from lakewright.write.task import Operation
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Options = Mapping[str, str] | None
+
+# Settings of a table that may change after it was made.
+_STORED = ("hoodie.ttl.",)
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,15 @@ class TableWriter:
         with self._locked() as (_, snapshot, times):
             return run_restore(snapshot, instant, times, self.clock)
 
+    def store_settings(self) -> Skip:
+        """Put settings of the table that the options name among its properties."""
+        settings = {k: v for k, v in self.options.items() if k.startswith(_STORED)}
+        with self._locked() as (_, snapshot, _):
+            config_conflicts(snapshot.config, self.options)
+            if settings:
+                update_properties(self.storage, lambda old: {**old, **settings})
+        return Skip(f"there are no columns to write; {len(settings)} settings were stored")
+
     @contextmanager
     def _locked(self) -> Iterator[tuple[Writer, Snapshot, TimeSource]]:
         """The table under its lock, ready to be changed: what it has must be maintained."""
@@ -140,5 +153,5 @@ def write_frame(
     """Write a DataFrame; one without columns has no rows to write."""
     writer = TableWriter.of(storage, options)
     if not frame.columns:
-        return Skip("a frame without columns has no rows to write")
+        return writer.store_settings()
     return writer.write(operation, SparkRows(frame), ordered=ordered, extra=extra)

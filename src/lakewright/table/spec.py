@@ -302,8 +302,12 @@ def _index(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
             hash_fields=hashed,
             record_key=spec.record_key,
         )
-    more = {keys.BUCKET_HASH_FIELDS: ",".join(hashed)} if hashed else {}
-    return {keys.INDEX_TYPE: str(kind), keys.BUCKETS: str(buckets), **more}
+    return {
+        keys.INDEX_TYPE: str(kind),
+        keys.BUCKETS: str(buckets),
+        keys.HASHED_KEY: ",".join(spec.record_key),
+        **({keys.BUCKET_HASH_FIELDS: ",".join(hashed)} if hashed else {}),
+    }
 
 
 def _event_time(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:

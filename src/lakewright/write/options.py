@@ -106,6 +106,7 @@ def unremembered(config: TableConfig, settings: WriteSettings) -> dict[str, str]
     wanted = {keys.INDEX_TYPE: str(settings.index_type)}
     if settings.index_type is IndexType.BUCKET:
         wanted[keys.BUCKETS] = str(settings.buckets)
+        wanted[keys.HASHED_KEY] = ",".join(config.record_key_fields)
         if settings.bucket_hash_fields:
             wanted[keys.BUCKET_HASH_FIELDS] = ",".join(settings.bucket_hash_fields)
     return {key: value for key, value in wanted.items() if not config.properties.get(key)}

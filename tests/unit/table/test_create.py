@@ -79,7 +79,11 @@ AS_REAL: dict[str, tuple[TableSpec, dict[str, str]]] = {
             table_type=MOR,
             options={"hoodie.index.type": "bucket", "hoodie.bucket.index.num.buckets": "4"},
         ),
-        {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"},
+        {
+            "hoodie.index.type": "BUCKET",
+            "hoodie.bucket.index.num.buckets": "4",
+            "hoodie.datasource.write.recordkey.field": "id",
+        },
     ),
     "mor_event_time_stats": (
         spec(table_type=MOR, event_time="ts"),

@@ -13,6 +13,8 @@ from written import SCHEMA, Row, WrittenTable, row
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import LogFile, parse_data_file
 from lakewright.format.footers import parse_footer
+from lakewright.interfaces.writes import TableWriter
+from lakewright.table.properties import load_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 
@@ -258,3 +260,12 @@ def test_a_file_is_written_in_row_groups_of_the_given_size() -> None:
     file = pq.ParquetFile(io.BytesIO(table.storage.read(newest)))
     assert file.metadata.num_row_groups >= 1
     assert len(table.rows()) == 2000
+
+
+def test_settings_of_the_table_can_be_stored_without_rows() -> None:
+    table = WrittenTable().create()
+    table.upsert([row("a")])
+    settings = {"hoodie.ttl.enabled": "true"}
+    assert not TableWriter.of(table.storage, settings, table.clock).store_settings()
+    assert load_properties(table.storage)["hoodie.ttl.enabled"] == "true"
+    assert len(load_snapshot(table.storage).timeline) == 1

@@ -32,6 +32,7 @@ from lakewright.write.settings import WRITE_KEYS, IndexType, WriteSettings
 
 INDEX, BUCKETS = "hoodie.index.type", "hoodie.bucket.index.num.buckets"
 HASHED = "hoodie.bucket.index.hash.field"
+KEY = "hoodie.datasource.write.recordkey.field"
 EVENT_TIME = "hoodie.payload.event.time.field"
 TRACKED = "hoodie.write.track.event.time.watermark"
 TEXT_TIMES = "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled"
@@ -176,7 +177,8 @@ def test_an_event_time_that_is_not_tracked_is_not_remembered() -> None:
 
 def test_the_first_write_with_an_index_tells_what_the_table_must_remember() -> None:
     bucket = WriteSettings(index_type=IndexType.BUCKET, buckets=4, bucket_hash_fields=("id",))
-    assert unremembered(table(), bucket) == {INDEX: "BUCKET", BUCKETS: "4", HASHED: "id"}
+    told = {INDEX: "BUCKET", BUCKETS: "4", HASHED: "id", KEY: "id"}
+    assert unremembered(table(), bucket) == told
     assert unremembered(table({INDEX: "BUCKET", BUCKETS: "4", HASHED: "id"}), bucket) == {}
     everywhere = WriteSettings(index_type=IndexType.GLOBAL_SIMPLE)
     assert unremembered(table(), everywhere) == {INDEX: "GLOBAL_SIMPLE"}
