@@ -15,7 +15,7 @@ from lakewright.core.slices import FileSlice
 from lakewright.errors import InvalidError
 from lakewright.write.groups import GroupWriter
 from lakewright.write.incoming import changes_of
-from lakewright.write.locate import NOWHERE, locate
+from lakewright.write.locate import NOWHERE, living, locate
 from lakewright.write.partition import Partition
 from lakewright.write.route import fill_small_files
 
@@ -85,7 +85,15 @@ def _without_known(groups: GroupWriter, partition: Partition, rows: pa.Table) ->
     task = groups.task
     keys = rows.column(RECORD_KEY).combine_chunks()
     distinct = keys.unique()
-    known = distinct.filter(pa.array(locate(task, partition.slices, distinct) != NOWHERE))
+    where = locate(task, partition.slices, distinct)
+    for position in np.unique(where[where != NOWHERE]).tolist():
+        item = partition.slices[position]
+        if item.logs:
+            # A key that log files have deleted is not there any more.
+            asked = np.flatnonzero(where == position)
+            alive = living(task, item, distinct.take(pa.array(asked)))
+            where[np.delete(asked, alive)] = NOWHERE
+    known = distinct.filter(pa.array(where != NOWHERE))
     if not len(known):
         return rows
     if task.settings.duplicate_policy == "fail":

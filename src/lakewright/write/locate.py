@@ -38,18 +38,38 @@ def locate(task: WriteTask, slices: Sequence[FileSlice], keys: pa.Array) -> Posi
 
     Base files are looked into; log files only where a group has no base file, since keys that are
     new to a group go into its base file unless their group follows from the key.
+
+    A key that log files have deleted from one group may live in another by now. So what is found
+    in a slice with log files is looked for in the others too, and only where two such slices have
+    it are their log files asked.
     """
     where = np.full(len(keys), NOWHERE, np.int64)
     missing = np.arange(len(keys))
-    for position, item in enumerate(slices):
+    # Slices without log files first: what they have is certain.
+    for position in sorted(range(len(slices)), key=lambda at: bool(slices[at].logs)):
         if not len(missing):
             break
+        item = slices[position]
         wanted = keys if len(missing) == len(keys) else keys.take(pa.array(missing))
         found = _keys_in_slice(task, item, wanted)
-        if len(found):
-            where[missing[found]] = position
+        if not len(found):
+            continue
+        chosen = missing[found]
+        if item.base is None or not item.logs:
+            where[chosen] = position
             missing = np.delete(missing, found)
+            continue
+        twice = chosen[where[chosen] != NOWHERE]
+        where[chosen[where[chosen] == NOWHERE]] = position
+        if len(twice):
+            alive = twice[_matches(_merged_keys(task, item), keys.take(pa.array(twice)))]
+            where[alive] = position
     return where
+
+
+def living(task: WriteTask, item: FileSlice, keys: pa.Array) -> Positions:
+    """Positions of the keys that a slice has rows for, once its log files are merged."""
+    return _matches(_merged_keys(task, item), keys)
 
 
 def bucket_of_group(file_id: str) -> int | None:
@@ -75,10 +95,14 @@ def _keys_in_slice(task: WriteTask, item: FileSlice, wanted: pa.Array) -> Positi
     """Positions in `wanted` of the keys that a slice holds."""
     if item.base is not None:
         return _keys_in_file(task, item.path(item.base), wanted)
+    return living(task, item, wanted)
+
+
+def _merged_keys(task: WriteTask, item: FileSlice) -> pa.ChunkedArray:
     schema = task.snapshot.schema(task.snapshot.view())
     plan = plan_read(task.config, schema, [item], columns=(RECORD_KEY,))
     columns = [batch.column(0) for batch in read_slices(task.storage, plan)]
-    return _matches(pa.chunked_array(columns, pa.string()), wanted)
+    return pa.chunked_array(columns, pa.string())
 
 
 def _keys_in_file(task: WriteTask, path: str, wanted: pa.Array) -> Positions:

@@ -194,6 +194,18 @@ def test_inserting_keeps_duplicates_unless_told_otherwise() -> None:
     assert sorted(each["id"] for each in table.rows()) == ["a", "a", "b"]
 
 
+def test_a_key_that_was_deleted_in_one_group_and_inserted_into_another() -> None:
+    table = WrittenTable().create("MERGE_ON_READ")
+    table.upsert([row("a"), row("b")])
+    table.write("DELETE", [row("a")])
+    drop = {"hoodie.datasource.insert.dup.policy": "drop"}
+    table.write("INSERT", [row("a", 2, "again"), row("b", 2, "known")], drop)
+    table.upsert([row("b", 3, "third")])
+    table.upsert([row("a", 3, "third")])
+    assert notes(table) == {"a": "third", "b": "third"}
+    assert len(table.rows()) == 2
+
+
 def test_base_files_carry_the_footers_that_index_lookups_want() -> None:
     table = WrittenTable().create()
     table.upsert([row("a"), row("c")])
