@@ -18,6 +18,17 @@ FEATURES: Mapping[str, Sequence[str]] = {
     "metadata": ("listed", "indexed"),
 }
 BUCKETS = "2"
+_PARALLELISM = (
+    "hoodie.upsert.shuffle.parallelism",
+    "hoodie.insert.shuffle.parallelism",
+    "hoodie.bulkinsert.shuffle.parallelism",
+    "hoodie.delete.shuffle.parallelism",
+    "hoodie.simple.index.parallelism",
+    "hoodie.bloom.index.parallelism",
+    "hoodie.finalize.write.parallelism",
+    "hoodie.markers.delete.parallelism",
+    "hoodie.file.listing.parallelism",
+)
 KEYS = {"single": ("id",), "composite": ("id", "region")}
 PARTITIONS = {"one": ("day",), "two": ("region", "day"), "none": ()}
 
@@ -105,7 +116,8 @@ class Kind:
             "hoodie.metadata.compact.max.delta.commits": "50",
             # Only the user can know that no release with another encoding of keys wrote it.
             "hoodie.write.complex.keygen.validation.enable": "false",
-            "hoodie.upsert.shuffle.parallelism": "2",
+            **dict.fromkeys(_PARALLELISM, "2"),
+            "hoodie.embed.timeline.server": "false",
         }
         if self.by_event:
             return {**options, "hoodie.datasource.write.precombine.field": "ts"}

@@ -24,6 +24,7 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.local import read_locally
 
 LISTED = {"hoodie.metadata.enable": "false"}
+METADATA = "hoodie.table.metadata.partitions"
 QUERY = "hoodie.datasource.query.type"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -205,6 +206,7 @@ def test_we_go_on_where_real_hudi_began(kind: Kind, real_hudi: RealHudi, tmp_pat
     """Real Hudi has a metadata table by default, which it makes anew after we have dropped it."""
     table = SharedTable(real_hudi, tmp_path / "shared", replace(kind, metadata="indexed"))
     begin_by_real_hudi(table)
+    assert load_snapshot(table.written.storage).config.properties[METADATA]
     steps: list[Callable[[], None]] = [
         lambda: table.ours("upsert", [*at(30, 0, 4), *at(1, 5), *at(30, 14, 40)]),
         lambda: table.ours("delete", at(99, 6)),
@@ -220,8 +222,10 @@ def test_we_go_on_where_real_hudi_began(kind: Kind, real_hudi: RealHudi, tmp_pat
         ),
         lambda: table.ours("upsert", [*at(70, 0, 8, 23)]),
     ]
-    for step in steps:
+    for number, step in enumerate(steps):
         step()
+        if number == 0:
+            assert not load_snapshot(table.written.storage).config.properties.get(METADATA)
         check(table)
 
 

@@ -26,6 +26,8 @@ from lakewright.errors import CorruptError
 Indexes = np.ndarray[tuple[int], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
+_ALL_BUT_SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
+
 
 @dataclass(frozen=True)
 class MergeRule:
@@ -161,8 +163,8 @@ def _base_is_newer(
     newer = np.zeros(len(hit), bool)
     tie = np.ones(len(hit), bool)
     for name, ordering in zip(rule.ordering, outcome.ordering, strict=True):
-        ours = base.column(name).take(pa.array(hit)).combine_chunks()
-        theirs = ordering.take(pa.array(key))
+        ours = _comparable(base.column(name).take(pa.array(hit)).combine_chunks())
+        theirs = _comparable(ordering.take(pa.array(key)))
         greater = pc.fill_null(pc.greater(ours, theirs), pc.and_(ours.is_valid(), theirs.is_null()))
         equal = pc.fill_null(pc.equal(ours, theirs), pc.and_(ours.is_null(), theirs.is_null()))
         newer |= tie & np.asarray(greater)
@@ -285,7 +287,7 @@ def _unconditional(
 def _rank(ordering: tuple[pa.Array, ...]) -> Indexes:
     """Ranks that compare as the ordering values do, field after field; null is lowest."""
     combined: Indexes | None = None
-    for column in ordering:
+    for column in map(_comparable, ordering):
         rank = np.asarray(pc.rank(column, tiebreaker="dense")).astype(np.int64)
         rank[np.asarray(column.is_null())] = 0
         if combined is None:
@@ -296,6 +298,21 @@ def _rank(ordering: tuple[pa.Array, ...]) -> Indexes:
             combined = np.unique(combined, return_inverse=True)[1]
     assert combined is not None
     return combined
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """Values whose order is total: every float as the whole number that Java orders it by.
+
+    There NaN equals itself and is above all others, and -0.0 is below 0.0.
+    """
+    if not pa.types.is_floating(column.type):
+        return column
+    values = np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0))
+    # NaN has many bit patterns, some of them negative.
+    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
+    # The bits of negative floats grow the wrong way.
+    ordered = bits ^ ((bits >> 63) & _ALL_BUT_SIGN)
+    return pa.array(ordered, mask=np.asarray(column.is_null()))
 
 
 def _sources(

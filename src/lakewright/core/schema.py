@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -66,7 +67,7 @@ def _conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     if array.offset:
         # The parts of a slice are not sliced with it.
-        array = array.take(pa.array(range(len(array)), pa.int64()))
+        array = array.take(pa.array(np.arange(len(array))))
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
         names = {array.type.field(i).name: i for i in range(array.type.num_fields)}
         children = [

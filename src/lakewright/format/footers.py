@@ -27,6 +27,10 @@ _BLOOM_TYPE = "hoodie_bloom_filter_type_code"
 _MIN_KEY = "hoodie_min_record_key"
 _MAX_KEY = "hoodie_max_record_key"
 
+# Hudi compares keys by UTF-16 in some places and by UTF-8 in others. The two orders differ only
+# where both texts have characters from here on, so a bound without such a character is certain.
+_ORDERS_DIFFER_FROM = "\ud800"
+
 
 @dataclass(frozen=True, slots=True)
 class BaseFileFooter:
@@ -41,12 +45,16 @@ class BaseFileFooter:
         """The filter, ready to be asked."""
         return None if self.bloom is None else parse_bloom(self.bloom, self.bloom_type)
 
+    def in_range(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
+        """For each key whether the range of the file's keys has room for it: False is certain."""
+        if self.min_key is None or self.max_key is None or not _certain(self.min_key, self.max_key):
+            return np.ones(len(keys), bool)
+        above = pc.greater_equal(keys, self.min_key)
+        return np.asarray(pc.and_(above, pc.less_equal(keys, self.max_key)))
+
     def may_contain(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
         """For each key whether the file may hold it: False is certain."""
-        possible = np.ones(len(keys), bool)
-        if self.min_key is not None and self.max_key is not None:
-            above = pc.greater_equal(keys, self.min_key)
-            possible = np.asarray(pc.and_(above, pc.less_equal(keys, self.max_key)))
+        possible = self.in_range(keys)
         bloom = self.bloom_filter()
         if bloom is None or not possible.any():
             return possible
@@ -63,7 +71,8 @@ def footer_metadata(keys: pa.Array, settings: BloomSettings) -> dict[str, str]:
         metadata[_BLOOM_TYPE] = settings.kind.value
     if len(keys):
         bounds = pc.min_max(keys).as_py()
-        metadata |= {_MIN_KEY: bounds["min"], _MAX_KEY: bounds["max"]}
+        if _certain(bounds["min"], bounds["max"]):
+            metadata |= {_MIN_KEY: bounds["min"], _MAX_KEY: bounds["max"]}
     return metadata
 
 
@@ -80,6 +89,11 @@ def parse_footer(metadata: Mapping[bytes, bytes] | None) -> BaseFileFooter:
     if kind not in list(BloomType):
         raise UnsupportedError("a base file has an unknown kind of bloom filter", kind=kind)
     return BaseFileFooter(low, high, bloom, BloomType(kind))
+
+
+def _certain(*bounds: str) -> bool:
+    """Whether these are bounds in every order of keys that a reader or writer may use."""
+    return max("".join(bounds), default="") < _ORDERS_DIFFER_FROM
 
 
 def _bounds() -> tuple[bytes, bytes]:

@@ -1,8 +1,9 @@
 """Whether a write that is about to complete clashes with what others did meanwhile. Pure.
 
 Two writes clash where they touch the same file group; two inserts into new groups never do, as in
-real Hudi, so a key that both insert is there twice. That also holds for an overwrite of a partition
-into which somebody inserted a new group: the rows stay, as if the insert had come after it.
+real Hudi: whether they insert the same keys is for the write layer to tell. That also holds for an
+overwrite of a partition into which somebody inserted a new group: the rows stay, as if the insert
+had come after it.
 
 What others did meanwhile is judged by these rules:
 - completed since the transaction began: every commit, delta commit and replace commit;
@@ -51,7 +52,8 @@ _KINDS = {"COMPACT": Kind.COMPACTION, "LOG_COMPACT": Kind.LOG_COMPACTION}
 class Footprint:
     """The file groups that one instant touches, by (partition, file id) or (partition, bucket).
 
-    `bases` got a new base file, `logs` nothing but log files, `replaced` leave the table.
+    `bases` got a new base file, `logs` nothing but log files, `replaced` leave the table; `written`
+    are the former two with their whole file ids.
     """
 
     instant: str
@@ -60,6 +62,11 @@ class Footprint:
     bases: Groups = frozenset()
     logs: Groups = frozenset()
     replaced: Groups = frozenset()
+    written: Groups = frozenset()
+
+    def names_of(self, group: Group) -> frozenset[str]:
+        """The file ids under which a group, which may be a bucket, was written."""
+        return frozenset(id_ for p, id_ in self.written if _group(p, id_) == group)
 
     @property
     def groups(self) -> Groups:
@@ -95,6 +102,7 @@ def footprint_of_commit(instant: Instant, metadata: CommitMetadata) -> Footprint
         bases=frozenset(bases),
         logs=frozenset(logs - bases),
         replaced=frozenset(replaced),
+        written=metadata.file_groups(),
     )
 
 
@@ -149,7 +157,10 @@ def _clashes(mine: Footprint, other: Footprint, *, non_blocking: bool) -> Groups
         return both & (other.groups if other.kind is mine.kind else other.bases)
     if non_blocking and mine.action == other.action == "deltacommit":
         # Log files of one bucket are merged whoever wrote them; of two base files one is hidden.
-        return frozenset(g for g in both if not _is_bucket(g)) | (mine.bases & other.bases)
+        # A bucket under two names would be two file groups.
+        other_name = {g for g in both if mine.names_of(g) != other.names_of(g)}
+        plain = {g for g in both if not _is_bucket(g)}
+        return frozenset(plain | other_name) | (mine.bases & other.bases)
     return both
 
 

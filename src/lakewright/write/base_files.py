@@ -87,8 +87,8 @@ class BaseFileWriter:
         self._writer.add_key_value_metadata(footer_metadata(keys, self.task.settings.bloom))
         self._writer.close()
         size = self.size
-        check_pending(self.task, self._path)
         self._stack.close()
+        check_pending(self.task, self._path)
         return Written(self.file, self.rows, size)
 
     def abandon(self, error: BaseException) -> None:

@@ -25,6 +25,7 @@ from lakewright.table.settings import Concurrency
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import Start, Transaction, Writer
 from lakewright.write.options import (
+    check_index,
     config_conflicts,
     effective_config,
     unremembered,
@@ -141,7 +142,8 @@ def _schema(
         partitions = () if settings.index_type.is_global else config.partition_fields
         _require(incoming, (*config.record_key_fields, *partitions, *ordering), config.name)
         return stored
-    _require(incoming, (*config.record_key_fields, *config.ordering_fields), config.name)
+    needed = (*config.record_key_fields, *config.partition_fields, *config.ordering_fields)
+    _require(incoming, needed, config.name)
     if request.operation is Operation.INSERT_OVERWRITE_TABLE:
         return evolved(None, incoming, name=config.name, allow_missing=True).avro
     merge_on_read = config.table_type is TableType.MERGE_ON_READ
@@ -185,6 +187,7 @@ def _start(
             table_type=str(snapshot.config.table_type),
             index_type=str(settings.index_type),
         )
+    _check_index(snapshot, settings)
     remember = unremembered(snapshot.config, settings)
     if operation.replaces:
         return Start(
@@ -194,6 +197,13 @@ def _start(
             remember=remember,
         )
     return Start("deltacommit" if merge_on_read else "commit", remember=remember)
+
+
+def _check_index(snapshot: Snapshot, settings: WriteSettings) -> None:
+    """Refuse another index than the file groups of the newest write show."""
+    newest = snapshot.timeline.completed_writes[-1:]
+    for commit in snapshot.commits(newest):
+        check_index(settings, commit.file_ids())
 
 
 def _task(
@@ -266,7 +276,7 @@ def _metadata(
     return CommitMetadata(
         stats={partition: tuple(items) for partition, items in sorted(stats.items())},
         operation=request.operation.value,
-        extra={**({SCHEMA_KEY: task.schema} if task.schema else {}), **request.extra},
+        extra={**request.extra, **({SCHEMA_KEY: task.schema} if task.schema else {})},
         replaced={partition: ids for partition, ids in sorted(replaced.items()) if ids},
     )
 

@@ -24,7 +24,7 @@ from lakewright.write.task import Token, WriteTask
 
 # What real writers say of a base file that has none before it.
 _NO_COMMIT = "null"
-_NIL_UUID_TAIL = "-0000-0000-0000-000000000000-0"
+_SHARED_ID = "{bucket:08d}-0000-0000-0000-{generation:012d}-0"
 
 
 class GroupWriter:
@@ -39,13 +39,14 @@ class GroupWriter:
         """The id of a file group that does not exist yet."""
         return f"{self.task.clock.new_id()}-0"
 
-    def bucket_file_id(self, bucket: int) -> str:
+    def bucket_file_id(self, partition: Partition, bucket: int) -> str:
         """The id of the file group of a bucket that does not exist yet.
 
-        Writers that do not wait for each other must come to the same name.
+        Writers that do not wait for each other must come to the same name, and never to that of a
+        group which was taken out of the table: it would stay out.
         """
-        if self.task.non_blocking:
-            return f"{bucket:08d}{_NIL_UUID_TAIL}"
+        if self.task.non_blocking and not self.task.operation.replaces:
+            return _SHARED_ID.format(bucket=bucket, generation=partition.replaced_buckets(bucket))
         return f"{bucket:08d}{self.new_file_id()[8:]}"
 
     def create(self, partition: Partition, rows: pa.Table, file_id: str | None = None) -> None:
@@ -127,11 +128,13 @@ class GroupWriter:
         deletes: DeleteRecords | None,
         *,
         inserts: int = 0,
+        gone: pa.Table | None = None,
     ) -> None:
-        """Write changes beside the base file of a group."""
+        """Write changes beside the base file of a group; `gone` are rows that say so themselves."""
         partition.enter()
         path = partition.path
         for log in write_logs(self.task, path, file_id, str(self.token), rows, deletes):
+            told = [part for part in (log.written, gone if log.deletes else None) if part]
             self._note(
                 path,
                 log,
@@ -143,7 +146,7 @@ class GroupWriter:
                 log_offset=0,
                 base_file="",
                 log_files=(log.file.name,),
-                **self._event_times(rows if log.rows else None),
+                **self._event_times(pa.concat_tables(told) if told else None),
             )
 
     def _note(self, partition: str, written: Written | WrittenLog, **facts: Any) -> None:

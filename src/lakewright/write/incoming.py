@@ -86,6 +86,12 @@ def _deletes(rows: pa.Table, task: WriteTask, *, ordered: bool) -> Deletes:
     if not (ordered and task.rule.ordering):
         return Deletes(keys)
     ordering = tuple(rows.column(name).combine_chunks() for name in task.rule.ordering)
+    lacking = [
+        name for name, column in zip(task.rule.ordering, ordering, strict=True) if column.null_count
+    ]
+    if lacking:
+        # A log file would store a delete without value: one that spares nothing.
+        raise InvalidError("ordered deletes have no ordering value", columns=lacking)
     return Deletes(keys, ordering)
 
 

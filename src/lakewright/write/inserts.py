@@ -35,12 +35,10 @@ def insert_rows(groups: GroupWriter, partition: Partition, rows: pa.Table) -> No
         _insert_buckets(groups, partition, rows)
         return
     start = 0
-    small = [] if task.operation.replaces else partition.small()
-    shares = fill_small_files([room for _, room in small], len(rows))
-    for (position, _), share in zip(small, shares, strict=True):
-        if share:
-            _extend(groups, partition, partition.slices[position], rows.slice(start, share))
-            start += share
+    small = () if task.operation.replaces else partition.small()
+    for position, share in fill_small_files(small, len(rows)):
+        _extend(groups, partition, partition.slices[position], rows.slice(start, share))
+        start += share
     if start < len(rows):
         groups.create(partition, rows.slice(start))
 
@@ -53,8 +51,8 @@ def _insert_buckets(groups: GroupWriter, partition: Partition, rows: pa.Table) -
         part = rows.filter(pa.array(ids == bucket))
         position = None if task.operation.replaces else partition.by_bucket.get(bucket)
         if position is None:
-            file_id = groups.bucket_file_id(bucket)
-            if task.non_blocking:
+            file_id = groups.bucket_file_id(partition, bucket)
+            if task.non_blocking and not task.operation.replaces:
                 groups.append(partition, file_id, part, None, inserts=len(part))
             else:
                 groups.create(partition, part, file_id)

@@ -109,14 +109,8 @@ def _keys_in_file(task: WriteTask, path: str, wanted: pa.Array) -> Positions:
     with task.storage.open_input(path) as source, found_in(path):
         file = _open(source, path)
         footer = parse_footer(file.schema_arrow.metadata or file.metadata.metadata)
-        possible = np.arange(len(wanted))
-        if task.uses_blooms:
-            possible = np.flatnonzero(footer.may_contain(wanted))
-        elif footer.min_key is not None and footer.max_key is not None:
-            inside = pc.and_(
-                pc.greater_equal(wanted, footer.min_key), pc.less_equal(wanted, footer.max_key)
-            )
-            possible = np.flatnonzero(np.asarray(inside))
+        asks = footer.may_contain if task.uses_blooms else footer.in_range
+        possible = np.flatnonzero(asks(wanted))
         if not len(possible):
             return possible
         try:

@@ -24,8 +24,20 @@ class WrittenLog:
 
     file: LogFile
     size: int
-    rows: int
     deletes: int
+    written: pa.Table | None
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds."""
+        return 0 if self.written is None else len(self.written)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    data: bytes
+    rows: pa.Table | None = None
+    deletes: int = 0
 
 
 def write_logs(
@@ -39,21 +51,25 @@ def write_logs(
     """Append rows and deletes to a file group; a new file begins where one is full."""
     schema_json = log_schema(task)
     named = _with_file_id(rows, file_id)
-    pending: list[tuple[bytes, int, int]] = []
-    for piece in _pieces(named, task.settings.log_block_max_size):
-        pending.append((_data_block(task, piece, schema_json), len(piece), 0))
+    pending = [
+        _Block(_data_block(task, piece, schema_json), piece)
+        for piece in _pieces(named, task.settings.log_block_max_size)
+    ]
     for part in deletes.by_kind() if deletes is not None and len(deletes) else []:
-        pending.append((format_delete_block(part, task.instant, schema_json), 0, len(part)))
+        data = format_delete_block(part, task.instant, schema_json)
+        pending.append(_Block(data, deletes=len(part)))
     written: list[WrittenLog] = []
     for blocks in _files(pending, task.settings.log_max_size):
         file = LogFile(file_id, task.instant, len(written) + 1, token)
-        data = b"".join(block for block, _, _ in blocks)
+        data = b"".join(block.data for block in blocks)
         path = join_path(partition, file.name)
         announce(task, path, MarkerKind.CREATE)
-        check_pending(task, path)
         task.storage.create(path, data)
-        counts = [sum(column) for column in list(zip(*blocks, strict=True))[1:]]
-        written.append(WrittenLog(file, len(data), counts[0], counts[1]))
+        check_pending(task, path)
+        parts = [block.rows for block in blocks if block.rows is not None]
+        rows_in = pa.concat_tables(parts) if parts else None
+        gone = sum(block.deletes for block in blocks)
+        written.append(WrittenLog(file, len(data), gone, rows_in))
     return written
 
 
@@ -88,14 +104,12 @@ def _pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
         yield rows.slice(start, step)
 
 
-def _files(
-    blocks: list[tuple[bytes, int, int]], most_bytes: int
-) -> Iterator[list[tuple[bytes, int, int]]]:
+def _files(blocks: list[_Block], most_bytes: int) -> Iterator[list[_Block]]:
     """Blocks put together to files; a file is full once it has reached its size."""
-    waiting: list[tuple[bytes, int, int]] = []
+    waiting: list[_Block] = []
     for block in blocks:
         waiting.append(block)
-        if sum(len(data) for data, _, _ in waiting) >= most_bytes:
+        if sum(len(each.data) for each in waiting) >= most_bytes:
             yield waiting
             waiting = []
     if waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,7 +62,7 @@ class Partition:
         for position, item in enumerate(self.slices):
             bucket = bucket_of_group(item.file_id)
             if bucket is None or bucket in found:
-                raise ConflictError(
+                raise InvalidError(
                     "the file groups of this partition do not follow the bucket index: was it "
                     "written with another index type?",
                     partition=self.path,
@@ -71,7 +71,12 @@ class Partition:
             found[bucket] = position
         return found
 
-    def small(self) -> list[tuple[int, int]]:
+    def replaced_buckets(self, bucket: int) -> int:
+        """How many file groups of a bucket were taken out of the table here."""
+        replaced = self.task.snapshot.replaced(self.task.snapshot.view())
+        return sum(p == self.path and bucket_of_group(id_) == bucket for p, id_ in replaced)
+
+    def small(self) -> Iterator[tuple[int, int]]:
         """Slices that new rows may join, smallest first: (position, room for so many rows).
 
         Where log files are merged with a base file a new version of that base would lose them, and
@@ -86,7 +91,6 @@ class Partition:
             if key in self.task.clustering or key in self.task.compacting:
                 continue
             found.append((item.base.size, position))
-        rooms = []
         for size, position in sorted(found):
             base = self.slices[position].base
             assert base is not None
@@ -98,8 +102,7 @@ class Partition:
                 max_size=settings.max_file_size,
                 estimate=settings.record_size_estimate,
             )
-            rooms.append((position, room))
-        return rooms
+            yield position, room
 
     def check_free(self, item: FileSlice) -> None:
         """Refuse to change rows that a pending clustering is about to move."""

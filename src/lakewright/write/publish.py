@@ -1,4 +1,4 @@
-"""How a data file comes to be: announced by a marker first, and checked right before it appears."""
+"""How a data file comes to be: announced by a marker first, and checked once it is there."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ def announce(task: WriteTask, path: str, kind: MarkerKind) -> None:
 
 
 def check_pending(task: WriteTask, path: str) -> None:
-    """Refuse to let a file appear if its write was completed or taken back meanwhile.
+    """Take a file back that appeared after its write was completed or taken back.
 
     A task that was given up for lost may still be running: a file that it makes then would belong
-    to a completed write without being in its statistics, or to none at all.
+    to a completed write without being in its statistics, or to none at all. Looking before would
+    not do: a large file takes long to appear.
     """
     found: Instant | None = _timeline(task).by_time.get(task.instant)
     if found is None or found.state is State.COMPLETED:
+        task.storage.delete(path)
         raise ConflictError(
             "the write that this file belongs to has ended already",
             instant=task.instant,

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 
-def fill_small_files(free_rows: Sequence[int], rows: int) -> list[int]:
-    """How many of `rows` each small file takes, in the order given, none more than it has room for.
+def fill_small_files(rooms: Iterable[tuple[int, int]], rows: int) -> list[tuple[int, int]]:
+    """How many of `rows` each small file takes, given what each has room for; no more are asked.
 
-    >>> fill_small_files([3, 5], 4), fill_small_files([3], 10), fill_small_files([], 2)
-    ([3, 1], [3], [])
+    >>> fill_small_files([(7, 3), (8, 5), (9, 5)], 4)
+    [(7, 3), (8, 1)]
+    >>> fill_small_files([(7, 3)], 10), fill_small_files([(7, 0), (8, 2)], 2)
+    ([(7, 3)], [(8, 2)])
     """
-    taken = []
-    for room in free_rows:
+    taken: list[tuple[int, int]] = []
+    for position, room in rooms:
         share = max(0, min(room, rows))
-        taken.append(share)
-        rows -= share
+        if share:
+            taken.append((position, share))
+            rows -= share
+        if not rows:
+            break
     return taken
 
 

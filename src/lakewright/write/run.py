@@ -12,14 +12,16 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from lakewright.core.keys import KeyRule
-from lakewright.core.meta_columns import PARTITION_PATH
-from lakewright.core.partition_paths import DEFAULT_PARTITION
+from lakewright.core.meta_columns import META_COLUMNS, OPERATION, PARTITION_PATH
+from lakewright.core.partition_paths import DEFAULT_PARTITION, PartitionField
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.write.columns.run import field_of, path_column, quoted
 from lakewright.write.global_index.run import placed
+from lakewright.write.incoming import LEAVES
 from lakewright.write.settings import SortMode
 from lakewright.write.task import Operation, Outcome, Token, WriteTask
 from lakewright.write.worker import run_task, spreads_freely
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _ROUTE = "_lakewright_route"
 _PARALLELISM = "spark.lakewright.parallelism"
 _NO_KEY = "lakewright: rows have no record key"
+_LOST = re.compile(r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited unexpectedly")
 # Tasks for each core: partitions are dealt out by their hash, so a few more even the load out.
 _TASKS_PER_CORE = 3
 
@@ -38,7 +41,8 @@ class SparkRows:
     """The rows of a DataFrame."""
 
     def __init__(self, frame: DataFrame) -> None:
-        self._frame = frame
+        # Rows that were read from a table bring its meta columns along: they get new ones.
+        self._frame = frame.drop(*META_COLUMNS, OPERATION)
 
     @property
     def schema(self) -> pa.Schema:
@@ -47,12 +51,12 @@ class SparkRows:
 
     def write(self, task: WriteTask) -> Sequence[Outcome]:
         """Shuffle the rows once, and let each task write the partitions it got."""
-        frame = _with_keys_checked(_needed(self._frame, task), task)
-        if task.is_global and task.operation.merges:
-            frame = placed(frame, task)
-        routed = _spread(frame, task) if spreads_freely(task) else _routed(frame, task)
-        done = routed.mapInArrow(partial(_work, pickle.dumps(task)), "outcome binary")
         try:
+            frame = _with_keys_checked(_needed(self._frame, task), task)
+            if task.is_global and task.operation.merges:
+                frame = placed(frame, task)
+            routed = _spread(frame, task) if spreads_freely(task) else _routed(frame, task)
+            done = routed.mapInArrow(partial(_work, pickle.dumps(task)), "outcome binary")
             return [pickle.loads(row.outcome) for row in done.collect()]
         except PySparkException as error:
             raise _translated(error, task) from error
@@ -100,7 +104,7 @@ def _routed(frame: DataFrame, task: WriteTask) -> DataFrame:
     if not task.partitions.fields:
         return frame.repartition(1)
     columns = frame.columns
-    placed_already = PARTITION_PATH in columns
+    placed_already = LEAVES in columns
     route = F.col(PARTITION_PATH) if placed_already else _route(frame, task)
     tasks = task.settings.parallelism or _parallelism(frame.sparkSession) * _TASKS_PER_CORE
     return (
@@ -135,17 +139,27 @@ def _spread(frame: DataFrame, task: WriteTask) -> DataFrame:
 def _route(frame: DataFrame, task: WriteTask) -> Column:
     """A text that is the same for rows of the same partition.
 
-    For plain fields the values themselves tell partitions apart; times are formatted as the table
-    does it, which only our own code can.
+    Texts, whole numbers and dates tell partitions apart by themselves; for all else the path is
+    computed, which only our own code can.
     """
-    if any(field.time is not None for field in task.partitions.fields):
+    if not all(_is_plain(frame, field, task) for field in task.partitions.fields):
         return path_column(task)
     rule, texts = task.partitions, []
     for field in rule.fields:
         text = field_of(frame, field.name).cast("string")
         text = F.coalesce(F.when(text != "", text), F.lit(DEFAULT_PARTITION))
         texts.append(F.translate(text, "-", "/") if rule.slashes_for_dashes else text)
-    return texts[0] if len(texts) == 1 else F.concat_ws("/", *texts)
+    return texts[0] if len(texts) == 1 else F.concat_ws("\0", *texts)
+
+
+def _is_plain(frame: DataFrame, field: PartitionField, task: WriteTask) -> bool:
+    if field.time is not None or field.name not in task.own_schema.names:
+        return False
+    stored = task.own_schema.field(field.name).type
+    given = frame.schema[field.name].dataType if field.name in frame.columns else None
+    texts = pa.types.is_string(stored) and isinstance(given, T.StringType)
+    whole = pa.types.is_integer(stored) and isinstance(given, T.IntegralType)
+    return texts or whole or (pa.types.is_date(stored) and isinstance(given, T.DateType))
 
 
 def _parallelism(spark: SparkSession) -> int:
@@ -164,5 +178,7 @@ def _translated(error: PySparkException, task: WriteTask) -> Exception:
     text = str(error)
     if _NO_KEY in text:
         return InvalidError("rows have no record key", fields=task.keys.fields)
-    reason = re.sub(r"\s+", " ", text)[:500]
-    return UnavailableError("Spark could not do the work of a write", reason=reason)
+    reason = re.sub(r"\s+", " ", text)[:1000]
+    if _LOST.search(text):
+        return UnavailableError("Spark lost workers while it wrote", reason=reason)
+    return InvalidError("Spark could not evaluate the rows of a write", reason=reason)

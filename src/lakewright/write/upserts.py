@@ -76,7 +76,7 @@ def _begin_bucket(
     Writers that do not wait for each other may both begin it: two base files of one group would
     hide each other, two log files do not.
     """
-    file_id = groups.bucket_file_id(bucket)
+    file_id = groups.bucket_file_id(partition, bucket)
     if groups.task.non_blocking:
         _append(groups, partition, file_id, outcome)
         return
@@ -87,22 +87,20 @@ def _begin_bucket(
 
 def _fill(partition: Partition, where: Positions, new: Positions) -> dict[int, int]:
     """Give new keys to small files, as far as there is room; tells which slices got some."""
-    small = partition.small()
-    shares = fill_small_files([room for _, room in small], len(new))
-    filled: dict[int, int] = {}
+    filled = dict(fill_small_files(partition.small(), len(new)))
     start = 0
-    for (position, _), share in zip(small, shares, strict=True):
-        if share:
-            where[new[start : start + share]] = position
-            filled[position] = share
-            start += share
+    for position, share in filled.items():
+        where[new[start : start + share]] = position
+        start += share
     return filled
 
 
 def _append(groups: GroupWriter, partition: Partition, file_id: str, outcome: LogOutcome) -> None:
     rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
     deletes = _delete_records(partition.path, outcome) if outcome.deleted.any() else None
-    groups.append(partition, file_id, rows, deletes)
+    said = outcome.row[outcome.deleted & (outcome.row >= 0)]
+    gone = outcome.rows.take(pa.array(said)) if len(said) else None
+    groups.append(partition, file_id, rows, deletes, gone=gone)
 
 
 def _rewrite(

@@ -34,7 +34,9 @@ def run_task(task: WriteTask, token: Token, batches: Iterable[pa.RecordBatch]) -
 
 def spreads_freely(task: WriteTask) -> bool:
     """Whether rows need not meet others of their partition: every task makes its own files."""
-    return task.operation is Operation.BULK_INSERT and not task.buckets
+    settings = task.settings
+    compared = settings.combine_before_insert or settings.duplicate_policy != "none"
+    return task.operation is Operation.BULK_INSERT and not task.buckets and not compared
 
 
 def _bulk(groups: GroupWriter, tables: Iterable[pa.Table]) -> Outcome:
