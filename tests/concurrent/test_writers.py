@@ -61,7 +61,7 @@ class Case:
 CASES = {
     "copy on write": Case("COPY_ON_WRITE"),
     "copy on write, each insert into a group of its own": Case(
-        "COPY_ON_WRITE", table={"hoodie.parquet.small.file.limit": "0"}
+        "COPY_ON_WRITE", table={"hoodie.parquet.small.file.limit": "0"}, commits=FEWER
     ),
     "copy on write, buckets": Case("COPY_ON_WRITE", table=BUCKETS, commits=FEWER),
     "merge on read": Case("MERGE_ON_READ"),

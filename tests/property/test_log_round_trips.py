@@ -353,10 +353,19 @@ def test_a_footer_comes_back(keys: list[str], settings: BloomSettings) -> None:
     column = pa.array(keys, pa.string())
     stored = footer_metadata(column, settings)
     footer = parse_footer({key.encode(): value.encode() for key, value in stored.items()})
-    encoded = sorted(key.encode() for key in keys)
-    assert footer.min_key == (encoded[0].decode() if keys else None)
-    assert footer.max_key == (encoded[-1].decode() if keys else None)
     assert footer.may_contain(column).all()
+    for encoding in ("utf-8", "utf-16-be"):
+        ordered = sorted(keys, key=lambda key: key.encode(encoding))
+        if footer.min_key is not None:
+            assert (footer.min_key, footer.max_key) == (ordered[0], ordered[-1])
+    assert (footer.min_key is None) == (footer.max_key is None)
+
+
+@given(st.lists(st.text(st.characters(max_codepoint=0xD7FF)), min_size=1))
+def test_keys_that_have_one_order_have_a_range(keys: list[str]) -> None:
+    metadata = footer_metadata(pa.array(keys), BloomSettings(entries=10))
+    stored = metadata["hoodie_min_record_key"], metadata["hoodie_max_record_key"]
+    assert stored == (min(keys), max(keys))
 
 
 # -- damage

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -180,12 +180,14 @@ def matches_any(path: str, patterns: Iterable[str]) -> bool:
     >>> matches_any("US/2026-01-01", ["US/*"]), matches_any("US/2026/01", ["US/*"])
     (True, False)
     """
-    levels = path.split("/")
-    for pattern in patterns:
-        wanted = pattern.strip("/").split("/")
-        if len(levels) == len(wanted) and all(map(fnmatchcase, levels, wanted)):
-            return True
-    return False
+    plain = (pattern.strip("/") for pattern in patterns)
+    return any(path == pattern or _wildcards(pattern).fullmatch(path) for pattern in plain)
+
+
+@cache
+def _wildcards(pattern: str) -> re.Pattern[str]:
+    wild = {"*": "[^/]*", "?": "[^/]"}
+    return re.compile("".join(wild.get(char) or re.escape(char) for char in pattern))
 
 
 def escape(value: str) -> str:

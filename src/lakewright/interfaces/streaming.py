@@ -1,34 +1,104 @@
 """Streams into a table, each batch exactly once.
 
 The commit of a batch carries its number. Spark replays a batch whose end it has not noted; one
-whose number is in the table already is recognised and left out.
+whose number is in the table already is recognised and left out. That is asked under the table's
+lock, when the batch begins and when it completes: the driver that Spark has given up may still be
+at work, and a commit whose answer was lost may be there.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import batched
 from typing import TYPE_CHECKING
 
 from lakewright.clock import Clock, SystemClock
+from lakewright.core.instant import Instant
 from lakewright.core.plans import Skip
-from lakewright.errors import ConflictError, CorruptError, UnavailableError
-from lakewright.interfaces.saving import save
+from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
+from lakewright.interfaces.saving import Mode, Save
+from lakewright.interfaces.writes import TableWriter, rows_of
 from lakewright.storage.base import MissingFileError, Storage
 from lakewright.storage.locate import storage_for
-from lakewright.table.properties import PROPERTIES
-from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.write.commit import Commit
+from lakewright.table.snapshot import Snapshot
+from lakewright.write.commit import Commit, IncomingRows
 from lakewright.write.options import write_settings
+from lakewright.write.settings import WriteSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # Real Hudi's own key: its sink and ours recognise each other's batches.
 BATCHES = "_hudi_streaming_sink_checkpoint"
+IDENTIFIER = "hoodie.datasource.write.streaming.checkpoint.identifier"
 _QUERY = "lakewright.stream.query"
+_AT_ONCE = 16
+
+
+class BatchWrittenError(ConflictError):
+    """A batch is in the table already."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Whose batches are meant: those of a query, which others must not be taken for.
+
+    Where the `query` is not known the identifier alone tells. A `fresh` one has just begun: a note
+    that names no query is not its own.
+    """
+
+    identifier: str
+    query: str | None = None
+    fresh: bool = False
+
+    def note(self, batch_id: int) -> dict[str, str]:
+        """What the commit of a batch carries."""
+        note = {BATCHES: json.dumps({self.identifier: str(batch_id)})}
+        if self.query is not None:
+            note[_QUERY] = json.dumps({self.identifier: self.query})
+        return note
+
+    def batch_in(self, extra: Mapping[str, str]) -> int | None:
+        """The number of the batch that a commit carries, if it is one of this stream."""
+        noted = _noted(extra, BATCHES).get(self.identifier)
+        if noted is None:
+            return None
+        query = _noted(extra, _QUERY).get(self.identifier)
+        other = self.fresh if query is None else query != self.query
+        if self.query is not None and other:
+            return None
+        try:
+            return int(noted)
+        except ValueError as error:
+            raise CorruptError("a commit's batch has no number", batch=noted) from error
+
+
+@dataclass
+class BatchCheck:
+    """Refuses a batch that the table has; every commit is looked into once.
+
+    Raises BatchWrittenError, with the instant of the newest batch.
+    """
+
+    stream: Stream
+    batch_id: int
+    _seen: set[str] = field(default_factory=set)
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Look at the table as it is."""
+        for instant, number in _batches(snapshot, self.stream, self._seen):
+            if number >= self.batch_id:
+                raise BatchWrittenError(
+                    "the batch is in the table already",
+                    batch=self.batch_id,
+                    newest=number,
+                    instant=instant.requested_at,
+                )
+            # Batches are written in the order of their numbers: older ones are smaller.
+            return
 
 
 @dataclass
@@ -36,7 +106,9 @@ class StreamSink:
     """A function for `foreachBatch`.
 
     `checkpoint` is the checkpoint location of the query: with it, batches of another query, which
-    begin to count anew, are not taken for replayed ones.
+    begin to count anew, are not taken for replayed ones. `places` are options for its storage. A
+    `fresh` query has a location that is used this once. A `complete` batch is the whole result: it
+    replaces the table's rows.
     """
 
     storage: Storage
@@ -45,67 +117,104 @@ class StreamSink:
     checkpoint: str | None = None
     clock: Clock = field(default_factory=SystemClock)
     commits: list[Commit | Skip] = field(default_factory=list)
+    places: Mapping[str, str] = field(default_factory=dict)
+    fresh: bool = False
+    complete: bool = False
     _query: str | None = None
+
+    def __post_init__(self) -> None:
+        self._writer = TableWriter.of(self.storage, self.options, self.clock)
+        if self.fresh:
+            self._query = self.clock.new_id()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch, unless the table has it."""
-        identifier = write_settings(None, self.options).stream_identifier
-        if self._query is None and self.checkpoint is not None:
-            self._query = query_of(self.checkpoint)
-        last = None
-        if self.storage.exists(PROPERTIES):
-            last = last_batch(load_snapshot(self.storage), identifier, self._query)
-        if last is not None and batch_id <= last:
-            self.commits = [Skip(f"batch {batch_id} is in the table already")]
-            return
-        note = {BATCHES: json.dumps({identifier: str(batch_id)})}
-        if self._query is not None:
-            note[_QUERY] = json.dumps({identifier: self._query})
-        self.commits = [self._write(frame, note)]
+        self.write(rows_of(frame), batch_id)
 
-    def _write(self, frame: DataFrame, note: Mapping[str, str]) -> Commit | Skip:
+    def write(self, rows: IncomingRows, batch_id: int) -> None:
+        """Write the rows of one batch; `commits` then tells what became of it."""
+        settings = write_settings(None, self._writer.options)
+        stream = Stream(settings.stream_identifier, self._known_query(), self.fresh)
+        mode = Mode.REPLACE if self.complete else Mode.APPEND
+        check = BatchCheck(stream, batch_id)
+        save = Save(self._writer, mode, self.partition_by, stream.note(batch_id), check)
+        self.commits = [self._attempt(save, rows, settings)]
+
+    def _known_query(self) -> str | None:
+        if self._query is None and self.checkpoint is not None:
+            self._query = query_of(self.checkpoint, self.places)
+            if self._query is None and not names_stream(self._writer.options):
+                raise InvalidError(
+                    "no stream has its checkpoint there: give the query's own location, or an "
+                    "identifier",
+                    checkpoint=self.checkpoint,
+                    option=IDENTIFIER,
+                )
+        return self._query
+
+    def _attempt(self, save: Save, rows: IncomingRows, settings: WriteSettings) -> Commit | Skip:
         """Write a batch; what may pass by itself is tried again, as often as the options say."""
-        settings = write_settings(None, self.options)
         for left in range(settings.stream_retries, -1, -1):
             try:
-                by = self.partition_by
-                return save(self.storage, frame, self.options, "append", by, extra=note)
+                return save.write(rows)
+            except BatchWrittenError as error:
+                return _skipped(f"a batch was left out: {error}")
             except (ConflictError, UnavailableError) as error:
                 if left:
                     self.clock.sleep(settings.stream_retry_ms / 1000)
                 elif settings.stream_ignore_failed:
-                    warnings.warn(f"a batch was left out: {error}", RuntimeWarning, stacklevel=2)
-                    return Skip(f"the batch was left out: {error}")
+                    return _skipped(f"a batch was left out, its rows are lost: {error}")
                 else:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
 
-def last_batch(snapshot: Snapshot, identifier: str, query: str | None) -> int | None:
+def names_stream(options: Mapping[str, str]) -> bool:
+    """Whether options tell a stream from others by a name of its own."""
+    return any(key.lower() == IDENTIFIER and value.strip() for key, value in options.items())
+
+
+def last_batch(snapshot: Snapshot, stream: Stream) -> int | None:
     """The number of the last batch of a stream that the table has."""
-    for instant in (*reversed(snapshot.timeline.by_completion), *reversed(snapshot.archived)):
-        (commit,) = snapshot.commits([instant])
-        noted = _noted(commit.extra, BATCHES).get(identifier)
-        if noted is None:
-            continue
-        of_query = _noted(commit.extra, _QUERY).get(identifier)
-        if query is not None and of_query is not None and of_query != query:
-            return None
-        return int(noted)
-    return None
+    return next((number for _, number in _batches(snapshot, stream, set())), None)
 
 
-def query_of(checkpoint: str) -> str | None:
-    """The id of the query that a checkpoint location belongs to."""
+def query_of(checkpoint: str, places: Mapping[str, str] | None = None) -> str | None:
+    """The id of the query that a checkpoint location belongs to; `places` are storage options."""
     try:
-        data = storage_for(checkpoint).read("metadata")
+        data = storage_for(checkpoint, places or {}).read("metadata")
         return str(json.loads(data)["id"])
     except MissingFileError:
         return None
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(
             "the checkpoint of a stream cannot be read", checkpoint=checkpoint
         ) from error
+
+
+def _batches(
+    snapshot: Snapshot, stream: Stream, seen: set[str]
+) -> Iterator[tuple[Instant, int]]:
+    """The batches of a stream, newest first, without those in commits that were `seen`."""
+    for instants in batched(_newest_first(snapshot, seen), _AT_ONCE):
+        for instant, commit in zip(instants, snapshot.commits(instants), strict=True):
+            seen.add(instant.requested_at)
+            number = stream.batch_in(commit.extra)
+            if number is not None:
+                yield instant, number
+
+
+def _newest_first(snapshot: Snapshot, seen: set[str]) -> Iterator[Instant]:
+    """The completed writes that were not seen; archived ones only if somebody asks for them."""
+    for instant in reversed(snapshot.timeline.by_completion):
+        if instant.requested_at not in seen:
+            yield instant
+    yield from (i for i in reversed(snapshot.archived) if i.requested_at not in seen)
+
+
+def _skipped(reason: str) -> Skip:
+    warnings.warn(reason, RuntimeWarning, stacklevel=5)
+    return Skip(reason)
 
 
 def _noted(extra: Mapping[str, str], key: str) -> dict[str, str]:
@@ -113,4 +222,6 @@ def _noted(extra: Mapping[str, str], key: str) -> dict[str, str]:
         value = json.loads(extra.get(key) or "{}")
     except ValueError as error:
         raise CorruptError("a commit's note of a stream cannot be read", key=key) from error
-    return {str(name): str(each) for name, each in dict(value).items()}
+    if not isinstance(value, dict):
+        raise CorruptError("a commit's note of a stream cannot be read", key=key)
+    return {str(name): str(each) for name, each in value.items()}

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from lakewright.clock import Clock, SystemClock
 from lakewright.core.instant import Instant, State
 from lakewright.core.plans import Skip
+from lakewright.core.table_config import TableConfig
+from lakewright.core.table_options import WRITE_NAMES
 from lakewright.errors import InvalidError
 from lakewright.storage.base import Storage
 from lakewright.table.locks import holding
@@ -40,8 +42,13 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, str] | None
 
+OPERATION = "hoodie.datasource.write.operation"
 # Settings of a table that may change after it was made.
-_STORED = ("hoodie.ttl.",)
+_STORED = ("hoodie.ttl.", "hoodie.partition.ttl.")
+# Who describes the table as it is, or says what is done with rows, leaves nothing to be stored.
+_DESCRIBING = frozenset(
+    {OPERATION, *WRITE_NAMES, *(name for names in WRITE_NAMES.values() for name in names)}
+)
 
 
 @dataclass(frozen=True)
@@ -69,35 +76,38 @@ class TableWriter:
         extra: Mapping[str, str] | None = None,
     ) -> Commit:
         """Write rows; `ordered` deletes compete with the rows they mean by their ordering."""
-        return self._run(operation, rows, ordered=ordered, extra=extra)
+        self._refuse_other(operation)
+        request = WriteRequest(operation, ordered_deletes=ordered, extra=extra or {})
+        return self.run(request, rows)
 
-    def delete_partitions(self, patterns: Sequence[str]) -> Commit | Skip:
+    def delete_partitions(self, patterns: Sequence[str] | str) -> Commit | Skip:
         """Take partitions out of the table: by path, or by patterns with `*` and `?`."""
-        if not patterns:
-            raise InvalidError("no partition to delete was named")
-        if not partitions_named(load_snapshot(self.storage), patterns):
-            return Skip(f"the table has no partition {', '.join(patterns)}")
-        return self._run(Operation.DELETE_PARTITION, NoRows(), patterns=tuple(patterns))
+        self._refuse_other(Operation.DELETE_PARTITION)
+        named = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        return self.run_deletion(WriteRequest(Operation.DELETE_PARTITION, patterns=named))
 
-    def _run(
-        self,
-        operation: Operation,
-        rows: IncomingRows,
-        *,
-        ordered: bool = False,
-        extra: Mapping[str, str] | None = None,
-        patterns: tuple[str, ...] = (),
-    ) -> Commit:
+    def run(self, request: WriteRequest, rows: IncomingRows) -> Commit:
+        """Do what a request asks for, with this writer's options and what they add to commits."""
         prefix = write_settings(None, self.options).commit_metadata_prefix
         told = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
-        request = WriteRequest(
-            operation,
-            self.options,
-            ordered_deletes=ordered,
-            extra={**told, **(extra or {})},
-            patterns=patterns,
-        )
-        return write(self._writer(), request, rows)
+        request = replace(request, options=self.options, extra={**told, **request.extra})
+        return write(self.writer(), request, rows)
+
+    def run_deletion(self, request: WriteRequest) -> Commit | Skip:
+        """Do what a request to delete partitions asks for, if there are such partitions."""
+        if not request.patterns:
+            raise InvalidError("no partition to delete was named")
+        if not partitions_named(load_snapshot(self.storage), request.patterns):
+            return Skip(f"the table has no partition {', '.join(request.patterns)}")
+        return self.run(request, NoRows())
+
+    def _refuse_other(self, operation: Operation) -> None:
+        if OPERATION in self.options and parse_operation(self.options) is not operation:
+            raise InvalidError(
+                "an option names another operation than the call",
+                call=operation.lower(),
+                **{OPERATION: self.options[OPERATION]},
+            )
 
     def rollback(self, instant: str) -> Instant:
         """Take back a write or a service, completed or not."""
@@ -124,12 +134,16 @@ class TableWriter:
             config_conflicts(snapshot.config, self.options)
             if settings:
                 update_properties(self.storage, lambda old: {**old, **settings})
+        left = _left_out(snapshot.config, self.options)
+        if left:
+            text = ", ".join(sorted(left))
+            warnings.warn(f"without columns these options have no effect: {text}", stacklevel=4)
         return Skip(f"there are no columns to write; {len(settings)} settings were stored")
 
     @contextmanager
     def _locked(self) -> Iterator[tuple[Writer, Snapshot, TimeSource]]:
         """The table under its lock, ready to be changed: what it has must be maintained."""
-        writer = self._writer()
+        writer = self.writer()
         with holding(writer.new_lock()):
             snapshot = load_snapshot(self.storage)
             require_writable(snapshot.config)
@@ -137,7 +151,8 @@ class TableWriter:
             times = writer.times(config, snapshot.timeline)
             yield writer, replace(snapshot, config=config), times
 
-    def _writer(self) -> Writer:
+    def writer(self) -> Writer:
+        """What begins transactions, with the settings that the options name."""
         return Writer.from_options(self.storage, self.clock, self.options)
 
 
@@ -152,6 +167,33 @@ def write_frame(
 ) -> Commit | Skip:
     """Write a DataFrame; one without columns has no rows to write."""
     writer = TableWriter.of(storage, options)
-    if not frame.columns:
+    rows = rows_of(frame)
+    if not rows.schema.names:
         return writer.store_settings()
-    return writer.write(operation, SparkRows(frame), ordered=ordered, extra=extra)
+    return writer.write(operation, rows, ordered=ordered, extra=extra)
+
+
+def rows_of(frame: DataFrame) -> IncomingRows:
+    """The rows of a DataFrame."""
+    return SparkRows(frame) if frame.columns else NoRows()
+
+
+def parse_operation(options: Mapping[str, str]) -> Operation:
+    """The operation that the options name; upsert if they name none."""
+    word = options.get(OPERATION, "upsert").strip().upper()
+    if word not in list(Operation):
+        known = sorted(each.lower() for each in Operation)
+        raise InvalidError("no such operation", operation=word.lower(), known=known)
+    return Operation(word)
+
+
+def _left_out(config: TableConfig, options: Mapping[str, str]) -> list[str]:
+    """The options that were given for nothing: neither stored, nor what the table says anyway."""
+    return [
+        key
+        for key, value in options.items()
+        if key.startswith("hoodie.")
+        and not key.startswith(_STORED)
+        and key not in _DESCRIBING
+        and config.properties.get(key) != value
+    ]

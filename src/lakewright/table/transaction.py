@@ -169,10 +169,10 @@ class Transaction:
             return
         try:
             self.withdraw()
-        except UnavailableError as failure:
+        except (InvalidError, UnavailableError) as failure:
             if error is None:
                 raise
-            error.add_note(f"The write could not be taken back and stays pending: {failure}")
+            error.add_note(f"The write could not be taken back: {failure}")
 
     def complete(
         self, metadata: CommitMetadata, *, verify: Callable[[Snapshot], None] | None = None

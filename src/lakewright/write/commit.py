@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -16,7 +16,7 @@ from lakewright.core.instant import Instant
 from lakewright.core.partition_paths import matches_any
 from lakewright.core.plans import RequestedReplace, Skip
 from lakewright.core.slices import GroupKey
-from lakewright.core.table_config import TableType
+from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.format.evolution import evolved
@@ -34,6 +34,9 @@ from lakewright.write.options import (
 from lakewright.write.rivals import refuse_rivals
 from lakewright.write.settings import IndexType, WriteSettings
 from lakewright.write.task import Operation, Outcome, WriteTask
+
+_ASK_AGAIN = 2
+_PAUSE_S = 0.5
 
 
 class IncomingRows(Protocol):
@@ -63,7 +66,9 @@ class NoRows:
 class WriteRequest:
     """What is to be done with rows; `extra` is recorded in the commit.
 
-    `patterns` name the partitions to delete.
+    `patterns` name the partitions to delete. `combine` leaves one row of each key, also where rows
+    only replace others. `check` is shown the table under its lock, when the write begins and again
+    when it completes, and raises if it shall not be.
     """
 
     operation: Operation
@@ -71,6 +76,8 @@ class WriteRequest:
     ordered_deletes: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
     patterns: tuple[str, ...] = ()
+    combine: bool = False
+    check: Callable[[Snapshot], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,8 +111,12 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commi
     decided: list[tuple[WriteSettings, str]] = []
 
     def decide(snapshot: Snapshot) -> Start:
+        if request.check is not None:
+            request.check(snapshot)
         config_conflicts(snapshot.config, request.options)
         settings = write_settings(snapshot.config, request.options)
+        if request.combine and snapshot.config.record_key_fields:
+            settings = replace(settings, combine_before_insert=True)
         schema = _schema(snapshot, request, settings, rows.schema)
         if settings.event_time is not None and schema:
             check_event_time(arrow_schema(schema), settings.event_time)
@@ -117,10 +128,28 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commi
         outcomes = rows.write(task)
         _refuse_failed(task, outcomes)
         metadata = _metadata(task, request, outcomes)
-        instant = transaction.complete(
-            metadata, verify=lambda now: refuse_rivals(task, metadata, now)
-        )
-        return _commit(instant, metadata)
+        return _commit(_completed(transaction, task, metadata, request.check), metadata)
+
+
+def _completed(
+    transaction: Transaction,
+    task: WriteTask,
+    metadata: CommitMetadata,
+    check: Callable[[Snapshot], None] | None,
+) -> Instant:
+    """Complete, and ask again where storage did not answer: the write may be there already."""
+
+    def verify(now: Snapshot) -> None:
+        if check is not None:
+            check(now)
+        refuse_rivals(task, metadata, now)
+
+    for _ in range(_ASK_AGAIN):
+        try:
+            return transaction.complete(metadata, verify=verify)
+        except UnavailableError:
+            task.clock.sleep(_PAUSE_S)
+    return transaction.complete(metadata, verify=verify)
 
 
 def _schema(
@@ -169,24 +198,32 @@ def _require(incoming: pa.Schema, names: Iterable[str], table: str) -> None:
         )
 
 
-def _start(
-    snapshot: Snapshot, writer: Writer, request: WriteRequest, settings: WriteSettings
-) -> Start:
-    operation = request.operation
-    if operation.merges and not snapshot.config.record_key_fields:
+def check_operation(
+    config: TableConfig, writer: Writer, operation: Operation, settings: WriteSettings
+) -> None:
+    """Refuse what cannot be done to a table of this kind, whatever the rows are."""
+    if operation.merges and not config.record_key_fields:
         raise InvalidError(
             "rows of a table without key fields can be inserted, not updated or deleted",
-            table=snapshot.config.name,
+            table=config.name,
         )
-    merge_on_read = snapshot.config.table_type is TableType.MERGE_ON_READ
+    merge_on_read = config.table_type is TableType.MERGE_ON_READ
     if writer.transaction.concurrency is Concurrency.NON_BLOCKING and not (
         merge_on_read and settings.index_type is IndexType.BUCKET
     ):
         raise InvalidError(
             "non-blocking concurrency is for merge-on-read tables with bucket index",
-            table_type=str(snapshot.config.table_type),
+            table_type=str(config.table_type),
             index_type=str(settings.index_type),
         )
+
+
+def _start(
+    snapshot: Snapshot, writer: Writer, request: WriteRequest, settings: WriteSettings
+) -> Start:
+    operation = request.operation
+    check_operation(snapshot.config, writer, operation, settings)
+    merge_on_read = snapshot.config.table_type is TableType.MERGE_ON_READ
     _check_index(snapshot, settings)
     remember = unremembered(snapshot.config, settings)
     if operation.replaces:
@@ -283,7 +320,7 @@ def _metadata(
 
 def partitions_named(snapshot: Snapshot, patterns: Sequence[str]) -> FilesByPartition:
     """The partitions that fit one of the patterns; only patterns make a listing of all needed."""
-    wild = any(set("*?[") & set(pattern) for pattern in patterns)
+    wild = any(set("*?") & set(pattern) for pattern in patterns)
     files = snapshot.files(None if wild else [pattern.strip("/") for pattern in patterns])
     return {path: names for path, names in files.items() if matches_any(path, patterns)}
 

@@ -169,23 +169,43 @@ def spec_from_options(options: Mapping[str, str], *, partition_by: Sequence[str]
     )
 
 
-def config_conflicts(config: TableConfig, options: Mapping[str, str]) -> None:
+def config_conflicts(
+    config: TableConfig, options: Mapping[str, str], *, partition_by: Sequence[str] = ()
+) -> None:
     """Refuse options that say otherwise than the table.
 
     Raises:
         InvalidError: with all of them, each with the value that is given and the table's own.
     """
-    conflicts = [
+    conflicts = find_conflicts(config, options, partition_by=partition_by)
+    if conflicts:
+        raise InvalidError(
+            "Config conflict (key, current value, existing value)", conflicts=conflicts
+        )
+
+
+def find_conflicts(
+    config: TableConfig, options: Mapping[str, str], *, partition_by: Sequence[str] = ()
+) -> list[Conflict]:
+    """Where options, or the columns that a DataFrame is written by, contradict the table.
+
+    Raises:
+        InvalidError: a value makes no sense, for this table or any other.
+    """
+    return [
+        *_written_by_conflicts(config, tuple(partition_by)),
         *_name_conflicts(config, options),
         *_field_conflicts(config, options),
         *_rule_conflicts(config, options),
         *_index_conflicts(config, options),
         *_stored_conflicts(config, options),
     ]
-    if conflicts:
-        raise InvalidError(
-            "Config conflict (key, current value, existing value)", conflicts=conflicts
-        )
+
+
+def _written_by_conflicts(config: TableConfig, columns: tuple[str, ...]) -> Iterator[Conflict]:
+    stored = config.properties.get(keys.PARTITION_FIELDS, "")
+    if columns and not _same_partitions(columns, csv(stored)):
+        yield "partitionBy", ",".join(columns), stored
 
 
 def _name_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:

@@ -62,6 +62,51 @@ def test_a_range_alone_is_enough_to_say_no() -> None:
     assert footer.may_contain(KEYS).tolist() == [True, False, False, True]
 
 
+# Below and above in UTF-16, the other way round in UTF-8.
+SMILE, WIDE_A = "\U0001f600", "\uff21"
+RANGES: dict[str, tuple[list[str], tuple[str, str] | None]] = {
+    "characters below the surrogates have one order": (
+        ["ü", "a", "\ud7ff"],
+        ("a", "\ud7ff"),
+    ),
+    "between the bounds every character will do": (
+        ["a", f"b{SMILE}", f"b{WIDE_A}", "c"],
+        ("a", "c"),
+    ),
+    "no range if the highest key depends on the order": (["a", SMILE, WIDE_A], None),
+    "no range if the lowest key depends on the order": ([f"a{SMILE}", f"a{WIDE_A}", "b"], None),
+    "no range if another key may make it depend on the order": (["a", WIDE_A], None),
+}
+
+
+@pytest.mark.parametrize(("keys", "expected"), RANGES.values(), ids=list(RANGES))
+def test_only_a_range_that_holds_in_both_orders_is_written(
+    keys: list[str], expected: tuple[str, str] | None
+) -> None:
+    footer = parse_footer(stored(BloomSettings(), pa.array(keys)))
+    assert (footer.min_key, footer.max_key) == (expected or (None, None))
+    assert footer.may_contain(pa.array(keys)).all()
+    if expected:
+        by_java = sorted(keys, key=lambda key: key.encode("utf-16-be"))
+        assert (by_java[0], by_java[-1]) == expected
+
+
+FOREIGN: dict[str, tuple[BaseFileFooter, list[bool]]] = {
+    "written in the order of UTF-16": (BaseFileFooter(SMILE, WIDE_A), [True] * 4),
+    "written in the order of UTF-8": (BaseFileFooter(WIDE_A, SMILE), [True] * 4),
+    "the lowest key is certain alone": (BaseFileFooter("b", SMILE), [True] * 4),
+    "both are certain": (BaseFileFooter("b", "c"), [False, False, False, True]),
+}
+
+
+@pytest.mark.parametrize(("footer", "expected"), FOREIGN.values(), ids=list(FOREIGN))
+def test_a_range_says_no_only_if_it_would_in_both_orders(
+    footer: BaseFileFooter, expected: list[bool]
+) -> None:
+    keys = pa.array([SMILE, WIDE_A, "a", f"b{SMILE}"])
+    assert footer.in_range(keys).tolist() == footer.may_contain(keys).tolist() == expected
+
+
 DAMAGED: dict[str, tuple[dict[bytes, bytes], type[Exception]]] = {
     "a filter that is not Base64": ({b"org.apache.hudi.bloomfilter": b"*"}, CorruptError),
     "a key that is not text": ({b"hoodie_min_record_key": b"\xff"}, CorruptError),

@@ -114,6 +114,11 @@ CASES: dict[str, Case] = {
         InvalidError,
         "missing=\\['ts'\\]",
     ),
+    "an ordered delete without ordering value": (
+        lambda t: t.write("DELETE", [row("a"), {**row("a"), "ts": None}], ordered=True),
+        InvalidError,
+        "no ordering value.*columns=\\['ts'\\]",
+    ),
     "no partition to delete is named": (
         lambda t: t.delete_partitions(),
         InvalidError,

@@ -11,6 +11,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from lakewright.core.keys import record_keys
 from lakewright.core.partition_paths import partition_paths
+from lakewright.core.schema import conform
 from lakewright.write.task import WriteTask
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def key_column(task: WriteTask) -> Column:
     """The record key of each row."""
     rule = task.keys
-    return _computed(rule.fields, lambda rows: record_keys(rows, rule))
+    return _computed(task, rule.fields, lambda rows: record_keys(rows, rule))
 
 
 def path_column(task: WriteTask) -> Column:
@@ -28,9 +29,8 @@ def path_column(task: WriteTask) -> Column:
     rule = task.partitions
     if not rule.fields:
         return F.lit("")
-    return _computed(
-        (field.name for field in rule.fields), lambda rows: partition_paths(rows, rule)
-    )
+    names = (field.name for field in rule.fields)
+    return _computed(task, names, lambda rows: partition_paths(rows, rule))
 
 
 def field_of(frame: DataFrame, name: str) -> Column:
@@ -45,12 +45,17 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _computed(fields: Iterable[str], rule: Callable[[pa.Table], pa.Array]) -> Column:
-    """A text computed from whole columns; only these cross to Arrow."""
-    names = list(dict.fromkeys(name.split(".")[0] for name in fields))
+def _computed(
+    task: WriteTask, fields: Iterable[str], rule: Callable[[pa.Table], pa.Array]
+) -> Column:
+    """A text computed from whole columns in the table's types; only these cross to Arrow."""
+    tops = (name if name in task.own_schema.names else name.split(".")[0] for name in fields)
+    names = list(dict.fromkeys(tops))
+    schema = pa.schema([task.own_schema.field(name) for name in names])
 
     def compute(*columns: pa.Array) -> pa.Array:
-        return rule(pa.table(list(columns), names=names)).cast(pa.string())
+        rows = conform(pa.table(list(columns), names=names), schema, source="incoming rows")
+        return rule(rows).cast(pa.string())
 
     make: Callable[..., Callable[..., Column]] = arrow_udf
     return make(compute, "string")(*(F.col(quoted(name)) for name in names))
