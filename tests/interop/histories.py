@@ -19,7 +19,7 @@ from written import WrittenTable
 
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
 
 _PLAIN_DAYS = ("2026-01-01", "2026-01-02", "2026-01-03", "2026-02-01")
 _ODD_DAYS = ("2026/01", "a b:c=%", "ø*?", "[x]^")
@@ -181,6 +181,19 @@ class SharedTable:
         return WrittenTable(storage, SystemClock(), self.kind.write_options, self._schema)
 
     @property
+    def snapshot(self) -> Snapshot:
+        return load_snapshot(self.written.storage)
+
+    @property
+    def completion_times(self) -> list[str]:
+        return sorted(i.completed_at or "" for i in self.snapshot.timeline.completed_writes)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether readers find a metadata table to trust."""
+        return bool(self.snapshot.config.properties.get("hoodie.table.metadata.partitions"))
+
+    @property
     def _columns(self) -> _Columns:
         columns = _EARLY_COLUMNS | (_ADDED if self.later else {})
         return columns | (_WIDENED if self.widened else {})
@@ -246,51 +259,51 @@ class SharedTable:
         self.written.delete_partitions(*paths)
         self.model.forget_partitions(at(0, n))
 
-    def service(self, procedure: str, options: str) -> None:
+    def service(self, procedure: str, options: str = "") -> None:
         """Let real Hudi plan and run a service."""
-        told = ",".join(filter(None, [options, *self._their_service_options]))
-        self.hudi.sql(
-            f"call {procedure}(op => 'scheduleAndExecute', path => '{self.path}', "
-            f"options => '{told}')"
+        told = f"hoodie.metadata.enable={self._metadata},{options}".rstrip(",")
+        self._call(
+            f"{procedure}(op => 'scheduleAndExecute', path => '{self.path}', options => '{told}')"
         )
 
     def roll_back_theirs(self, changes: list[Change]) -> None:
         """Let real Hudi upsert rows and take them back."""
-        model = deepcopy(self.model)
+        before = deepcopy(self.model)
         self.theirs("upsert", changes)
-        self.model = model
-        newest = load_snapshot(self.written.storage).timeline.completed_writes[-1]
-        self.hudi.sql(
-            f"call rollback_to_instant(table => '{self._their_name}', "
-            f"instant_time => '{newest.requested_at}')"
-        )
+        self.model = before
+        newest = self.snapshot.timeline.completed_writes[-1].requested_at
+        self._call(f"rollback_to_instant(table => '{self._name}', instant_time => '{newest}')")
 
     def clean_and_archive(self) -> None:
         """Let real Hudi keep as little of the past as it can."""
-        told = ",".join(self._their_service_options)
-        self.hudi.sql(
-            f"call run_clean(table => '{self._their_name}', retain_commits => 1, "
-            f"options => '{told}')"
+        self._call(
+            f"run_clean(table => '{self._name}', retain_commits => 1, "
+            f"options => 'hoodie.metadata.enable={self._metadata}')"
         )
-        self.hudi.sql(
-            f"call archive_commits(path => '{self.path}', min_commits => 2, max_commits => 3, "
-            f"retain_commits => 1, enable_metadata => {self.kind.metadata == 'indexed'})"
+        self._call(
+            f"archive_commits(path => '{self.path}', min_commits => 2, max_commits => 3, "
+            f"retain_commits => 1, enable_metadata => {self._metadata})"
         )
-        assert load_snapshot(self.written.storage).archived
+        assert self.snapshot.archived
 
-    @property
-    def _their_service_options(self) -> list[str]:
-        return [f"hoodie.metadata.enable={self.kind.their_options['hoodie.metadata.enable']}"]
-
-    @property
-    def _their_name(self) -> str:
-        """The table in real Hudi's catalogue, which some of its procedures need."""
-        name = f"shared_{abs(hash(self.path))}"
-        # Procedures know of a table of version 8 what the session says.
-        for key in ("hoodie.write.auto.upgrade", "hoodie.write.complex.keygen.validation.enable"):
+    def _call(self, procedure: str) -> None:
+        # What its procedures do not take as an argument, they take from the session.
+        kept = ("hoodie.write.auto.upgrade", "hoodie.write.complex.keygen.validation.enable")
+        for key in kept:
             self.hudi.sql(f"SET {key}={self.kind.their_options[key]}")
-        self.hudi.sql(f"CREATE TABLE IF NOT EXISTS {name} USING hudi LOCATION '{self.path}'")
-        return name
+        self.hudi.sql(f"CREATE TABLE IF NOT EXISTS {self._name} USING hudi LOCATION '{self.path}'")
+        self.hudi.sql(f"call {procedure}")
+        for key in kept:
+            self.hudi.sql(f"RESET {key}")
+
+    @property
+    def _metadata(self) -> str:
+        return self.kind.their_options["hoodie.metadata.enable"]
+
+    @property
+    def _name(self) -> str:
+        """The table in real Hudi's catalogue, which some of its procedures need."""
+        return self.path.parent.name
 
     def _remember(self, operation: str, changes: list[Change], *, ordered: bool) -> list[Row]:
         rows = {change: version(self.kind, change, later=self.later) for change in changes}

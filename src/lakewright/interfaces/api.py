@@ -23,7 +23,7 @@ from lakewright.interfaces.datasource import (
     struct_of,
 )
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
-from lakewright.interfaces.streaming import StreamSink
+from lakewright.interfaces.streaming import IDENTIFIER, StreamSink, names_stream
 from lakewright.interfaces.writes import Options, TableWriter, write_frame
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.read.run import scan
@@ -53,9 +53,17 @@ class Changes:
 class Table:
     """A table at a path. Each call looks at the table as it is then."""
 
-    def __init__(self, storage: Storage, spark: SparkSession | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        spark: SparkSession | None = None,
+        *,
+        places: Mapping[str, str] | None = None,
+    ) -> None:
+        """`places` are options for storage that a stream's checkpoint may need as well."""
         self.storage = storage
         self._spark = spark
+        self._places = dict(places or {})
 
     @property
     def path(self) -> str:
@@ -153,7 +161,7 @@ class Table:
         return write_frame(self.storage, frame, Operation.INSERT_OVERWRITE_TABLE, options)
 
     def delete_partitions(
-        self, partitions: Sequence[str], options: Options = None
+        self, partitions: Sequence[str] | str, options: Options = None
     ) -> Commit | Skip:
         """Take partitions out of the table: paths, or patterns with `*` and `?` for each level."""
         return TableWriter.of(self.storage, options).delete_partitions(partitions)
@@ -162,9 +170,16 @@ class Table:
         """A function for `foreachBatch` that writes each batch exactly once.
 
         The operation is an upsert unless `hoodie.datasource.write.operation` says otherwise.
-        `checkpoint` is the query's checkpoint location.
+        `checkpoint` is the query's checkpoint location. Without it batches of another query would
+        be taken for replayed ones, unless an option gives each query an identifier of its own.
         """
-        return StreamSink(self.storage, dict(options or {}), checkpoint=checkpoint)
+        told = dict(options or {})
+        if checkpoint is None and not names_stream(told):
+            raise InvalidError(
+                "a stream must be told from others: give checkpoint=, or an identifier",
+                option=IDENTIFIER,
+            )
+        return StreamSink(self.storage, told, checkpoint=checkpoint, places=self._places)
 
     def rollback(self, instant: str | Instant, options: Options = None) -> Instant | Skip:
         """Take back a write, its files and its place on the timeline; the newest ones first."""
@@ -217,7 +232,8 @@ def create(
     """
     session = session_storage_options(spark) if spark is not None else {}
     told = {key: str(value) for key, value in (options or {}).items()}
-    storage = storage_for(path, {**session, **storage_options(told)})
+    places = {**session, **storage_options(told)}
+    storage = storage_for(path, places)
     spec = TableSpec(
         name=name,
         table_type=parse_table_type(table_type),
@@ -229,7 +245,7 @@ def create(
         options={k: v for k, v in told.items() if k not in storage_options(told)},
     )
     create_table(storage, SystemClock(), spec)
-    return Table(storage, spark)
+    return Table(storage, spark, places=places)
 
 
 def _names(fields: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -247,6 +263,7 @@ def open_table(
     (`spark.hadoop.fs.s3a.endpoint`) counts where they say nothing.
     """
     session = session_storage_options(spark) if spark is not None else {}
-    table = Table(storage_for(path, {**session, **(options or {})}), spark)
+    places = {**session, **(options or {})}
+    table = Table(storage_for(path, places), spark, places=places)
     table.snapshot()
     return table

@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 _INSTALLED = "spark.lakewright.installed"
 _ORIGINAL = "_lakewright_original"
 _ASKED = "_lakewright_asked"
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+# What a method notes: where, and what Spark calls its argument.
+_NOTED = {
+    "format": ("format", "source"),
+    "schema": ("schema", "schema"),
+    "mode": ("mode", "saveMode"),
+    "outputMode": ("output_mode", "outputMode"),
+    "queryName": ("query_name", "queryName"),
+}
 
 
 def install(spark: SparkSession) -> None:
@@ -54,7 +63,7 @@ def install(spark: SparkSession) -> None:
         _wrap(writer, name, _noting(name))
     _wrap(writer, "save", _save)
     stream = type(spark.readStream.format("rate").load().writeStream)
-    for name in ("format", "option", "options", "partitionBy"):
+    for name in ("format", "option", "options", "partitionBy", "outputMode", "queryName"):
         _wrap(stream, name, _noting(name))
     _wrap(stream, "start", _start)
     _wrap(type(spark), "sql", _sql)
@@ -72,6 +81,8 @@ class _Asked:
     format: str | None = None
     schema: T.StructType | str | None = None
     mode: str | None = None
+    output_mode: str | None = None
+    query_name: str | None = None
     partition_by: tuple[str, ...] = ()
     options: dict[str, str] = field(default_factory=dict)
 
@@ -101,12 +112,9 @@ def _asked(reader: Any) -> _Asked:
 
 
 def _note(asked: _Asked, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if name == "format":
-        asked.format = args[0] if args else kwargs["source"]
-    elif name == "schema":
-        asked.schema = args[0] if args else kwargs["schema"]
-    elif name == "mode":
-        asked.mode = args[0] if args else kwargs["saveMode"]
+    if name in _NOTED:
+        attribute, argument = _NOTED[name]
+        setattr(asked, attribute, args[0] if args else kwargs[argument])
     elif name == "partitionBy":
         asked.partition_by = _flat(args)
     elif name == "option":
@@ -196,20 +204,37 @@ def _start(original: Callable[..., Any]) -> Callable[..., Any]:
         told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
         by = _flat((partitionBy,)) if partitionBy else asked.partition_by
         storage, rest = _target(self._spark, path, told)
-        checkpoint = rest.pop("checkpointLocation", None)
-        sink = StreamSink(storage, rest, by, checkpoint)
-        kept = {} if checkpoint is None else {"checkpointLocation": checkpoint}
+        kept = {key: rest.pop(key) for key in list(rest) if key.lower() == "checkpointlocation"}
+        name = queryName or asked.query_name
+        checkpoint = _checkpoint(self._spark, next(iter(kept.values()), None), name)
+        sink = StreamSink(
+            storage,
+            rest,
+            by,
+            checkpoint,
+            places={**session_storage_options(self._spark), **storage_options(told)},
+            fresh=checkpoint is None,
+            complete=(outputMode or asked.output_mode or "").lower() == "complete",
+        )
         query = self.foreachBatch(sink)
         return original(query, outputMode=outputMode, queryName=queryName, **kept)
 
     return start
 
 
+def _checkpoint(spark: SparkSession, told: str | None, name: str | None) -> str | None:
+    """Where Spark keeps the checkpoint of a query; None if in a place that is used this once."""
+    if told is not None:
+        return told
+    folder = spark.conf.get(_CHECKPOINTS, "")
+    return f"{folder.rstrip('/')}/{name}" if folder and name else None
+
+
 def _target(
     spark: SparkSession, path: str | None, options: dict[str, str]
 ) -> tuple[Storage, dict[str, str]]:
     """Where a write goes, and the options that are not about that."""
-    address = path or options.get("path")
+    address = path or next((v for k, v in options.items() if k.lower() == "path"), None)
     if not address:
         raise InvalidError("the table's path is missing", option="path")
     places = storage_options(options)
@@ -217,7 +242,7 @@ def _target(
     rest = {
         key: value
         for key, value in options.items()
-        if key != "path" and key.removeprefix("spark.hadoop.") not in places
+        if key.lower() != "path" and key.removeprefix("spark.hadoop.") not in places
     }
     return storage, rest
 

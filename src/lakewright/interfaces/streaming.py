@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import batched
 from typing import TYPE_CHECKING
 
 from lakewright.clock import Clock, SystemClock
@@ -78,27 +77,24 @@ class Stream:
 
 @dataclass
 class BatchCheck:
-    """Refuses a batch that the table has; every commit is looked into once.
-
-    Raises BatchWrittenError, with the instant of the newest batch.
-    """
+    """Refuses a batch that the table has; asked again, it looks at what is new since."""
 
     stream: Stream
     batch_id: int
-    _seen: set[str] = field(default_factory=set)
+    _before: Snapshot | None = None
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Look at the table as it is."""
-        for instant, number in _batches(snapshot, self.stream, self._seen):
-            if number >= self.batch_id:
-                raise BatchWrittenError(
-                    "the batch is in the table already",
-                    batch=self.batch_id,
-                    newest=number,
-                    instant=instant.requested_at,
-                )
-            # Batches are written in the order of their numbers: older ones are smaller.
-            return
+        """Look at the table as it is; BatchWrittenError names the instant of the newest batch."""
+        # Batches are written in the order of their numbers: those before the newest are smaller.
+        found = next(_batches(snapshot, self.stream, self._before), None)
+        if found is not None and found[1] >= self.batch_id:
+            raise BatchWrittenError(
+                "the batch is in the table already",
+                batch=self.batch_id,
+                newest=found[1],
+                instant=found[0].requested_at,
+            )
+        self._before = snapshot
 
 
 @dataclass
@@ -176,7 +172,7 @@ def names_stream(options: Mapping[str, str]) -> bool:
 
 def last_batch(snapshot: Snapshot, stream: Stream) -> int | None:
     """The number of the last batch of a stream that the table has."""
-    return next((number for _, number in _batches(snapshot, stream, set())), None)
+    return next((number for _, number in _batches(snapshot, stream)), None)
 
 
 def query_of(checkpoint: str, places: Mapping[str, str] | None = None) -> str | None:
@@ -193,23 +189,31 @@ def query_of(checkpoint: str, places: Mapping[str, str] | None = None) -> str | 
 
 
 def _batches(
-    snapshot: Snapshot, stream: Stream, seen: set[str]
+    snapshot: Snapshot, stream: Stream, before: Snapshot | None = None
 ) -> Iterator[tuple[Instant, int]]:
-    """The batches of a stream, newest first, without those in commits that were `seen`."""
-    for instants in batched(_newest_first(snapshot, seen), _AT_ONCE):
+    """The batches of a stream, newest first; only those that were not there `before`."""
+    for instants in _newest_first(snapshot, before):
         for instant, commit in zip(instants, snapshot.commits(instants), strict=True):
-            seen.add(instant.requested_at)
             number = stream.batch_in(commit.extra)
             if number is not None:
                 yield instant, number
 
 
-def _newest_first(snapshot: Snapshot, seen: set[str]) -> Iterator[Instant]:
-    """The completed writes that were not seen; archived ones only if somebody asks for them."""
-    for instant in reversed(snapshot.timeline.by_completion):
-        if instant.requested_at not in seen:
-            yield instant
-    yield from (i for i in reversed(snapshot.archived) if i.requested_at not in seen)
+def _newest_first(snapshot: Snapshot, before: Snapshot | None) -> Iterator[Sequence[Instant]]:
+    """Completed writes to be read together; archived ones only if somebody asks for them."""
+    known = {i.requested_at for i in before.timeline.completed_writes} if before else set()
+    active = [i for i in reversed(snapshot.timeline.by_completion) if i.requested_at not in known]
+    yield from _pieces(active)
+    start = before.timeline.start if before else None
+    if before is None or start != snapshot.timeline.start:
+        # What is archived before this was so already.
+        archived = [i for i in reversed(snapshot.archived) if i.requested_at >= (start or "")]
+        yield from _pieces([i for i in archived if i.requested_at not in known])
+
+
+def _pieces(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:
+    for first in range(0, len(instants), _AT_ONCE):
+        yield instants[first : first + _AT_ONCE]
 
 
 def _skipped(reason: str) -> Skip:

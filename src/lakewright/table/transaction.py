@@ -172,7 +172,7 @@ class Transaction:
         except (InvalidError, UnavailableError) as failure:
             if error is None:
                 raise
-            error.add_note(f"The write could not be taken back: {failure}")
+            error.add_note(f"The write could not be taken back, it stays as it is: {failure}")
 
     def complete(
         self, metadata: CommitMetadata, *, verify: Callable[[Snapshot], None] | None = None

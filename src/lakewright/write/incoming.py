@@ -92,6 +92,9 @@ def _deletes(rows: pa.Table, task: WriteTask, *, ordered: bool) -> Deletes:
     if lacking:
         # A log file would store a delete without value: one that spares nothing.
         raise InvalidError("ordered deletes have no ordering value", columns=lacking)
+    if len(ordering) == 1 and pa.types.is_int32(ordering[0].type):
+        # To every reader of log files the whole number 0 means "no ordering value".
+        return Deletes(keys, ordering, pc.equal(ordering[0], 0))
     return Deletes(keys, ordering)
 
 

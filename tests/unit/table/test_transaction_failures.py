@@ -134,7 +134,7 @@ def test_a_write_that_cannot_be_taken_back_says_so_beside_the_error() -> None:
     write(begun, "f1")
     with pytest.raises(ZeroDivisionError) as failed, begun:
         raise ZeroDivisionError
-    assert "stays pending" in failed.value.__notes__[0]
+    assert "stays as it is" in failed.value.__notes__[0]
     # Its heart has stopped all the same, so the next writer can put it right.
     world.writer(OPTIMISTIC).begin("deltacommit").withdraw()
     assert load_snapshot(world.storage).timeline.by_time == {}
