@@ -14,6 +14,7 @@ import pytest
 from lakewright.core.partition_paths import (
     PartitionRule,
     escape,
+    matches_any,
     partition_paths,
     partition_rule,
     partition_values,
@@ -409,3 +410,26 @@ def test_a_column_of_nothing_but_nulls_is_the_default() -> None:
     rows = pa.table({"a": pa.nulls(2)})
     paths = partition_paths(rows, partition_rule("SIMPLE", ["a"], {}))
     assert paths.to_pylist() == [DEFAULT, DEFAULT]
+
+
+WILDCARDS: dict[str, tuple[str, str, bool]] = {
+    "a name matches itself": ("day=1", "day=1", True),
+    "brackets are not wild": ("a1", "a[1]", False),
+    "a name with brackets matches itself": ("a[1]", "a[1]", True),
+    "a name with a star matches itself": ("a*", "a*", True),
+    "a dot is a dot": ("axb", "a.b", False),
+    "a star is any text": ("2026-01-01", "2026-*", True),
+    "a star is also none": ("2026-", "2026-*", True),
+    "a star stays in its level": ("2026/01", "2026*", False),
+    "each level has its own": ("2026/01", "20*/0?", True),
+    "a question mark is one character": ("d12", "d?", False),
+    "slashes at the ends do not count": ("a/b", "/a/b/", True),
+    "a table without partitions is one": ("", "", True),
+    "case counts": ("A", "a", False),
+}
+
+
+@pytest.mark.parametrize(("path", "pattern", "fits"), WILDCARDS.values(), ids=WILDCARDS.keys())
+def test_patterns_of_partitions(path: str, pattern: str, *, fits: bool) -> None:
+    assert matches_any(path, ["nothing", pattern]) is fits
+    assert not matches_any(path, [])
