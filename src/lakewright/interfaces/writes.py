@@ -163,14 +163,13 @@ def write_frame(
     options: Options = None,
     *,
     ordered: bool = False,
-    extra: Mapping[str, str] | None = None,
 ) -> Commit | Skip:
     """Write a DataFrame; one without columns has no rows to write."""
     writer = TableWriter.of(storage, options)
     rows = rows_of(frame)
     if not rows.schema.names:
         return writer.store_settings()
-    return writer.write(operation, rows, ordered=ordered, extra=extra)
+    return writer.write(operation, rows, ordered=ordered)
 
 
 def rows_of(frame: DataFrame) -> IncomingRows:

@@ -177,6 +177,17 @@ def test_a_driver_that_was_given_up_and_its_successor_write_a_batch_once(
     assert ids(storage) == ["a", "z"]
 
 
+def test_a_batch_is_looked_for_where_nothing_else_conflicts() -> None:
+    storage = MemoryStorage.fresh()
+    more = {**SEVERAL, "hoodie.datasource.write.streaming.retry.count": "0"}
+    old, new = sink(storage, more), sink(storage, more)
+    old.write(rows_of(row("z")), 0)
+    mine = Interrupted([row("a", day="d1")], lambda: new.write(rows_of(row("b", day="d2")), 1))
+    skips(old, mine, 1)
+    assert ids(storage) == ["b", "z"]
+    assert not [file for file in storage.list_files("d1") if file.name.endswith(".parquet")]
+
+
 def test_a_first_batch_that_fails_leaves_no_table() -> None:
     storage = MemoryStorage.fresh()
     with pytest.raises(InvalidError, match="no record key"):
