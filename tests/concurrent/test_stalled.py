@@ -103,7 +103,7 @@ def test_a_process_that_stands_still_at_any_call_to_storage(scene: Scene, *, aft
     calls = scene.calls()
     commit = next(n for n, call in enumerate(calls) if re.match(COMMIT, call))
     stride = sized(7, soak=1)
-    moments = {*range(int(after) * stride // 2, len(calls), stride)} - {commit - int(after)}
+    moments = {*range(int(after) * stride // 2, len(calls), stride)} | {commit - int(after)}
     for nth in sorted(moments):
         table = scene.table(f"stalled-{nth}")
         process = scene.start(table, Fate("SIGSTOP", nth, after=after))

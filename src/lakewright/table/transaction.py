@@ -203,8 +203,36 @@ class Transaction:
                 self._verify_heartbeat()
                 self._commit(completed, data)
             self._progress = _Progress.COMMITTED
+            kept = self._kept(lock)
+        if not kept:
+            self._check_again(completed)
         self._clean_up()
         return completed
+
+    def _kept(self, lock: Lock) -> bool:
+        """Whether the lock was ours up to the commit; what cannot be told counts as no."""
+        if not self.writer.transaction.several_writers:
+            return True
+        try:
+            lock.verify()
+        except (ConflictError, UnavailableError):
+            return False
+        return True
+
+    def _check_again(self, completed: Instant) -> None:
+        """Make sure that nobody took this writer for dead while it held still before its last step.
+
+        A lock that expires may have passed to another, who rolled this write back as its heartbeat
+        had expired, too: then the completed file came too late, and goes again.
+        """
+        with holding(self.writer.new_lock()):
+            now, names = look(self._storage)
+            try:
+                self._require_not_rolled_back(now, names)
+            except ConflictError:
+                self._storage.delete(self._path(completed))
+                self._progress = _Progress.OPEN
+                raise
 
     def withdraw(self) -> None:
         """Take back a write that failed while its writer lives: nothing of it stays.
@@ -302,6 +330,16 @@ class Transaction:
         self, now: Snapshot, names: frozenset[str], metadata: CommitMetadata
     ) -> None:
         require_writable(now.config)
+        meanwhile = self._require_not_rolled_back(now, names)
+        meanwhile.require_no_conflict(
+            Instant(self.instant, self.action, State.INFLIGHT),
+            metadata,
+            non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
+        )
+        # Somebody may have switched it on since: readers would not see this write.
+        drop_metadata_table(self._storage, now.config)
+
+    def _require_not_rolled_back(self, now: Snapshot, names: frozenset[str]) -> Meanwhile:
         missing = {self.pending_path(State.REQUESTED), self.pending_path(State.INFLIGHT)} - names
         if missing:
             raise ConflictError(
@@ -311,13 +349,7 @@ class Transaction:
             )
         meanwhile = Meanwhile(self.snapshot.timeline, now)
         meanwhile.require_not_taken_back(self.instant)
-        meanwhile.require_no_conflict(
-            Instant(self.instant, self.action, State.INFLIGHT),
-            metadata,
-            non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
-        )
-        # Somebody may have switched it on since: readers would not see this write.
-        drop_metadata_table(self._storage, now.config)
+        return meanwhile
 
     def _commit(self, completed: Instant, data: bytes) -> None:
         path = self._path(completed)
