@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -88,6 +89,18 @@ def parse_choice(*choices: str) -> Callable[[str], str]:
         if word not in choices:
             raise ValueError(f"one of {', '.join(choices)} expected")
         return word
+
+    return parse
+
+
+def parse_word(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+    """A parser for the words of an enumeration in upper case, written in any case."""
+
+    def parse(text: str) -> StrEnum:
+        word = text.strip().upper()
+        if word not in list(kind):
+            raise ValueError(f"one of {', '.join(kind)} expected")
+        return kind(word)
 
     return parse
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lakewright.settings import option, parse_bool
+from lakewright.settings import option, parse_bool, parse_word
 
 
 class Concurrency(StrEnum):
@@ -23,16 +22,6 @@ class FailedWrites(StrEnum):
     EAGER = "EAGER"
     LAZY = "LAZY"
     NEVER = "NEVER"
-
-
-def _word(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    def parse(text: str) -> StrEnum:
-        word = text.strip().upper()
-        if word not in list(kind):
-            raise ValueError(f"one of {', '.join(kind)} expected")
-        return kind(word)
-
-    return parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +104,14 @@ class TransactionSettings:
     concurrency: Concurrency = option(
         "hoodie.write.concurrency.mode",
         Concurrency.SINGLE,
-        parse=_word(Concurrency),
+        parse=parse_word(Concurrency),
         doc="SINGLE_WRITER, OPTIMISTIC_CONCURRENCY_CONTROL, or NON_BLOCKING_CONCURRENCY_CONTROL "
         "(merge-on-read with bucket index).",
     )
     failed_writes_policy: FailedWrites = option(
         "hoodie.clean.failed.writes.policy",
         FailedWrites.EAGER,
-        parse=_word(FailedWrites),
+        parse=parse_word(FailedWrites),
         aliases=("hoodie.cleaner.policy.failed.writes",),
         doc="EAGER: the next write rolls back pending writes. LAZY, which several writers imply: "
         "only those whose heartbeat has expired.",

@@ -232,5 +232,10 @@ def load_snapshot(storage: Storage) -> Snapshot:
     """Look at the table now: its properties, and one listing of its timeline."""
     with found_in(PROPERTIES):
         config = TableConfig.from_properties(load_properties(storage))
+    return Snapshot(storage, config, load_timeline(storage, config))
+
+
+def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
+    """Look at the timeline now."""
     instants = [parse_instant(file.name) for file in storage.list_files(config.timeline_folder)]
-    return Snapshot(storage, config, Timeline.of(i for i in instants if i is not None))
+    return Timeline.of(i for i in instants if i is not None)

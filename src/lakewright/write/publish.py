@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lakewright.core.instant import Instant, State, parse_instant
-from lakewright.core.timeline import Timeline
+from lakewright.core.instant import Instant, State
 from lakewright.errors import ConflictError
 from lakewright.table.heartbeat import alive
 from lakewright.table.markers import MarkerKind, create_marker, rival_of
+from lakewright.table.snapshot import load_timeline
 from lakewright.write.task import WriteTask
 
 
@@ -16,7 +16,7 @@ def announce(task: WriteTask, path: str, kind: MarkerKind) -> None:
     With early conflict detection, give way to a living writer that has announced the same group.
     """
     if task.early is not None:
-        pending = [i.requested_at for i in _timeline(task).pending()]
+        pending = [i.requested_at for i in load_timeline(task.storage, task.config).pending()]
         living = alive(task.storage, pending, task.early, task.clock.now_ms())
         rival = rival_of(task.storage, task.instant, path, living)
         if rival is not None:
@@ -36,7 +36,7 @@ def check_pending(task: WriteTask, path: str) -> None:
     to a completed write without being in its statistics, or to none at all. Looking before would
     not do: a large file takes long to appear.
     """
-    found: Instant | None = _timeline(task).by_time.get(task.instant)
+    found: Instant | None = load_timeline(task.storage, task.config).by_time.get(task.instant)
     if found is None or found.state is State.COMPLETED:
         task.storage.delete(path)
         raise ConflictError(
@@ -44,9 +44,3 @@ def check_pending(task: WriteTask, path: str) -> None:
             instant=task.instant,
             file=path,
         )
-
-
-def _timeline(task: WriteTask) -> Timeline:
-    files = task.storage.list_files(task.config.timeline_folder)
-    instants = [parse_instant(file.name) for file in files]
-    return Timeline.of(instant for instant in instants if instant is not None)

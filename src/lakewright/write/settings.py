@@ -18,7 +18,7 @@ from lakewright.core.table_options import (
 )
 from lakewright.errors import UnsupportedError
 from lakewright.format.bloom import BloomSettings, BloomType
-from lakewright.settings import option, option_keys, parse_bool, parse_choice
+from lakewright.settings import option, option_keys, parse_bool, parse_choice, parse_word
 
 __all__ = ["WRITE_KEYS", "IndexType", "SortMode", "WriteSettings"]
 
@@ -41,16 +41,6 @@ def _at_least(least: int) -> Callable[[str], int]:
         if number < least:
             raise ValueError(f"{least} or more expected")
         return number
-
-    return parse
-
-
-def _word(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    def parse(text: str) -> StrEnum:
-        word = text.strip().upper()
-        if word not in list(kind):
-            raise ValueError(f"one of {', '.join(kind)} expected")
-        return kind(word)
 
     return parse
 
@@ -145,7 +135,7 @@ class WriteSettings:
     bloom_type: BloomType = option(
         "hoodie.bloom.index.filter.type",
         BloomType.DYNAMIC,
-        parse=_word(BloomType),
+        parse=parse_word(BloomType),
         doc="The filter in base files: SIMPLE, or DYNAMIC_V0, which grows with them.",
     )
     bloom_entries: int = option(
@@ -195,7 +185,7 @@ class WriteSettings:
     sort_mode: SortMode = option(
         "hoodie.bulkinsert.sort.mode",
         SortMode.NONE,
-        parse=_word(SortMode),
+        parse=parse_word(SortMode),
         doc="How a bulk insert spreads and sorts rows: NONE, GLOBAL_SORT, PARTITION_SORT, "
         "PARTITION_PATH_REPARTITION or PARTITION_PATH_REPARTITION_AND_SORT.",
     )
