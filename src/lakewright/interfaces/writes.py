@@ -144,11 +144,12 @@ class TableWriter:
     def _locked(self) -> Iterator[tuple[Writer, Snapshot, TimeSource]]:
         """The table under its lock, ready to be changed: what it has must be maintained."""
         writer = self.writer()
-        with holding(writer.new_lock()):
+        lock = writer.new_lock()
+        with holding(lock):
             snapshot = load_snapshot(self.storage)
             require_writable(snapshot.config)
             config = drop_metadata_table(self.storage, snapshot.config)
-            times = writer.times(config, snapshot.timeline)
+            times = writer.times(config, snapshot.timeline, lock)
             yield writer, replace(snapshot, config=config), times
 
     def writer(self) -> Writer:

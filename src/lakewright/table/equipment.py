@@ -50,12 +50,17 @@ class Equipment:
         several = self.transaction.several_writers
         return lock_for(self.storage, self.lock, self.clock, several_writers=several)
 
-    def times(self, config: TableConfig, timeline: Timeline) -> TimeSource:
-        """New times for the timeline, above all that are there; the lock must be held."""
+    def times(
+        self, config: TableConfig, timeline: Timeline, lock: Lock | None = None
+    ) -> TimeSource:
+        """New times for the timeline, above all that are there; the lock must be held.
+
+        With `lock` none is given once it was lost.
+        """
         several = self.transaction.several_writers
         wait_ms = self.transaction.clock_skew_ms if several else _ALONE_WAIT_MS
         zone = zone_of(config.timeline_zone)
-        return TimeSource(self.clock, zone, wait_ms, after=latest_time(timeline))
+        return TimeSource(self.clock, zone, wait_ms, after=latest_time(timeline), lock=lock)
 
     @property
     def beats(self) -> bool:

@@ -205,6 +205,8 @@ def _end(
     inflight = replace(began.instant, state=State.INFLIGHT)
     create_if_missing(storage, timeline_path(snapshot, inflight), b"")
     states = timeline_files(snapshot).get(key_of(target), [])
+    # Who lost the lock on the way may find the target built upon, or this rollback ended.
+    times.verify_lock()
     hide(snapshot, states)
     remove(snapshot, target.requested_at, states, files, keep_plan=keep_plan)
     took_ms = clock.monotonic_ms() - start

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from lakewright.clock import Clock
 from lakewright.core.instant import format_time, full_time, parse_time
 from lakewright.errors import CorruptError, InvalidError
+from lakewright.table.locks import Lock
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LENGTH = 17
@@ -20,12 +21,26 @@ class TimeSource:
     come to the same time or an earlier one.
     """
 
-    def __init__(self, clock: Clock, zone: tzinfo, wait_ms: int, *, after: str = "") -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        zone: tzinfo,
+        wait_ms: int,
+        *,
+        after: str = "",
+        lock: Lock | None = None,
+    ) -> None:
+        self._lock = lock
         self._clock = clock
         self._zone = zone
         self._wait_ms = wait_ms
         self._last = ""
         self.observe(after)
+
+    def verify_lock(self) -> None:
+        """ConflictError if the lock under which these times are given was lost."""
+        if self._lock is not None:
+            self._lock.verify()
 
     def observe(self, *times: str) -> None:
         """Stay above these times, which others have put on the timeline."""
@@ -41,6 +56,7 @@ class TimeSource:
         wait_ms = self._wait_ms + min(_ahead_ms(given, now), self._wait_ms)
         if wait_ms > 0:
             self._clock.sleep(wait_ms / 1000)
+        self.verify_lock()
         return given
 
 

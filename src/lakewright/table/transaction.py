@@ -79,7 +79,7 @@ class Writer(Equipment):
             snapshot = load_snapshot(self.storage)
             require_beginnable(snapshot.config, snapshot.timeline, self.transaction.concurrency)
             start = decide(snapshot)
-            snapshot, times = self._prepared(snapshot, start.remember)
+            snapshot, times = self._prepared(snapshot, start.remember, lock)
             begun = self._requested(snapshot, start.action, times, lock, start.requested)
         started = False
         try:
@@ -91,14 +91,14 @@ class Writer(Equipment):
         return begun
 
     def _prepared(
-        self, snapshot: Snapshot, remember: Mapping[str, str]
+        self, snapshot: Snapshot, remember: Mapping[str, str], lock: Lock
     ) -> tuple[Snapshot, TimeSource]:
         config = drop_metadata_table(self.storage, snapshot.config)
         if remember:
             new = update_properties(self.storage, lambda old: {**old, **remember})
             config = TableConfig.from_properties(new)
         snapshot = changed(snapshot, config=config)
-        times = self.times(config, snapshot.timeline)
+        times = self.times(config, snapshot.timeline, lock)
         snapshot = repaired(snapshot, self.transaction, self.heartbeat, times, self.clock)
         return snapshot, times
 
