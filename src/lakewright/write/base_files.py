@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -135,6 +137,27 @@ class BaseFileWriter:
             store_schema=False,
             write_page_checksum=True,
         )
+
+
+class Abandonable(Protocol):
+    """Something that writes files, which may come to nothing."""
+
+    def abandon(self, error: BaseException) -> None:
+        """Let nothing appear of what is in the making."""
+        ...
+
+
+Writing = TypeVar("Writing", bound=Abandonable)
+
+
+@contextmanager
+def nothing_on_failure(writer: Writing) -> Iterator[Writing]:
+    """A writer whose files in the making do not appear if the block fails, or dies."""
+    try:
+        yield writer
+    except BaseException as error:
+        writer.abandon(error)
+        raise
 
 
 def _with_file_name(table: pa.Table, name: str) -> pa.Table:

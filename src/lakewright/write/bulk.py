@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lakewright.core.commits import WriteStat
-from lakewright.core.merge import rows_marked_deleted
 from lakewright.write.groups import GroupWriter, RollingWriter
-from lakewright.write.incoming import by_partition
+from lakewright.write.incoming import by_partition, without_deleted
 from lakewright.write.partition import Partition
 
 # Rows of many partitions may come in turn: what waits for its file is bounded for all together.
@@ -20,30 +18,11 @@ class BulkWriter:
     def __init__(self, groups: GroupWriter) -> None:
         self._groups = groups
         self._open: dict[str, RollingWriter] = {}
-        self._waiting = 0
 
     def write(self, rows: pa.Table) -> None:
         """Add prepared rows of any partitions."""
-        try:
-            self._write(rows)
-        except BaseException as error:
-            self._abandon(error)
-            raise
-
-    def close(self) -> list[WriteStat]:
-        """End all files; gives the statistics of everything written."""
-        try:
-            for writer in self._open.values():
-                writer.close()
-        except BaseException as error:
-            self._abandon(error)
-            raise
-        return self._groups.stats
-
-    def _write(self, rows: pa.Table) -> None:
         task = self._groups.task
-        if task.delete_columns:
-            rows = rows.filter(pa.array(~rows_marked_deleted(rows, task.rule)))
+        rows = without_deleted(rows, task)
         for path, part in by_partition(rows) if len(rows) else ():
             writer = self._open.get(path)
             if writer is None:
@@ -53,6 +32,12 @@ class BulkWriter:
         if sum(writer.waiting_bytes for writer in self._open.values()) > _MOST_WAITING_BYTES:
             max(self._open.values(), key=lambda writer: writer.waiting_bytes).flush()
 
-    def _abandon(self, error: BaseException) -> None:
+    def close(self) -> None:
+        """End all files."""
+        for writer in self._open.values():
+            writer.close()
+
+    def abandon(self, error: BaseException) -> None:
+        """Let the files in the making not appear."""
         for writer in self._open.values():
             writer.abandon(error)

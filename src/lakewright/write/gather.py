@@ -1,8 +1,9 @@
-"""Rows of one partition gathered in a worker, on disk if they are many."""
+"""Rows in a worker: those of one partition gathered, on disk if they are many; and cut up."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -10,6 +11,13 @@ import pyarrow as pa
 
 # A worker shares its machine with others, and merging needs as much again.
 _MOST_BYTES = 256 << 20
+
+
+def pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
+    """Rows in pieces of about so many bytes, at least one row each."""
+    step = max(1, int(len(rows) * most_bytes / max(rows.nbytes, 1)))
+    for start in range(0, len(rows), step):
+        yield rows.slice(start, step)
 
 
 @dataclass

@@ -17,7 +17,8 @@ from lakewright.format.deletes import DeleteRecords
 from lakewright.read.worker import base_rows
 from lakewright.storage.base import join_path
 from lakewright.table.markers import MarkerKind
-from lakewright.write.base_files import BaseFileWriter, Written
+from lakewright.write.base_files import BaseFileWriter, Written, nothing_on_failure
+from lakewright.write.gather import pieces
 from lakewright.write.log_files import WrittenLog, write_logs
 from lakewright.write.partition import Partition
 from lakewright.write.task import Token, WriteTask
@@ -52,11 +53,10 @@ class GroupWriter:
     def create(self, partition: Partition, rows: pa.Table, file_id: str | None = None) -> None:
         """Put rows into new file groups, as many as their size asks for; or into one of this id."""
         partition.enter()
-        rolling = RollingWriter(self, partition.path, file_id)
-        step = rows_per_step(rows, self.task.settings.max_file_size)
-        for start in range(0, len(rows), step):
-            rolling.write(rows.slice(start, step))
-        rolling.close()
+        with nothing_on_failure(RollingWriter(self, partition.path, file_id)) as rolling:
+            for piece in pieces(rows, self.task.settings.max_file_size):
+                rolling.write(piece)
+            rolling.close()
 
     def open_base(
         self, partition: str, file_id: str, kind: MarkerKind = MarkerKind.CREATE
@@ -95,9 +95,9 @@ class GroupWriter:
                 before += len(table)
                 yield table
 
-        writer = self.open_base(partition.path, item.file_id, MarkerKind.MERGE)
         fresh, times = 0, []
-        try:
+        base = self.open_base(partition.path, item.file_id, MarkerKind.MERGE)
+        with nothing_on_failure(base) as writer:
             for table in merge(old_rows()):
                 mask = pc.equal(table.column(COMMIT_TIME), self.task.instant)
                 count = int(pc.sum(mask).as_py() or 0)
@@ -106,9 +106,6 @@ class GroupWriter:
                 fresh += count
                 writer.write(table)
             written = writer.close()
-        except BaseException as error:
-            writer.abandon(error)
-            raise
         self._note(
             partition.path,
             written,
@@ -204,11 +201,7 @@ class RollingWriter:
         if self._writer is None:
             file_id = self._file_id or self._groups.new_file_id()
             self._writer = self._groups.open_base(self._partition, file_id)
-        try:
-            self._writer.write(rows)
-        except BaseException as error:
-            self._writer.abandon(error)
-            raise
+        self._writer.write(rows)
         if task.event_time is not None:
             self._times.append(rows.select([task.event_time]))
         if self._file_id is None and self._writer.size >= task.settings.max_file_size:
@@ -229,11 +222,7 @@ class RollingWriter:
         if self._writer is None:
             return
         times = pa.concat_tables(self._times) if self._times else None
-        try:
-            written = self._writer.close()
-        except BaseException as error:
-            self._writer.abandon(error)
-            raise
+        written = self._writer.close()
         self._groups.created(self._partition, written, times)
         self._writer, self._times = None, []
 
@@ -241,8 +230,3 @@ class RollingWriter:
         """Let the file in the making not appear."""
         if self._writer is not None:
             self._writer.abandon(error)
-
-
-def rows_per_step(rows: pa.Table, bytes_per_step: int) -> int:
-    """How many rows make a piece of about so many bytes."""
-    return max(1, int(len(rows) * bytes_per_step / max(rows.nbytes, 1)))

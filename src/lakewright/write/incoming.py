@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.core.keys import generated_keys, record_keys
-from lakewright.core.merge import Deletes, Upserts
+from lakewright.core.merge import Deletes, Upserts, rows_marked_deleted
 from lakewright.core.meta_columns import META_FIELDS, PARTITION_PATH, RECORD_KEY
 from lakewright.core.partition_paths import partition_paths
 from lakewright.core.schema import conform
@@ -68,6 +68,14 @@ def by_partition(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     bounds = [0, *(int(step) + 1 for step in steps), len(rows)]
     for start, end in pairwise(bounds):
         yield names[codes[start]], rows.slice(start, end - start)
+
+
+def without_deleted(rows: pa.Table, task: WriteTask) -> pa.Table:
+    """The rows but for those that say of themselves that they are deleted: they insert nothing."""
+    if not task.delete_columns:
+        return rows
+    deleted = rows_marked_deleted(rows, task.rule)
+    return rows.filter(pa.array(~deleted)) if deleted.any() else rows
 
 
 def changes_of(rows: pa.Table, task: WriteTask) -> list[Upserts | Deletes]:

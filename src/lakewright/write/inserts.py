@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.core.keys import bucket_ids
-from lakewright.core.merge import merge_logs, rows_marked_deleted
+from lakewright.core.merge import merge_logs
 from lakewright.core.meta_columns import RECORD_KEY
 from lakewright.core.slices import FileSlice
 from lakewright.errors import InvalidError
 from lakewright.write.groups import GroupWriter
-from lakewright.write.incoming import changes_of
+from lakewright.write.incoming import changes_of, without_deleted
 from lakewright.write.locate import NOWHERE, living, locate
 from lakewright.write.partition import Partition
 from lakewright.write.route import fill_small_files
@@ -23,7 +23,7 @@ from lakewright.write.route import fill_small_files
 def insert_rows(groups: GroupWriter, partition: Partition, rows: pa.Table) -> None:
     """Write the rows of one partition without looking for older ones of their keys."""
     task = groups.task
-    rows = _without_deleted(groups, rows)
+    rows = without_deleted(rows, task)
     if task.settings.combine_before_insert:
         outcome = merge_logs(changes_of(rows, task), task.stored_schema, task.rule)
         rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
@@ -69,14 +69,6 @@ def _extend(groups: GroupWriter, partition: Partition, item: FileSlice, rows: pa
     """The next base file of a group: its rows, and these."""
     partition.check_free(item)
     groups.rewrite(partition, item, lambda old: chain(old, [rows]), inserts=len(rows))
-
-
-def _without_deleted(groups: GroupWriter, rows: pa.Table) -> pa.Table:
-    """Rows that say of themselves that they are deleted insert nothing."""
-    if not groups.task.delete_columns:
-        return rows
-    deleted = rows_marked_deleted(rows, groups.task.rule)
-    return rows.filter(pa.array(~deleted)) if deleted.any() else rows
 
 
 def _without_known(groups: GroupWriter, partition: Partition, rows: pa.Table) -> pa.Table:

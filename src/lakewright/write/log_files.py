@@ -14,6 +14,7 @@ from lakewright.format.deletes import DeleteRecords, format_delete_block
 from lakewright.format.log_records import format_avro_block, format_parquet_block
 from lakewright.storage.base import join_path
 from lakewright.table.markers import MarkerKind
+from lakewright.write.gather import pieces
 from lakewright.write.publish import announce, check_pending
 from lakewright.write.task import WriteTask
 
@@ -53,7 +54,7 @@ def write_logs(
     named = _with_file_id(rows, file_id)
     pending = [
         _Block(_data_block(task, piece, schema_json), piece)
-        for piece in _pieces(named, task.settings.log_block_max_size)
+        for piece in pieces(named, task.settings.log_block_max_size)
     ]
     for part in deletes.by_kind() if deletes is not None and len(deletes) else []:
         data = format_delete_block(part, task.instant, schema_json)
@@ -94,14 +95,6 @@ def _with_file_id(rows: pa.Table, file_id: str) -> pa.Table:
     return rows.set_column(
         index, rows.schema.field(index), pa.repeat(pa.scalar(file_id), len(rows))
     )
-
-
-def _pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
-    if not len(rows):
-        return
-    step = max(1, int(len(rows) * most_bytes / max(rows.nbytes, 1)))
-    for start in range(0, len(rows), step):
-        yield rows.slice(start, step)
 
 
 def _files(blocks: list[_Block], most_bytes: int) -> Iterator[list[_Block]]:

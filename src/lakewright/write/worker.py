@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lakewright.core.meta_columns import PARTITION_PATH
 from lakewright.errors import InvalidError, LakewrightError
+from lakewright.write.base_files import nothing_on_failure
 from lakewright.write.bulk import BulkWriter
 from lakewright.write.gather import GatheredRows
 from lakewright.write.groups import GroupWriter
@@ -40,10 +41,11 @@ def spreads_freely(task: WriteTask) -> bool:
 
 
 def _bulk(groups: GroupWriter, tables: Iterable[pa.Table]) -> Outcome:
-    writer = BulkWriter(groups)
-    for rows in tables:
-        writer.write(rows)
-    return Outcome(tuple(writer.close()))
+    with nothing_on_failure(BulkWriter(groups)) as writer:
+        for rows in tables:
+            writer.write(rows)
+        writer.close()
+    return Outcome(tuple(groups.stats))
 
 
 def _by_partition(groups: GroupWriter, tables: Iterable[pa.Table]) -> Outcome:
