@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 import pyarrow as pa
 
@@ -12,9 +13,8 @@ from lakewright.read.plan import ReadPlan, decode_plan, encode_plan
 from lakewright.read.worker import read_slices
 from lakewright.storage.base import Storage
 from lakewright.write.task import Outcome, Token, WriteTask
-from lakewright.write.worker import run_task
-
-_ROUTE = "_route"
+from lakewright.write.worker import run_task, run_works
+from lakewright.write.works import to_the_end
 
 
 def read_locally(storage: Storage, plan: ReadPlan) -> pa.Table:
@@ -25,7 +25,7 @@ def read_locally(storage: Storage, plan: ReadPlan) -> pa.Table:
 
 
 class LocalRows:
-    """Rows of an Arrow table, written by one worker after the other, a partition each."""
+    """Rows of an Arrow table, written by one worker; what it hands on, by one after the other."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
@@ -36,14 +36,15 @@ class LocalRows:
         return self._rows.schema
 
     def write(self, task: WriteTask) -> Sequence[Outcome]:
-        """Let a worker write the rows of each partition."""
+        """Let a worker write the rows, those of a partition together."""
         if task.is_global and task.operation.merges:
             raise UnsupportedError("looking up keys in the whole table needs Spark")
         if not len(self._rows):
             return []
         paths = partition_paths(self._rows, task.partitions)
-        outcomes = []
-        for number, path in enumerate(sorted(set(paths.to_pylist()))):
-            mine = self._rows.filter(pa.compute.equal(paths, path))
-            outcomes.append(run_task(task, Token(number, 0, number), mine.to_batches()))
-        return outcomes
+        rows = self._rows.take(pa.compute.sort_indices(paths))
+        tokens = (Token(number, 0, number) for number in count())
+        first = run_task(task, next(tokens), rows.combine_chunks().to_batches())
+        return to_the_end(
+            [first], lambda works: [run_works(task, next(tokens), [work]) for work in works]
+        )

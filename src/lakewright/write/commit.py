@@ -67,7 +67,8 @@ class WriteRequest:
     """What is to be done with rows; `extra` is recorded in the commit.
 
     `patterns` name the partitions to delete. `combine` leaves one row of each key, also where rows
-    only replace others. `check` is shown the table under its lock, when the write begins and again
+    only replace others. `partition_by` must be the table's partition columns, if it is given.
+    `check` is shown the table under its lock, when the write begins and again
     when it completes, and raises if it shall not be.
     """
 
@@ -77,6 +78,7 @@ class WriteRequest:
     extra: Mapping[str, str] = field(default_factory=dict)
     patterns: tuple[str, ...] = ()
     combine: bool = False
+    partition_by: tuple[str, ...] = ()
     check: Callable[[Snapshot], None] | None = None
 
 
@@ -113,7 +115,8 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commi
     def decide(snapshot: Snapshot) -> Start:
         if request.check is not None:
             request.check(snapshot)
-        config_conflicts(snapshot.config, request.options)
+        by = request.partition_by
+        config_conflicts(snapshot.config, request.options, partition_by=by)
         settings = write_settings(snapshot.config, request.options)
         if request.combine and snapshot.config.record_key_fields:
             settings = replace(settings, combine_before_insert=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 from lakewright.core.commits import WriteStat
 from lakewright.core.event_time import event_range
 from lakewright.core.files import BaseFile
+from lakewright.core.merge import LogOutcome
 from lakewright.core.meta_columns import COMMIT_TIME
 from lakewright.core.slices import FileSlice
+from lakewright.errors import LakewrightError
 from lakewright.format.deletes import DeleteRecords
 from lakewright.read.worker import base_rows
 from lakewright.storage.base import join_path
@@ -21,7 +23,8 @@ from lakewright.write.base_files import BaseFileWriter, Written, nothing_on_fail
 from lakewright.write.gather import pieces
 from lakewright.write.log_files import WrittenLog, write_logs
 from lakewright.write.partition import Partition
-from lakewright.write.task import Token, WriteTask
+from lakewright.write.task import GroupWork, Outcome, PartitionWork, Token, Work, WriteTask
+from lakewright.write.works import changes_table, put_aside
 
 # What real writers say of a base file that has none before it.
 _NO_COMMIT = "null"
@@ -35,6 +38,30 @@ class GroupWriter:
         self.task = task
         self.token = token
         self.stats: list[WriteStat] = []
+        self.works: list[Work] = []
+
+    def outcome(
+        self,
+        replaced: Mapping[str, tuple[str, ...]] | None = None,
+        error: LakewrightError | None = None,
+    ) -> Outcome:
+        """What the task has done so far."""
+        return Outcome(tuple(self.stats), replaced or {}, error, tuple(self.works))
+
+    def hand_on(self, partition: Partition, rows: pa.Table) -> None:
+        """Leave the rows of a partition to another task."""
+        self.works.append(PartitionWork(partition.path, self._put_aside(rows), partition.weight))
+
+    def hand_on_group(
+        self, partition: Partition, item: FileSlice, changes: LogOutcome, *, inserts: int
+    ) -> None:
+        """Leave the next base file of a group to another task."""
+        assert item.base is not None
+        path = self._put_aside(changes_table(changes))
+        self.works.append(GroupWork(partition.path, item, path, inserts, item.base.size))
+
+    def _put_aside(self, rows: pa.Table) -> str:
+        return put_aside(self.task, self.token, len(self.works), rows)
 
     def new_file_id(self) -> str:
         """The id of a file group that does not exist yet."""
@@ -79,7 +106,7 @@ class GroupWriter:
 
     def rewrite(
         self,
-        partition: Partition,
+        partition: str,
         item: FileSlice,
         merge: Callable[[Iterator[pa.Table]], Iterable[pa.Table]],
         *,
@@ -96,7 +123,7 @@ class GroupWriter:
                 yield table
 
         fresh, times = 0, []
-        base = self.open_base(partition.path, item.file_id, MarkerKind.MERGE)
+        base = self.open_base(partition, item.file_id, MarkerKind.MERGE)
         with nothing_on_failure(base) as writer:
             for table in merge(old_rows()):
                 mask = pc.equal(table.column(COMMIT_TIME), self.task.instant)
@@ -107,7 +134,7 @@ class GroupWriter:
                 writer.write(table)
             written = writer.close()
         self._note(
-            partition.path,
+            partition,
             written,
             prev_commit=item.base.instant,
             prev_base_file=item.base.name,

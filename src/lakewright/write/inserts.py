@@ -68,7 +68,7 @@ def _insert_buckets(groups: GroupWriter, partition: Partition, rows: pa.Table) -
 def _extend(groups: GroupWriter, partition: Partition, item: FileSlice, rows: pa.Table) -> None:
     """The next base file of a group: its rows, and these."""
     partition.check_free(item)
-    groups.rewrite(partition, item, lambda old: chain(old, [rows]), inserts=len(rows))
+    groups.rewrite(partition.path, item, lambda old: chain(old, [rows]), inserts=len(rows))
 
 
 def _without_known(groups: GroupWriter, partition: Partition, rows: pa.Table) -> pa.Table:

@@ -1,7 +1,8 @@
 """Which of Hudi's options a write refuses, and which it takes without a word.
 
 Refused is what would change the rows, the files or the table, or lose something that a user counts
-on, if it were ignored. What is neither refused, honoured nor listed here is ignored with a warning.
+on, if it were ignored. A service that is asked for and not carried out is told by a warning. What
+is neither refused, honoured nor listed here is ignored with a warning as well.
 """
 
 from __future__ import annotations
@@ -140,6 +141,23 @@ SERVICE_PREFIXES = (
     "hoodie.timeline.compaction.",
     "hoodie.timeline.manifest.",
     "hoodie.write.empty.clean.",
+)
+
+# What asks for a service beside the write, by the word "true", and is not carried out. Cleaning and
+# archiving are not among them: Hudi does both unasked, and nobody misses a row for want of them.
+UNSERVED = frozenset(
+    {
+        "hoodie.clustering.async.enabled",
+        "hoodie.clustering.inline",
+        "hoodie.clustering.schedule.inline",
+        "hoodie.compact.inline",
+        "hoodie.compact.schedule.inline",
+        "hoodie.datasource.clustering.async.enable",
+        "hoodie.datasource.clustering.inline.enable",
+        "hoodie.datasource.compaction.async.enable",
+        "hoodie.log.compaction.inline",
+        "hoodie.partition.ttl.inline",
+    }
 )
 
 # Options of the services that only this library has.

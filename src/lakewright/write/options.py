@@ -25,6 +25,7 @@ from lakewright.write.option_names import (
     OWN_KEYS,
     REFUSED_WRITE_OPTIONS,
     SERVICE_PREFIXES,
+    UNSERVED,
 )
 from lakewright.write.settings import WRITE_KEYS, WriteSettings
 
@@ -61,11 +62,13 @@ Conflict = tuple[str, str, str]
 class WriteOptions:
     """Options whose names were checked: keys of Hudi's are in lower case, as Spark takes them.
 
-    `ignored` are the ones that have no effect here; somebody should say so.
+    `ignored` are the ones that have no effect here, and `unserved` those that ask for a service
+    which is not carried out; somebody should say so.
     """
 
     told: Mapping[str, str]
     ignored: tuple[str, ...]
+    unserved: tuple[str, ...] = ()
 
 
 def check_write_options(options: Mapping[str, str], *, also: Collection[str] = ()) -> WriteOptions:
@@ -78,7 +81,9 @@ def check_write_options(options: Mapping[str, str], *, also: Collection[str] = (
     given = {_plain(key): str(value) for key, value in options.items()}
     open_ = {key: value for key, value in given.items() if not _passes(key, value)}
     honoured = (_HONOURED | set(also)) - REFUSED_WRITE_OPTIONS.keys()
-    return WriteOptions(given, tuple(ignored_options(open_, honoured, REFUSED_WRITE_OPTIONS)))
+    ignored = ignored_options(open_, honoured, REFUSED_WRITE_OPTIONS)
+    unserved = [key for key in given if key in UNSERVED and given[key].strip().lower() == "true"]
+    return WriteOptions(given, tuple(ignored), tuple(unserved))
 
 
 def write_settings(config: TableConfig | None, options: Mapping[str, str]) -> WriteSettings:
@@ -87,12 +92,6 @@ def write_settings(config: TableConfig | None, options: Mapping[str, str]) -> Wr
     stored = config.properties if config is not None else {}
     remembered = {key: stored[key] for key in _REMEMBERED if stored.get(key)}
     return settings_from(WriteSettings, {**remembered, **options})
-
-
-def remembered_event_time(config: TableConfig) -> str | None:
-    """The column whose event times the table's commits record, if it has one."""
-    tracked = config.flag(keys.TRACK_EVENT_TIME)
-    return config.properties.get(keys.EVENT_TIME) or None if tracked else None
 
 
 def unremembered(config: TableConfig, settings: WriteSettings) -> dict[str, str]:

@@ -17,6 +17,7 @@ from lakewright.write.route import room_in
 from lakewright.write.task import WriteTask
 
 _META_FOLDER = ".hoodie"
+_KEYS_SHARE = 10
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,17 @@ class Partition:
         except ConflictError:
             # Another writer has just entered it too: both mean the same.
             return
+
+    @cached_property
+    def weight(self) -> int:
+        """How many bytes of base files rows that meet older ones make a task read.
+
+        Their keys are a small part of them; where changes are written beside them no more is read.
+        """
+        if not self.task.operation.merges or (self.task.buckets and self.task.merge_on_read):
+            return 0
+        total = sum(item.base.size for item in self.slices if item.base is not None)
+        return total // _KEYS_SHARE if self.task.merge_on_read else total
 
     @cached_property
     def by_bucket(self) -> Mapping[int, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,9 @@ from lakewright.write.columns.run import field_of, path_column, quoted
 from lakewright.write.global_index.run import placed
 from lakewright.write.incoming import LEAVES
 from lakewright.write.settings import SortMode
-from lakewright.write.task import Operation, Outcome, Token, WriteTask
-from lakewright.write.worker import run_task, spreads_freely
+from lakewright.write.task import Operation, Outcome, Token, Work, WriteTask
+from lakewright.write.worker import run_task, run_works, spreads_freely
+from lakewright.write.works import deal, to_the_end
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,8 +35,10 @@ _ROUTE = "_lakewright_route"
 _PARALLELISM = "spark.lakewright.parallelism"
 _NO_KEY = "lakewright: rows have no record key"
 _LOST = re.compile(r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited unexpectedly")
-# Tasks for each core: partitions are dealt out by their hash, so a few more even the load out.
+# Tasks for each core where work is dealt out by size: sizes tell only roughly how long it takes.
 _TASKS_PER_CORE = 3
+_SHUFFLE_PARTS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+_LEAST_PARTS = 64
 
 
 class SparkRows:
@@ -51,23 +55,51 @@ class SparkRows:
 
     def write(self, task: WriteTask) -> Sequence[Outcome]:
         """Shuffle the rows once, and let each task write the partitions it got."""
+        spark = self._frame.sparkSession
         try:
             frame = _with_keys_checked(_needed(self._frame, task), task)
             if task.is_global and task.operation.merges:
                 frame = placed(frame, task)
-            routed = _spread(frame, task) if spreads_freely(task) else _routed(frame, task)
-            done = routed.mapInArrow(partial(_work, pickle.dumps(task)), "outcome binary")
-            return [pickle.loads(row.outcome) for row in done.collect()]
+            packed = pickle.dumps(task)
+            with _fine_shuffle(spark):
+                routed = _spread(frame, task) if spreads_freely(task) else _routed(frame, task)
+                first = _outcomes(routed, partial(_work, packed))
+            return to_the_end(first, partial(_run_works, spark, packed))
         except PySparkException as error:
             raise _translated(error, task) from error
 
 
+def _outcomes(frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]) -> list[Outcome]:
+    rows = frame.mapInArrow(work, "outcome binary").collect()
+    return [pickle.loads(row.outcome) for row in rows]
+
+
 def _work(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return _answer(run_task(pickle.loads(packed), _token(), batches))
+
+
+def _run_works(spark: SparkSession, packed: bytes, works: Sequence[Work]) -> list[Outcome]:
+    """Deal out what tasks have handed on: as many bundles as tasks, each tells its own number."""
+    bundles = deal(works, _parallelism(spark) * _TASKS_PER_CORE)
+    numbers = spark.range(0, len(bundles), 1, len(bundles))
+    return _outcomes(numbers, partial(_work_bundle, packed, bundles))
+
+
+def _work_bundle(
+    packed: bytes, bundles: Sequence[Sequence[Work]], numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    mine = [work for batch in numbers for at in batch.column(0).to_pylist() for work in bundles[at]]
+    return _answer(run_works(pickle.loads(packed), _token(), mine))
+
+
+def _token() -> Token:
     context = TaskContext.get()
-    token = Token()
-    if context is not None:
-        token = Token(context.partitionId(), context.stageId(), context.taskAttemptId())
-    outcome = run_task(pickle.loads(packed), token, batches)
+    if context is None:
+        return Token()
+    return Token(context.partitionId(), context.stageId(), context.taskAttemptId())
+
+
+def _answer(outcome: Outcome) -> Iterator[pa.RecordBatch]:
     if outcome != Outcome():
         yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
 
@@ -106,13 +138,29 @@ def _routed(frame: DataFrame, task: WriteTask) -> DataFrame:
     columns = frame.columns
     placed_already = LEAVES in columns
     route = F.col(PARTITION_PATH) if placed_already else _route(frame, task)
-    tasks = task.settings.parallelism or _parallelism(frame.sparkSession) * _TASKS_PER_CORE
-    return (
-        frame.withColumn(_ROUTE, route)
-        .repartition(tasks, _ROUTE)
-        .sortWithinPartitions(_ROUTE)
-        .select(*(quoted(name) for name in columns))
-    )
+    tasks = task.settings.parallelism
+    routed = frame.withColumn(_ROUTE, route)
+    dealt = routed.repartition(tasks, _ROUTE) if tasks else routed.repartition(_ROUTE)
+    return dealt.sortWithinPartitions(_ROUTE).select(*(quoted(name) for name in columns))
+
+
+@contextmanager
+def _fine_shuffle(spark: SparkSession) -> Iterator[None]:
+    """Let Spark deal rows out in many small parts, which it then puts together to even tasks.
+
+    A few rows so become one task, and partitions of different sizes meet by their sizes. With as
+    few parts as a session may have set, their hashes alone would decide.
+    """
+    before = spark.conf.get(_SHUFFLE_PARTS, None)
+    usual = spark.conf.get("spark.sql.shuffle.partitions", "200")
+    spark.conf.set(_SHUFFLE_PARTS, str(max(_LEAST_PARTS, int(before or usual or 0))))
+    try:
+        yield
+    finally:
+        if before:
+            spark.conf.set(_SHUFFLE_PARTS, before)
+        else:
+            spark.conf.unset(_SHUFFLE_PARTS)
 
 
 def _spread(frame: DataFrame, task: WriteTask) -> DataFrame:

@@ -206,6 +206,13 @@ class WriteSettings:
         ),
         doc="How many tasks the incoming rows are spread over; 0: as many as suit.",
     )
+    hand_on_bytes: int = option(
+        "lakewright.write.hand.on.bytes",
+        33_554_432,
+        parse=_at_least(0),
+        doc="How many bytes of files a task reads or rewrites for few rows itself, before it hands "
+        "the work on to tasks of their own.",
+    )
     allow_missing_columns: bool = option(
         "hoodie.write.set.null.for.missing.columns",
         False,

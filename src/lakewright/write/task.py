@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from lakewright.core.keys import KeyRule, key_rule
 from lakewright.core.merge import MergeRule
 from lakewright.core.meta_columns import META_COLUMNS, META_FIELDS
 from lakewright.core.partition_paths import PartitionRule, partition_rule
-from lakewright.core.slices import GroupKey
+from lakewright.core.slices import FileSlice, GroupKey
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import LakewrightError
 from lakewright.format.avro_arrow import arrow_schema
@@ -140,13 +141,40 @@ class WriteTask:
         return tuple(name for name in (_IS_DELETED, *marker) if name in self.own_schema.names)
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionWork:
+    """Rows of one partition, put aside: they are to be looked up in files of `size` bytes."""
+
+    partition: str
+    rows: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWork:
+    """Changes of one file group, put aside for its next base file; `inserts` are of new keys."""
+
+    partition: str
+    item: FileSlice
+    changes: str
+    inserts: int
+    size: int
+
+
+Work: TypeAlias = PartitionWork | GroupWork
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What one worker did: a statistic for each file, groups taken out, and why it gave up."""
+    """What one worker did: a statistic for each file, groups taken out, and why it gave up.
+
+    `works` is what it left for others to do.
+    """
 
     stats: tuple[WriteStat, ...] = ()
     replaced: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     error: LakewrightError | None = None
+    works: tuple[Work, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

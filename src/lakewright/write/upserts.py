@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +20,19 @@ from lakewright.write.partition import Partition
 from lakewright.write.route import fill_small_files
 
 
+@dataclass(frozen=True)
+class _NextBase:
+    """The changes that make the next base file of a group; `inserts` are of new keys."""
+
+    item: FileSlice
+    changes: LogOutcome
+    inserts: int
+
+    @property
+    def size(self) -> int:
+        return self.item.base.size if self.item.base is not None else 0
+
+
 def merge_rows(groups: GroupWriter, partition: Partition, rows: pa.Table) -> None:
     """Write the rows of one partition: of each key the version that wins, where the key lives."""
     task = groups.task
@@ -30,14 +43,16 @@ def merge_rows(groups: GroupWriter, partition: Partition, rows: pa.Table) -> Non
     where = locate(task, partition.slices, outcome.keys)
     new = np.flatnonzero((where == NOWHERE) & ~outcome.deleted)
     inserts = _fill(partition, where, new) if len(new) else {}
+    next_bases = []
     for position, chosen in _grouped(where):
         item = partition.slices[position]
         partition.check_free(item)
+        part = _subset(outcome, chosen)
         if task.merge_on_read and position not in inserts:
-            _append(groups, partition, item.file_id, _subset(outcome, chosen))
+            _append(groups, partition, item.file_id, part)
         else:
-            part = _subset(outcome, chosen)
-            _rewrite(groups, partition, item, part, inserts=inserts.get(position, 0))
+            next_bases.append(_NextBase(item, part, inserts.get(position, 0)))
+    _write_bases(groups, partition, next_bases)
     rest = new[where[new] == NOWHERE]
     if len(rest):
         groups.create(partition, outcome.rows.take(pa.array(outcome.row[rest])))
@@ -48,6 +63,7 @@ def _merge_buckets(groups: GroupWriter, partition: Partition, outcome: LogOutcom
     ids = bucket_ids(
         outcome.keys, task.keys, task.settings.bucket_hash_fields, task.settings.buckets
     )
+    next_bases = []
     for bucket, chosen in _grouped(ids.astype(np.int64)):
         position = partition.by_bucket.get(bucket)
         part = _subset(outcome, chosen)
@@ -59,7 +75,8 @@ def _merge_buckets(groups: GroupWriter, partition: Partition, outcome: LogOutcom
         if task.merge_on_read:
             _append(groups, partition, item.file_id, part)
         else:
-            _rewrite(groups, partition, item, part, inserts=_unknown(groups, item, part))
+            next_bases.append(_NextBase(item, part, _unknown(groups, item, part)))
+    _write_bases(groups, partition, next_bases)
 
 
 def _unknown(groups: GroupWriter, item: FileSlice, outcome: LogOutcome) -> int:
@@ -103,14 +120,22 @@ def _append(groups: GroupWriter, partition: Partition, file_id: str, outcome: Lo
     groups.append(partition, file_id, rows, deletes, gone=gone)
 
 
-def _rewrite(
-    groups: GroupWriter,
-    partition: Partition,
-    item: FileSlice,
-    outcome: LogOutcome,
-    *,
-    inserts: int,
+def _write_bases(groups: GroupWriter, partition: Partition, bases: Sequence[_NextBase]) -> None:
+    """Write the next base files of some groups, or leave them to others if they are much work."""
+    size = sum(base.size for base in bases)
+    if len(bases) > 1 and size > groups.task.settings.hand_on_bytes:
+        for base in bases:
+            groups.hand_on_group(partition, base.item, base.changes, inserts=base.inserts)
+        return
+    for base in bases:
+        merge_group(groups, partition.path, base.item, base.changes, inserts=base.inserts)
+
+
+def merge_group(
+    groups: GroupWriter, partition: str, item: FileSlice, outcome: LogOutcome, *, inserts: int
 ) -> None:
+    """Write the next base file of a group: its rows with these changes."""
+
     def merged(old: Iterator[pa.Table]) -> Iterator[pa.Table]:
         batches = (batch for table in old for batch in table.combine_chunks().to_batches())
         return merge_with_base(batches, outcome, groups.task.rule)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 import pyarrow as pa
@@ -16,8 +16,12 @@ from lakewright.write.groups import GroupWriter
 from lakewright.write.incoming import by_partition, prepare
 from lakewright.write.inserts import insert_rows
 from lakewright.write.partition import Partition
-from lakewright.write.task import Operation, Outcome, Token, WriteTask
-from lakewright.write.upserts import merge_rows
+from lakewright.write.task import Operation, Outcome, PartitionWork, Token, Work, WriteTask
+from lakewright.write.upserts import merge_group, merge_rows
+from lakewright.write.works import changes_from, outweighs, take_up
+
+# Rows that wait until a task has seen all its partitions.
+_MOST_HELD_BYTES = 64 << 20
 
 
 def run_task(task: WriteTask, token: Token, batches: Iterable[pa.RecordBatch]) -> Outcome:
@@ -30,7 +34,23 @@ def run_task(task: WriteTask, token: Token, batches: Iterable[pa.RecordBatch]) -
         rows = _prepared(task, token, batches)
         return _bulk(groups, rows) if spreads_freely(task) else _by_partition(groups, rows)
     except LakewrightError as error:
-        return Outcome(tuple(groups.stats), error=error)
+        return groups.outcome(error=error)
+
+
+def run_works(task: WriteTask, token: Token, works: Iterable[Work]) -> Outcome:
+    """Do what other tasks have handed on; an error of ours comes back as a value."""
+    groups = GroupWriter(task, token)
+    try:
+        for work in works:
+            if isinstance(work, PartitionWork):
+                partition = Partition.look(task, work.partition)
+                merge_rows(groups, partition, take_up(task, work.rows))
+            else:
+                changes = changes_from(take_up(task, work.changes), task.stored_schema)
+                merge_group(groups, work.partition, work.item, changes, inserts=work.inserts)
+        return groups.outcome()
+    except LakewrightError as error:
+        return groups.outcome(error=error)
 
 
 def spreads_freely(task: WriteTask) -> bool:
@@ -45,23 +65,41 @@ def _bulk(groups: GroupWriter, tables: Iterable[pa.Table]) -> Outcome:
         for rows in tables:
             writer.write(rows)
         writer.close()
-    return Outcome(tuple(groups.stats))
+    return groups.outcome()
 
 
 def _by_partition(groups: GroupWriter, tables: Iterable[pa.Table]) -> Outcome:
     task = groups.task
     replaced: dict[str, tuple[str, ...]] = {}
+    heavy: list[tuple[Partition, pa.Table]] = []
     for path, rows in _partitions(tables):
         partition = Partition.look(task, path)
         if task.operation.replaces:
             replaced[path] = tuple(item.file_id for item in partition.slices)
             for item in partition.slices:
                 partition.check_free(item)
-        if task.operation.merges:
-            merge_rows(groups, partition, rows)
-        else:
+        if not task.operation.merges:
             insert_rows(groups, partition, rows)
-    return Outcome(tuple(groups.stats), replaced)
+        elif outweighs(partition.weight, rows):
+            heavy.append((partition, rows))
+            if sum(rows.nbytes for _, rows in heavy) > _MOST_HELD_BYTES:
+                _merge_heavy(groups, heavy)
+                heavy = []
+        else:
+            merge_rows(groups, partition, rows)
+    _merge_heavy(groups, heavy)
+    return groups.outcome(replaced)
+
+
+def _merge_heavy(groups: GroupWriter, heavy: Sequence[tuple[Partition, pa.Table]]) -> None:
+    """Write rows that make more work than they show, or leave them to others if it is much."""
+    weight = sum(partition.weight for partition, _ in heavy)
+    hands_on = len(heavy) > 1 and weight > groups.task.settings.hand_on_bytes
+    for partition, rows in heavy:
+        if hands_on:
+            groups.hand_on(partition, rows)
+        else:
+            merge_rows(groups, partition, rows)
 
 
 def _prepared(

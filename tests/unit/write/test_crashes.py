@@ -28,6 +28,11 @@ def upsert(table: WrittenTable) -> object:
     return table.upsert([*CHANGED, row("k8", 2, "new", FOURTH_DAY)])
 
 
+def upsert_handed_on(table: WrittenTable) -> object:
+    table.options = {**table.options, "lakewright.write.hand.on.bytes": "0"}
+    return upsert(table)
+
+
 def delete(table: WrittenTable) -> object:
     return table.write("DELETE", [row("k0", day=DAYS[0]), row("k1", day=DAYS[1])])
 
@@ -51,6 +56,7 @@ def rollback(table: WrittenTable) -> object:
 
 OPERATIONS: dict[str, Callable[[WrittenTable], object]] = {
     "upsert": upsert,
+    "upsert, its work handed on": upsert_handed_on,
     "delete": delete,
     "insert_overwrite": overwrite,
     "delete_partitions": delete_partitions,

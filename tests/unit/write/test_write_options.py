@@ -17,13 +17,13 @@ from lakewright.write.option_names import (
     OWN_KEYS,
     REFUSED_WRITE_OPTIONS,
     SERVICE_PREFIXES,
+    UNSERVED,
 )
 from lakewright.write.options import (
     check_index,
     check_write_options,
     config_conflicts,
     effective_config,
-    remembered_event_time,
     spec_from_options,
     unremembered,
     write_settings,
@@ -63,10 +63,15 @@ SILENT = {
     "concurrency": {"hoodie.write.concurrency.mode": "SINGLE_WRITER"},
     "the operation": {"hoodie.datasource.write.operation": "upsert"},
     "the table": {"hoodie.table.name": "t", PRECOMBINE: "ts", FORMAT: "yyyy"},
-    "compaction": {"hoodie.compact.inline": "true"},
+    "compaction": {"hoodie.compact.inline.max.delta.commits": "3"},
+    "no compaction": {"hoodie.compact.inline": "false"},
+    "automatic cleaning and archiving": {
+        "hoodie.clean.automatic": "true",
+        "hoodie.archive.automatic": "true",
+    },
     "cleaning by its older names": {"hoodie.cleaner.commits.retained": "3"},
     "archiving": {"hoodie.keep.max.commits": "30"},
-    "clustering": {"hoodie.clustering.inline": "true"},
+    "clustering": {"hoodie.clustering.plan.strategy.sort.columns": "id"},
     "what only we have": {"hoodie.compaction.event.time.lateness": "2h", "hoodie.ttl.enabled": "1"},
     "what is so anyway": {"hoodie.metadata.enable": "false", "hoodie.write.markers.type": "DIRECT"},
     "Hudi's own merger": {
@@ -84,7 +89,8 @@ SILENT = {
 
 @pytest.mark.parametrize("options", SILENT.values(), ids=list(SILENT))
 def test_known_options_pass(options: dict[str, str]) -> None:
-    assert check_write_options(options, also=["hoodie.of.the.caller"]).ignored == ()
+    checked = check_write_options(options, also=["hoodie.of.the.caller"])
+    assert (checked.ignored, checked.unserved) == ((), ())
 
 
 def test_keys_of_hudi_have_no_case_and_others_keep_theirs() -> None:
@@ -95,6 +101,13 @@ def test_keys_of_hudi_have_no_case_and_others_keep_theirs() -> None:
 def test_options_without_effect_are_told() -> None:
     options = {"hoodie.metadata.enable": "true", "hoodie.metrics.on": "true"}
     assert check_write_options(options).ignored == ("hoodie.metadata.enable", "hoodie.metrics.on")
+
+
+def test_services_that_are_asked_for_and_not_carried_out_are_told() -> None:
+    options = {"Hoodie.Compact.Inline": " TRUE ", "hoodie.clustering.inline": "true"}
+    checked = check_write_options({**options, "hoodie.log.compaction.inline": "false"})
+    assert checked.unserved == ("hoodie.compact.inline", "hoodie.clustering.inline")
+    assert checked.ignored == ()
 
 
 REFUSED = {
@@ -142,13 +155,14 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name(key: str, meant: st
 
 
 def test_the_lists_hold_no_typing_errors_and_do_not_contradict_each_other() -> None:
-    listed = {*REFUSED_WRITE_OPTIONS, *AGREED, *OPERATION_KEYS}
+    listed = {*REFUSED_WRITE_OPTIONS, *AGREED, *OPERATION_KEYS, *UNSERVED}
     assert sorted(listed - HUDI_OPTIONS) == []
     assert not OWN_KEYS & HUDI_OPTIONS
     assert not WRITE_KEYS & REFUSED_WRITE_OPTIONS.keys()
     for prefix in SERVICE_PREFIXES:
         assert any(key.startswith(prefix) for key in HUDI_OPTIONS), prefix
     assert all(value == value.lower() for value in REFUSED_WRITE_OPTIONS.values())
+    assert all(key.startswith(SERVICE_PREFIXES) for key in UNSERVED)
 
 
 def test_a_table_remembers_its_index_and_its_event_time() -> None:
@@ -158,7 +172,7 @@ def test_a_table_remembers_its_index_and_its_event_time() -> None:
     assert (settings.index_type, settings.buckets) == (IndexType.BUCKET, 8)
     assert (settings.bucket_hash_fields, settings.event_time_field) == (("id",), "ts")
     assert settings.track_event_time
-    assert remembered_event_time(config) == "ts"
+    assert settings.event_time == "ts"
     assert unremembered(config, settings) == {}
 
 
@@ -170,9 +184,9 @@ def test_what_a_write_is_told_goes_first() -> None:
 
 
 def test_an_event_time_that_is_not_tracked_is_not_remembered() -> None:
-    assert remembered_event_time(table({EVENT_TIME: "ts"})) is None
-    assert remembered_event_time(table({EVENT_TIME: "ts", TRACKED: "true"})) == "ts"
-    assert remembered_event_time(table()) is None
+    assert write_settings(table({EVENT_TIME: "ts"}), {}).event_time is None
+    assert write_settings(table({EVENT_TIME: "ts", TRACKED: "true"}), {}).event_time == "ts"
+    assert write_settings(table(), {}).event_time is None
 
 
 def test_the_first_write_with_an_index_tells_what_the_table_must_remember() -> None:

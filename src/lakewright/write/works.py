@@ -1,0 +1,115 @@
+"""Work that a task hands on: rows put aside on storage, to be merged by a task of their own.
+
+Rows are dealt out to tasks by their partitions, and by how many they are. Where few rows change
+much data neither tells how long a task will take: the files that are to be read do. So such work
+goes back to the driver, which deals it out anew, by size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heapreplace
+
+import numpy as np
+import pyarrow as pa
+
+from lakewright.core.merge import Flags, LogOutcome
+from lakewright.errors import CorruptError
+from lakewright.write.task import Outcome, Token, Work, WriteTask
+
+# Below this, rows are as good a measure of the work as files are.
+_FILES_OVER_ROWS = 8
+_KEY, _DELETED, _BEATS, _ROW = "key", "deleted", "beats_any_base", "row"
+
+
+def outweighs(file_bytes: int, rows: pa.Table) -> bool:
+    """Whether the files that rows go to, and not the rows, make the work."""
+    return file_bytes > _FILES_OVER_ROWS * int(rows.nbytes)
+
+
+def deal(works: Sequence[Work], tasks: int) -> list[list[Work]]:
+    """Bundles of about the same size, as many as there are tasks, none of them empty."""
+    bundles: list[list[Work]] = [[] for _ in range(min(tasks, len(works)))]
+    loads = [(0, number) for number in range(len(bundles))]
+    heapify(loads)
+    for work in sorted(works, key=lambda each: each.size, reverse=True):
+        load, number = loads[0]
+        bundles[number].append(work)
+        heapreplace(loads, (load + work.size, number))
+    return bundles
+
+
+def to_the_end(
+    first: Sequence[Outcome], run: Callable[[Sequence[Work]], Sequence[Outcome]]
+) -> list[Outcome]:
+    """What all tasks did: the first ones, and those that did what they handed on."""
+    done, newest = list(first), first
+    while not any(outcome.error for outcome in newest):
+        works = [work for outcome in newest for work in outcome.works]
+        if not works:
+            break
+        newest = run(works)
+        done += newest
+    return done
+
+
+def put_aside(task: WriteTask, token: Token, number: int, rows: pa.Table) -> str:
+    """Store rows beside the markers of a write, and be gone with them; returns their path."""
+    path = f".hoodie/.temp/{task.instant}/rows/{token}-{number}.arrow"
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with (
+        task.storage.open_output(path) as output,
+        pa.ipc.new_stream(pa.PythonFile(output, mode="w"), rows.schema, options=options) as writer,
+    ):
+        writer.write_table(rows)
+    return path
+
+
+def take_up(task: WriteTask, path: str) -> pa.Table:
+    """The rows that were put aside."""
+    with task.storage.open_input(path) as source:
+        try:
+            return pa.ipc.open_stream(source).read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptError(
+                "rows that were put aside cannot be read", file=path, cause=str(error)
+            ) from error
+
+
+def changes_table(changes: LogOutcome) -> pa.Table:
+    """Merged changes as one table: a row for each key."""
+    facts = {
+        _KEY: changes.keys,
+        _DELETED: pa.array(changes.deleted),
+        _BEATS: pa.array(changes.beats_any_base),
+        _ROW: pa.array(changes.row >= 0),
+        **{f"{number}": column for number, column in enumerate(changes.ordering)},
+    }
+    index = pa.array(changes.row, mask=changes.row < 0)
+    columns = {
+        f"={name}": changes.rows.column(name).take(index) for name in changes.rows.schema.names
+    }
+    return pa.table({**facts, **columns})
+
+
+def changes_from(table: pa.Table, schema: pa.Schema) -> LogOutcome:
+    """The changes that a table was made of."""
+    table = table.combine_chunks()
+    has_row = _flags(table, _ROW)
+    ordering = [name for name in table.column_names if name.isdecimal()]
+    return LogOutcome(
+        keys=_array(table, _KEY),
+        rows=pa.table([table.column(f"={name}") for name in schema.names], schema=schema),
+        row=np.where(has_row, np.arange(len(table)), -1),
+        deleted=_flags(table, _DELETED),
+        beats_any_base=_flags(table, _BEATS),
+        ordering=tuple(_array(table, name) for name in ordering),
+    )
+
+
+def _array(table: pa.Table, name: str) -> pa.Array:
+    return table.column(name).combine_chunks()
+
+
+def _flags(table: pa.Table, name: str) -> Flags:
+    return np.asarray(_array(table, name).to_numpy(zero_copy_only=False), dtype=bool)
