@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,7 +53,9 @@ def _read_slice(storage: Storage, item: FileSlice, plan: ReadPlan) -> Iterator[p
     yield from merge_with_base(base, outcome, plan.rule)
 
 
-def base_rows(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator[pa.Table]:
+def base_rows(
+    storage: Storage, item: FileSlice, schema: pa.Schema
+) -> Generator[pa.Table, None, None]:
     """The rows of the base file, batch by batch, in `schema`."""
     if item.base is None:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -40,13 +41,14 @@ class BaseFileWriter:
     """One base file in the making: it appears, whole, when the writer is closed.
 
     Rows are gathered to row groups of the configured size. Leaving it open leaves nothing behind
-    but its marker.
+    but its marker. With a `pool`, a row group is encoded there while the next is made.
     """
 
     task: WriteTask
     partition: str
     file: BaseFile
     kind: MarkerKind
+    pool: Executor | None = None
     rows: int = 0
     _stack: ExitStack = field(default_factory=ExitStack)
     _writer: pq.ParquetWriter | None = None
@@ -54,6 +56,7 @@ class BaseFileWriter:
     _waiting: list[pa.Table] = field(default_factory=list)
     _waiting_bytes: int = 0
     _keys: list[pa.Array] = field(default_factory=list)
+    _encoding: Future[None] | None = None
 
     def write(self, table: pa.Table) -> None:
         """Add rows, in the writer's schema; their file name is set here."""
@@ -68,6 +71,7 @@ class BaseFileWriter:
     @property
     def size(self) -> int:
         """Bytes written so far, as far as they are known: gathered rows are not among them."""
+        self._wait()
         return 0 if self._sink is None else int(self._sink.tell())
 
     @property
@@ -86,7 +90,9 @@ class BaseFileWriter:
             self._flush()
         assert self._writer is not None
         keys = pa.chunked_array(self._keys, pa.string()).combine_chunks()
-        self._writer.add_key_value_metadata(footer_metadata(keys, self.task.settings.bloom))
+        footer = footer_metadata(keys, self.task.settings.bloom)
+        self._wait()
+        self._writer.add_key_value_metadata(footer)
         self._writer.close()
         size = self.size
         self._stack.close()
@@ -95,6 +101,8 @@ class BaseFileWriter:
 
     def abandon(self, error: BaseException) -> None:
         """Let nothing appear."""
+        if self._encoding is not None:
+            wait([self._encoding])
         self._stack.__exit__(type(error), error, error.__traceback__)
 
     @property
@@ -114,12 +122,26 @@ class BaseFileWriter:
             self._open(table)
         assert self._writer is not None
         self._keys += table.column(RECORD_KEY).chunks
+        self._wait()
+        if self.pool is None:
+            self._encode(table)
+        else:
+            self._encoding = self.pool.submit(self._encode, table)
+
+    def _encode(self, table: pa.Table) -> None:
+        assert self._writer is not None
         try:
             self._writer.write_table(table, row_group_size=max(1, len(table)))
         except (pa.ArrowException, ValueError) as error:
             raise InvalidError(
                 "rows do not fit the table's schema", partition=self.partition, reason=str(error)
             ) from error
+
+    def _wait(self) -> None:
+        """Let the row group that is being encoded be done."""
+        encoding, self._encoding = self._encoding, None
+        if encoding is not None:
+            encoding.result()
 
     def _open(self, first: pa.Table) -> None:
         announce(self.task, self._path, self.kind)

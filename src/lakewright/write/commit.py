@@ -168,7 +168,8 @@ def _schema(
             raise InvalidError("there is nothing to delete: nothing was written", table=config.name)
         if request.ordered_deletes and not config.ordering_fields:
             raise InvalidError(
-                "the table has no ordering field to order deletes by", table=config.name
+                "the table has no ordering field to order deletes by: leave out ordered=True",
+                table=config.name,
             )
         ordering = config.ordering_fields if request.ordered_deletes else ()
         partitions = () if settings.index_type.is_global else config.partition_fields
@@ -194,7 +195,7 @@ def _require(incoming: pa.Schema, names: Iterable[str], table: str) -> None:
     missing = [name for name in names if name not in known and name.split(".")[0] not in known]
     if missing:
         raise InvalidError(
-            "rows lack columns that the table's keys or order are made of",
+            "rows lack columns that the table's keys or order are made of: add them",
             missing=missing,
             columns=list(incoming.names),
             table=table,
@@ -215,7 +216,8 @@ def check_operation(
         merge_on_read and settings.index_type is IndexType.BUCKET
     ):
         raise InvalidError(
-            "non-blocking concurrency is for merge-on-read tables with bucket index",
+            "non-blocking concurrency is for merge-on-read tables with bucket index: choose "
+            "OPTIMISTIC_CONCURRENCY_CONTROL",
             table_type=str(config.table_type),
             index_type=str(settings.index_type),
         )

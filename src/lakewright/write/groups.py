@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from lakewright.core.meta_columns import COMMIT_TIME
 from lakewright.core.slices import FileSlice
 from lakewright.errors import LakewrightError
 from lakewright.format.deletes import DeleteRecords
+from lakewright.read.ahead import ahead
 from lakewright.read.worker import base_rows
 from lakewright.storage.base import join_path
 from lakewright.table.markers import MarkerKind
@@ -86,11 +88,15 @@ class GroupWriter:
             rolling.close()
 
     def open_base(
-        self, partition: str, file_id: str, kind: MarkerKind = MarkerKind.CREATE
+        self,
+        partition: str,
+        file_id: str,
+        kind: MarkerKind = MarkerKind.CREATE,
+        pool: Executor | None = None,
     ) -> BaseFileWriter:
         """A writer of this write's base file of a group."""
         file = BaseFile(file_id, str(self.token), self.task.instant)
-        return BaseFileWriter(self.task, partition, file, kind)
+        return BaseFileWriter(self.task, partition, file, kind, pool)
 
     def created(self, partition: str, written: Written, new: pa.Table | None) -> None:
         """Note a base file of a new group; `new` holds its event times."""
@@ -118,13 +124,17 @@ class GroupWriter:
 
         def old_rows() -> Iterator[pa.Table]:
             nonlocal before
-            for table in base_rows(self.task.storage, item, self.task.stored_schema):
+            for table in ahead(base_rows(self.task.storage, item, self.task.stored_schema)):
                 before += len(table)
                 yield table
 
         fresh, times = 0, []
-        base = self.open_base(partition, item.file_id, MarkerKind.MERGE)
-        with nothing_on_failure(base) as writer:
+        with (
+            ThreadPoolExecutor(1, "encode") as pool,
+            nothing_on_failure(
+                self.open_base(partition, item.file_id, MarkerKind.MERGE, pool)
+            ) as writer,
+        ):
             for table in merge(old_rows()):
                 mask = pc.equal(table.column(COMMIT_TIME), self.task.instant)
                 count = int(pc.sum(mask).as_py() or 0)

@@ -138,10 +138,17 @@ def check_index(settings: WriteSettings, file_ids: Iterable[str]) -> None:
                 also=keys.BUCKETS,
             )
     elif len(numbers) < len(ids):
-        raise InvalidError("the file groups are not those of a bucket index", file_ids=ids[:3])
+        raise InvalidError(
+            "the file groups are not those of a bucket index: write with another, such as SIMPLE",
+            option=keys.INDEX_TYPE,
+            file_ids=ids[:3],
+        )
     elif numbers and max(numbers) >= settings.buckets:
         raise InvalidError(
-            "the table has more buckets", buckets=settings.buckets, greatest_bucket=max(numbers)
+            "the table has more buckets: give the number that it was first written with",
+            option=keys.BUCKETS,
+            buckets=settings.buckets,
+            greatest_bucket=max(numbers),
         )
 
 
@@ -152,11 +159,15 @@ def spec_from_options(options: Mapping[str, str], *, partition_by: Sequence[str]
     """
     name = _first(options, keys.TABLE_NAME)
     if not name:
-        raise InvalidError("a new table needs a name", option=keys.TABLE_NAME)
+        raise InvalidError(
+            "a new table needs a name: give it by the option", option=keys.TABLE_NAME
+        )
     partitions = csv(_first(options, keys.PARTITION_FIELDS))
     if partition_by and partitions and not same_fields(partitions, partition_by):
         raise InvalidError(
-            "rows are partitioned in two ways", options=partitions, partition_by=partition_by
+            "rows are partitioned in two ways: leave out partitionBy, or the option",
+            options=partitions,
+            partition_by=partition_by,
         )
     return TableSpec(
         name=name,
@@ -179,7 +190,9 @@ def config_conflicts(
     conflicts = find_conflicts(config, options, partition_by=partition_by)
     if conflicts:
         raise InvalidError(
-            "Config conflict (key, current value, existing value)", conflicts=conflicts
+            "Config conflict (key, current value, existing value): leave these out, or say what "
+            "the table is",
+            conflicts=conflicts,
         )
 
 
@@ -310,7 +323,7 @@ def _check_duplicate_policy(options: Mapping[str, str]) -> None:
     policy = options.get(_DUPLICATE_POLICY, "").strip().lower()
     if policy and policy != "drop" and _flag(options, _DROP_DUPLICATES):
         raise InvalidError(
-            "two options say different things about duplicates",
+            "two options say different things about duplicates: leave one of them out",
             **{_DUPLICATE_POLICY: policy, _DROP_DUPLICATES: "true"},
         )
 
