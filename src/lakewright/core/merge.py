@@ -106,19 +106,60 @@ def merge_with_base(
     `batches` are rows of the base file in the schema of `outcome.rows`; at any time no more of
     them are held than the outcome has keys, or one of them if that is more.
     """
-    taken = np.zeros(len(outcome.keys), bool)
+    return _merged(batches, outcome, rule, kept=True)
+
+
+def changed_rows(
+    batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule
+) -> Iterator[pa.Table]:
+    """The merged rows that come from the logs: base rows updated in part must be given whole."""
+    return _merged(batches, outcome, rule, kept=False)
+
+
+def beaten_rows(
+    batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule
+) -> Iterator[Indexes]:
+    """The numbers of base rows that do not stay; key and ordering columns tell."""
+    first = 0
+    for meeting in _meetings(batches, outcome, rule):
+        yield first + meeting.at[meeting.wins]
+        first += len(meeting.base)
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """Base rows whose keys are in the logs: where they are, which keys, and which logs win."""
+
+    base: pa.Table
+    at: Indexes
+    key: Indexes
+    wins: Flags
+
+
+def _meetings(
+    batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule
+) -> Iterator[_Meeting]:
     for table in _gathered(batches, len(outcome.keys)):
         match = pc.index_in(table.column(RECORD_KEY), value_set=outcome.keys).combine_chunks()
-        hit = np.flatnonzero(np.asarray(match.is_valid()))
+        at = np.flatnonzero(np.asarray(match.is_valid()))
         key = np.asarray(match.drop_null(), dtype=np.int64)
-        wins = outcome.beats_any_base[key] | ~_base_is_newer(table, hit, key, outcome, rule)
-        taken[key] = True
-        keep = np.ones(len(table), bool)
-        keep[hit[wins]] = False
-        yield table.filter(pa.array(keep))
-        emitted = wins & ~outcome.deleted[key]
+        wins = outcome.beats_any_base[key] | ~_base_is_newer(table, at, key, outcome, rule)
+        yield _Meeting(table, at, key, wins)
+
+
+def _merged(
+    batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule, *, kept: bool
+) -> Iterator[pa.Table]:
+    taken = np.zeros(len(outcome.keys), bool)
+    for meeting in _meetings(batches, outcome, rule):
+        taken[meeting.key] = True
+        if kept:
+            keep = np.ones(len(meeting.base), bool)
+            keep[meeting.at[meeting.wins]] = False
+            yield meeting.base.filter(pa.array(keep))
+        emitted = meeting.wins & ~outcome.deleted[meeting.key]
         if emitted.any():
-            yield _patched(table, hit[emitted], key[emitted], outcome)
+            yield _patched(meeting.base, meeting.at[emitted], meeting.key[emitted], outcome)
     new = np.flatnonzero(~taken & ~outcome.deleted)
     if len(new):
         yield _patched(None, None, new, outcome)

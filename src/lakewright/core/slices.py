@@ -75,7 +75,12 @@ class FileSlice:
     @property
     def size(self) -> int:
         """Bytes on storage."""
-        return (self.base.size if self.base else 0) + sum(log.size for log in self.logs)
+        return (self.base.size if self.base else 0) + self.log_size
+
+    @property
+    def log_size(self) -> int:
+        """Bytes of its log files."""
+        return sum(log.size for log in self.logs)
 
     def path(self, file: BaseFile | LogFile) -> str:
         """The path of one of its files, relative to the table."""
@@ -169,9 +174,10 @@ def _slice(
                 files=[base_at[base.instant].name, base.name],
             )
         base_at[base.instant] = base
-    keys = sorted(base_at.keys() | ({barrier} if barrier else set()))
+    keys = sorted({*base_at, barrier} if barrier else base_at)
     logs_at: dict[str, list[LogFile]] = {key: [] for key in keys}
-    for log in sorted(logs, key=lambda log: log.order):
+    # Most groups have at most one log file, and the order of a name is not free to tell.
+    for log in sorted(logs, key=lambda log: log.order) if len(logs) > 1 else logs:
         # A log belongs to the slice whose base was requested last before the log completed. An
         # archived instant that history does not know is taken to have completed when it began.
         completed_at = view.completion(log.instant) or log.instant

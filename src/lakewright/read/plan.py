@@ -23,6 +23,12 @@ from lakewright.read.prune import PathColumn
 _OPEN_COST = 4 << 20
 _TASK_BYTES = 64 << 20
 _IS_DELETED = "_hoodie_is_deleted"
+# A mask is worth its two passes over log files where these are small beside the base file.
+_LEAST_KEPT = 4
+_LEAST_MASKED_BYTES = 16 << 20
+_MOST_MASKED_BYTES = 512 << 20
+# Columns that no table can have: they begin like meta columns.
+ROW, FILE = "_hoodie_lakewright_row", "_hoodie_lakewright_file"
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,22 @@ class ReadPlan:
         known = OPERATION in chosen.names
         return chosen if known else chosen.append(pa.field(OPERATION, pa.string()))
 
+    @property
+    def told(self) -> tuple[PathColumn, ...]:
+        """The columns of the result that a file's path tells."""
+        return tuple(column for column in self.path_columns if column.name in self.columns)
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The columns by which base rows and log rows are compared."""
+        return select_fields(self.schema, (RECORD_KEY, *self.rule.ordering))
+
+    @property
+    def beaten_schema(self) -> pa.Schema:
+        """What tells a base row that does not stay: its number, its file and its partition."""
+        told = [self.schema.field(column.name) for column in self.told]
+        return pa.schema([pa.field(ROW, pa.int64()), pa.field(FILE, pa.string()), *told])
+
     def with_slices(self, slices: Iterable[FileSlice]) -> ReadPlan:
         """The same query on other slices."""
         return replace(self, slices=tuple(slices))
@@ -70,9 +92,28 @@ class ReadPlan:
         return self.with_slices(s for s in self.slices if not s.logs)
 
     @property
+    def masked(self) -> ReadPlan:
+        """The part whose base rows are read as they are but for those that log files have changed.
+
+        It pays where most rows stay: those then need not go through a worker. What the workers
+        find out is sent to all tasks, so it must not be too much.
+        """
+        if self.commits is not None or "_metadata" in self.schema.names:
+            return self.with_slices(())
+        fitting, room = [], _MOST_MASKED_BYTES
+        for item in sorted(self.slices, key=lambda s: s.log_size):
+            few = item.base is not None and item.log_size * _LEAST_KEPT <= item.base.size
+            if item.logs and item.whole is None and few and item.log_size <= room:
+                fitting.append(item)
+                room -= item.log_size
+        worth = sum(item.size for item in fitting) >= _LEAST_MASKED_BYTES
+        return self.with_slices(fitting if worth else ())
+
+    @property
     def merging(self) -> ReadPlan:
-        """The part whose base rows must be merged with log files."""
-        return self.with_slices(s for s in self.slices if s.logs)
+        """The part whose base rows must be merged with log files one by one."""
+        masked = set(self.masked.slices)
+        return self.with_slices(s for s in self.slices if s.logs and s not in masked)
 
     def tasks(self) -> list[ReadPlan]:
         """The plan cut into pieces of a fair size for one worker each."""

@@ -32,20 +32,34 @@ class ChangePlan:
 
 
 def plan_snapshot(
-    snapshot: Snapshot, *, as_of: str | None = None, columns: Sequence[str] | None = None
+    snapshot: Snapshot,
+    *,
+    as_of: str | None = None,
+    columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
 ) -> ReadPlan:
-    """The table as it is, or as it was when the instant `as_of` was the newest request."""
+    """The table as it is, or as it was when the instant `as_of` was the newest request.
+
+    With `partitions` only these are listed and read.
+    """
     view = _as_of(snapshot, as_of)
-    slices = [group.merged() for group in snapshot.groups(view)]
+    slices = [group.merged() for group in snapshot.groups(view, snapshot.files(partitions))]
     return _plan(snapshot.config, snapshot.schema(view), slices, columns)
 
 
 def plan_read_optimized(
-    snapshot: Snapshot, *, as_of: str | None = None, columns: Sequence[str] | None = None
+    snapshot: Snapshot,
+    *,
+    as_of: str | None = None,
+    columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
 ) -> ReadPlan:
-    """The newest base files alone: fast, and as old as the last compaction."""
+    """The newest base files alone: fast, and as old as the last compaction.
+
+    With `partitions` only these are listed and read.
+    """
     view = _as_of(snapshot, as_of)
-    newest = [group.newest_base() for group in snapshot.groups(view)]
+    newest = [group.newest_base() for group in snapshot.groups(view, snapshot.files(partitions))]
     slices = [item for item in newest if item is not None]
     return _plan(snapshot.config, snapshot.schema(view), slices, columns)
 

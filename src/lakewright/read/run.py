@@ -30,9 +30,9 @@ from pyspark.sql.datasource import (
 
 from lakewright.core.meta_columns import COMMIT_TIME
 from lakewright.errors import UnavailableError, UnsupportedError
-from lakewright.read.plan import ReadPlan, decode_plan, encode_plan
+from lakewright.read.plan import FILE, ROW, ReadPlan, decode_plan, encode_plan
 from lakewright.read.prune import Comparison, PathColumn, may_match
-from lakewright.read.worker import read_slices
+from lakewright.read.worker import read_beaten, read_changed, read_slices
 from lakewright.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -47,14 +47,18 @@ _PLAIN_ROOT = re.compile(r"[A-Za-z0-9_./:=@-]+")
 
 def scan(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
     """The rows of a plan as a DataFrame; nothing is read before it is used."""
-    plain, merging = plan.plain, plan.merging
-    if plain.slices and not _can_open(spark, storage, plain):
-        plain, merging = plan.with_slices(()), plan
+    plain, masked, merging = plan.plain, plan.masked, plan.merging
+    native = plain if plain.slices else masked
+    if native.slices and not _can_open(spark, storage, native):
+        plain, masked, merging = plan.with_slices(()), plan.with_slices(()), plan
     parts = []
     if plain.slices:
         parts.append(_native(spark, storage, plain))
+    if masked.slices:
+        parts.append(_kept(spark, storage, masked))
+        parts.append(_by_workers(spark, storage, masked, "changed", masked.result_schema))
     if merging.slices:
-        parts.append(_merged(spark, storage, merging))
+        parts.append(_by_workers(spark, storage, merging, "merged", merging.result_schema))
     if not parts:
         return spark.createDataFrame([], spark_schema(plan.result_schema))
     return reduce(lambda left, right: left.union(right), parts)
@@ -81,7 +85,19 @@ def _can_open(spark: SparkSession, storage: Storage, plan: ReadPlan) -> bool:
         ) from error
 
 
-def _native(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
+def _kept(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
+    """Spark's own scan of base files without the rows that log files have changed.
+
+    These are joined by what tells their partition too: a filter on it then reaches both sides.
+    """
+    beaten = _by_workers(spark, storage, plan, "beaten", plan.beaten_schema)
+    frame = _native(spark, storage, plan, numbered=True)
+    return frame.join(F.broadcast(beaten), plan.beaten_schema.names, "left_anti").drop(ROW, FILE)
+
+
+def _native(
+    spark: SparkSession, storage: Storage, plan: ReadPlan, *, numbered: bool = False
+) -> DataFrame:
     """Spark's own parquet scan of base files.
 
     A partition column is taken from the path where it can be told: Spark then prunes files by a
@@ -98,10 +114,12 @@ def _native(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
         frame = frame.where(F.col(COMMIT_TIME).isin(sorted(plan.commits)))
     told = {
         column.name: F.expr(path_expression(column, storage.root))
-        for column in plan.path_columns
+        for column in plan.told
         # A column of the table's own by that name would hide Spark's.
-        if column.name in plan.columns and "_metadata" not in schema.names
+        if "_metadata" not in schema.names
     }
+    if numbered:
+        told |= {ROW: F.col("_metadata.row_index"), FILE: F.col("_metadata.file_name")}
     frame = frame.withColumns(told) if told else frame
     return frame if COMMIT_TIME in plan.columns else frame.drop(COMMIT_TIME)
 
@@ -137,12 +155,16 @@ def _segment(path: str, start: int, column: PathColumn) -> str:
     return f"substring_index({first}, '/', -1)" if column.position else first
 
 
-def _merged(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
+def _by_workers(
+    spark: SparkSession, storage: Storage, plan: ReadPlan, part: str, schema: pa.Schema
+) -> DataFrame:
+    """What workers make of slices: all merged rows, those changed by log files, or those beaten."""
     _register(spark)
     return (
         spark.read.format(SLICES)
-        .schema(spark_schema(plan.result_schema))
+        .schema(spark_schema(schema))
         .option("plan", encode_plan(plan))
+        .option("part", part)
         # Spark hides options whose name says secret; a storage may hold credentials.
         .option("storage.secret", base64.b64encode(pickle.dumps(storage)).decode("ascii"))
         .load()
@@ -157,8 +179,11 @@ def _register(spark: SparkSession) -> None:
         spark.conf.set(_REGISTERED, "true")
 
 
+_PARTS = {"merged": read_slices, "changed": read_changed, "beaten": read_beaten}
+
+
 class SliceSource(DataSource):
-    """Merged slices of a planned query; internal to `scan`."""
+    """Slices of a planned query that have log files; internal to `scan`."""
 
     @classmethod
     def name(cls) -> str:
@@ -168,7 +193,7 @@ class SliceSource(DataSource):
     def reader(self, schema: T.StructType) -> DataSourceReader:
         """A reader of the plan in the options."""
         storage = pickle.loads(base64.b64decode(self.options["storage.secret"]))
-        return SliceReader(storage, decode_plan(self.options["plan"]))
+        return SliceReader(storage, decode_plan(self.options["plan"]), self.options["part"])
 
 
 @dataclass
@@ -180,11 +205,12 @@ class SlicePartition(InputPartition):
 
 
 class SliceReader(DataSourceReader):
-    """Reads merged slices, leaving out those whose partition no filter lets through."""
+    """Reads slices with log files, but for those whose partition no filter lets through."""
 
-    def __init__(self, storage: Storage, plan: ReadPlan) -> None:
+    def __init__(self, storage: Storage, plan: ReadPlan, part: str = "merged") -> None:
         self._storage = storage
         self._plan = plan
+        self._read = _PARTS[part]
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Prune by partition; Spark still applies every filter to the rows."""
@@ -196,9 +222,9 @@ class SliceReader(DataSourceReader):
         return [SlicePartition(self._storage, task) for task in self._plan.tasks()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The merged rows of one piece."""
+        """The rows of one piece."""
         assert isinstance(partition, SlicePartition)
-        return read_slices(partition.storage, partition.plan)
+        return self._read(partition.storage, partition.plan)
 
 
 def prune(plan: ReadPlan, filters: Sequence[Comparison]) -> ReadPlan:

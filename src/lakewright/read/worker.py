@@ -8,7 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakewright.core.merge import Deletes, LogOutcome, Upserts, merge_logs, merge_with_base
+from lakewright.core.merge import (
+    Deletes,
+    LogOutcome,
+    Upserts,
+    beaten_rows,
+    changed_rows,
+    merge_logs,
+    merge_with_base,
+)
 from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
 from lakewright.core.schema import conform
 from lakewright.core.slices import FileSlice
@@ -45,12 +53,44 @@ def _read_slice(storage: Storage, item: FileSlice, plan: ReadPlan) -> Iterator[p
         yield from _read_slice(storage, item.whole, plan)
         return
     outcome = _merge_blocks(blocks, item, plan, schema)
-    base = (
-        batch
-        for table in base_rows(storage, item, schema)
-        for batch in table.combine_chunks().to_batches()
-    )
-    yield from merge_with_base(base, outcome, plan.rule)
+    yield from merge_with_base(_batches(storage, item, schema), outcome, plan.rule)
+
+
+def read_changed(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """Those rows of all slices of a plan that come from log files, in its result schema."""
+    for item in plan.slices:
+        outcome = _outcome(storage, item, plan)
+        # Rows updated in part are made of both, and need all columns of their base rows.
+        schema = plan.merge_schema if outcome.sources else plan.key_schema
+        for table in changed_rows(_batches(storage, item, schema), outcome, plan.rule):
+            if table.num_rows:
+                yield from table.select(plan.columns).combine_chunks().to_batches(_BATCH_ROWS)
+
+
+def read_beaten(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """Which rows of base files do not stay: in `plan.beaten_schema`."""
+    for item in plan.slices:
+        if item.base is None:
+            continue
+        outcome = _outcome(storage, item, plan)
+        values = [column.value(item.partition) for column in plan.told]
+        for at in beaten_rows(_batches(storage, item, plan.key_schema), outcome, plan.rule):
+            told = [item.base.name, *values]
+            kinds = [field.type for field in plan.beaten_schema][1:]
+            columns = [
+                pa.repeat(pa.scalar(value, kind), len(at))
+                for value, kind in zip(told, kinds, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays([pa.array(at), *columns], schema=plan.beaten_schema)
+
+
+def _outcome(storage: Storage, item: FileSlice, plan: ReadPlan) -> LogOutcome:
+    return _merge_blocks(_read_blocks(storage, item), item, plan, plan.merge_schema)
+
+
+def _batches(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for table in base_rows(storage, item, schema):
+        yield from table.combine_chunks().to_batches()
 
 
 def base_rows(

@@ -6,7 +6,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,11 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from lakewright.core.keys import KeyRule
 from lakewright.core.meta_columns import META_COLUMNS, OPERATION, PARTITION_PATH
 from lakewright.core.partition_paths import DEFAULT_PARTITION, PartitionField
 from lakewright.errors import InvalidError, UnavailableError
-from lakewright.write.columns.run import field_of, path_column, quoted
+from lakewright.write.columns.run import field_name, field_of, path_column, quoted
 from lakewright.write.global_index.run import placed
 from lakewright.write.incoming import LEAVES
 from lakewright.write.settings import SortMode
@@ -46,7 +45,8 @@ class SparkRows:
 
     def __init__(self, frame: DataFrame) -> None:
         # Rows that were read from a table bring its meta columns along: they get new ones.
-        self._frame = frame.drop(*META_COLUMNS, OPERATION)
+        known = {*META_COLUMNS, OPERATION}.intersection(frame.columns)
+        self._frame = frame.drop(*known) if known else frame
 
     @property
     def schema(self) -> pa.Schema:
@@ -120,28 +120,24 @@ def _with_keys_checked(frame: DataFrame, task: WriteTask) -> DataFrame:
         return frame
     # The check hangs on a column that is sent on: Spark leaves out what nobody uses.
     column = frame.columns[0]
-    error = F.raise_error(F.lit(_NO_KEY)).cast(frame.schema[column].dataType)
-    checked = F.when(_has_key(frame, task.keys), F.col(quoted(column))).otherwise(error)
-    return frame.withColumn(column, checked)
-
-
-def _has_key(frame: DataFrame, rule: KeyRule) -> Column:
-    texts = [field_of(frame, name).cast("string") for name in rule.fields]
-    filled = [F.coalesce(text != "", F.lit(False)) for text in texts]
-    return reduce(lambda left, right: left | right, filled)
+    has_key = " OR ".join(
+        f"coalesce(CAST({field_name(frame, name)} AS STRING) != '', false)"
+        for name in task.keys.fields
+    )
+    checked = f"CASE WHEN {has_key} THEN {quoted(column)} ELSE raise_error('{_NO_KEY}') END"
+    # One expression in words: every call of a function on a column is a round trip to the JVM.
+    return frame.withColumn(column, F.expr(checked))
 
 
 def _routed(frame: DataFrame, task: WriteTask) -> DataFrame:
     """All rows of a partition in one task, one partition after the other."""
     if not task.partitions.fields:
         return frame.repartition(1)
-    columns = frame.columns
-    placed_already = LEAVES in columns
-    route = F.col(PARTITION_PATH) if placed_already else _route(frame, task)
+    route = F.col(PARTITION_PATH) if LEAVES in frame.columns else _route(frame, task)
     tasks = task.settings.parallelism
     routed = frame.withColumn(_ROUTE, route)
     dealt = routed.repartition(tasks, _ROUTE) if tasks else routed.repartition(_ROUTE)
-    return dealt.sortWithinPartitions(_ROUTE).select(*(quoted(name) for name in columns))
+    return dealt.sortWithinPartitions(_ROUTE).drop(_ROUTE)
 
 
 @contextmanager
@@ -168,7 +164,6 @@ def _spread(frame: DataFrame, task: WriteTask) -> DataFrame:
     mode = task.settings.sort_mode
     if mode is SortMode.NONE:
         return frame
-    columns = frame.columns
     route = _route(frame, task) if task.partitions.fields else F.lit("")
     wanted = task.settings.sort_columns or task.config.record_key_fields
     order = [F.col(_ROUTE), *(field_of(frame, name) for name in wanted)]
@@ -176,12 +171,12 @@ def _spread(frame: DataFrame, task: WriteTask) -> DataFrame:
     tasks = task.settings.parallelism
     if mode is SortMode.GLOBAL_SORT:
         spread = routed.repartitionByRange(tasks, *order) if tasks else routed.orderBy(*order)
-        return spread.sortWithinPartitions(*order).select(*map(quoted, columns))
+        return spread.sortWithinPartitions(*order).drop(_ROUTE)
     if mode is not SortMode.PARTITION_SORT:
         routed = routed.repartition(tasks, _ROUTE) if tasks else routed.repartition(_ROUTE)
     if mode is not SortMode.PARTITION_PATH_REPARTITION:
         routed = routed.sortWithinPartitions(*order)
-    return routed.select(*map(quoted, columns))
+    return routed.drop(_ROUTE)
 
 
 def _route(frame: DataFrame, task: WriteTask) -> Column:
@@ -194,10 +189,10 @@ def _route(frame: DataFrame, task: WriteTask) -> Column:
         return path_column(task)
     rule, texts = task.partitions, []
     for field in rule.fields:
-        text = field_of(frame, field.name).cast("string")
-        text = F.coalesce(F.when(text != "", text), F.lit(DEFAULT_PARTITION))
-        texts.append(F.translate(text, "-", "/") if rule.slashes_for_dashes else text)
-    return texts[0] if len(texts) == 1 else F.concat_ws("\0", *texts)
+        text = f"CAST({field_name(frame, field.name)} AS STRING)"
+        text = f"coalesce(nullif({text}, ''), '{DEFAULT_PARTITION}')"
+        texts.append(f"translate({text}, '-', '/')" if rule.slashes_for_dashes else text)
+    return F.expr(texts[0] if len(texts) == 1 else f"concat_ws(chr(0), {', '.join(texts)})")
 
 
 def _is_plain(frame: DataFrame, field: PartitionField, task: WriteTask) -> bool:

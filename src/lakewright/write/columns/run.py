@@ -35,9 +35,14 @@ def path_column(task: WriteTask) -> Column:
 
 def field_of(frame: DataFrame, name: str) -> Column:
     """A column, or with dots in its name a field of a struct column."""
+    return F.col(field_name(frame, name))
+
+
+def field_name(frame: DataFrame, name: str) -> str:
+    """The name by which Spark finds a column, or with dots in it a field of a struct column."""
     if name in frame.columns:
-        return F.col(quoted(name))
-    return F.col(".".join(quoted(part) for part in name.split(".")))
+        return quoted(name)
+    return ".".join(quoted(part) for part in name.split("."))
 
 
 def quoted(name: str) -> str:
