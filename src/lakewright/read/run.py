@@ -92,7 +92,9 @@ def _kept(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
     """
     beaten = _by_workers(spark, storage, plan, "beaten", plan.beaten_schema)
     frame = _native(spark, storage, plan, numbered=True)
-    return frame.join(F.broadcast(beaten), plan.beaten_schema.names, "left_anti").drop(ROW, FILE)
+    kept = frame.join(F.broadcast(beaten), plan.beaten_schema.names, "left_anti")
+    # A join puts the columns that it joins by in front.
+    return kept.select(*(quoted(name) for name in plan.columns))
 
 
 def _native(
@@ -267,6 +269,11 @@ _PRIMITIVES: dict[str, T.DataType] = {
     "timestamp[us, tz=UTC]": T.TimestampType(),
     "timestamp[us]": T.TimestampNTZType(),
 }
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark takes it literally."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def spark_schema(schema: pa.Schema) -> T.StructType:

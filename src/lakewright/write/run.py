@@ -19,7 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from lakewright.core.meta_columns import META_COLUMNS, OPERATION, PARTITION_PATH
 from lakewright.core.partition_paths import DEFAULT_PARTITION, PartitionField
 from lakewright.errors import InvalidError, UnavailableError
-from lakewright.write.columns.run import field_name, field_of, path_column, quoted
+from lakewright.read.run import quoted
+from lakewright.write.columns.run import field_name, field_of, path_column
 from lakewright.write.global_index.run import placed
 from lakewright.write.incoming import LEAVES
 from lakewright.write.settings import SortMode

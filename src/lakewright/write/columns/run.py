@@ -12,6 +12,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from lakewright.core.keys import record_keys
 from lakewright.core.partition_paths import partition_paths
 from lakewright.core.schema import conform
+from lakewright.read.run import quoted
 from lakewright.write.task import WriteTask
 
 if TYPE_CHECKING:
@@ -43,11 +44,6 @@ def field_name(frame: DataFrame, name: str) -> str:
     if name in frame.columns:
         return quoted(name)
     return ".".join(quoted(part) for part in name.split("."))
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark takes it literally."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _computed(

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from lakewright.core.meta_columns import PARTITION_PATH, RECORD_KEY
 from lakewright.read.query import plan_snapshot
-from lakewright.read.run import scan
-from lakewright.write.columns.run import key_column, path_column, quoted
+from lakewright.read.run import quoted, scan
+from lakewright.write.columns.run import key_column, path_column
 from lakewright.write.incoming import LEAVES
 from lakewright.write.task import Operation, WriteTask
 
