@@ -1,4 +1,7 @@
-"""Writers of one table in every order: what completes stays whole, and the rest leaves no trace."""
+"""Writers of one table in every order: what completes stays whole, and the rest leaves no trace.
+
+First with a lock in common, a step of a writer at a time; then without, a storage call at a time.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from writers import TIMELINE, World, put_file
+from turns import take_turns
+from writers import TIMELINE, World, files_without_instant, put_file, write
 
 from lakewright.core.commits import CommitMetadata, WriteStat
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
@@ -18,6 +23,7 @@ from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.format.metadata import parse_commit, parse_rollback_plan
 from lakewright.storage.base import Storage
 from lakewright.table.settings import Concurrency
+from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
 from lakewright.testing.storage import CountingStorage, Crash
 
@@ -316,3 +322,63 @@ def test_the_play_can_end_well_and_badly() -> None:
     ]
     assert len(play(Concurrency.OPTIMISTIC, steps).done) == 1
     assert len(play(Concurrency.NON_BLOCKING, steps).done) == 2
+
+
+# Two processes that each take themselves for the only writer: they have no lock in common, and each
+# rolls the pending write of the other back as that of a dead one.
+
+
+class Pair:
+    """Two lone writers of the same file group, and what each was told became of its write."""
+
+    def __init__(self, order: Iterable[int]) -> None:
+        self.world = World()
+        self.told: dict[str, bool] = {}
+        self.seen: dict[str, set[str]] = {}
+        take_turns(self.world.storage, [self.work, self.work], order)
+
+    def work(self, storage: Storage) -> None:
+        with suppress(ConflictError), self.world.writer({}, storage).begin("deltacommit") as begun:
+            at = begun.instant
+            self.seen[at] = {i.requested_at for i in begun.snapshot.timeline.completed_writes}
+            self.told[at] = False
+            begun.complete(write(begun, "f1", base=True))
+            self.told[at] = True
+
+    def check(self) -> None:
+        """Who was told that it completed is in the table, whole, and knew of the one before it."""
+        storage = self.world.storage
+        snapshot = load_snapshot(storage)
+        completed = snapshot.timeline.completed_writes
+        assert {i.requested_at for i in completed} == {at for at, done in self.told.items() if done}
+        for instant, commit in zip(completed, snapshot.commits(completed), strict=True):
+            assert all(storage.exists(stat.path or "") for stat in commit.write_stats())
+            before = {i.requested_at for i in completed if i < instant}
+            assert self.seen[instant.requested_at] >= before
+        # The next writer finds nothing that it could not put right.
+        self.world.writer().begin("deltacommit").withdraw()
+        assert files_without_instant(storage) == []
+        assert not load_snapshot(storage).timeline.pending()
+
+
+def test_a_lone_writer_is_rolled_back_by_another_at_any_moment() -> None:
+    ends = set()
+    for before in range(30):
+        pair = Pair([0] * before + [1] * 100)
+        pair.check()
+        ends.add(tuple(pair.told.values()))
+    assert ends == {(False, True), (True, False), (True, True)}
+
+
+@pytest.mark.parametrize("first", range(2, 16))
+def test_a_lone_writer_goes_on_at_any_moment_of_its_rollback(first: int) -> None:
+    for second in range(30):
+        Pair([0] * first + [1] * second + [0] * 100).check()
+
+
+RUNS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 12)), max_size=8)
+
+
+@given(RUNS)
+def test_two_lone_writers_in_any_order(runs: list[tuple[int, int]]) -> None:
+    Pair([who for who, calls in runs for _ in range(calls)]).check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from sys import intern
 
 from lakewright.errors import CorruptError, UnsupportedError
 
@@ -17,7 +18,8 @@ _LOG = re.compile(
     r"\.(?P<id>[^._]+)_(?P<at>[0-9]+)\.log\.(?P<version>[0-9]+)"
     r"(?:_(?P<token>[0-9]+-[0-9]+-[0-9]+)(?P<cdc>\.cdc)?)?"
 )
-_EXTERNAL = re.compile(r".*_[0-9]+_hudiext")
+_EXTERNAL_END = "_hudiext"
+_EXTERNAL = re.compile(rf".*_[0-9]+{_EXTERNAL_END}")
 
 
 class BaseFormat(StrEnum):
@@ -68,7 +70,7 @@ class LogFile:
     @property
     def order(self) -> tuple[str, int, tuple[int, ...]]:
         """Sorts the log files of a slice in the order in which they are merged."""
-        token = tuple(int(part) for part in self.token.split("-")) if self.token else ()
+        token = tuple(map(int, self.token.split("-"))) if self.token else ()
         return self.instant, self.version, token
 
 
@@ -80,7 +82,7 @@ def parse_data_file(name: str, size: int = 0) -> BaseFile | LogFile | None:
     """
     if name.startswith("."):
         return _parse_log(name, size)
-    if _EXTERNAL.fullmatch(name):
+    if name.endswith(_EXTERNAL_END) and _EXTERNAL.fullmatch(name):
         raise UnsupportedError("external base files are not read", file_name=name)
     if not name.endswith(_BASE_EXTENSIONS):
         return None
@@ -89,7 +91,9 @@ def parse_data_file(name: str, size: int = 0) -> BaseFile | LogFile | None:
         raise CorruptError(
             "a foreign file lies in a partition of the table: move it away", file_name=name
         )
-    return BaseFile(match["id"], match["token"], match["at"], match["ext"], size)
+    file_id, token, at, extension = match.groups()
+    # Few instants and extensions are in the names of millions of files: each is held once.
+    return BaseFile(file_id, token, intern(at), intern(extension), size)
 
 
 def _parse_log(name: str, size: int) -> LogFile | None:
@@ -102,6 +106,5 @@ def _parse_log(name: str, size: int) -> LogFile | None:
             "the table: move it away",
             file_name=name,
         )
-    return LogFile(
-        match["id"], match["at"], int(match["version"]), match["token"], bool(match["cdc"]), size
-    )
+    file_id, at, version, token, cdc = match.groups()
+    return LogFile(file_id, intern(at), int(version), token, bool(cdc), size)

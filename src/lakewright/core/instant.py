@@ -18,6 +18,7 @@ class State(StrEnum):
     COMPLETED = "COMPLETED"
 
 
+_PENDING_STATES = {state.lower(): state for state in (State.REQUESTED, State.INFLIGHT)}
 _RANK = {state: rank for rank, state in enumerate(State)}
 
 # A completed action may carry another name than the plan it came from.
@@ -97,8 +98,9 @@ def parse_instant(file_name: str) -> Instant | None:
                 file_name=file_name,
             )
         return None
-    if word in _PENDING_ACTIONS and state in ("requested", "inflight"):
-        return Instant(at, word, State(state.upper()))
+    pending = _PENDING_STATES.get(state)
+    if pending is not None and word in _PENDING_ACTIONS:
+        return Instant(at, word, pending)
     return None
 
 

@@ -120,7 +120,10 @@ class Table:
         `fallback` that is an error.
         """
         if format != "latest_state":
-            raise UnsupportedError("change data is not read yet", format=format)
+            raise UnsupportedError(
+                "change data is not read yet: leave the format out for the latest state",
+                format=format,
+            )
         plan = plan_changes(
             self.snapshot(),
             since=begin_of_range(since),
@@ -176,7 +179,7 @@ class Table:
         told = dict(options or {})
         if checkpoint is None and not names_stream(told):
             raise InvalidError(
-                "a stream must be told from others: give checkpoint=, or an identifier",
+                "a stream must be told from others: give checkpoint=, or name it by the option",
                 option=IDENTIFIER,
             )
         return StreamSink(self.storage, told, checkpoint=checkpoint, places=self._places)

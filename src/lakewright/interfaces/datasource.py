@@ -56,7 +56,7 @@ def planned(
     `session` holds storage options that count where the query's own say nothing.
     """
     if not options.get("path"):
-        raise InvalidError("the table's path is missing", option="path")
+        raise InvalidError("the table's path is missing: give it as an option", option="path")
     storage = storage_for(options["path"], {**(session or {}), **storage_options(options)})
     return storage, plan_query(load_snapshot(storage), read_settings(options), columns)
 
@@ -65,7 +65,10 @@ def struct_of(schema: T.StructType | str) -> T.StructType:
     """A schema of columns, given as such or as DDL."""
     parsed = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(parsed, T.StructType):
-        raise InvalidError("a schema of columns expected", schema=str(schema))
+        raise InvalidError(
+            "a schema of columns expected: a StructType, or a text such as 'id string, ts long'",
+            schema=str(schema),
+        )
     return parsed
 
 

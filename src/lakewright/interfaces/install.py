@@ -152,7 +152,10 @@ def _read(
     spark: SparkSession, path: object, options: dict[str, str], schema: T.StructType | str | None
 ) -> DataFrame:
     if not isinstance(path, str) or not path:
-        raise InvalidError("one path of a table expected", path=path)
+        raise InvalidError(
+            "one path of a table expected: give it to load; several tables are read one by one",
+            path=path,
+        )
     columns = None if schema is None else struct_of(schema).names
     session = session_storage_options(spark)
     return scan(spark, *planned({**options, "path": path}, columns, session=session))
@@ -236,7 +239,9 @@ def _target(
     """Where a write goes, and the options that are not about that."""
     address = path or next((v for k, v in options.items() if k.lower() == "path"), None)
     if not address:
-        raise InvalidError("the table's path is missing", option="path")
+        raise InvalidError(
+            "the table's path is missing: give it to save or start, or as an option", option="path"
+        )
     places = storage_options(options)
     storage = storage_for(address, {**session_storage_options(spark), **places})
     rest = {

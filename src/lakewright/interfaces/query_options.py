@@ -26,12 +26,16 @@ def read_settings(options: Mapping[str, str]) -> ReadSettings:
     settings = settings_from(ReadSettings, told)
     if settings.as_of is not None and settings.query_type == "incremental":
         raise InvalidError(
-            "an incremental query has a range, not a point in time",
+            "an incremental query has a range, not a point in time: give the end of the range",
             option="as.of.instant",
             instead="hoodie.datasource.read.end.instanttime",
         )
     if settings.incremental_format == "cdc":
-        raise UnsupportedError("change data is not read yet", option="cdc")
+        raise UnsupportedError(
+            "change data is not read yet: leave the option out for the latest state",
+            option="hoodie.datasource.query.incremental.format",
+            value="cdc",
+        )
     return settings
 
 

@@ -22,7 +22,6 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.spec import TableSpec, table_properties
 from lakewright.write.commit import Commit, IncomingRows, WriteRequest, check_operation
 from lakewright.write.options import (
-    config_conflicts,
     find_conflicts,
     spec_from_options,
     write_settings,
@@ -99,11 +98,14 @@ class Save:
             with self._undone_on_failure():
                 return self._run(operation, rows)
         if self.mode is Mode.ERROR:
-            raise InvalidError("there is a table already: choose a mode", path=self._storage.root)
+            raise InvalidError(
+                "there is a table already: choose the mode append, overwrite or ignore",
+                path=self._storage.root,
+            )
         if self.mode is Mode.IGNORE:
             return Skip("there is a table already")
         if self.mode is Mode.APPEND or operation is Operation.DELETE_PARTITION:
-            return self._change(operation, rows)
+            return self._run(operation, rows)
         return self._replace(operation, rows)
 
     @property
@@ -113,39 +115,40 @@ class Save:
     def _exists(self) -> bool:
         return any(self._storage.exists(path) for path in (PROPERTIES, BACKUP))
 
-    def _change(
-        self, operation: Operation, rows: IncomingRows, *, combine: bool = False
-    ) -> Commit | Skip:
-        """Write to the table that is there."""
-        config = load_snapshot(self._storage).config
-        config_conflicts(config, self.writer.options, partition_by=self.partition_by)
-        return self._run(operation, rows, combine=combine)
-
     def _replace(self, operation: Operation, rows: IncomingRows) -> Commit | Skip:
         """Put rows in the place of those that are there, or another table in the table's place."""
         if operation is Operation.DELETE:
-            raise InvalidError("rows to delete cannot replace a table's rows: append them")
+            raise InvalidError(
+                "rows to delete cannot replace a table's rows: choose the mode append",
+                path=self._storage.root,
+            )
         if self.mode is Mode.OVERWRITE and not operation.replaces and self._is_another_table():
             spec = self._checked_spec(operation, rows)
             if self._make_anew(spec):
                 with self._undone_on_failure():
                     return self._run(operation, rows)
         if operation.replaces and self.mode is Mode.OVERWRITE:
-            return self._change(operation, rows)
+            return self._run(operation, rows)
         # Of an upsert people expect that it leaves one row of each key.
         combine = operation is Operation.UPSERT
-        return self._change(Operation.INSERT_OVERWRITE_TABLE, rows, combine=combine)
+        return self._run(Operation.INSERT_OVERWRITE_TABLE, rows, combine=combine)
 
     def _run(
         self, operation: Operation, rows: IncomingRows, *, combine: bool = False
     ) -> Commit | Skip:
-        request = WriteRequest(operation, extra=self.extra, combine=combine, check=self.check)
+        request = WriteRequest(
+            operation,
+            extra=self.extra,
+            combine=combine,
+            partition_by=self.partition_by,
+            check=self.check,
+        )
         if operation is Operation.DELETE_PARTITION:
             named = self.writer.options.get(_PARTITIONS_TO_DELETE, "").split(",")
             patterns = tuple(part.strip() for part in named if part.strip())
             return self.writer.run_deletion(replace(request, patterns=patterns))
         if not rows.schema.names:
-            return self.writer.store_settings()
+            return self.writer.store_settings(self.partition_by)
         return self.writer.run(request, rows)
 
     def _is_another_table(self) -> bool:
@@ -167,7 +170,9 @@ class Save:
 
     def _create(self, operation: Operation, rows: IncomingRows) -> None:
         if operation in (Operation.DELETE, Operation.DELETE_PARTITION):
-            raise InvalidError("there is no table to delete from", path=self._storage.root)
+            raise InvalidError(
+                "there is no table to delete from: check the path", path=self._storage.root
+            )
         create_table(self._storage, self.writer.clock, self._checked_spec(operation, rows))
 
     def _make_anew(self, spec: TableSpec) -> bool:

@@ -46,7 +46,11 @@ def parse_statement(text: str) -> CreateTable | None:
     if not isinstance(tree, exp.Create) or source is None or source.name.lower() not in FORMATS:
         return None
     if tree.expression:
-        raise UnsupportedError("CREATE TABLE USING hudi AS SELECT is not carried out", sql=text)
+        raise UnsupportedError(
+            "CREATE TABLE USING hudi AS SELECT is not carried out: save the rows with "
+            'df.write.format("hudi"), then create the table with their LOCATION',
+            sql=text,
+        )
     table = tree.find(exp.Table)
     assert table is not None
     options = {
@@ -66,13 +70,19 @@ def run_statement(spark: SparkSession, statement: CreateTable) -> DataFrame:
     path = statement.options.get("path")
     if not path:
         raise InvalidError(
-            "CREATE TABLE USING hudi needs the LOCATION of a table", name=statement.name
+            "CREATE TABLE USING hudi needs the LOCATION of a table that is there: save some rows "
+            "first, or make an empty one with lakewright.create",
+            name=statement.name,
         )
     if not (statement.if_not_exists and spark.catalog.tableExists(statement.name)):
         schema = spark_schema(planned(statement.options)[1].result_schema)
         unknown = [name for name in statement.columns if name not in schema.names]
         if unknown:
-            raise InvalidError("the table has no such column", unknown=unknown, path=path)
+            raise InvalidError(
+                "the table has no such column: leave the columns out, they are the table's own",
+                unknown=unknown,
+                path=path,
+            )
         first, *rest = schema.fields
         metadata = {OPTIONS_METADATA: statement.options}
         carrying = T.StructField(first.name, first.dataType, first.nullable, metadata)

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 from lakewright.clock import Clock, SystemClock
 from lakewright.core.instant import Instant
 from lakewright.core.plans import Skip
-from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
+from lakewright.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    UnavailableError,
+    found_in,
+)
 from lakewright.interfaces.saving import Mode, Save
 from lakewright.interfaces.writes import TableWriter, rows_of
 from lakewright.storage.base import MissingFileError, Storage
@@ -184,7 +190,8 @@ def query_of(checkpoint: str, places: Mapping[str, str] | None = None) -> str | 
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(
-            "the checkpoint of a stream cannot be read", checkpoint=checkpoint
+            "the checkpoint of a stream cannot be read: its file metadata names no query",
+            checkpoint=checkpoint,
         ) from error
 
 
@@ -194,7 +201,8 @@ def _batches(
     """The batches of a stream, newest first; only those that were not there `before`."""
     for instants in _newest_first(snapshot, before):
         for instant, commit in zip(instants, snapshot.commits(instants), strict=True):
-            number = stream.batch_in(commit.extra)
+            with found_in(instant.file_name):
+                number = stream.batch_in(commit.extra)
             if number is not None:
                 yield instant, number
 

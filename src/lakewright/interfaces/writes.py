@@ -63,6 +63,13 @@ class TableWriter:
     def of(cls, storage: Storage, options: Options, clock: Clock | None = None) -> TableWriter:
         """Check the options' names; one of Hudi's that does not matter here is a warning."""
         checked = check_write_options(options or {})
+        if checked.unserved:
+            text = ", ".join(checked.unserved)
+            warnings.warn(
+                f"no table service runs with a write yet, and none is run for {text}: run it with "
+                "Hudi",
+                stacklevel=4,
+            )
         for key in checked.ignored:
             warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
         return cls(storage, clock or SystemClock(), checked.told)
@@ -96,15 +103,19 @@ class TableWriter:
     def run_deletion(self, request: WriteRequest) -> Commit | Skip:
         """Do what a request to delete partitions asks for, if there are such partitions."""
         if not request.patterns:
-            raise InvalidError("no partition to delete was named")
-        if not partitions_named(load_snapshot(self.storage), request.patterns):
+            raise InvalidError(
+                "no partition to delete was named: give paths, or patterns such as day=2026-01-*"
+            )
+        snapshot = load_snapshot(self.storage)
+        config_conflicts(snapshot.config, self.options, partition_by=request.partition_by)
+        if not partitions_named(snapshot, request.patterns):
             return Skip(f"the table has no partition {', '.join(request.patterns)}")
         return self.run(request, NoRows())
 
     def _refuse_other(self, operation: Operation) -> None:
         if OPERATION in self.options and parse_operation(self.options) is not operation:
             raise InvalidError(
-                "an option names another operation than the call",
+                "an option names another operation than the call: leave it out",
                 call=operation.lower(),
                 **{OPERATION: self.options[OPERATION]},
             )
@@ -127,11 +138,11 @@ class TableWriter:
         with self._locked() as (_, snapshot, times):
             return run_restore(snapshot, instant, times, self.clock)
 
-    def store_settings(self) -> Skip:
+    def store_settings(self, partition_by: Sequence[str] = ()) -> Skip:
         """Put settings of the table that the options name among its properties."""
         settings = {k: v for k, v in self.options.items() if k.startswith(_STORED)}
         with self._locked() as (_, snapshot, _):
-            config_conflicts(snapshot.config, self.options)
+            config_conflicts(snapshot.config, self.options, partition_by=partition_by)
             if settings:
                 update_properties(self.storage, lambda old: {**old, **settings})
         left = _left_out(snapshot.config, self.options)

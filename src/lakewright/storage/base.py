@@ -89,6 +89,10 @@ class Storage(Protocol):
         """Return `list_files` of each folder; at once where a call is a round trip."""
         return {folder: self.list_files(folder) for folder in folders}
 
+    def list_temporary(self) -> list[FileStatus]:
+        """Return unfinished files, which no other listing shows: being written, or of the dead."""
+        return []
+
     def status(self, path: str) -> FileStatus | None:
         """Return size and modification time of one file, or None if there is no such file."""
         ...

@@ -98,6 +98,18 @@ class LocalStorage(VersionedStorage):
             yield from files
             waiting += folders
 
+    def list_temporary(self) -> list[FileStatus]:
+        """Return the temporary files of processes that are at work, or were killed."""
+        found = []
+        with _reading(""):
+            for parent, _, names in os.walk(self.folder):
+                for name in filter(_is_temporary, names):
+                    full = f"{parent}/{name}"
+                    with suppress(FileNotFoundError):
+                        path = os.path.relpath(full, self.folder)
+                        found.append(_status(path, os.stat(full)))
+        return found
+
     def status(self, path: str) -> FileStatus | None:
         """Return size and modification time of one file, or None if there is no such file."""
         full = self._full(path)
@@ -266,7 +278,11 @@ def _without_scheme(uri: str) -> str:
 
 
 def _hidden(name: str) -> bool:
-    return is_sidecar(name) or (name.startswith(".lw-") and name.endswith(".tmp"))
+    return is_sidecar(name) or _is_temporary(name)
+
+
+def _is_temporary(name: str) -> bool:
+    return name.startswith(".lw-") and name.endswith(".tmp")
 
 
 def _status(path: str, found: os.stat_result) -> FileStatus:

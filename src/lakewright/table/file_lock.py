@@ -22,7 +22,13 @@ from lakewright.storage.base import (
     join_path,
 )
 from lakewright.table.settings import LockSettings
-from lakewright.table.waiting import Moment, insist, safety_margin_ms, wait_for
+from lakewright.table.waiting import (
+    LostLockError,
+    Moment,
+    insist,
+    safety_margin_ms,
+    wait_for,
+)
 
 _FOLDER = ".hoodie"
 _NAME = "lock"
@@ -62,12 +68,12 @@ class FileLock:
                 insist(lambda: self._remove(owner), self._settings, self._clock)
 
     def verify(self) -> None:
-        """ConflictError unless the file is still ours and will not expire in a moment."""
+        """LostLockError unless the file is still ours and will not expire in a moment."""
         if self._owner is None:
             raise ConflictError("the lock of the table is not held", file=self._path)
         left_ms = self._expire_ms - self._since.age_ms(self._clock)
         if self._expire_ms and left_ms < safety_margin_ms(self._expire_ms):
-            raise ConflictError(
+            raise LostLockError(
                 "the lock was held too long and others may take it",
                 file=self._path,
                 left_ms=left_ms,
@@ -75,7 +81,7 @@ class FileLock:
         found = self._read()
         if _owner_of(found) != self._owner:
             holder = "nobody" if found is None else _shown(found)
-            raise ConflictError("the lock was taken away", file=self._path, holder=holder)
+            raise LostLockError("the lock was taken away", file=self._path, holder=holder)
 
     def release(self) -> None:
         """Delete the file if it is still ours."""

@@ -12,18 +12,18 @@ from lakewright.storage.base import Storage
 from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.waiting import Moment, Repetition
 
-_FOLDER = ".hoodie/.heartbeat"
+FOLDER = ".hoodie/.heartbeat"
 
 
 def alive(
     storage: Storage, instants: Iterable[str], settings: HeartbeatSettings, now_ms: int
 ) -> frozenset[str]:
     """Those of `instants` that have a heartbeat which is not expired; one listing."""
-    _check(settings)
+    check_heartbeat(settings)
     beating = {
         file.name
-        for file in storage.list_files(_FOLDER)
-        if not _expired(file.modified_ms, settings, now_ms)
+        for file in storage.list_files(FOLDER)
+        if not is_expired(file.modified_ms, settings, now_ms)
     }
     return frozenset(beating.intersection(instants))
 
@@ -38,9 +38,9 @@ class Heartbeat:
     def __init__(
         self, storage: Storage, instant: str, settings: HeartbeatSettings, clock: Clock
     ) -> None:
-        _check(settings)
+        check_heartbeat(settings)
         self._storage = storage
-        self._path = f"{_FOLDER}/{instant}"
+        self._path = f"{FOLDER}/{instant}"
         self._instant = instant
         self._settings = settings
         self._clock = clock
@@ -106,11 +106,12 @@ class Heartbeat:
         found = self._storage.status(self._path)
         if found is None:
             self._lost = "this writer's heartbeat is gone: its write was rolled back"
-        elif _expired(found.modified_ms, self._settings, self._clock.now_ms()):
+        elif is_expired(found.modified_ms, self._settings, self._clock.now_ms()):
             self._lost = "this writer's heartbeat has expired on storage: check the clocks"
 
 
-def _check(settings: HeartbeatSettings) -> None:
+def check_heartbeat(settings: HeartbeatSettings) -> None:
+    """InvalidError if a writer with these settings would never count as alive."""
     if settings.interval_ms <= 0 or settings.misses <= 0:
         raise InvalidError(
             "a heartbeat needs an interval and a number of tolerable misses above 0",
@@ -119,5 +120,6 @@ def _check(settings: HeartbeatSettings) -> None:
         )
 
 
-def _expired(modified_ms: int, settings: HeartbeatSettings, now_ms: int) -> bool:
+def is_expired(modified_ms: int, settings: HeartbeatSettings, now_ms: int) -> bool:
+    """Whether a file is older than the heartbeat of a writer that may be alive."""
     return now_ms - modified_ms > settings.expires_after_ms

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from lakewright.clock import Clock
 from lakewright.errors import ConflictError, InvalidError, UnavailableError, UnsupportedError
@@ -16,6 +16,11 @@ from lakewright.storage.object_client import SCHEMES as OBJECT_SCHEMES
 from lakewright.table.file_lock import FileLock
 from lakewright.table.settings import LockSettings
 from lakewright.table.storage_lock import StorageLock
+from lakewright.table.waiting import LostLockError
+
+Result = TypeVar("Result")
+
+_TRIES = 4
 
 
 class Lock(Protocol):
@@ -26,7 +31,7 @@ class Lock(Protocol):
         ...
 
     def verify(self) -> None:
-        """ConflictError unless the lock is still ours and valid for a moment longer."""
+        """LostLockError unless the lock is still ours and valid for a moment longer."""
         ...
 
     def release(self) -> None:
@@ -42,6 +47,21 @@ def holding(lock: Lock) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def under_lock(new_lock: Callable[[], Lock], work: Callable[[Lock], Result]) -> Result:
+    """Do `work` under a lock, and from the beginning under a new one if the lock was lost.
+
+    Real Hudi deletes lock files that it takes for forgotten, whosever they are. So `work` verifies
+    its lock before the step that must not be done without; until then it may be repeated.
+    """
+    for _ in range(_TRIES - 1):
+        lock = new_lock()
+        with suppress(LostLockError), holding(lock):
+            return work(lock)
+    lock = new_lock()
+    with holding(lock):
+        return work(lock)
 
 
 class _Kind(StrEnum):

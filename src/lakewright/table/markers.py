@@ -15,7 +15,7 @@ from lakewright.core.files import BaseFile, LogFile, parse_data_file
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnsupportedError
 from lakewright.storage.base import MissingFileError, Storage, join_path, split_path
 
-_FOLDER = ".hoodie/.temp"
+FOLDER = ".hoodie/.temp"
 _ONE = re.compile(r"(?P<path>.+?)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
 # One marker for each line; but a server that was started anew joins those it finds by commas, and
 # leaves out the break before the next.
@@ -82,7 +82,7 @@ def rival_of(storage: Storage, instant: str, data_path: str, alive: frozenset[st
 
 
 def _folder(instant: str) -> str:
-    return f"{_FOLDER}/{instant}"
+    return f"{FOLDER}/{instant}"
 
 
 def _places(instant: str, partition: str) -> list[str]:

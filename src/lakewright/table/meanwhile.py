@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lakewright.core.commits import CommitMetadata
-from lakewright.core.instant import Instant, State, parse_instant
-from lakewright.core.plans import InstantRef
-from lakewright.core.table_config import TableConfig
+from lakewright.core.instant import Instant, State
 from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, found_in
 from lakewright.format.metadata import (
@@ -18,7 +16,6 @@ from lakewright.format.metadata import (
     parse_rollback,
     parse_rollback_plan,
 )
-from lakewright.storage.base import Storage
 from lakewright.table.conflicts import (
     Conflict,
     Footprint,
@@ -27,7 +24,7 @@ from lakewright.table.conflicts import (
     footprint_of_commit,
     footprint_of_compaction,
 )
-from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
+from lakewright.table.properties import read_if_there
 from lakewright.table.snapshot import Snapshot
 
 
@@ -40,9 +37,7 @@ class Meanwhile:
 
     def require_not_taken_back(self, instant: str) -> None:
         """ConflictError if this write, or one that it builds upon, was rolled back."""
-        done = {i.requested_at for i in self.before.completed("rollback", "restore")}
-        new = [i for i in self.now.timeline if i.requested_at not in done]
-        restores = [i for i in new if i.action == "restore"]
+        restores = self._begun("restore")
         if restores:
             raise ConflictError(
                 "the table was restored to an earlier state meanwhile",
@@ -50,8 +45,8 @@ class Meanwhile:
                 restore=restores[0].requested_at,
             )
         seen = {i.requested_at for i in self.before.completed_writes}
-        for rollback in (i for i in new if i.action == "rollback"):
-            targets = {target.requested_at for target in self._targets(rollback)}
+        for rollback in self._begun("rollback"):
+            targets = self._targets(rollback)
             if instant in targets:
                 message = "this write was rolled back by another writer"
             elif targets & seen:
@@ -59,6 +54,18 @@ class Meanwhile:
             else:
                 continue
             raise ConflictError(message, instant=instant, rollback=rollback.requested_at)
+        # A writer may take its completed write back itself, where it had no lock in common with us.
+        gone = sorted(at for at in seen if not self.now.timeline.is_committed(at))
+        if gone:
+            raise ConflictError(
+                "a write that this one builds upon is not there any more",
+                instant=instant,
+                gone=gone,
+            )
+
+    def rollbacks_of(self, instant: str) -> tuple[Instant, ...]:
+        """The rollbacks of a write that somebody began meanwhile."""
+        return tuple(i for i in self._begun("rollback") if instant in self._targets(i))
 
     def require_no_conflict(
         self, instant: Instant, metadata: CommitMetadata, *, non_blocking: bool
@@ -83,17 +90,24 @@ class Meanwhile:
         archived = [i for i in self.now.archived if i.requested_at in gone]
         return Timeline.of([*self.now.timeline, *archived])
 
-    def _targets(self, rollback: Instant) -> tuple[InstantRef, ...]:
+    def _begun(self, action: str) -> list[Instant]:
+        """The instants of an action that are new, or were pending before."""
+        done = {i.requested_at for i in self.before.completed(action)}
+        found = [i for i in self.now.timeline if i.action == action]
+        return [i for i in found if i.requested_at not in done]
+
+    def _targets(self, rollback: Instant) -> frozenset[str]:
+        """The requested times of what a rollback takes back."""
         plan = self._read(replace(rollback, state=State.REQUESTED, completed_at=None))
         if plan:
             with found_in(rollback.file_name):
-                return (parse_rollback_plan(plan).instant,)
+                return frozenset({parse_rollback_plan(plan).instant.requested_at})
         done = self._read(rollback) if rollback.is_completed else None
         if not done:
-            return ()
+            return frozenset()
         with found_in(rollback.file_name):
             metadata = parse_rollback(done)
-        return metadata.instants or tuple(InstantRef(at, "") for at in metadata.commits)
+        return frozenset(i.requested_at for i in metadata.instants) or frozenset(metadata.commits)
 
     def _footprints(self, instants: Sequence[Instant]) -> list[Footprint]:
         completed = [i for i in instants if i.is_completed]
@@ -123,16 +137,6 @@ class Meanwhile:
     def _read(self, instant: Instant) -> bytes | None:
         path = f"{self.now.config.timeline_folder}/{instant.file_name}"
         return read_if_there(self.now.storage, path)
-
-
-def look(storage: Storage) -> tuple[Snapshot, frozenset[str]]:
-    """The table now, and the paths of all files on its timeline, of whatever state."""
-    with found_in(PROPERTIES):
-        config = TableConfig.from_properties(load_properties(storage))
-    files = storage.list_files(config.timeline_folder)
-    instants = [parse_instant(file.name) for file in files]
-    timeline = Timeline.of(i for i in instants if i is not None)
-    return Snapshot(storage, config, timeline), frozenset(file.path for file in files)
 
 
 def latest_time(timeline: Iterable[Instant]) -> str:

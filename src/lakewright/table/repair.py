@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from enum import Enum, auto
 
 from lakewright.clock import Clock
 from lakewright.core.instant import WRITE_ACTIONS, is_time
 from lakewright.errors import CorruptError
 from lakewright.table.heartbeat import alive
+from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import delete_markers, marked_files
 from lakewright.table.meanwhile import latest_time
-from lakewright.table.rollback import failed_writes, resume_rollbacks, run_rollback
+from lakewright.table.rollback import (
+    CompletedMeanwhileError,
+    failed_writes,
+    resume_rollbacks,
+    run_rollback,
+)
 from lakewright.table.settings import HeartbeatSettings, TransactionSettings
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.times import TimeSource
-
-_MARKERS = ".hoodie/.temp"
 
 
 def repaired(
@@ -44,7 +49,8 @@ def repaired(
         snapshot = load_snapshot(storage)
     failed = failed_writes(snapshot.timeline, transaction.failed_writes, living)
     for target in failed:
-        run_rollback(snapshot, target, times, clock, by_markers=by_markers)
+        with suppress(CompletedMeanwhileError):
+            run_rollback(snapshot, target, times, clock, by_markers=by_markers)
     return load_snapshot(storage) if failed else snapshot
 
 
@@ -56,7 +62,7 @@ def remove_strays(snapshot: Snapshot) -> None:
     archiving moves its beginning.
     """
     storage = snapshot.storage
-    for folder in storage.list_folders(_MARKERS):
+    for folder in storage.list_folders(MARKERS):
         at = folder.rpartition("/")[2]
         verdict = _verdict(snapshot, at)
         if verdict is _Verdict.LEAVE:

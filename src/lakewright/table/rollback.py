@@ -9,6 +9,7 @@ and the rollback completes last, so that until then it is found and ended by the
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakewright.clock import Clock
@@ -17,7 +18,7 @@ from lakewright.core.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, Stat
 from lakewright.core.plans import InstantRef, RollbackPlan, RollbackRequest
 from lakewright.core.slices import View
 from lakewright.core.timeline import Timeline
-from lakewright.errors import CorruptError, InvalidError, found_in
+from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
 from lakewright.format.metadata import (
     format_rollback,
     format_rollback_plan,
@@ -56,6 +57,10 @@ class PendingRollback:
     def keeps_plan(self) -> bool:
         """Whether its target, a compaction or clustering, stays scheduled."""
         return self.plan.instant.action in COMPLETED_NAME
+
+
+class CompletedMeanwhileError(ConflictError):
+    """A write that was to be rolled back while it was pending has completed, and stays."""
 
 
 def failed_writes(
@@ -113,6 +118,9 @@ def run_rollback(
 
     With `keep_plan` a compaction, log compaction or clustering stays scheduled. A rollback of the
     same instant that somebody began is ended; one that was ended already is given once more.
+
+    Raises:
+        CompletedMeanwhileError: the instant was pending in the snapshot, and is so no more.
     """
     _check_kind(target)
     current = _current(snapshot, target)
@@ -176,7 +184,9 @@ def resume_rollbacks(
             _withdraw(snapshot, began.instant)
         else:
             files = _files_to_delete(snapshot, began.plan, current, by_markers=by_markers)
-            ended.append(_end(snapshot, began, files, times, clock, keep_plan=began.keeps_plan))
+            keep_plan = began.keeps_plan
+            with suppress(CompletedMeanwhileError):
+                ended.append(_end(snapshot, began, files, times, clock, keep_plan=keep_plan))
     return tuple(ended)
 
 
@@ -202,18 +212,49 @@ def _end(
 ) -> Instant:
     start = clock.monotonic_ms()
     storage, target = snapshot.storage, began.plan.instant
+    states = timeline_files(snapshot).get(key_of(target), [])
+    _require_still_failed(snapshot, began, states)
     inflight = replace(began.instant, state=State.INFLIGHT)
     create_if_missing(storage, timeline_path(snapshot, inflight), b"")
-    states = timeline_files(snapshot).get(key_of(target), [])
     # Who lost the lock on the way may find the target built upon, or this rollback ended.
     times.verify_lock()
     hide(snapshot, states)
     remove(snapshot, target.requested_at, states, files, keep_plan=keep_plan)
+    if not keep_plan:
+        _remove_late(snapshot, target)
     took_ms = clock.monotonic_ms() - start
     done = Instant(began.instant.requested_at, "rollback", completed_at=times.next())
     metadata = rollback_metadata(storage, done.requested_at, target, files, took_ms)
     storage.create(timeline_path(snapshot, done), format_rollback(metadata))
     return done
+
+
+def _require_still_failed(
+    snapshot: Snapshot, began: PendingRollback, states: Collection[Instant]
+) -> None:
+    """Withdraw the rollback of a pending write that has completed since the snapshot.
+
+    Its writer may have another lock than we. It looks for rollbacks of its write once the write is
+    completed, and takes this one for carried out if it is inflight: so this is to be asked after
+    the rollback was requested, and before.
+    """
+    before = _current(snapshot, began.plan.instant)
+    was_pending = before is None or not before.is_completed
+    if was_pending and began.instant.state is State.REQUESTED:
+        completed = [i for i in states if i.is_completed]
+        if completed:
+            _withdraw(snapshot, began.instant)
+            raise CompletedMeanwhileError(
+                "the write completed while it was about to be rolled back as a failed one",
+                instant=str(completed[0]),
+            )
+
+
+def _remove_late(snapshot: Snapshot, target: InstantRef) -> None:
+    """Delete the completed file that a writer made as its write was being rolled back."""
+    for instant in timeline_files(snapshot).get(key_of(target), []):
+        if instant.is_completed:
+            snapshot.storage.delete(timeline_path(snapshot, instant))
 
 
 def _check_again(snapshot: Snapshot, began: PendingRollback, current: Instant) -> None:

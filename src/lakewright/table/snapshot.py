@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 
 import pyarrow as pa
 
@@ -24,7 +25,7 @@ from lakewright.format.metadata import (
     parse_compaction_plan,
     parse_requested_replace,
 )
-from lakewright.storage.base import MissingFileError, Storage, at_once
+from lakewright.storage.base import FileStatus, MissingFileError, Storage, at_once
 from lakewright.table.history import archived_writes, load_entries
 from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
 
@@ -32,6 +33,8 @@ DataFile = BaseFile | LogFile
 FilesByPartition = Mapping[str, list[DataFile]]
 
 _META_FOLDER = ".hoodie"
+# Enough to keep all threads busy to the end, and few enough that handing them out costs nothing.
+_MOST_PIECES = 1000
 _PLANNED = ("compaction", "logcompaction", "clustering")
 
 
@@ -153,21 +156,18 @@ class Snapshot:
         """
         if partitions is not None:
             listed = self.storage.list_many(dict.fromkeys(partitions))
-            statuses = [status for files in listed.values() for status in files]
-        else:
-            folders = [f for f in self.storage.list_folders("") if f != _META_FOLDER]
-            statuses = self.storage.list_files("")
-            for tree in at_once(lambda folder: list(self.storage.list_tree(folder)), folders):
-                statuses += tree
-        by_folder: dict[str, list[tuple[str, int]]] = {}
-        for status in statuses:
-            folder, _, name = status.path.rpartition("/")
-            by_folder.setdefault(folder, []).append((name, status.size))
-        return {
-            folder: [file for name, size in sorted(names) if (file := parse_data_file(name, size))]
-            for folder, names in sorted(by_folder.items())
-            if any(name.startswith(PARTITION_METADATA) for name, _ in names)
-        }
+            return _data_files(status for files in listed.values() for status in files)
+        folders = [f for f in self.storage.list_folders("") if f != _META_FOLDER]
+        found = _data_files(self.storage.list_files(""))
+        step = len(folders) // _MOST_PIECES + 1
+        pieces = [folders[start : start + step] for start in range(0, len(folders), step)]
+        # Each listing shrinks to its data files at once: a large table has many millions of names.
+        for part in at_once(self._trees, pieces):
+            found |= part
+        return dict(sorted(found.items()))
+
+    def _trees(self, folders: list[str]) -> dict[str, list[DataFile]]:
+        return _data_files(chain.from_iterable(map(self.storage.list_tree, folders)))
 
     def groups(self, view: View, files: FilesByPartition | None = None) -> list[FileGroup]:
         """The file groups that `view` sees, by partition and file id; of all files, or of these."""
@@ -228,14 +228,38 @@ class Snapshot:
         return f"{self.config.timeline_folder}/{instant.file_name}"
 
 
+def _data_files(statuses: Iterable[FileStatus]) -> dict[str, list[DataFile]]:
+    """The data files of listed folders, of those that are partitions; sorted by folder and name."""
+    by_folder: dict[str, list[tuple[str, int]]] = {}
+    for status in statuses:
+        folder, _, name = status.path.rpartition("/")
+        by_folder.setdefault(folder, []).append((name, status.size))
+    return {
+        folder: [file for name, size in sorted(names) if (file := parse_data_file(name, size))]
+        for folder, names in sorted(by_folder.items())
+        if any(name.startswith(PARTITION_METADATA) for name, _ in names)
+    }
+
+
 def load_snapshot(storage: Storage) -> Snapshot:
     """Look at the table now: its properties, and one listing of its timeline."""
+    return look(storage)[0]
+
+
+def look(storage: Storage) -> tuple[Snapshot, tuple[Instant, ...]]:
+    """The table now, and every file of its timeline: the lower states of an instant as well."""
     with found_in(PROPERTIES):
         config = TableConfig.from_properties(load_properties(storage))
-    return Snapshot(storage, config, load_timeline(storage, config))
+    files = list_timeline(storage, config)
+    return Snapshot(storage, config, Timeline.of(files)), files
 
 
 def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
     """Look at the timeline now."""
+    return Timeline.of(list_timeline(storage, config))
+
+
+def list_timeline(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
+    """Every file of the timeline as it is now, in the order of their names."""
     instants = [parse_instant(file.name) for file in storage.list_files(config.timeline_folder)]
-    return Timeline.of(i for i in instants if i is not None)
+    return tuple(i for i in instants if i is not None)

@@ -14,7 +14,14 @@ from lakewright.clock import Clock
 from lakewright.errors import ConflictError, CorruptError, InvalidError
 from lakewright.storage.base import MissingFileError, VersionedStorage
 from lakewright.table.settings import LockSettings
-from lakewright.table.waiting import Moment, Repetition, insist, safety_margin_ms, wait_for
+from lakewright.table.waiting import (
+    LostLockError,
+    Moment,
+    Repetition,
+    insist,
+    safety_margin_ms,
+    wait_for,
+)
 
 PATH = ".hoodie/.locks/table_lock.json"
 
@@ -101,7 +108,7 @@ class StorageLock:
         self._renewal = Repetition(self.renew, period_s, self._clock, name="storage lock")
 
     def verify(self) -> None:
-        """ConflictError unless the lock is ours and valid for long enough to commit.
+        """LostLockError unless the lock is ours and valid for long enough to commit.
 
         It is renewed here: that nobody came between is known only by a conditional write.
         """
@@ -181,9 +188,9 @@ class StorageLock:
         if left_ms <= 0:
             self._lost = self._lost or "the lock was not renewed in time"
         if self._lost:
-            raise ConflictError(self._lost, file=PATH)
+            raise LostLockError(self._lost, file=PATH)
         if left_ms < self._margin_ms:
-            raise ConflictError("the lock is about to end", file=PATH, left_ms=left_ms)
+            raise LostLockError("the lock is about to end", file=PATH, left_ms=left_ms)
 
     def _expire(self, owner: str) -> None:
         try:

@@ -38,7 +38,7 @@ class TimeSource:
         self.observe(after)
 
     def verify_lock(self) -> None:
-        """ConflictError if the lock under which these times are given was lost."""
+        """LostLockError if the lock under which these times are given was lost."""
         if self._lock is not None:
             self._lock.verify()
 

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import COMPLETED_NAME, Instant, State, parse_instant
+from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.plans import InstantRef, RequestedReplace
 from lakewright.core.service_metadata import RollbackMetadata, RolledBackPartition
 from lakewright.errors import ConflictError, CorruptError, UnsupportedError
 from lakewright.format.metadata import format_requested_replace
 from lakewright.storage.base import FileStatus, Storage, at_once, split_path
 from lakewright.table.markers import delete_markers, marked_files
-from lakewright.table.snapshot import Snapshot
+from lakewright.table.snapshot import Snapshot, list_timeline
 
 _HOODIE = ".hoodie"
 
@@ -39,10 +39,8 @@ def key_of(instant: Instant | InstantRef) -> InstantKey:
 def timeline_files(snapshot: Snapshot) -> dict[InstantKey, list[Instant]]:
     """The timeline files of every action as they are now, the lower states included."""
     found: dict[InstantKey, list[Instant]] = {}
-    for file in snapshot.storage.list_files(snapshot.config.timeline_folder):
-        instant = parse_instant(file.name)
-        if instant is not None:
-            found.setdefault(key_of(instant), []).append(instant)
+    for instant in list_timeline(snapshot.storage, snapshot.config):
+        found.setdefault(key_of(instant), []).append(instant)
     return found
 
 

@@ -8,13 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lakewright.clock import Clock
-from lakewright.errors import LakewrightError, UnavailableError
+from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.table.settings import LockSettings
 
 _FIRST_PAUSE_MS = 20
 _LONGEST_MARGIN_MS = 60_000
 _TRIES = 6
 _RETRIES_PER_PERIOD = 10
+
+
+class LostLockError(ConflictError):
+    """A lock that was held is somebody else's now, or may be."""
 
 
 @dataclass(frozen=True, slots=True)

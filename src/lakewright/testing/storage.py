@@ -57,6 +57,10 @@ class _Wrapped(VersionedStorage):
         """Forward."""
         return self._call(self.inner.list_many, list(folders))
 
+    def list_temporary(self) -> list[FileStatus]:
+        """Forward; it is not counted, as only a disk has such files."""
+        return self.inner.list_temporary()
+
     def status(self, path: str) -> FileStatus | None:
         """Forward."""
         return self._call(self.inner.status, path)

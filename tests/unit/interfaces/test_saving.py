@@ -16,10 +16,11 @@ from lakewright.interfaces.saving import Save, parse_mode
 from lakewright.interfaces.writes import OPERATION, TableWriter
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
+from lakewright.table.properties import PROPERTIES
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.local import LocalRows
-from lakewright.testing.storage import Crash, CrashingStorage
+from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 from lakewright.write.commit import Commit, NoRows
 from lakewright.write.task import Outcome, WriteTask
 
@@ -265,6 +266,37 @@ def test_columns_to_partition_by_must_be_those_of_the_table() -> None:
     assert ids(table) == ["a", "b"]
 
 
+def test_a_table_that_is_there_is_looked_at_when_the_write_begins_and_when_it_completes() -> None:
+    for mode, looks in (("append", 2), ("overwrite", 3)):
+        table = saved(row("a"))
+        storage = CountingStorage(table.storage)
+        save(storage, [row("b")], mode, by=("day",))
+        assert storage.touched.count(("read", PROPERTIES)) == looks
+
+
+def test_a_partition_is_not_deleted_by_a_write_that_contradicts_the_table() -> None:
+    table = saved(row("a", day="d1"))
+    options = {OPERATION: "delete_partition", TO_DELETE: "d1"}
+    with pytest.raises(InvalidError, match=r"Config conflict.*partitionBy"):
+        save(table.storage, [], "append", options, by=("note",))
+    settings = Save(
+        TableWriter.of(table.storage, OPTIONS, table.clock), parse_mode("append"), ("note",)
+    )
+    with pytest.raises(InvalidError, match=r"Config conflict.*partitionBy"):
+        settings.write(NoRows())
+    assert ids(table) == ["a"]
+
+
+def test_a_write_says_once_which_services_it_leaves_undone() -> None:
+    table = saved(row("a"))
+    options = {"hoodie.compact.inline": "true", "hoodie.clustering.inline": "true"}
+    with pytest.warns(UserWarning, match="no table service runs") as told:
+        save(table.storage, [row("b")], more=options)
+    assert len(told) == 1
+    assert all(key in str(told[0].message) for key in options)
+    assert ids(table) == ["a", "b"]
+
+
 def test_keys_of_hudi_have_no_case_and_keys_of_a_commit_keep_theirs() -> None:
     table = saved(row("a"))
     save(table.storage, [row("a", 2)], more={OPERATION.upper(): "insert", "_MyKey": "Value"})
@@ -301,7 +333,7 @@ def test_a_frame_without_columns_stores_settings() -> None:
     table = saved(row("a"))
     options = {
         **OPTIONS,
-        "hoodie.partition.ttl.inline": "true",
+        "hoodie.partition.ttl.inline": "false",
         "hoodie.ttl.policies": "[]",
         "hoodie.parquet.page.size": "7",
     }
@@ -310,7 +342,7 @@ def test_a_frame_without_columns_stores_settings() -> None:
         done = Save(writer, parse_mode("append")).write(NoRows())
     assert isinstance(done, Skip)
     stored = load_snapshot(table.storage).config.properties
-    assert stored["hoodie.partition.ttl.inline"] == "true"
+    assert stored["hoodie.partition.ttl.inline"] == "false"
     assert stored["hoodie.ttl.policies"] == "[]"
     assert "hoodie.parquet.page.size" not in stored
     assert ids(table) == ["a"]

@@ -58,6 +58,7 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
         ("read", ".hoodie/hoodie.properties"),
         ("list_files", TIMELINE),
         ("create", f"{TIMELINE}/{done.file_name}"),
+        ("list_files", TIMELINE),
         ("delete_folder", f".hoodie/.temp/{at}"),
     ]
 
@@ -388,7 +389,7 @@ def test_a_rollback_of_somebody_else_does_no_harm() -> None:
     dead = world.writer(OPTIMISTIC).begin("deltacommit")
     mine = world.writer(OPTIMISTIC).begin("deltacommit")
     write(dead, "f1")
-    dead._stop_heartbeat()
+    dead.stop_heartbeat()
     other = world.writer(OPTIMISTIC).begin("deltacommit")
     assert [i.action for i in other.snapshot.timeline] == ["deltacommit", "rollback"]
     other.withdraw()

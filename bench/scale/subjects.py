@@ -1,0 +1,160 @@
+"""The subjects of a run; a new one is a small class and a line in `SUBJECTS`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from bench.scale.subject import Subject
+from bench.scale.table import Shape, SyntheticTable, completed_at, synthetic_table
+from lakewright.read.query import plan_changes, plan_snapshot
+from lakewright.storage.base import Storage
+from lakewright.table.snapshot import load_snapshot
+
+_PARTITIONS = (1_000, 10_000, 100_000, 1_000_000)
+
+
+class OverPartitions:
+    """A job on a table of n partitions of one file group each."""
+
+    unit: ClassVar[str] = "partitions"
+    sizes: ClassVar[tuple[int, ...]] = _PARTITIONS
+    usual: ClassVar[int] = 100_000
+    flat: ClassVar[bool] = False
+
+    def build(self, size: int) -> SyntheticTable:
+        return synthetic_table(Shape(partitions=size))
+
+
+class ActiveTimeline:
+    """Look at a table with many instants that nobody archives."""
+
+    name: ClassVar[str] = "active timeline"
+    unit: ClassVar[str] = "instants"
+    sizes: ClassVar[tuple[int, ...]] = (100, 1_000, 10_000, 100_000)
+    usual: ClassVar[int] = 10_000
+    flat: ClassVar[bool] = False
+
+    def build(self, size: int) -> SyntheticTable:
+        return synthetic_table(Shape(instants=size))
+
+    def run(self, storage: Storage) -> object:
+        return load_snapshot(storage)
+
+
+class History:
+    """Load the times of all archived instants."""
+
+    name: ClassVar[str] = "history"
+    unit: ClassVar[str] = "archived instants"
+    sizes: ClassVar[tuple[int, ...]] = (100, 1_000, 10_000, 100_000)
+    usual: ClassVar[int] = 100_000
+    flat: ClassVar[bool] = False
+
+    def build(self, size: int) -> SyntheticTable:
+        return synthetic_table(Shape(archived=size))
+
+    def run(self, storage: Storage) -> object:
+        return load_snapshot(storage).archived_times
+
+
+class ChangesAfterHistory(History):
+    """Plan the changes of the last instant on a table with a long past."""
+
+    name: ClassVar[str] = "changes, long history"
+
+    def run(self, storage: Storage) -> object:
+        return plan_changes(load_snapshot(storage), since=_BEFORE_LAST)
+
+
+class Slicing:
+    """Put a listing into file groups and slices: a thousand files in each partition."""
+
+    name: ClassVar[str] = "slicing"
+    unit: ClassVar[str] = "files"
+    sizes: ClassVar[tuple[int, ...]] = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+    usual: ClassVar[int] = 1_000_000
+    flat: ClassVar[bool] = False
+
+    def build(self, size: int) -> SyntheticTable:
+        shape = Shape(partitions=size // 1000, groups=200, bases=2, logs=3, touched=1)
+        return synthetic_table(shape)
+
+    def run(self, storage: Storage) -> object:
+        snapshot = load_snapshot(storage)
+        return snapshot.groups(snapshot.view())
+
+
+class SnapshotPlan(OverPartitions):
+    """Plan to read all of a table whose partitions lie side by side."""
+
+    name: ClassVar[str] = "snapshot"
+
+    def run(self, storage: Storage) -> object:
+        return plan_snapshot(load_snapshot(storage))
+
+
+class NestedSnapshotPlan(SnapshotPlan):
+    """Plan to read all of a table whose partitions lie in folders of a thousand."""
+
+    name: ClassVar[str] = "snapshot, nested"
+
+    def build(self, size: int) -> SyntheticTable:
+        return synthetic_table(Shape(partitions=size, per_month=1_000))
+
+
+class WideChanges(OverPartitions):
+    """Plan the changes of an instant that wrote to every partition."""
+
+    name: ClassVar[str] = "changes everywhere"
+
+    def build(self, size: int) -> SyntheticTable:
+        return synthetic_table(Shape(partitions=size, touched=size))
+
+    def run(self, storage: Storage) -> object:
+        return plan_changes(load_snapshot(storage), since=_BEFORE_LAST)
+
+
+class TimelineOfManyPartitions(OverPartitions):
+    """Look at a table of many partitions."""
+
+    name: ClassVar[str] = "timeline"
+    flat: ClassVar[bool] = True
+
+    def run(self, storage: Storage) -> object:
+        return load_snapshot(storage)
+
+
+class OnePartition(OverPartitions):
+    """Plan to read one partition by its name."""
+
+    name: ClassVar[str] = "one partition"
+    flat: ClassVar[bool] = True
+
+    def run(self, storage: Storage) -> object:
+        return plan_snapshot(load_snapshot(storage), partitions=["d0000007"])
+
+
+class FewChanges(OverPartitions):
+    """Plan the changes of an instant that wrote to ten partitions."""
+
+    name: ClassVar[str] = "changes in 10"
+    flat: ClassVar[bool] = True
+
+    def run(self, storage: Storage) -> object:
+        return plan_changes(load_snapshot(storage), since=_BEFORE_LAST)
+
+
+_BEFORE_LAST = completed_at(Shape().instants - 2)
+
+SUBJECTS: tuple[Subject, ...] = (
+    TimelineOfManyPartitions(),
+    OnePartition(),
+    FewChanges(),
+    SnapshotPlan(),
+    NestedSnapshotPlan(),
+    WideChanges(),
+    Slicing(),
+    ActiveTimeline(),
+    History(),
+    ChangesAfterHistory(),
+)

@@ -1,0 +1,219 @@
+"""A table of any size that holds no data: its partitions are computed when they are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, count
+
+import pyarrow as pa
+
+from lakewright.core.commits import CommitMetadata, WriteStat
+from lakewright.core.files import PARTITION_METADATA, LogFile
+from lakewright.core.instant import Instant, State
+from lakewright.format.history import (
+    VERSION_FILE,
+    HistoryEntry,
+    HistoryFile,
+    Manifest,
+    format_history_file,
+    format_manifest,
+    format_version,
+    history_file_of,
+    manifest_name,
+)
+from lakewright.format.metadata import format_commit
+from lakewright.storage.base import FileStatus, join_path
+from lakewright.storage.memory import MemoryStorage
+from lakewright.testing.build import TableBuilder
+
+_TIMELINE = ".hoodie/timeline"
+_HISTORY = ".hoodie/timeline/history"
+_FIRST_ACTIVE = 20260101000000000
+_FIRST_ARCHIVED = 20250101000000000
+_COLUMNS = [
+    ("id", pa.string()),
+    ("month", pa.string()),
+    ("day", pa.string()),
+    ("ts", pa.int64()),
+    *((f"value{number}", pa.float64()) for number in range(10)),
+]
+_SCHEMA = pa.schema(_COLUMNS)
+_SIZE = 100 << 20
+# More than a compressor sees at once, so that archived commits shrink as real ones do.
+_KINDS_OF_COMMIT = 100
+_LABELS = count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a synthetic table looks like.
+
+    Every file group has `bases` base files and `logs` log files, of the first instants. The last
+    instant wrote one more log file into the first group of each of `touched` partitions. With
+    `per_month` partitions lie in two levels of folders, so many in each of the upper ones.
+    """
+
+    partitions: int = 100
+    groups: int = 1
+    bases: int = 1
+    logs: int = 1
+    touched: int = 10
+    per_month: int | None = None
+    instants: int = 20
+    archived: int = 0
+
+
+@dataclass(frozen=True)
+class SyntheticTable(MemoryStorage):
+    """Read-only partitions that are computed, beside a `.hoodie` folder that is in memory."""
+
+    shape: Shape = Shape()
+
+    def list_files(self, folder: str) -> list[FileStatus]:
+        number = self._number(folder)
+        return super().list_files(folder) if number is None else self._files(folder, number)
+
+    def list_folders(self, folder: str) -> list[str]:
+        if folder:
+            return super().list_folders(folder)
+        return [".hoodie", *self._top_folders()]
+
+    def list_tree(self, folder: str) -> Iterator[FileStatus]:
+        if folder.startswith(".hoodie"):
+            return super().list_tree(folder)
+        if not folder:
+            return chain.from_iterable(self.list_tree(name) for name in self.list_folders(""))
+        return self._tree(folder)
+
+    def partition(self, number: int) -> str:
+        """The folder of a partition."""
+        per_month = self.shape.per_month
+        day = f"d{number:07d}"
+        return f"m{number // per_month:05d}/{day}" if per_month else day
+
+    def touched(self) -> range:
+        """The partitions that the last instant wrote to."""
+        step = max(1, self.shape.partitions // self.shape.touched)
+        return range(0, self.shape.partitions, step)[: self.shape.touched]
+
+    def _number(self, folder: str) -> int | None:
+        digits = folder.rpartition("/")[2].removeprefix("d")
+        number = int(digits) if digits.isdigit() else None
+        return number if number is not None and self.partition(number) == folder else None
+
+    def _top_folders(self) -> list[str]:
+        per_month, count = self.shape.per_month, self.shape.partitions
+        if per_month is None:
+            return [f"d{number:07d}" for number in range(count)]
+        return [f"m{number:05d}" for number in range(-(-count // per_month))]
+
+    def _tree(self, folder: str) -> Iterator[FileStatus]:
+        per_month, number = self.shape.per_month, int(folder[1:].partition("/")[0])
+        if per_month is None or "/" in folder:
+            yield from self.list_files(folder)
+            return
+        last = min((number + 1) * per_month, self.shape.partitions)
+        for each in range(number * per_month, last):
+            yield from self._files(self.partition(each), each)
+
+    def _files(self, folder: str, number: int) -> list[FileStatus]:
+        bases, logs = self.shape.bases, self.shape.logs
+        names = [PARTITION_METADATA]
+        for group in range(self.shape.groups):
+            file_id = _file_id(number, group)
+            names += [f"{file_id}_0-0-0_{_active(at)}.parquet" for at in range(bases)]
+            names += [f".{file_id}_{_active(bases + at)}.log.1_0-0-0" for at in range(logs)]
+        if number in self.touched():
+            names.append(last_log(self.shape, number).name)
+        return [FileStatus(f"{folder}/{name}", _SIZE, 0) for name in sorted(names)]
+
+
+def last_log(shape: Shape, number: int) -> LogFile:
+    """What the last instant wrote into a partition that it touched."""
+    return LogFile(_file_id(number, 0), _active(shape.instants - 1), 1, "9-9-9")
+
+
+def completed_at(instant: int) -> str:
+    """The completion time of an active instant by its number."""
+    return _active(instant, done=True)
+
+
+def synthetic_table(shape: Shape) -> SyntheticTable:
+    """Make the table: its properties, its timeline and its history; partitions take no memory."""
+    table = SyntheticTable(f"scale-{next(_LABELS)}", shape)
+    fields = "day" if shape.per_month is None else "month,day"
+    builder = TableBuilder(table, _SCHEMA, partition_by=fields).create()
+    small = format_commit(_commit(builder, []))
+    stats = [_stat(table.partition(number), last_log(shape, number)) for number in table.touched()]
+    for number in range(shape.instants):
+        at, done = _active(number), completed_at(number)
+        last = number == shape.instants - 1
+        content = format_commit(_commit(builder, stats)) if last else small
+        for state in (State.REQUESTED, State.INFLIGHT):
+            table.create(f"{_TIMELINE}/{Instant(at, 'deltacommit', state).file_name}", b"")
+        instant = Instant(at, "deltacommit", completed_at=done)
+        table.create(f"{_TIMELINE}/{instant.file_name}", content)
+    if shape.archived:
+        _add_history(table, builder)
+    return table
+
+
+def _add_history(table: SyntheticTable, builder: TableBuilder) -> None:
+    """As many files as an archiver leaves that writes ten instants and merges ten files."""
+    contents = [format_commit(_archived_commit(builder, kind)) for kind in range(_KINDS_OF_COMMIT)]
+    files: list[HistoryFile] = []
+    start = 0
+    for level in range(8, -1, -1):
+        size = 10 ** (level + 1)
+        while table.shape.archived - start >= size or (level == 0 and start < table.shape.archived):
+            end = min(start + size, table.shape.archived)
+            entries = [_entry(number, contents) for number in range(start, end)]
+            data = format_history_file(entries)
+            files.append(history_file_of(entries, level, len(data)))
+            table.create(f"{_HISTORY}/{files[-1].name}", data)
+            start = end
+    table.create(f"{_HISTORY}/{manifest_name(1)}", format_manifest(Manifest(tuple(files))))
+    table.create(f"{_HISTORY}/{VERSION_FILE}", format_version(1))
+
+
+def _entry(number: int, contents: list[bytes]) -> HistoryEntry:
+    at, done = (str(_FIRST_ARCHIVED + 2 * number + end) for end in (0, 1))
+    return HistoryEntry(at, done, "deltacommit", contents[number % len(contents)])
+
+
+def _archived_commit(builder: TableBuilder, kind: int) -> CommitMetadata:
+    numbers = range(kind * 10, kind * 10 + 10)
+    return _commit(
+        builder,
+        [
+            _stat(f"d{number:07d}", LogFile(_file_id(number, 0), _active(kind)))
+            for number in numbers
+        ],
+    )
+
+
+def _commit(builder: TableBuilder, stats: list[WriteStat]) -> CommitMetadata:
+    return CommitMetadata(
+        stats={stat.partition_path or "": (stat,) for stat in stats},
+        operation="UPSERT",
+        extra={"schema": builder.avro_schema},
+    )
+
+
+def _stat(partition: str, file: LogFile) -> WriteStat:
+    return WriteStat(
+        file_id=file.file_id,
+        path=join_path(partition, file.name),
+        partition_path=partition,
+        num_writes=1000,
+        file_size_in_bytes=_SIZE,
+    )
+
+
+def _file_id(partition: int, group: int) -> str:
+    return f"{partition:08x}-{group:04x}-4000-8000-{partition * 31 + group:012x}-0"
+
+
+def _active(number: int, *, done: bool = False) -> str:
+    return str(_FIRST_ACTIVE + 2 * number + done)

@@ -1,0 +1,126 @@
+"""What killed processes leave and no rollback takes away: which of it is surely dead, and deleted.
+
+- temporary files, which only a disk has: a process was killed while it wrote one;
+- heartbeats of writes that are not pending: it was killed right before a write began, or after it
+  had completed or been withdrawn;
+- markers of completed writes: it was killed right after the commit.
+
+Markers of writes that are neither pending nor completed tell of data files: they are not for here
+but for `repair.remove_strays`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from lakewright.clock import Clock, zone_of
+from lakewright.core.instant import is_time, parse_time
+from lakewright.core.timeline import Timeline
+from lakewright.errors import InvalidError
+from lakewright.storage.base import FileStatus, Storage
+from lakewright.table.heartbeat import FOLDER as HEARTBEATS
+from lakewright.table.heartbeat import check_heartbeat, is_expired
+from lakewright.table.markers import FOLDER as MARKERS
+from lakewright.table.markers import delete_markers
+from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.snapshot import Snapshot
+
+# The digits of a local time are off by an hour where clocks are set for winter, and clocks differ.
+_UNSURE_MS = 2 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """The files that come and go with writes, as storage lists them, and the folders of markers."""
+
+    temporary: tuple[FileStatus, ...] = ()
+    heartbeats: tuple[FileStatus, ...] = ()
+    markers: tuple[FileStatus, ...] = ()
+    marked: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, storage: Storage) -> Traces:
+        """Those of a table now."""
+        return cls(
+            temporary=tuple(storage.list_temporary()),
+            heartbeats=tuple(storage.list_files(HEARTBEATS)),
+            markers=tuple(storage.list_tree(MARKERS)),
+            marked=tuple(folder.rpartition("/")[2] for folder in storage.list_folders(MARKERS)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What is to be deleted: files by path, and all markers of some instants."""
+
+    files: tuple[str, ...] = ()
+    marked: tuple[str, ...] = ()
+
+
+def leftovers(
+    traces: Traces,
+    timeline: Timeline,
+    now_ms: int,
+    settings: HeartbeatSettings,
+    *,
+    archived: Collection[str] = (),
+    zone: tzinfo,
+) -> Leftovers:
+    """What of `traces` nobody can be using any more. Pure.
+
+    Everything is as old as the heartbeat of a dead writer at least, and no pending write can have
+    made it. `archived` are the requested times of archived writes.
+    """
+    check_heartbeat(settings)
+    pending = {i.requested_at for i in timeline.pending()}
+    old = [f for f in traces.heartbeats if is_expired(f.modified_ms, settings, now_ms)]
+    heartbeats = [f.path for f in old if is_time(f.name) and f.name not in pending]
+    begun_ms = _oldest_ms(pending, zone, now_ms)
+    temporary = [
+        f.path
+        for f in traces.temporary
+        if is_expired(f.modified_ms, settings, now_ms) and f.modified_ms < begun_ms
+    ]
+    young = {
+        f.path.removeprefix(f"{MARKERS}/").partition("/")[0]
+        for f in traces.markers
+        if not is_expired(f.modified_ms, settings, now_ms)
+    }
+    done = {i.requested_at for i in timeline.completed_writes}.union(archived) - pending - young
+    marked = [at for at in traces.marked if at in done]
+    return Leftovers(tuple(sorted([*temporary, *heartbeats])), tuple(sorted(marked)))
+
+
+def find_leftovers(snapshot: Snapshot, settings: HeartbeatSettings, clock: Clock) -> Leftovers:
+    """What nobody needs any more of a table that was looked at just now."""
+    traces = Traces.of(snapshot.storage)
+    # History is read only where there are markers from before the active timeline.
+    old = [at for at in traces.marked if snapshot.timeline.is_archived(at)]
+    return leftovers(
+        traces,
+        snapshot.timeline,
+        clock.now_ms(),
+        settings,
+        archived=snapshot.archived_times if old else (),
+        zone=zone_of(snapshot.config.timeline_zone),
+    )
+
+
+def sweep(storage: Storage, dead: Leftovers) -> None:
+    """Delete what was found to be left over; may be repeated, and needs no lock."""
+    storage.delete_many(dead.files)
+    for instant in dead.marked:
+        delete_markers(storage, instant)
+
+
+def _oldest_ms(pending: Iterable[str], zone: tzinfo, now_ms: int) -> int:
+    """A time before which no pending write had begun."""
+    oldest = min(pending, default=None)
+    if oldest is None:
+        return now_ms
+    try:
+        return int(parse_time(oldest, zone).timestamp() * 1000) - _UNSURE_MS
+    except InvalidError:
+        return 0  # no date, which tells nothing

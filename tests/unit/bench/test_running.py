@@ -1,0 +1,80 @@
+"""The small parts around a race: memory, progress, the command line."""
+
+from __future__ import annotations
+
+import os
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from bench.__main__ import listing, main, parse_order
+from bench.crew import Environment
+from bench.memory import PeakMemory, children_of
+from bench.plan import FULL, Do, Kind, Size, Step
+from bench.progress import Progress, bar
+from bench.race import request_of
+from bench.source import Source
+
+
+def test_a_tree_of_processes_is_a_process_and_all_below_it() -> None:
+    parents = {2: 1, 3: 2, 4: 3, 5: 1, 6: 5}
+    assert children_of(parents, 2) == {2, 3, 4}
+
+
+def test_the_peak_of_memory_is_seen() -> None:
+    with PeakMemory(os.getpid()) as peak:
+        held = bytearray(os.urandom(1)) * 2**26
+    assert peak.bytes > 0
+    del held
+
+
+def test_a_bar_tells_how_far_it_is_and_how_long_it_takes() -> None:
+    line = bar(5, 20, 65, "round 1", 100)
+    assert line.startswith("[######..................] 5/20  1:05  round 1  3:15 left")
+    assert len(line) == 99
+
+
+def test_without_a_terminal_every_step_is_a_line() -> None:
+    stream = StringIO()
+    progress = Progress(2, stream)
+    progress.at("one")
+    progress.at("two")
+    assert [line.split()[1:] for line in stream.getvalue().splitlines()] == [
+        ["1/2", "one"],
+        ["2/2", "two"],
+    ]
+
+
+def test_flags_change_single_sizes() -> None:
+    assert parse_order([])[0].size == Size()
+    assert parse_order(["--full"])[0].size == FULL
+    assert parse_order(["--scale", "2", "--rounds", "4"])[0].size == Size(scale=2, rounds=4)
+
+
+def test_a_wrong_word_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "swim"]) == 2
+    assert "no workload has such a name" in capsys.readouterr().err
+
+
+def test_the_list_tells_what_is_not_there_yet() -> None:
+    assert "upsert_hot" in listing()
+    assert "compaction of the table that upsert_spread_mor leaves (not there yet)" in listing()
+
+
+def test_a_system_whose_environment_is_missing_names_the_command_that_makes_it() -> None:
+    with pytest.raises(ValueError, match=r"LAKEWRIGHT_PEERS_PYTHON.*start it by \./dev bench"):
+        Environment.of("delta", {})
+    found = Environment.of("hudi", {
+        "LAKEWRIGHT_INTEROP_PYTHON": "python", "LAKEWRIGHT_HUDI_JAR": "a.jar", "JAVA_HOME": "java",
+    })  # fmt: skip
+    assert found == Environment("python", "a.jar", "java")
+
+
+def test_a_request_names_its_files(tmp_path: Path) -> None:
+    for number in range(4):
+        file = tmp_path / "tiny" / f"{number}.parquet"
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    step = Step(1, "tiny_commit", "hudi", Do.COMMITS, Kind.TINY, "tiny", first=1, count=2)
+    request = request_of(step, Source(tmp_path))
+    assert [Path(file).name for file in request["files"]] == ["1.parquet", "2.parquet"]

@@ -1,0 +1,196 @@
+"""Leftovers of killed processes: what is surely dead goes, and whatever may be in use stays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from itertools import count
+from pathlib import Path
+
+import pytest
+from writers import OPTIMISTIC, World, archive, write
+
+from lakewright.core.instant import Instant, State, parse_time
+from lakewright.core.timeline import Timeline
+from lakewright.errors import InvalidError
+from lakewright.storage.base import FileStatus
+from lakewright.storage.local import LocalStorage
+from lakewright.table.leftovers import Leftovers, Traces, find_leftovers, leftovers, sweep
+from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.storage import Crash, CrashingStorage
+
+AT, LATER = "20260101120000000", "20260101130000000"
+NOON_MS = int(parse_time(AT).timestamp() * 1000)
+HOUR_MS = 3_600_000
+NOW_MS = NOON_MS + 10 * HOUR_MS
+SETTINGS = HeartbeatSettings()
+OLD, YOUNG = SETTINGS.expires_after_ms + 1, SETTINGS.expires_after_ms
+
+DONE = Instant(AT, "commit", completed_at=LATER)
+PENDING = Instant(AT, "commit", State.INFLIGHT)
+HEARTBEAT = f".hoodie/.heartbeat/{AT}"
+MARKER = f".hoodie/.temp/{AT}/p1/f.parquet.marker.CREATE"
+TEMPORARY = "p1/.lw-0123456789abcdef.tmp"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Files by their age, on a timeline of some instants; `dead` are those that go."""
+
+    ages: Mapping[str, int]
+    instants: tuple[Instant, ...] = ()
+    dead: tuple[str, ...] = ()
+    archived: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+
+
+CASES = {
+    "a heartbeat of no write at all goes": Case({HEARTBEAT: OLD}, dead=(HEARTBEAT,)),
+    "a heartbeat of a completed write goes": Case({HEARTBEAT: OLD}, (DONE,), (HEARTBEAT,)),
+    "a heartbeat of a pending write stays, however old": Case({HEARTBEAT: OLD}, (PENDING,)),
+    "a heartbeat of a write that is about to begin stays": Case({HEARTBEAT: YOUNG}),
+    "a heartbeat from the future stays": Case({HEARTBEAT: -HOUR_MS}),
+    "what only lies beside heartbeats stays": Case({".hoodie/.heartbeat/notes": OLD}),
+    "markers of a completed write go": Case({MARKER: OLD}, (DONE,), (AT,)),
+    "an empty folder of a completed write goes": Case({}, (DONE,), (AT,), empty=(AT,)),
+    "markers of an archived write go": Case({MARKER: OLD}, (), (AT,), archived=(AT,)),
+    "markers of a pending write stay": Case({MARKER: OLD}, (PENDING,)),
+    "markers of a write that is gone stay: they tell of files": Case({MARKER: OLD}),
+    "markers that a task has just made for a completed write stay": Case(
+        {MARKER: OLD, MARKER.replace("f.p", "g.p"): YOUNG}, (DONE,)
+    ),
+    "a temporary file goes": Case({TEMPORARY: OLD}, (DONE,), (TEMPORARY,)),
+    "a temporary file that may be written to stays": Case({TEMPORARY: YOUNG}),
+    "a temporary file that a pending write may have made stays": Case(
+        {TEMPORARY: 10 * HOUR_MS}, (PENDING,)
+    ),
+    "a temporary file from long before all pending writes goes": Case(
+        {TEMPORARY: 13 * HOUR_MS}, (PENDING,), (TEMPORARY,)
+    ),
+    "where a pending write has no date temporary files stay": Case(
+        {TEMPORARY: 13 * HOUR_MS}, (Instant("2" + "9" * 16, "commit", State.INFLIGHT),)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_what_is_left_over(case: Case) -> None:
+    files = [FileStatus(path, 0, NOW_MS - age) for path, age in case.ages.items()]
+    traces = Traces(
+        temporary=tuple(f for f in files if f.name.endswith(".tmp")),
+        heartbeats=tuple(f for f in files if "heartbeat" in f.path),
+        markers=tuple(f for f in files if "marker" in f.path),
+        marked=(*case.empty, *{f.path.split("/")[2] for f in files if "marker" in f.path}),
+    )
+    timeline = Timeline.of(case.instants)
+    found = leftovers(traces, timeline, NOW_MS, SETTINGS, archived=case.archived, zone=UTC)
+    assert (*found.files, *found.marked) == case.dead
+
+
+def test_without_tolerance_nothing_is_surely_dead() -> None:
+    settings = HeartbeatSettings(interval_ms=0)
+    with pytest.raises(InvalidError, match="above 0"):
+        leftovers(Traces(), Timeline(), NOW_MS, settings, zone=UTC)
+
+
+def complete_one(world: World, survive: int, *, after_effect: bool) -> bool:
+    """Write until the process is killed; whether it was."""
+    storage = CrashingStorage(world.storage, survive, after_effect=after_effect)
+    try:
+        transaction = world.writer(OPTIMISTIC, storage).begin("deltacommit")
+        transaction.complete(write(transaction, "f1", "f2"))
+    except Crash:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("after_effect", [False, True])
+def test_after_a_death_anywhere_the_next_writer_and_a_sweep_leave_nothing(
+    after_effect: bool,
+) -> None:
+    for survive in count():
+        world = World()
+        killed = complete_one(world, survive, after_effect=after_effect)
+        world.clock.advance(600_000)
+        world.storage.delete(".hoodie/lock")
+        # While its write may be pending nothing of it is touched.
+        before = world.left()
+        pending = load_snapshot(world.storage).timeline.pending()
+        clean(world)
+        assert not pending or world.left() == before
+        transaction = world.writer(OPTIMISTIC).begin("deltacommit")
+        transaction.complete(write(transaction, "f3"))
+        world.clock.advance(600_000)
+        clean(world)
+        assert world.left() == data_of(world)
+        if not killed:
+            assert survive > 10
+            return
+
+
+def clean(world: World, storage: CrashingStorage | None = None) -> None:
+    snapshot = load_snapshot(storage or world.storage)
+    sweep(snapshot.storage, find_leftovers(snapshot, SETTINGS, world.clock))
+
+
+def data_of(world: World) -> list[str]:
+    """The files that the commits on the timeline list."""
+    snapshot = load_snapshot(world.storage)
+    commits = snapshot.commits(snapshot.timeline.completed_writes)
+    return sorted(stat.path or "" for commit in commits for stat in commit.write_stats())
+
+
+def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
+    for survive in count():
+        world = World()
+        begun = world.writer().begin("deltacommit")
+        begun.complete(write(begun, "f1"))
+        for at in ("20200101000000000", begun.instant):
+            world.storage.create(f".hoodie/.heartbeat/{at}", b"")
+        for name in ("a", "b"):
+            path = f".hoodie/.temp/{begun.instant}/p1/{name}.marker.CREATE"
+            world.storage.create(path, b"")
+        world.clock.advance(600_000)
+        killed = True
+        try:
+            clean(world, CrashingStorage(world.storage, survive))
+            killed = False
+        except Crash:
+            clean(world)
+        assert world.left() == data_of(world)
+        found = find_leftovers(load_snapshot(world.storage), SETTINGS, world.clock)
+        assert found == Leftovers()
+        if not killed:
+            assert survive > 3
+            return
+
+
+def test_markers_of_an_archived_write_are_known_by_history() -> None:
+    world = World()
+    old, newer = (world.writer(OPTIMISTIC).begin("deltacommit") for _ in range(2))
+    done = old.complete(write(old, "f1"))
+    newer.complete(write(newer, "f2"))
+    world.storage.create(f".hoodie/.temp/{done.requested_at}/p1/f.marker.CREATE", b"")
+    archive(world, done)
+    world.clock.advance(600_000)
+    found = find_leftovers(load_snapshot(world.storage), SETTINGS, world.clock)
+    assert found.marked == (done.requested_at,)
+
+
+def test_temporary_files_on_a_disk_are_found_in_every_folder(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    names = ["p1/deep/.lw-0.tmp", ".hoodie/timeline/.lw-1.tmp", ".lw-2.tmp"]
+    for name in [*names, "p1/.lw-notes", "p1/data.tmp"]:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+        os.utime(file, (NOON_MS / 1000, NOON_MS / 1000))
+    assert sorted(f.path for f in storage.list_temporary()) == sorted(names)
+    found = leftovers(Traces.of(storage), Timeline(), NOW_MS, SETTINGS, zone=UTC)
+    sweep(storage, found)
+    assert storage.list_temporary() == []
+    assert (tmp_path / "p1/.lw-notes").exists()
+    assert (tmp_path / "p1/data.tmp").exists()
