@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,7 +27,9 @@ _IS_DELETED = "_hoodie_is_deleted"
 # A mask is worth its two passes over log files where these are small beside the base file.
 _LEAST_KEPT = 4
 _LEAST_MASKED_BYTES = 16 << 20
-_MOST_MASKED_BYTES = 512 << 20
+# What is broadcast must fit into memory, and be found before Spark gives up waiting for it.
+_MOST_MASKED_BYTES = 64 << 20
+_MOST_MASKED_BASE_BYTES = 32 << 30
 # Columns that no table can have: they begin like meta columns.
 ROW, FILE = "_hoodie_lakewright_row", "_hoodie_lakewright_file"
 
@@ -100,12 +103,18 @@ class ReadPlan:
         """
         if self.commits is not None or "_metadata" in self.schema.names:
             return self.with_slices(())
-        fitting, room = [], _MOST_MASKED_BYTES
+        names = Counter(item.base.name for item in self.slices if item.base is not None)
+        fitting, room, base_room = [], _MOST_MASKED_BYTES, _MOST_MASKED_BASE_BYTES
         for item in sorted(self.slices, key=lambda s: s.log_size):
-            few = item.base is not None and item.log_size * _LEAST_KEPT <= item.base.size
-            if item.logs and item.whole is None and few and item.log_size <= room:
+            if item.base is None or not item.logs or item.whole is not None:
+                continue
+            # Writers that do not wait for each other give groups of all partitions the same ids.
+            only = names[item.base.name] == 1
+            few = item.log_size * _LEAST_KEPT <= item.base.size
+            if only and few and item.log_size <= room and item.base.size <= base_room:
                 fitting.append(item)
                 room -= item.log_size
+                base_room -= item.base.size
         worth = sum(item.size for item in fitting) >= _LEAST_MASKED_BYTES
         return self.with_slices(fitting if worth else ())
 

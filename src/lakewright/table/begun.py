@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum, auto
 from types import TracebackType
 from typing import Self
 
+from lakewright.clock import zone_of
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import parse_data_file
-from lakewright.core.instant import COMPLETED_NAME, Instant, State
+from lakewright.core.instant import COMPLETED_NAME, Instant, State, format_time
 from lakewright.core.timeline import Timeline
 from lakewright.errors import (
     ConflictError,
@@ -133,7 +135,8 @@ class Transaction:
             self._verify_heartbeat()
             self._commit(completed, data)
             return _Published(completed, frozenset(files), self._kept(lock))
-        return _Published(completed, frozenset(), self._kept(lock))
+        # An earlier call put it there, under another lock than this.
+        return _Published(completed, frozenset(), fenced=False)
 
     def _kept(self, lock: Lock) -> bool:
         """Whether a lock that all others take was ours up to the commit; else, or unknown, no."""
@@ -156,7 +159,7 @@ class Transaction:
         files = self._files_after_others_decided()
         completed = commit.instant
         try:
-            if completed not in files or set(files) - commit.seen - {completed}:
+            if set(files) != commit.seen | {completed}:
                 self._require_unchallenged(completed, files, require)
         except ConflictError:
             self._storage.delete(self._path(completed))
@@ -185,9 +188,22 @@ class Transaction:
         if completed not in files:
             raise ConflictError("this write was hidden by another writer", instant=self.instant)
         # Who began later has seen this write, or will see it when it completes.
-        earlier = [i for i in now.timeline if i.requested_at < (completed.completed_at or "")]
+        landed = self._landed_at(completed)
+        earlier = [i for i in now.timeline if i.requested_at < landed]
         rest = Timeline(tuple(i for i in earlier if i.requested_at != self.instant))
         require(replace(now, timeline=rest), files)
+
+    def _landed_at(self, completed: Instant) -> str:
+        """When the completed file appeared: storage may have been slow after its name was chosen.
+
+        Some stores count whole seconds; too late a time finds a conflict where there may be none,
+        too early a time overlooks one.
+        """
+        status = self._storage.status(self._path(completed))
+        ms = status.modified_ms if status is not None else 0
+        moment = datetime.fromtimestamp((ms + (999 if ms % 1000 == 0 else 0)) / 1000, UTC)
+        zone = zone_of(self.snapshot.config.timeline_zone)
+        return max(completed.completed_at or "", format_time(moment, zone))
 
     def _meanwhile(self, files: Iterable[Instant]) -> Meanwhile:
         now = Snapshot(self._storage, self.snapshot.config, Timeline.of(files))
@@ -279,6 +295,9 @@ class Transaction:
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
         """Delete what retried tasks left: readers take files by name, listed or not."""
         self._listed = frozenset(stat.path or "" for stat in metadata.write_stats())
+        self._remove_unlisted()
+
+    def _remove_unlisted(self) -> None:
         others = sorted(set(marked_files(self._storage, self.instant)) - self._listed)
         if others:
             self._storage.delete_many(others)
@@ -286,7 +305,8 @@ class Transaction:
     def _landed(self, now: Snapshot) -> Instant | None:
         """The completed instant of this write, if an earlier call has put it there after all."""
         found = now.timeline.by_time.get(self.instant)
-        return found if found is not None and found.is_completed else None
+        mine = found is not None and found.action == self._completed_action
+        return found if mine and found is not None and found.is_completed else None
 
     def _require_completable(
         self, now: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
@@ -350,6 +370,9 @@ class Transaction:
     def _clean_up(self) -> None:
         """Remove what only a pending write needs; the write is complete whatever happens here."""
         try:
+            # A task given up for lost may have made a file since the last look: before the commit
+            # it found the write pending, and kept it.
+            self._remove_unlisted()
             delete_markers(self._storage, self.instant)
         except LakewrightError as error:
             warnings.warn(

@@ -96,7 +96,7 @@ def _markers(storage: Storage, instant: str, paths: Sequence[str]) -> set[str]:
     direct = {_checked(match) for path in paths if (match := _ONE.fullmatch(path))}
     files = [join_path(_folder(instant), path) for path in paths if _GATHERED.fullmatch(path)]
     try:
-        lists = storage.read_many(files)
+        lists = storage.read_many(files) if files else []
     except MissingFileError:
         # Their writer has just completed, or was rolled back; what is left of them is read.
         lists = list(_those_there(storage, files))

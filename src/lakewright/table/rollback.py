@@ -38,8 +38,10 @@ from lakewright.table.undo import (
     create_if_missing,
     find_files,
     hide,
+    is_whole,
     key_of,
     remove,
+    remove_late,
     rollback_metadata,
     timeline_files,
     timeline_path,
@@ -167,8 +169,7 @@ def resume_rollbacks(
     """End the rollbacks of dead writers; gives those that completed.
 
     One that has had no effect, as its plan was not written or its target is still completed, is
-    withdrawn: others may have written on top of that since. Rollbacks in `alive` are left to those
-    who run them.
+    withdrawn: others may have written on top of that since. Those in `alive` are left alone.
     """
     ended = []
     planned = {began.instant: began for began in pending_rollbacks(snapshot)}
@@ -180,7 +181,7 @@ def resume_rollbacks(
             _withdraw(snapshot, instant)
             continue
         current = _current(snapshot, began.plan.instant)
-        if current is not None and current.is_completed:
+        if current is not None and current.is_completed and is_whole(snapshot, current):
             _withdraw(snapshot, began.instant)
         else:
             files = _files_to_delete(snapshot, began.plan, current, by_markers=by_markers)
@@ -221,7 +222,7 @@ def _end(
     hide(snapshot, states)
     remove(snapshot, target.requested_at, states, files, keep_plan=keep_plan)
     if not keep_plan:
-        _remove_late(snapshot, target)
+        remove_late(snapshot, target)
     took_ms = clock.monotonic_ms() - start
     done = Instant(began.instant.requested_at, "rollback", completed_at=times.next())
     metadata = rollback_metadata(storage, done.requested_at, target, files, took_ms)
@@ -248,13 +249,6 @@ def _require_still_failed(
                 "the write completed while it was about to be rolled back as a failed one",
                 instant=str(completed[0]),
             )
-
-
-def _remove_late(snapshot: Snapshot, target: InstantRef) -> None:
-    """Delete the completed file that a writer made as its write was being rolled back."""
-    for instant in timeline_files(snapshot).get(key_of(target), []):
-        if instant.is_completed:
-            snapshot.storage.delete(timeline_path(snapshot, instant))
 
 
 def _check_again(snapshot: Snapshot, began: PendingRollback, current: Instant) -> None:

@@ -24,7 +24,7 @@ from lakewright.table.locks import Lock, under_lock
 from lakewright.table.metadata_table import drop_metadata_table
 from lakewright.table.properties import update_properties
 from lakewright.table.repair import repaired
-from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.snapshot import Snapshot, list_timeline, load_snapshot
 from lakewright.table.times import TimeSource
 from lakewright.table.writable import require_beginnable
 
@@ -103,12 +103,27 @@ class Writer(Equipment):
                 begun.start_heartbeat()
                 lock.verify()
                 created = self._created(begun.pending_path(State.REQUESTED), data)
+                created = created and self._is_alone(begun)
             finally:
                 if not created:
                     begun.stop_heartbeat()
             if created:
                 return begun
         raise ConflictError("no free time was found on the timeline", tries=_TRIES)
+
+    def _is_alone(self, begun: Transaction) -> bool:
+        """Give way to a write of another kind that has asked for the same time, without our lock.
+
+        Both would find the other's files by the markers of that time, and delete them.
+        """
+        if self.transaction.several_writers:
+            return True
+        files = list_timeline(self.storage, begun.snapshot.config)
+        same = {i.action for i in files if i.requested_at == begun.instant}
+        if same <= {begun.action}:
+            return True
+        self.storage.delete(begun.pending_path(State.REQUESTED))
+        return False
 
     def _created(self, path: str, data: bytes) -> bool:
         try:

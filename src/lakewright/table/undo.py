@@ -165,3 +165,21 @@ def _data_file(name: str) -> BaseFile | LogFile | None:
     with suppress(CorruptError, UnsupportedError):
         return parse_data_file(name)
     return None
+
+
+def is_whole(snapshot: Snapshot, completed: Instant) -> bool:
+    """Whether all files of a completed write are there.
+
+    One that completed while it was being rolled back as a pending one may have lost some.
+    """
+    commits = snapshot.commits([completed])
+    paths = {stat.path or "" for commit in commits for stat in commit.write_stats()}
+    listed = snapshot.storage.list_many({split_path(path)[0] for path in paths})
+    return paths <= {file.path for files in listed.values() for file in files}
+
+
+def remove_late(snapshot: Snapshot, target: InstantRef) -> None:
+    """Delete the completed file that a writer made as its write was being rolled back."""
+    for instant in timeline_files(snapshot).get(key_of(target), []):
+        if instant.is_completed:
+            snapshot.storage.delete(timeline_path(snapshot, instant))

@@ -58,14 +58,18 @@ class Partition:
 
     @cached_property
     def weight(self) -> int:
-        """How many bytes of base files rows that meet older ones make a task read.
+        """How many bytes of base files a task reads for its rows, however few they are.
 
-        Their keys are a small part of them; where changes are written beside them no more is read.
+        Keys are a small part of them; where changes are written beside them no more is read. Rows
+        that meet no older ones fill one small file at least.
         """
-        if not self.task.operation.merges or (self.task.buckets and self.task.merge_on_read):
+        task = self.task
+        if task.operation.replaces or (task.buckets and task.merge_on_read):
             return 0
-        total = sum(item.base.size for item in self.slices if item.base is not None)
-        return total // _KEYS_SHARE if self.task.merge_on_read else total
+        sizes = [item.base.size for item in self.slices if item.base is not None]
+        if task.operation.merges or task.buckets:
+            return sum(sizes) // (_KEYS_SHARE if task.merge_on_read else 1)
+        return min((size for size in sizes if size < task.settings.small_file_limit), default=0)
 
     @cached_property
     def by_bucket(self) -> Mapping[int, int]:

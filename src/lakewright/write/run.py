@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -39,6 +41,12 @@ _LOST = re.compile(r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited u
 _TASKS_PER_CORE = 3
 _SHUFFLE_PARTS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 _LEAST_PARTS = 64
+_LEAST_TASK = "spark.sql.adaptive.coalescePartitions.minPartitionSize"
+_LEAST_TASK_BYTES = "32k"
+_BUNDLE_BYTES = 256 << 20
+# How many writes of a session are under way in threads of this process, and what it had set.
+_FINE: WeakKeyDictionary[SparkSession, tuple[int, dict[str, str | None]]] = WeakKeyDictionary()
+_FINE_GUARD = Lock()
 
 
 class SparkRows:
@@ -81,7 +89,10 @@ def _work(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
 
 def _run_works(spark: SparkSession, packed: bytes, works: Sequence[Work]) -> list[Outcome]:
     """Deal out what tasks have handed on: as many bundles as tasks, each tells its own number."""
-    bundles = deal(works, _parallelism(spark) * _TASKS_PER_CORE)
+    size = sum(work.size for work in works)
+    # A cluster may have grown since it was asked how many tasks it runs at once.
+    tasks = max(_parallelism(spark) * _TASKS_PER_CORE, size // _BUNDLE_BYTES)
+    bundles = deal(works, tasks)
     numbers = spark.range(0, len(bundles), 1, len(bundles))
     return _outcomes(numbers, partial(_work_bundle, packed, bundles))
 
@@ -146,18 +157,34 @@ def _fine_shuffle(spark: SparkSession) -> Iterator[None]:
     """Let Spark deal rows out in many small parts, which it then puts together to even tasks.
 
     A few rows so become one task, and partitions of different sizes meet by their sizes. With as
-    few parts as a session may have set, their hashes alone would decide.
+    few parts as a session may have set, their hashes alone would decide. Small tasks are wanted:
+    a row of its own partition costs several calls to storage.
     """
-    before = spark.conf.get(_SHUFFLE_PARTS, None)
-    usual = spark.conf.get("spark.sql.shuffle.partitions", "200")
-    spark.conf.set(_SHUFFLE_PARTS, str(max(_LEAST_PARTS, int(before or usual or 0))))
+    usual = int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 0)
+    wanted = {_SHUFFLE_PARTS: str(max(_LEAST_PARTS, usual)), _LEAST_TASK: _LEAST_TASK_BYTES}
+    with _FINE_GUARD:
+        users, before = _FINE.get(spark, (0, {}))
+        if not users:
+            before = {key: spark.conf.get(key, None) for key in wanted}
+            for key, value in wanted.items():
+                spark.conf.set(key, value)
+        _FINE[spark] = (users + 1, before)
     try:
         yield
     finally:
-        if before:
-            spark.conf.set(_SHUFFLE_PARTS, before)
+        with _FINE_GUARD:
+            users, before = _FINE[spark]
+            _FINE[spark] = (users - 1, before)
+            if users == 1:
+                _restore(spark, before)
+
+
+def _restore(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
+    for key, value in settings.items():
+        if value is None:
+            spark.conf.unset(key)
         else:
-            spark.conf.unset(_SHUFFLE_PARTS)
+            spark.conf.set(key, value)
 
 
 def _spread(frame: DataFrame, task: WriteTask) -> DataFrame:

@@ -44,7 +44,7 @@ def run_works(task: WriteTask, token: Token, works: Iterable[Work]) -> Outcome:
         for work in works:
             if isinstance(work, PartitionWork):
                 partition = Partition.look(task, work.partition)
-                merge_rows(groups, partition, take_up(task, work.rows))
+                _write(groups, partition, take_up(task, work.rows))
             else:
                 changes = changes_from(take_up(task, work.changes), task.stored_schema)
                 merge_group(groups, work.partition, work.item, changes, inserts=work.inserts)
@@ -78,20 +78,25 @@ def _by_partition(groups: GroupWriter, tables: Iterable[pa.Table]) -> Outcome:
             replaced[path] = tuple(item.file_id for item in partition.slices)
             for item in partition.slices:
                 partition.check_free(item)
-        if not task.operation.merges:
-            insert_rows(groups, partition, rows)
-        elif outweighs(partition.weight, rows):
+        if outweighs(partition.weight, rows):
             heavy.append((partition, rows))
             if sum(rows.nbytes for _, rows in heavy) > _MOST_HELD_BYTES:
-                _merge_heavy(groups, heavy)
+                _write_heavy(groups, heavy)
                 heavy = []
         else:
-            merge_rows(groups, partition, rows)
-    _merge_heavy(groups, heavy)
+            _write(groups, partition, rows)
+    _write_heavy(groups, heavy)
     return groups.outcome(replaced)
 
 
-def _merge_heavy(groups: GroupWriter, heavy: Sequence[tuple[Partition, pa.Table]]) -> None:
+def _write(groups: GroupWriter, partition: Partition, rows: pa.Table) -> None:
+    if groups.task.operation.merges:
+        merge_rows(groups, partition, rows)
+    else:
+        insert_rows(groups, partition, rows)
+
+
+def _write_heavy(groups: GroupWriter, heavy: Sequence[tuple[Partition, pa.Table]]) -> None:
     """Write rows that make more work than they show, or leave them to others if it is much."""
     weight = sum(partition.weight for partition, _ in heavy)
     hands_on = len(heavy) > 1 and weight > groups.task.settings.hand_on_bytes
@@ -99,7 +104,7 @@ def _merge_heavy(groups: GroupWriter, heavy: Sequence[tuple[Partition, pa.Table]
         if hands_on:
             groups.hand_on(partition, rows)
         else:
-            merge_rows(groups, partition, rows)
+            _write(groups, partition, rows)
 
 
 def _prepared(

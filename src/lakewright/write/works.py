@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakewright.core.merge import Flags, LogOutcome
-from lakewright.errors import CorruptError
+from lakewright.errors import ConflictError, CorruptError
+from lakewright.storage.base import MissingFileError
 from lakewright.write.task import Outcome, Token, Work, WriteTask
 
 # Below this, rows are as good a measure of the work as files are.
@@ -67,7 +68,16 @@ def put_aside(task: WriteTask, token: Token, number: int, rows: pa.Table) -> str
 
 def take_up(task: WriteTask, path: str) -> pa.Table:
     """The rows that were put aside."""
-    with task.storage.open_input(path) as source:
+    try:
+        source = task.storage.open_input(path)
+    except MissingFileError as error:
+        # Who rolls a write back deletes its markers, and these rows with them.
+        raise ConflictError(
+            "rows that were put aside are gone: this write was rolled back by another writer",
+            instant=task.instant,
+            file=path,
+        ) from error
+    with source:
         try:
             return pa.ipc.open_stream(source).read_all()
         except (pa.ArrowException, OSError) as error:

@@ -85,14 +85,15 @@ def test_beaten_rows_tell_their_partition_if_the_query_does() -> None:
     assert replace(plan, columns=("id",)).masked.beaten_schema.names == [ROW, FILE]
 
 
-def slice_of(base: int, *logs: int) -> FileSlice:
+def slice_of(base: int, *logs: int, partition: str = "", file_id: str = "") -> FileSlice:
+    file_id = file_id or f"f{base}-{logs}"
     return FileSlice(
-        "",
-        "f",
+        partition,
+        file_id,
         "20260101000000000",
-        BaseFile("f", "0-0-0", "20260101000000000", size=base) if base else None,
+        BaseFile(file_id, "0-0-0", "20260101000000000", size=base) if base else None,
         tuple(
-            LogFile("f", "20260101000000001", n + 1, "0-0-0", size=size)
+            LogFile(file_id, "20260101000000001", n + 1, "0-0-0", size=size)
             for n, size in enumerate(logs)
         ),
     )
@@ -115,6 +116,9 @@ CASES = {
     "no base file": Case((slice_of(0, 10),), 0),
     "too little to be worth it": Case((slice_of(400, 10),), 0, least=411),
     "too much to be sent around": Case((slice_of(800, 60), slice_of(800, 50)), 1, most=100),
+    "files of the same name in two partitions": Case(
+        tuple(slice_of(400, 50, partition=name, file_id="f") for name in ("p", "q")), 0
+    ),
     "only the rows of some instants": Case((slice_of(400, 50),), 0, commits=frozenset({"1"})),
     "a column that hides Spark's own": Case(
         (slice_of(400, 50),), 0, names=("_hoodie_record_key", "_metadata")

@@ -48,6 +48,7 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
         ("read", ".hoodie/hoodie.properties"),
         ("list_files", TIMELINE),
         ("create", f"{TIMELINE}/{at}.deltacommit.requested"),
+        ("list_files", TIMELINE),
         ("create", f"{TIMELINE}/{at}.deltacommit.inflight"),
     ]
     metadata = write(transaction, "f1")
@@ -59,6 +60,7 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
         ("list_files", TIMELINE),
         ("create", f"{TIMELINE}/{done.file_name}"),
         ("list_files", TIMELINE),
+        ("list_tree", f".hoodie/.temp/{at}"),
         ("delete_folder", f".hoodie/.temp/{at}"),
     ]
 
