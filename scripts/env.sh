@@ -204,33 +204,38 @@ HUDI_SHA256=cc79fba00822f3a6c3a860df99375c2e3d4a034d037dbf4213a4966a706a7676
 MAVEN_COPY=org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 VERSITYGW_VERSION=v1.8.0
 
-ensure_interop_venv() {
-    stamp=$(fingerprint requirements/interop.txt)
-    is_stamped .venv-interop "$stamp" && return
+# ensure_judge_venv NAME SPARK: the environment .venv-NAME, as requirements/NAME.txt says.
+ensure_judge_venv() {
+    stamp=$(fingerprint "requirements/$1.txt")
+    is_stamped ".venv-$1" "$stamp" && return
     lock_environments
-    if ! is_stamped .venv-interop "$stamp"; then
-        say "making .venv-interop (Spark 3.5)"
-        .venv/bin/python -m venv --clear --without-pip .venv-interop
-        sync_venv .venv-interop requirements/interop.txt
-        printf '%s\n' "$stamp" >.venv-interop/stamp
+    if ! is_stamped ".venv-$1" "$stamp"; then
+        say "making .venv-$1 (Spark $2)"
+        .venv/bin/python -m venv --clear --without-pip ".venv-$1"
+        sync_venv ".venv-$1" "requirements/$1.txt"
+        printf '%s\n' "$stamp" >".venv-$1/stamp"
     fi
     unlock_environments
 }
 
-ensure_hudi_jar() {
-    jar=$CACHE/jars/$HUDI_JAR
+# ensure_jar ARTIFACT SHA256: fetches a file of Maven's, named group:name:version, into the cache.
+ensure_jar() {
+    jar_name=$(echo "$1" | cut -d: -f2)-$(echo "$1" | cut -d: -f3).jar
+    jar=$CACHE/jars/$jar_name
     [ -f "$jar" ] && return
     has mvn || apt_install maven ||
-        die "Maven is needed to fetch $HUDI_ARTIFACT: install it so that mvn is on PATH."
-    say "fetching $HUDI_ARTIFACT (80 MB)"
+        die "Maven is needed to fetch $1: install it so that mvn is on PATH."
+    say "fetching $1"
     rm -rf "$jar.part"
-    JAVA_HOME=$LAKEWRIGHT_INTEROP_JAVA_HOME mvn -q -B "$MAVEN_COPY" -Dartifact="$HUDI_ARTIFACT" \
+    JAVA_HOME=$LAKEWRIGHT_INTEROP_JAVA_HOME mvn -q -B "$MAVEN_COPY" -Dartifact="$1" \
         -Dtransitive=false -DoutputDirectory="$jar.part" >&2 </dev/null ||
-        die "Maven could not fetch $HUDI_ARTIFACT."
-    echo "$HUDI_SHA256  $jar.part/$HUDI_JAR" | sha256sum -c --quiet - >&2 ||
-        die "$HUDI_ARTIFACT is not the file it should be."
-    mv "$jar.part/$HUDI_JAR" "$jar" && rmdir "$jar.part"
+        die "Maven could not fetch $1."
+    echo "$2  $jar.part/$jar_name" | sha256sum -c --quiet - >&2 ||
+        die "$1 is not the file it should be."
+    mv "$jar.part/$jar_name" "$jar" && rmdir "$jar.part"
 }
+
+ensure_hudi_jar() { ensure_jar "$HUDI_ARTIFACT" "$HUDI_SHA256"; }
 
 # Go 1.21 fetches the newer Go that a module asks for; older ones cannot.
 go_fits() { has "$1" && "$1" version | grep -Eq ' go1\.(2[1-9]|[3-9][0-9])'; }
@@ -289,12 +294,52 @@ name_judges() {
     export LAKEWRIGHT_INTEROP_PYTHON LAKEWRIGHT_HUDI_JAR LAKEWRIGHT_VERSITYGW
 }
 
-enter_interop() {
+# Real Hudi, the one judge that tests and benchmarks share.
+enter_hudi() {
     enter_spark
     name_judges
     ensure_java 21 # Spark 3.5 does not start on newer ones
     export LAKEWRIGHT_INTEROP_JAVA_HOME="$FOUND_JAVA"
-    ensure_interop_venv
+    ensure_judge_venv interop 3.5
     ensure_hudi_jar
+}
+
+enter_interop() {
+    enter_hudi
     ensure_versitygw
+}
+
+# ---------------------------------------------------------------- the peers of the benchmarks
+
+DELTA_VERSION=4.4.0
+ICEBERG_VERSION=1.11.0
+
+ensure_delta_jars() {
+    LAKEWRIGHT_DELTA_JARS=
+    while read -r name sum; do
+        ensure_jar "io.delta:$name:$DELTA_VERSION" "$sum"
+        LAKEWRIGHT_DELTA_JARS=${LAKEWRIGHT_DELTA_JARS:+$LAKEWRIGHT_DELTA_JARS,}$jar
+    done <<JARS
+delta-spark_4.0_2.13 49e899667168b9412f83cbe894ce264107d7b896d6c5e12edca4e216845c1104
+delta-storage c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc
+delta-kernel-api ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11
+delta-kernel-defaults 225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b
+delta-kernel-unitycatalog cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa
+JARS
+    export LAKEWRIGHT_DELTA_JARS
+}
+
+ensure_iceberg_jar() {
+    ensure_jar "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:$ICEBERG_VERSION" \
+        63c3b812549dc232c1920865ff42436df8604a9bbacd693930985c06bd97e6dc
+    export LAKEWRIGHT_ICEBERG_JARS="$jar"
+}
+
+enter_bench() {
+    enter_hudi
+    ensure_judge_venv peers 4.0
+    export LAKEWRIGHT_PEERS_PYTHON="$ROOT/.venv-peers/bin/python"
+    ensure_delta_jars
+    ensure_iceberg_jar
+    export LAKEWRIGHT_CACHE="$CACHE"
 }

@@ -118,9 +118,11 @@ def test_a_writer_killed_at_any_call_to_storage(scene: Scene, *, after: bool) ->
     complete.upsert(CHANGED)
     new = complete.rows()
     calls = scene.calls()
-    step = sized(8, soak=1)
+    step = sized(16, soak=1)
+    # The calls that one of these tests leaves out, another takes.
+    first = (2 * after + (scene.options is SEVERAL)) * step // 4
     seen = []
-    for nth in range(int(after) * step // 2, calls, step):
+    for nth in range(first, calls, step):
         table = scene.table(f"killed-{nth}")
         assert scene.run(table, Fate("SIGKILL", nth, after=after)) == "SIGKILL"
         found = table.rows()

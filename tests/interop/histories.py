@@ -42,14 +42,15 @@ _EARLY_COLUMNS: _Columns = {
     "born": (pa.date32(), "DATE"),
     "blob": (pa.binary(), "BINARY"),
     "tags": (pa.list_(pa.string()), "ARRAY<STRING>"),
+    "sizes": (pa.list_(pa.int64()), "ARRAY<BIGINT>"),
     "marks": (pa.map_(pa.string(), pa.int64()), "MAP<STRING,BIGINT>"),
     "info": (
-        pa.struct([("a", pa.int32()), ("b", pa.string())]),
-        "STRUCT<a: INT, b: STRING>",
+        pa.struct([("a", pa.int64()), ("b", pa.string())]),
+        "STRUCT<a: BIGINT, b: STRING>",
     ),
     "deep": (
-        pa.list_(pa.struct([("z", pa.string()), ("n", pa.list_(pa.int64()))])),
-        "ARRAY<STRUCT<z: STRING, n: ARRAY<BIGINT>>>",
+        pa.list_(pa.struct([("z", pa.string()), ("n", pa.list_(pa.int32()))])),
+        "ARRAY<STRUCT<z: STRING, n: ARRAY<INT>>>",
     ),
     "_hoodie_is_deleted": (pa.bool_(), "BOOLEAN"),
 }
@@ -63,6 +64,18 @@ EXACT = {
     "at": "unix_micros(at)",
     "blob": "hex(blob)",
 }
+_TOLD_TO_PROCEDURES = (
+    "hoodie.metadata.enable",
+    "hoodie.metadata.index.column.stats.enable",
+    "hoodie.write.auto.upgrade",
+    "hoodie.write.complex.keygen.validation.enable",
+)
+
+
+def types_written() -> set[str]:
+    """The types of the columns, as Arrow names them for Parquet."""
+    columns = (_EARLY_COLUMNS | _ADDED).values()
+    return {str(kind).replace("item:", "element:") for kind, _ in columns}
 
 
 @dataclass(frozen=True)
@@ -155,6 +168,7 @@ def version(kind: Kind, change: Change, *, later: bool) -> Row:
         "born": date(1970, 1, 1) + timedelta(days=(n - 5) * ts),
         "blob": bytes([n, 0, 255]),
         "tags": [f"t{n}", ""][: n % 3],
+        "sizes": [n, -(2**40), ts][: n % 4],
         "marks": {"n": n, "æ": ts} if n % 4 else {},
         "info": {"a": n, "b": None if n % 3 else "b"},
         "deep": [{"z": "z", "n": [n, ts]}, {"z": None, "n": []}][: n % 3],
@@ -171,6 +185,7 @@ class SharedTable:
     kind: Kind
     model: Model = field(init=False)
     later: bool = False
+    catalogued: bool = False
 
     def __post_init__(self) -> None:
         self.model = Model(self.kind)
@@ -274,12 +289,15 @@ class SharedTable:
         newest = self.snapshot.timeline.completed_writes[-1].requested_at
         self._call(f"rollback_to_instant(table => '{self._name}', instant_time => '{newest}')")
 
-    def clean_and_archive(self) -> None:
-        """Let real Hudi keep as little of the past as it can."""
+    def clean(self) -> None:
+        """Let real Hudi keep as few old files as it can."""
         self._call(
             f"run_clean(table => '{self._name}', retain_commits => 1, "
             f"options => 'hoodie.metadata.enable={self._metadata}')"
         )
+
+    def archive(self) -> None:
+        """Let real Hudi keep as few instants as it can on the timeline."""
         self._call(
             f"archive_commits(path => '{self.path}', min_commits => 2, max_commits => 3, "
             f"retain_commits => 1, enable_metadata => {self._metadata})"
@@ -288,13 +306,11 @@ class SharedTable:
 
     def _call(self, procedure: str) -> None:
         # What its procedures do not take as an argument, they take from the session.
-        kept = ("hoodie.write.auto.upgrade", "hoodie.write.complex.keygen.validation.enable")
-        for key in kept:
-            self.hudi.sql(f"SET {key}={self.kind.their_options[key]}")
-        self.hudi.sql(f"CREATE TABLE IF NOT EXISTS {self._name} USING hudi LOCATION '{self.path}'")
-        self.hudi.sql(f"call {procedure}")
-        for key in kept:
-            self.hudi.sql(f"RESET {key}")
+        told = {key: self.kind.their_options[key] for key in _TOLD_TO_PROCEDURES}
+        if not self.catalogued:
+            self.hudi.sql(f"CREATE TABLE {self._name} USING hudi LOCATION '{self.path}'", told)
+            self.catalogued = True
+        self.hudi.sql(f"call {procedure}", told)
 
     @property
     def _metadata(self) -> str:

@@ -1,7 +1,7 @@
 """Real Apache Hudi as a second process: a request in, an answer out, each a line of JSON.
 
 Runs in an environment of its own (PySpark 3.5 and Hudi's bundle) and imports nothing of this
-project. Requests: `{"sql": text}`, `{"read": path, "options": {}, "columns": []}`,
+project. Requests: `{"sql": text, "settings": {}}`, `{"read": path, "options": {}, "columns": []}`,
 `{"write": path, "rows": [], "schema": ddl, "options": {}, "mode": "append"}` and `{"all": []}`,
 which holds other requests. The answer has `rows`, as JSON would have them and without nulls, of
 several requests a list of them, or `error`.
@@ -12,12 +12,23 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+# For a few rows it costs more to compile than it saves; a heap of full size needs no growing, which
+# takes a full collection each time.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms2g -Xmn1200m -XX:MetaspaceSize=512m"
+QUICK_SPARK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 
 
 def session(jar: str, folder: str) -> SparkSession:
@@ -25,13 +36,14 @@ def session(jar: str, folder: str) -> SparkSession:
         "spark.jars": jar,
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {QUICK_JAVA}",
         "spark.driver.memory": "2g",
         "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
         "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
         "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
         "spark.sql.shuffle.partitions": "2",
+        **QUICK_SPARK,
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }
     builder = SparkSession.builder.master("local[2]")
@@ -46,6 +58,18 @@ def rows(frame: DataFrame) -> list[Any]:
     return [json.loads(text) for text in frame.toJSON().collect()]
 
 
+@contextmanager
+def told(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """Settings of a session until the block ends."""
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+
+
 def answer(spark: SparkSession, request: dict[str, Any]) -> list[Any]:
     if "all" in request:
         # Hudi changes settings of a session while it plans: each has its own.
@@ -53,7 +77,8 @@ def answer(spark: SparkSession, request: dict[str, Any]) -> list[Any]:
             return list(threads.map(lambda each: answer(spark.newSession(), each), request["all"]))
     options = request.get("options", {})
     if "sql" in request:
-        return rows(spark.sql(request["sql"]))
+        with told(spark, request.get("settings", {})):
+            return rows(spark.sql(request["sql"]))
     if "read" in request:
         frame = spark.read.format("hudi").options(**options).load(request["read"])
         return rows(frame.selectExpr(*request.get("columns") or ["*"]))

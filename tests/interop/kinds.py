@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from functools import cache
+from itertools import combinations, islice, product
 
 FEATURES: Mapping[str, Sequence[str]] = {
     "index": ("simple", "bloom", "bucket"),
@@ -18,24 +19,17 @@ FEATURES: Mapping[str, Sequence[str]] = {
     "metadata": ("listed", "indexed"),
 }
 BUCKETS = "2"
-_PARALLELISM = (
-    "hoodie.upsert.shuffle.parallelism",
-    "hoodie.insert.shuffle.parallelism",
-    "hoodie.bulkinsert.shuffle.parallelism",
-    "hoodie.delete.shuffle.parallelism",
-    "hoodie.simple.index.parallelism",
-    "hoodie.bloom.index.parallelism",
-    "hoodie.finalize.write.parallelism",
-    "hoodie.markers.delete.parallelism",
-    "hoodie.file.listing.parallelism",
-)
 KEYS = {"single": ("id",), "composite": ("id", "region")}
 PARTITIONS = {"one": ("day",), "two": ("region", "day"), "none": ()}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One value of each feature; `metadata` is whether real Hudi keeps a metadata table."""
+    """One value of each feature.
+
+    `metadata` is whether real Hudi keeps a metadata table: none, of files, or `by default`, which
+    is of files and of statistics and takes it twice the time.
+    """
 
     index: str = "simple"
     partitions: str = "one"
@@ -106,7 +100,8 @@ class Kind:
             "hoodie.datasource.write.partitionpath.field": ",".join(self.partition_by),
             "hoodie.datasource.write.table.type": self.table_type,
             "hoodie.datasource.write.keygenerator.type": self._generator,
-            "hoodie.metadata.enable": str(self.metadata == "indexed").lower(),
+            "hoodie.metadata.enable": str(self.metadata != "listed").lower(),
+            "hoodie.metadata.index.column.stats.enable": str(self.metadata == "by default").lower(),
             "hoodie.write.auto.upgrade": "false",
             "hoodie.table.timeline.timezone": "UTC",
             "hoodie.clean.automatic": "false",
@@ -116,8 +111,6 @@ class Kind:
             "hoodie.metadata.compact.max.delta.commits": "50",
             # Only the user can know that no release with another encoding of keys wrote it.
             "hoodie.write.complex.keygen.validation.enable": "false",
-            **dict.fromkeys(_PARALLELISM, "2"),
-            "hoodie.embed.timeline.server": "false",
         }
         if self.by_event:
             return {**options, "hoodie.datasource.write.precombine.field": "ts"}
@@ -131,7 +124,7 @@ class Kind:
         return "COMPLEX" if several else "SIMPLE"
 
 
-# Fewer than `covering` finds: any two values of two features are together in one of these.
+# Fewer than a greedy search finds: any two values of two features are together in one of these.
 PAIRS = tuple(
     Kind(*line.split())
     for line in (
@@ -148,6 +141,9 @@ PAIRS = tuple(
     )
 )
 
+# Of these every combination is tried in a soak run; the other features are spread over them.
+CROSSED = ("files", "index", "style", "keys")
+
 Choice = frozenset[tuple[str, str]]
 
 
@@ -157,14 +153,35 @@ def choices(kind: Kind, strength: int) -> Iterator[Choice]:
     return map(frozenset, combinations(pairs, strength))
 
 
-def covering(strength: int) -> list[Kind]:
-    """A few kinds among which any values of so many features are found together."""
-    every = [Kind(*values) for values in product(*FEATURES.values())]
-    shown = {kind: frozenset(choices(kind, strength)) for kind in every}
-    missing = {choice for found in shown.values() for choice in found}
-    chosen: list[Kind] = []
-    while missing:
-        best = max(every, key=lambda kind: len(missing & shown[kind]))
-        missing -= shown[best]
-        chosen.append(best)
-    return chosen
+def every_kind() -> list[Kind]:
+    """All that there is: too many to try."""
+    return [Kind(*values) for values in product(*FEATURES.values())]
+
+
+def crossed(kind: Kind) -> tuple[str, ...]:
+    """What a kind has of the features that are crossed."""
+    return tuple(getattr(kind, name) for name in CROSSED)
+
+
+@cache
+def matrix() -> tuple[Kind, ...]:
+    """A kind for each combination of the crossed features, so that any three features meet."""
+    return tuple(_spread(every_kind(), 3, alike=crossed))
+
+
+def telling(kinds: Iterable[Kind], number: int, strength: int) -> list[Kind]:
+    """So many of some kinds: those that together show most combinations."""
+    return list(islice(_spread(kinds, strength, alike=str), number))
+
+
+def _spread(
+    kinds: Iterable[Kind], strength: int, *, alike: Callable[[Kind], object]
+) -> Iterator[Kind]:
+    """Kinds of which no two are alike, that one first which shows most that was not shown yet."""
+    left = {kind: frozenset(choices(kind, strength)) for kind in kinds}
+    shown: set[Choice] = set()
+    while left:
+        best = max(left, key=lambda kind: len(left[kind] - shown))
+        yield best
+        shown |= left[best]
+        left = {kind: new for kind, new in left.items() if alike(kind) != alike(best)}

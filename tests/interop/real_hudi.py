@@ -13,6 +13,23 @@ from typing import Any
 
 Row = dict[str, Any]
 
+_PARALLELISM = (
+    "hoodie.upsert.shuffle.parallelism",
+    "hoodie.insert.shuffle.parallelism",
+    "hoodie.bulkinsert.shuffle.parallelism",
+    "hoodie.delete.shuffle.parallelism",
+    "hoodie.simple.index.parallelism",
+    "hoodie.bloom.index.parallelism",
+    "hoodie.finalize.write.parallelism",
+    "hoodie.markers.delete.parallelism",
+    "hoodie.file.listing.parallelism",
+    "hoodie.clean.parallelism",
+    "hoodie.rollback.parallelism",
+    "hoodie.metadata.index.column.stats.parallelism",
+)
+# Servers and tasks that a few rows do not need; what is written is the same.
+_QUICK = {**dict.fromkeys(_PARALLELISM, "2"), "hoodie.embed.timeline.server": "false"}
+
 
 class RealHudiError(Exception):
     """Real Hudi, or the Spark around it, refused."""
@@ -25,9 +42,9 @@ class RealHudi:
     process: subprocess.Popen[str]
     log: Path
 
-    def sql(self, statement: str) -> list[Row]:
-        """The rows that a SQL statement gives."""
-        return self._ask(sql=statement)
+    def sql(self, statement: str, settings: Mapping[str, str] | None = None) -> list[Row]:
+        """The rows that a SQL statement gives, with some settings of the session."""
+        return self._ask(sql=statement, settings={**_QUICK, **(settings or {})})
 
     def read(
         self,
@@ -53,7 +70,8 @@ class RealHudi:
         mode: str = "append",
     ) -> None:
         """Write rows, given as JSON would have them, in the types of a DDL schema."""
-        self._ask(write=str(path), rows=list(rows), schema=schema, options=dict(options), mode=mode)
+        told = {**_QUICK, **options}
+        self._ask(write=str(path), rows=list(rows), schema=schema, options=told, mode=mode)
 
     def _ask(self, **request: object) -> list[Row]:
         assert self.process.stdin is not None

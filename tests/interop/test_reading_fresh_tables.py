@@ -226,16 +226,18 @@ def test_a_type_that_became_wider(real_hudi: RealHudi, tmp_path: Path) -> None:
 def test_rows_updated_in_part(real_hudi: RealHudi, tmp_path: Path) -> None:
     """MERGE INTO writes the changed columns alone; a late one among them loses."""
     path = tmp_path / "parts"
-    real_hudi.sql("SET hoodie.metadata.enable=false")
+    listed = {"hoodie.metadata.enable": "false"}
     real_hudi.sql(
         "CREATE TABLE parts (id STRING, ts BIGINT, a STRING, b STRING, p STRING) USING hudi "
         "TBLPROPERTIES (type='mor', primaryKey='id', preCombineField='ts', "
         "'hoodie.compact.inline'='false') "
-        f"PARTITIONED BY (p) LOCATION '{path}'"
+        f"PARTITIONED BY (p) LOCATION '{path}'",
+        listed,
     )
     real_hudi.sql(
         "INSERT INTO parts VALUES ('k1', 1L, 'a1', 'b1', 'x'), ('k2', 10L, 'a1', 'b1', 'x'), "
-        "('k3', 1L, 'a1', 'b1', 'x')"
+        "('k3', 1L, 'a1', 'b1', 'x')",
+        listed,
     )
     for times, column in (((5, 5, 5), "a"), ((3, 12, 7), "b")):
         values = " UNION ALL ".join(
@@ -244,7 +246,8 @@ def test_rows_updated_in_part(real_hudi: RealHudi, tmp_path: Path) -> None:
         )
         real_hudi.sql(
             f"MERGE INTO parts t USING ({values}) s ON t.id = s.id AND t.p = s.p "
-            f"WHEN MATCHED THEN UPDATE SET ts = s.ts, {column} = s.{column}"
+            f"WHEN MATCHED THEN UPDATE SET ts = s.ts, {column} = s.{column}",
+            listed,
         )
         assert ours(path) == theirs(real_hudi, path)
     assert any(ours(path, optimized=True)[n] != ours(path)[n] for n in range(3))

@@ -24,13 +24,15 @@ from lakewright.table.times import TimeSource
 from lakewright.testing.storage import Crash, CrashingStorage
 
 SCHEMA = "id STRING, ts BIGINT, p STRING"
+# We do not maintain its metadata table.
+LISTED = {"hoodie.metadata.enable": "false"}
+COMPACT_SOON = {"hoodie.compact.inline.max.delta.commits": "1"}
 COMMON = {
     "hoodie.table.name": "taken_back",
     "hoodie.datasource.write.recordkey.field": "id",
     "hoodie.datasource.write.precombine.field": "ts",
     "hoodie.datasource.write.partitionpath.field": "p",
-    # We do not maintain its metadata table.
-    "hoodie.metadata.enable": "false",
+    **LISTED,
     "hoodie.table.timeline.timezone": "UTC",
     "hoodie.clean.automatic": "false",
     "hoodie.compact.inline": "false",
@@ -70,21 +72,20 @@ class Shared:
             **{f"hoodie.{key.replace('__', '.')}": value for key, value in more.items()},
         }
         self.hudi.write(self.path, rows, SCHEMA, options)
-        self.states.append(self.read())
 
     def read(self) -> Versions:
-        rows = self.hudi.read(self.path, {"hoodie.metadata.enable": "false"})
+        rows = self.hudi.read(self.path, LISTED)
         found = {row["id"]: row["ts"] for row in rows}
         assert len(found) == len(rows)
         return found
 
     def compact(self) -> None:
-        for step in ("schedule", "run"):
-            options = "hoodie.compact.inline.max.delta.commits=1,hoodie.metadata.enable=false"
-            self.hudi.sql(
-                f"call run_compaction(op => '{step}', path => '{self.path}', "
-                f"options => '{options}')"
-            )
+        told = ",".join(f"{key}={value}" for key, value in (LISTED | COMPACT_SOON).items())
+        self.call("run_compaction", f"op => 'scheduleAndExecute', options => '{told}'")
+
+    def call(self, procedure: str, arguments: str = "") -> list[Row]:
+        given = ", ".join(filter(None, [f"path => '{self.path}'", arguments]))
+        return self.hudi.sql(f"call {procedure}({given})", LISTED)
 
     def roll_back(self, target: Instant) -> Instant:
         clock = SystemClock()
@@ -106,9 +107,9 @@ def written(
     @cache
     def write(kind: str) -> Shared:
         table = Shared(real_hudi, tmp_path_factory.mktemp("written") / "t", kind)
-        table.upsert({str(n): 1 for n in range(6)})
-        table.upsert({str(n): 2 for n in range(4)})
-        table.upsert({str(n): 3 for n in range(2, 9)})
+        for ts, numbers in enumerate((range(6), range(4), range(2, 9)), 1):
+            table.upsert({str(n): ts for n in numbers})
+            table.states.append(table.read())
         return table
 
     return write
@@ -180,7 +181,7 @@ def test_our_savepoint_is_one_for_real_hudi_and_we_restore_it(shared: Shared) ->
     saved = run_savepoint(
         shared.snapshot, middle, shared.times(), SystemClock(), user="ann", comment="why"
     )
-    shown = shared.hudi.sql(f"call show_savepoints(path => '{shared.path}')")
+    shown = shared.call("show_savepoints")
     assert [row["savepoint_time"] for row in shown] == [saved.requested_at]
     if shared.kind == "MERGE_ON_READ":
         shared.compact()
@@ -191,7 +192,7 @@ def test_our_savepoint_is_one_for_real_hudi_and_we_restore_it(shared: Shared) ->
     shared.upsert({"1": 9, "50": 9})
     assert shared.read() == {**shared.states[1], "1": 9, "50": 9}
     delete_savepoint(shared.snapshot, middle)
-    assert shared.hudi.sql(f"call show_savepoints(path => '{shared.path}')") == []
+    assert shared.call("show_savepoints") == []
     assert strays_of(shared.storage) == []
 
 
@@ -200,7 +201,7 @@ def test_a_savepoint_of_real_hudi_is_restored_by_us_twice(shared: Shared) -> Non
     middle = shared.writes[1].requested_at
     if shared.kind == "MERGE_ON_READ":
         shared.compact()
-    shared.hudi.sql(f"call create_savepoint(path => '{shared.path}', commit_time => '{middle}')")
+    shared.call("create_savepoint", f"commit_time => '{middle}'")
     for ts in (5, 6):
         shared.upsert({"0": ts, "40": ts})
         run_restore(shared.snapshot, middle, shared.times(), SystemClock())
@@ -215,9 +216,7 @@ def test_real_hudi_restores_our_savepoint_over_our_rollback(shared: Shared) -> N
     run_savepoint(shared.snapshot, middle, shared.times(), SystemClock())
     shared.roll_back(shared.writes[-1])
     shared.upsert({"0": 5})
-    shared.hudi.sql(
-        f"call rollback_to_savepoint(path => '{shared.path}', instant_time => '{middle}')"
-    )
+    shared.call("rollback_to_savepoint", f"instant_time => '{middle}'")
     assert shared.read() == shared.states[1]
 
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
+from math import prod
 from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
-from golden_tables import as_json
-from histories import EXACT, SharedTable, at, gone
+from golden_tables import NAMES, GoldenTables, as_json
+from histories import EXACT, SharedTable, at, gone, types_written
 from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
-from kinds import FEATURES, PAIRS, Kind, choices, covering
+from kinds import CROSSED, FEATURES, PAIRS, Kind, choices, crossed, every_kind, matrix, telling
 from real_hudi import RealHudi, Row
-from sizes import SOAK, sized
+from sizes import SOAK
 
 from lakewright.read.plan import ReadPlan
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
+from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.local import read_locally
 
@@ -37,6 +39,9 @@ class Question:
     theirs: dict[str, str]
     ours: Callable[[Snapshot], ReadPlan]
     hudi_rs: HudiReadOptions
+
+
+Asked = tuple[Question, dict[str, str]]
 
 
 def snapshot_query() -> Question:
@@ -92,17 +97,24 @@ def with_decoded_day(table: SharedTable, question: Question, row: Row) -> Row:
     return row
 
 
+def their_reads(table: SharedTable, asked: list[Question], *, both: bool) -> list[Asked]:
+    """How real Hudi is asked: it lists files, or looks into the metadata table, as by default."""
+    listed = [(question, {**LISTED, **question.theirs}) for question in asked]
+    default = [(question, question.theirs) for question in asked[:3]]
+    if both:
+        return listed + default
+    return default if table.is_indexed else listed
+
+
 def check(table: SharedTable, *, since: str | None = None) -> None:
     """All readers see the same, and it is what the model says."""
     asked = queries(table, since=since)
     ours = {question.name: our_rows(table, question) for question in asked}
     assert ours["snapshot"] == table.expected
-    # By default real Hudi's reader looks into the metadata table.
-    default = asked[:3] if since is not None or table.is_indexed else []
-    options = [{**LISTED, **question.theirs} for question in asked]
-    options += [question.theirs for question in default]
-    answers = table.hudi.read_all(table.path, options)
-    for question, rows in zip([*asked, *default], answers, strict=True):
+    both = since is not None or (SOAK and table.is_indexed)
+    reads = their_reads(table, asked, both=both)
+    answers = table.hudi.read_all(table.path, [options for _, options in reads])
+    for (question, _), rows in zip(reads, answers, strict=True):
         found = sorted(as_json(with_decoded_day(table, question, row)) for row in rows)
         assert (question.name, found) == (question.name, ours[question.name])
     for question in asked if table.suits_hudi_rs else []:
@@ -165,13 +177,16 @@ def let_real_hudi_go_on(table: SharedTable) -> None:
         check(table)
     table.roll_back_theirs(at(95, 0, 32))
     check(table)
+    # The groups that it makes are no buckets: real Hudi could not upsert into them itself.
     if table.kind.index != "bucket":
         table.service("run_clustering")
         check(table)
     # Nothing is archived that came after the last compaction of the metadata table.
     table.theirs("upsert", at(95, 5, 33), {"hoodie.metadata.compact.max.delta.commits": "1"})
     check(table, since=ours_ended)
-    table.clean_and_archive()
+    table.clean()
+    check(table)
+    table.archive()
     check(table)
     table.ours("upsert", at(99, 0, 5, 34))
     table.ours("delete", at(99, 1, 33))
@@ -194,7 +209,7 @@ def begin_by_real_hudi(table: SharedTable) -> None:
     assert table.is_indexed
 
 
-@pytest.mark.parametrize("kind", covering(3) if SOAK else PAIRS, ids=str)
+@pytest.mark.parametrize("kind", matrix() if SOAK else PAIRS, ids=str)
 def test_real_hudi_reads_what_we_write_and_goes_on(
     kind: Kind, real_hudi: RealHudi, tmp_path: Path
 ) -> None:
@@ -214,12 +229,14 @@ THEIRS_AFTER = [
     ("upsert", [*at(60, 0, 9, 22), *at(1, 12)]),
     ("delete", at(99, 8)),
 ]
+# Among the few any value of any feature, among the many any two values of two features.
+MIRRORED = telling(matrix(), 18, strength=2) if SOAK else telling(every_kind(), 3, strength=1)
 
 
-@pytest.mark.parametrize("kind", covering(sized(1, 2)), ids=str)
+@pytest.mark.parametrize("kind", MIRRORED, ids=str)
 def test_we_go_on_where_real_hudi_began(kind: Kind, real_hudi: RealHudi, tmp_path: Path) -> None:
     """Real Hudi has a metadata table by default, which it makes anew after we have dropped it."""
-    table = SharedTable(real_hudi, tmp_path / "shared", replace(kind, metadata="indexed"))
+    table = SharedTable(real_hudi, tmp_path / "shared", replace(kind, metadata="by default"))
     begin_by_real_hudi(table)
     for operation, changes in OURS_IN_BETWEEN:
         table.ours(operation, changes)
@@ -236,8 +253,35 @@ def test_we_go_on_where_real_hudi_began(kind: Kind, real_hudi: RealHudi, tmp_pat
     check(table)
 
 
-def test_pairs_are_all_there() -> None:
-    shown = {choice for kind in PAIRS for choice in choices(kind, 2)}
+MEETINGS: dict[str, tuple[Callable[[], Sequence[Kind]], int]] = {
+    "any value occurs in a few": (lambda: telling(every_kind(), 3, strength=1), 1),
+    "any two features meet in the pairs": (lambda: PAIRS, 2),
+    "any two features meet in a third of the matrix": (
+        lambda: telling(matrix(), 18, strength=2),
+        2,
+    ),
+    "any three features meet in the matrix": (matrix, 3),
+}
+
+
+@pytest.mark.parametrize(("kinds", "strength"), MEETINGS.values(), ids=list(MEETINGS))
+def test_features_meet(kinds: Callable[[], Sequence[Kind]], strength: int) -> None:
+    shown = {choice for kind in kinds() for choice in choices(kind, strength)}
     assert len(shown) == sum(
-        len(one) * len(other) for one, other in combinations(FEATURES.values(), 2)
+        prod(map(len, some)) for some in combinations(FEATURES.values(), strength)
     )
+
+
+def test_the_matrix_is_full() -> None:
+    every = list(product(*(FEATURES[name] for name in CROSSED)))
+    assert sorted(map(crossed, matrix())) == sorted(every)
+
+
+def test_histories_have_the_types_of_the_golden_tables(golden: GoldenTables) -> None:
+    found = {str(field.type) for name in NAMES for field in fields_of(golden[name])}
+    assert found <= types_written()
+
+
+def fields_of(table: Path) -> pa.Schema:
+    snapshot = load_snapshot(LocalStorage(str(table)))
+    return snapshot.schema(snapshot.view())

@@ -1,0 +1,240 @@
+"""The command: races what was chosen and writes the results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench.crew import Member, WorkerError, crew_of
+from bench.picture import as_svg
+from bench.plan import (
+    EXPECTED,
+    FULL,
+    LIMIT,
+    WORKLOADS,
+    Size,
+    Workload,
+    chosen_systems,
+    chosen_workloads,
+    left_out,
+    plan_race,
+)
+from bench.progress import Progress
+from bench.race import Ledger, Race
+from bench.report import as_json, as_markdown
+from bench.results import Outcome
+from bench.source import ROWS, TINY, Source, generate_lineitem, prepare
+
+RESULTS = Path(__file__).with_name("results")
+JAR_NAMES = {
+    "hudi": "LAKEWRIGHT_HUDI_JAR",
+    "delta": "LAKEWRIGHT_DELTA_JARS",
+    "iceberg": "LAKEWRIGHT_ICEBERG_JARS",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for."""
+
+    size: Size
+    workloads: tuple[Workload, ...]
+    systems: tuple[str, ...]
+    cores: int
+    memory: str
+    work: Path
+    keep: bool
+    lineitem: tuple[Path, ...]
+    warm: bool = True  # without it the first measurements hold the loading of classes
+
+    @property
+    def racers(self) -> tuple[str, ...]:
+        """The systems with a process of their own."""
+        return tuple(system for system in self.systems if system != LIMIT)
+
+
+def race(order: Order) -> Outcome:
+    """Race as ordered; the tables are removed afterwards unless they are to be kept."""
+    steps = plan_race(order.size, order.workloads, order.systems)
+    with _work_folder(order) as work:
+        source = _source(order, work)
+        sample = source.files(ROWS)[0]
+        config: dict[str, Any] = {"cores": order.cores, "memory": order.memory}
+        with crew_of(order.racers, work=work, sample=sample, **config) as crew:
+            progress = Progress(len(steps) + len(crew), sys.stderr)
+            versions = {}
+            for system, member in crew.items():
+                progress.at(f"warming up  {system}")
+                versions[system] = _version(system, member)
+                if order.warm:
+                    _warm_up(member, source)
+            ledger = Ledger(source, next(iter(crew.values())))
+            running = Race(crew, source, ledger)
+            running.run(steps, progress)
+            progress.say("")
+            rows = running.ledger.rows()
+    return Outcome(
+        _facts(order, versions, rows),
+        tuple(running.measurements),
+        tuple(running.checks),
+        tuple(running.failures),
+    )
+
+
+@contextmanager
+def _work_folder(order: Order) -> Iterator[Path]:
+    order.work.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="race-", dir=order.work))
+    try:
+        yield work
+    finally:
+        if order.keep:
+            print(f"kept: {work}", file=sys.stderr)
+        else:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _source(order: Order, work: Path) -> Source:
+    lineitem = list(order.lineitem)
+    if not lineitem:
+        peers = os.environ.get("LAKEWRIGHT_PEERS_PYTHON")
+        if peers is None:
+            raise ValueError("the generator of TPC-H is not there: start it by ./dev bench")
+        program = Path(peers).with_name("tpchgen-cli")
+        lineitem = generate_lineitem(program, order.size.scale, work / "generated")
+    return prepare(lineitem, work / "source", order.size.commits)
+
+
+def _version(system: str, member: Member) -> str:
+    around = member.ask({"do": "versions"})
+    if system in JAR_NAMES:
+        own = Path(os.environ[JAR_NAMES[system]].split(",")[0]).stem.rpartition("-")[2]
+    else:
+        own = version(system)
+    return f"{own} on Spark {around['spark']}, Java {around['java']}, Python {around['python']}"
+
+
+def _warm_up(member: Member, source: Source) -> None:
+    commits = source.files("tiny")[:1]
+    member.ask({"do": "warm_up", "files": source.files(TINY), "commits": commits})
+
+
+def _facts(order: Order, versions: dict[str, str], rows: int) -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "size": asdict(order.size),
+        "rows": rows,
+        "machine": {
+            "cores": order.cores,
+            "processors": os.cpu_count(),
+            "processor": _processor(),
+            "memory_bytes": memory,
+            "driver_memory": order.memory,
+        },
+        "versions": versions,
+        "left_out": left_out(order.workloads, order.systems),
+        "not_there_yet": sorted(EXPECTED),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return "unknown processor"
+
+
+def write_results(outcome: Outcome, folder: Path) -> Path:
+    """Write JSON, Markdown and picture side by side; gives the Markdown."""
+    result = json.loads(json.dumps(as_json(outcome)))
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / str(outcome.facts["made"])[:10]
+    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    stem.with_suffix(".svg").write_text(as_svg(result), "utf-8")
+    page = f"{as_markdown(result)}\n![Ratios]({stem.name}.svg)\n"
+    stem.with_suffix(".md").write_text(page, "utf-8")
+    return stem.with_suffix(".md")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("--only", default="", help="workloads, by the beginning of their names")
+    parser.add_argument("--system", default="", help="systems, separated by commas")
+    parser.add_argument("--scale", type=float, help="scale of TPC-H; 1 is six million rows")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--rounds", type=int, help="how often everything is repeated")
+    parser.add_argument("--commits", type=int, help="tiny commits in a row")
+    parser.add_argument("--memory", default="3g", help="of each Spark driver")
+    parser.add_argument("--full", action="store_true", help="larger and longer: takes hours")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--work", type=Path, help="folder of the tables")
+    parser.add_argument("--keep", action="store_true", help="leave the tables there")
+    parser.add_argument("--lineitem", type=Path, nargs="+", default=[], help="files to race with")
+    parser.add_argument("--list", action="store_true", help="what there is, and no race")
+    return parser
+
+
+def parse_order(words: Sequence[str]) -> tuple[Order, argparse.Namespace]:
+    """The order that the words of a command line give; a ValueError tells what is wrong."""
+    told = _parser().parse_args(words)
+    given = {name: getattr(told, name) for name in ("scale", "rounds", "commits")}
+    size = replace(
+        FULL if told.full else Size(), **{name: value for name, value in given.items() if value}
+    )
+    cache = os.environ.get("LAKEWRIGHT_CACHE") or tempfile.gettempdir()
+    order = Order(
+        size=size,
+        workloads=chosen_workloads(_names(told.only)),
+        systems=chosen_systems(_names(told.system)),
+        cores=told.cores,
+        memory=told.memory,
+        work=told.work or Path(cache, "bench"),
+        keep=told.keep,
+        lineitem=tuple(told.lineitem),
+    )
+    return order, told
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def listing() -> str:
+    """What can be raced, and what cannot yet."""
+    lines = [f"  {workload.name:<26}{workload.about}" for workload in WORKLOADS]
+    lines += [f"  {name:<26}{about} (not there yet)" for name, about in EXPECTED.items()]
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str]) -> int:
+    """Race and report; 0 if every system did everything and all rows agree."""
+    try:
+        order, told = parse_order(words)
+        if told.list:
+            print(listing())
+            return 0
+        outcome = race(order)
+    except (ValueError, WorkerError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    page = write_results(outcome, told.out)
+    print(page.read_text("utf-8"))
+    print(f"written: {page}", file=sys.stderr)
+    return 0 if outcome.is_sound else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""The processes of the systems, as the race sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.memory import PeakMemory
+from bench.plan import DELTA, HUDI, ICEBERG, LAKEWRIGHT
+
+ROOT = Path(__file__).parents[1]
+# Which variables name the Python and the JARs of a system; ./dev bench sets them.
+_PLACES = {
+    HUDI: ("LAKEWRIGHT_INTEROP_PYTHON", "LAKEWRIGHT_HUDI_JAR"),
+    DELTA: ("LAKEWRIGHT_PEERS_PYTHON", "LAKEWRIGHT_DELTA_JARS"),
+    ICEBERG: ("LAKEWRIGHT_PEERS_PYTHON", "LAKEWRIGHT_ICEBERG_JARS"),
+}
+
+
+class WorkerError(Exception):
+    """A system refused, or its process went away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where a system runs: its Python, its JARs, its Java."""
+
+    python: str
+    jars: str
+    java: str | None
+
+    @classmethod
+    def of(cls, system: str, variables: Mapping[str, str]) -> Environment:
+        """The environment of a system as the variables of this process tell it."""
+        java = variables.get("LAKEWRIGHT_INTEROP_JAVA_HOME") or variables.get("JAVA_HOME")
+        if system == LAKEWRIGHT:
+            return cls(sys.executable, "", java)
+        missing = [name for name in _PLACES[system] if not variables.get(name)]
+        if missing:
+            raise ValueError(f"{system}: {', '.join(missing)} not set; start it by ./dev bench")
+        python, jars = (variables[name] for name in _PLACES[system])
+        return cls(python, jars, java)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The running process of one system."""
+
+    system: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request; a WorkerError if there is none."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            tail = self.log.read_text("utf-8", "replace")[-2000:]
+            raise WorkerError(f"the process of {self.system} went away:\n{tail}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        return answer
+
+    def ask_measured(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer with `peak_bytes`, the most memory held meanwhile."""
+        with PeakMemory(self.process.pid) as peak:
+            answer = self.ask(request)
+        return {**answer, "peak_bytes": peak.bytes}
+
+
+def frozen_code(folder: Path) -> Path:
+    """A copy of what is raced: a change of the checkout meanwhile must not reach its workers."""
+    unwanted = shutil.ignore_patterns("__pycache__", "results")
+    for package in (ROOT / "bench", ROOT / "src" / "lakewright"):
+        shutil.copytree(package, folder / package.name, ignore=unwanted)
+    return folder
+
+
+@contextmanager
+def crew_of(
+    systems: Sequence[str], *, cores: int, memory: str, work: Path, sample: str
+) -> Iterator[dict[str, Member]]:
+    """One process for each system until the block ends."""
+    code = frozen_code(work / "code")
+    with ExitStack() as stack:
+        yield {
+            system: stack.enter_context(
+                _running(
+                    system,
+                    Environment.of(system, os.environ),
+                    work / system,
+                    code,
+                    {"cores": cores, "memory": memory, "sample": sample},
+                )
+            )
+            for system in systems
+        }
+
+
+@contextmanager
+def _running(
+    system: str, place: Environment, folder: Path, code: Path, config: Mapping[str, Any]
+) -> Iterator[Member]:
+    folder.mkdir(parents=True, exist_ok=True)
+    told = json.dumps({**config, "system": system, "jars": place.jars, "folder": str(folder)})
+    foreign = {"SPARK_HOME", "SPARK_CONF_DIR", "PYTHONHOME"}
+    environment = {
+        **{name: value for name, value in os.environ.items() if name not in foreign},
+        **({"JAVA_HOME": place.java} if place.java else {}),
+        "PYSPARK_PYTHON": place.python,
+        "PYSPARK_DRIVER_PYTHON": place.python,
+        "PYTHONPATH": str(code),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TZ": "UTC",
+    }
+    log = folder / "log.txt"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [place.python, "-m", "bench.worker", told],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=folder,
+            env=environment,
+        ) as process,
+    ):
+        # Leaving the block closes the input, upon which the process stops its session and ends.
+        yield Member(system, process, log)

@@ -1,0 +1,293 @@
+"""Which steps a race takes, in which order, and what is left out for whom. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+LAKEWRIGHT = "lakewright"
+HUDI = "hudi"
+DELTA = "delta"
+ICEBERG = "iceberg"
+LIMIT = "limit"
+RACERS = (LAKEWRIGHT, HUDI, DELTA, ICEBERG)
+SYSTEMS = (LAKEWRIGHT, LIMIT, HUDI, DELTA, ICEBERG)
+
+HOT_YEAR = "1995"
+COMMIT_ROWS = 100
+
+
+class Kind(StrEnum):
+    """A table that every system keeps in its own way."""
+
+    COW = "cow"
+    MOR = "mor"
+    BUCKET = "bucket"
+    TINY = "tiny"
+
+
+class Do(StrEnum):
+    """What the process of a system can be asked."""
+
+    LOAD = "load"
+    UPSERT = "upsert"
+    DELETE = "delete"
+    COMMITS = "commits"
+    SCAN = "scan"
+    CHECK = "check"
+    KEEP = "keep"
+    RESTORE = "restore"
+    LIMIT_LOAD = "limit_load"
+    LIMIT_REWRITE = "limit_rewrite"
+    LIMIT_SCAN = "limit_scan"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One thing that is measured. `starts` names the change that the table must hold before."""
+
+    name: str
+    about: str
+    kind: Kind
+    do: Do
+    source: str = ""
+    starts: str = ""
+    optimized: bool = False
+    racers: tuple[str, ...] = RACERS
+    limit: Do | None = None
+    memory: bool = False
+
+    @property
+    def leaves(self) -> str:
+        """The change that the table holds afterwards."""
+        return self.starts if self.do is Do.SCAN else self.source
+
+    def why_not(self, system: str) -> str | None:
+        """The reason why a system does not take part; None if it does."""
+        if system == LIMIT:
+            return None if self.limit else "there is no bare work to compare it with"
+        if system in self.racers:
+            return None
+        return f"{system} has nothing of the kind"
+
+
+_HUDIS = (LAKEWRIGHT, HUDI)
+
+WORKLOADS = (
+    Workload(
+        "load", "bulk load of all rows, partitioned by year of shipment",
+        Kind.COW, Do.LOAD, limit=Do.LIMIT_LOAD, memory=True),
+    Workload(
+        "upsert_spread_cow", "5 % of the rows updated and 2 % new ones, in all partitions",
+        Kind.COW, Do.UPSERT, "spread", limit=Do.LIMIT_REWRITE, memory=True),
+    Workload(
+        "upsert_spread_mor", "the same on a merge-on-read table",
+        Kind.MOR, Do.UPSERT, "spread", memory=True),
+    Workload(
+        "upsert_spread_mor_bucket", "the same on a merge-on-read table with a bucket index",
+        Kind.BUCKET, Do.UPSERT, "spread", racers=_HUDIS, memory=True),
+    Workload(
+        "upsert_hot", "20 % of the rows of one year updated",
+        Kind.COW, Do.UPSERT, "hot", limit=Do.LIMIT_REWRITE),
+    Workload(
+        "delete", "1 % of the rows deleted by key, in all partitions",
+        Kind.COW, Do.DELETE, "delete", limit=Do.LIMIT_REWRITE),
+    Workload(
+        "tiny_commit", f"upserts of {COMMIT_ROWS} rows in a row; seconds for each",
+        Kind.TINY, Do.COMMITS, "tiny"),
+    Workload(
+        "scan", "aggregates over all columns and over two, of the table as loaded",
+        Kind.COW, Do.SCAN, limit=Do.LIMIT_SCAN),
+    Workload(
+        "scan_mor", "the same of a merge-on-read table after upsert_spread_mor",
+        Kind.MOR, Do.SCAN, starts="spread"),
+    Workload(
+        "scan_ro", "the same of its base files alone",
+        Kind.MOR, Do.SCAN, starts="spread", optimized=True, racers=_HUDIS, limit=Do.LIMIT_SCAN),
+)  # fmt: skip
+
+EXPECTED = {
+    "changes": "an incremental query",
+    "compact": "compaction of the table that upsert_spread_mor leaves",
+    "cluster": "clustering of the loaded table",
+    "plan_10000": "planning with 10 000 partitions of which few changed",
+    "ttl_10000": "retention with 10 000 partitions",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is raced."""
+
+    scale: float = 0.1
+    rounds: int = 3
+    commits: int = 30
+    scans: int = 2
+
+    def commits_of(self, round_number: int) -> range:
+        """The tiny commits of one round: together the rounds make all of them, in a row."""
+        return range(
+            self.commits * round_number // self.rounds,
+            self.commits * (round_number + 1) // self.rounds,
+        )
+
+
+FULL = Size(scale=1.0, rounds=5, commits=200, scans=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request to the process of one system; only `counted` ones are measured."""
+
+    round: int
+    workload: str
+    system: str
+    do: Do
+    kind: Kind
+    source: str = ""
+    starts: str = ""
+    optimized: bool = False
+    first: int = 0
+    count: int = 0
+    counted: bool = False
+    memory: bool = False
+
+    @property
+    def process(self) -> str:
+        """Whose process does it: the limit is taken beside Lakewright."""
+        return LAKEWRIGHT if self.system == LIMIT else self.system
+
+
+def chosen_workloads(prefixes: Sequence[str]) -> tuple[Workload, ...]:
+    """The workloads whose name begins with one of the prefixes; all of them without any."""
+    for prefix in prefixes:
+        if not any(workload.name.startswith(prefix) for workload in WORKLOADS):
+            missing = next((name for name in EXPECTED if name.startswith(prefix)), None)
+            problem = f"{missing} is not there yet" if missing else "no workload has such a name"
+            raise ValueError(f"--only {prefix}: {problem}")
+    return tuple(
+        workload
+        for workload in WORKLOADS
+        if not prefixes or any(workload.name.startswith(prefix) for prefix in prefixes)
+    )
+
+
+def chosen_systems(names: Sequence[str]) -> tuple[str, ...]:
+    """The systems named, in their usual order; the limit comes along with Lakewright."""
+    unknown = sorted(set(names) - set(SYSTEMS))
+    if unknown:
+        raise ValueError(f"--system {','.join(unknown)}: there are {', '.join(SYSTEMS)}")
+    if not names:
+        return SYSTEMS
+    wanted = set(names) | ({LIMIT} if LAKEWRIGHT in names else set())
+    if LIMIT in wanted and LAKEWRIGHT not in wanted:
+        raise ValueError("--system limit: it is measured in the process of lakewright, name both")
+    return tuple(system for system in SYSTEMS if system in wanted)
+
+
+def rotated(systems: Sequence[str], by: int) -> tuple[str, ...]:
+    """The systems beginning with another one in every round; the limit follows Lakewright."""
+    racers = [system for system in systems if system != LIMIT]
+    turn = by % len(racers)
+    order: list[str] = []
+    for system in racers[turn:] + racers[:turn]:
+        order += [system, LIMIT] if system == LAKEWRIGHT and LIMIT in systems else [system]
+    return tuple(order)
+
+
+@dataclass(slots=True)
+class _Planner:
+    """Knows, while planning, which state each system's tables are in."""
+
+    size: Size
+    kept: set[tuple[str, Kind]] = field(default_factory=set)
+    states: dict[tuple[str, Kind], str | None] = field(default_factory=dict)
+
+    def steps(self, number: int, workload: Workload, system: str) -> Iterator[Step]:
+        if system == LIMIT:
+            assert workload.limit is not None
+            yield self._step(number, workload, system, workload.limit, counted=True)
+            return
+        if workload.do is not Do.LOAD:
+            yield from self._prepared(number, workload, system)
+        counted = self._step(number, workload, system, workload.do, counted=True)
+        yield counted
+        place = (system, workload.kind)
+        self.states[place] = workload.leaves
+        if workload.do is Do.LOAD and place not in self.kept:
+            self.kept.add(place)
+            yield self._step(number, workload, system, Do.KEEP)
+        yield self._step(number, workload, system, Do.CHECK)
+
+    def _prepared(self, number: int, workload: Workload, system: str) -> Iterator[Step]:
+        place = (system, workload.kind)
+        if place not in self.kept:
+            self.kept.add(place)
+            self.states[place] = ""
+            yield self._step(number, workload, system, Do.LOAD)
+            yield self._step(number, workload, system, Do.KEEP)
+        if workload.do is Do.COMMITS and number > 0:
+            return
+        if self.states.get(place) == workload.starts:
+            return
+        yield self._step(number, workload, system, Do.RESTORE)
+        if workload.starts:
+            yield self._step(number, workload, system, Do.UPSERT, source=workload.starts)
+
+    def _step(
+        self,
+        number: int,
+        workload: Workload,
+        system: str,
+        do: Do,
+        *,
+        source: str | None = None,
+        counted: bool = False,
+    ) -> Step:
+        commits = self.size.commits_of(number)
+        return Step(
+            round=number,
+            workload=workload.name,
+            system=system,
+            do=do,
+            kind=workload.kind,
+            source=workload.source if source is None else source,
+            starts=workload.starts,
+            optimized=workload.optimized,
+            first=commits.start,
+            count=len(commits) if workload.do is Do.COMMITS else self.size.scans,
+            counted=counted,
+            memory=counted and workload.memory and system != LIMIT,
+        )
+
+
+def plan_race(
+    size: Size, workloads: Iterable[Workload], systems: Sequence[str]
+) -> tuple[Step, ...]:
+    """All steps: in every round each workload by all systems, in rotated order."""
+    planner = _Planner(size)
+    chosen = tuple(workloads)
+    return tuple(
+        step
+        for number in range(size.rounds)
+        for workload in chosen
+        for system in rotated(systems, number)
+        if workload.why_not(system) is None
+        for step in planner.steps(number, workload, system)
+    )
+
+
+def left_out(workloads: Iterable[Workload], systems: Sequence[str]) -> dict[str, dict[str, str]]:
+    """For each workload the systems that do not take part, with the reason."""
+    return {
+        workload.name: reasons
+        for workload in workloads
+        if (
+            reasons := {
+                system: reason
+                for system in systems
+                if (reason := workload.why_not(system)) is not None
+            }
+        )
+    }

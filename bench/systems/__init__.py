@@ -1,0 +1,1 @@
+"""One module for each system that takes part in the race."""

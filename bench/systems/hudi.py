@@ -1,0 +1,71 @@
+"""Real Apache Hudi on Spark 3.5: its defaults, with zstd, and no more shuffle tasks than cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.plan import Kind
+from bench.systems.base import KEYS, ORDERING, PARTITION, place
+from bench.systems.hudi_options import TABLE_TYPES, index_options
+
+
+def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
+    """What Hudi's own guide asks for."""
+    return {
+        "spark.jars": jars,
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+        "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+    }
+
+
+class Racer:
+    """Real Hudi as a Spark data source."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._cores = str(spark.sparkContext.defaultParallelism)
+
+    def load(self, kind: Kind, rows: DataFrame) -> None:
+        self._save(kind, rows, "bulk_insert", "overwrite")
+
+    def upsert(self, kind: Kind, rows: DataFrame, partitions: Sequence[str]) -> None:
+        self._save(kind, rows, "upsert", "append")
+
+    def delete(self, kind: Kind, keys: DataFrame) -> None:
+        self._save(kind, keys, "delete", "append")
+
+    def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
+        reader = self._spark.read.format("hudi")
+        if optimized:
+            reader = reader.option("hoodie.datasource.query.type", "read_optimized")
+        return reader.load(str(place(self._folder, kind)))
+
+    def forget(self) -> None:
+        self._spark.catalog.clearCache()
+
+    def _save(self, kind: Kind, rows: DataFrame, operation: str, mode: str) -> None:
+        writer = rows.write.format("hudi").options(**self._options(kind, operation)).mode(mode)
+        writer.save(str(place(self._folder, kind)))
+
+    def _options(self, kind: Kind, operation: str) -> dict[str, str]:
+        parallelism = {
+            f"hoodie.{name}.parallelism": self._cores
+            for name in ("upsert.shuffle", "delete.shuffle", "insert.shuffle", "simple.index")
+        }
+        return {
+            "hoodie.table.name": "lineitem",
+            "hoodie.datasource.write.table.type": TABLE_TYPES[kind],
+            "hoodie.datasource.write.operation": operation,
+            "hoodie.datasource.write.recordkey.field": ",".join(KEYS),
+            "hoodie.datasource.write.partitionpath.field": PARTITION,
+            "hoodie.datasource.write.precombine.field": ORDERING,
+            "hoodie.parquet.compression.codec": "zstd",
+            **index_options(kind),
+            **parallelism,
+        }

@@ -1,0 +1,55 @@
+"""Lakewright, with the table options that real Hudi is given too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import lakewright as lw
+from bench.plan import Kind
+from bench.systems.base import KEYS, ORDERING, PARTITION, place
+from bench.systems.hudi_options import TABLE_TYPES, index_options
+
+
+def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
+    """No JAR, no setting."""
+    return {}
+
+
+class Racer:
+    """Lakewright by its own interface."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+
+    def load(self, kind: Kind, rows: DataFrame) -> None:
+        table = lw.create(
+            str(place(self._folder, kind)),
+            self._spark,
+            name="lineitem",
+            table_type=TABLE_TYPES[kind],
+            record_key=KEYS,
+            partition_by=PARTITION,
+            ordering=ORDERING,
+            options=index_options(kind),
+        )
+        table.bulk_insert(rows)
+
+    def upsert(self, kind: Kind, rows: DataFrame, partitions: Sequence[str]) -> None:
+        self._open(kind).upsert(rows)
+
+    def delete(self, kind: Kind, keys: DataFrame) -> None:
+        self._open(kind).delete(keys.select(*KEYS, PARTITION, ORDERING))
+
+    def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
+        table = self._open(kind)
+        return table.read_optimized(columns=columns) if optimized else table.read(columns=columns)
+
+    def forget(self) -> None:
+        self._spark.catalog.clearCache()
+
+    def _open(self, kind: Kind) -> lw.Table:
+        return lw.open(str(place(self._folder, kind)), spark=self._spark)

@@ -1,0 +1,236 @@
+"""The process of one system: requests come in and answers go out, each a line of JSON.
+
+Runs in the environment of its system. One Spark session lives from the first request to the last.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.plan import Do, Kind
+from bench.systems.base import (
+    COLUMNS,
+    TWO_COLUMNS,
+    System,
+    place,
+    scan_all,
+    scan_two,
+    start_session,
+    total_rows,
+)
+
+Request = dict[str, Any]
+Answer = dict[str, Any]
+SCANS = {"all": (scan_all, COLUMNS), "two": (scan_two, TWO_COLUMNS)}
+
+
+class Worker:
+    """Does what it is asked with the tables of one system."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._folder = Path(config["folder"])
+        self._cores: int = config["cores"]
+        module = importlib.import_module(f"bench.systems.{config['system']}")
+        settings = module.session_settings(config["jars"], self._cores, self._folder)
+        self._spark: SparkSession = start_session(
+            settings, self._cores, config["memory"], self._folder
+        )
+        self._system: System = module.Racer(self._spark, self._folder)
+        self._schema = self._spark.read.parquet(config["sample"]).schema
+        self._verbs: dict[str, Callable[[Request], Answer]] = {
+            "versions": self._versions,
+            "warm_up": self._warm_up,
+            "sum": lambda request: _total(self._rows(request["files"])),
+            Do.LOAD: self._load,
+            Do.UPSERT: self._upsert,
+            Do.DELETE: self._delete,
+            Do.COMMITS: self._commits,
+            Do.SCAN: self._scan,
+            Do.CHECK: lambda request: _total(self._read(request, COLUMNS)),
+            Do.KEEP: self._keep,
+            Do.RESTORE: self._restore,
+            Do.LIMIT_LOAD: self._limit_load,
+            Do.LIMIT_REWRITE: self._limit_rewrite,
+            Do.LIMIT_SCAN: self._limit_scan,
+        }
+
+    def answer(self, request: Request) -> Answer:
+        """Do it; what is measured begins with as little garbage as may be."""
+        if request.get("counted"):
+            gc.collect()
+            self._jvm().System.gc()
+        return self._verbs[request["do"]](request)
+
+    def stop(self) -> None:
+        """End the session."""
+        self._spark.stop()
+
+    def _jvm(self) -> Any:
+        return self._spark.sparkContext._jvm
+
+    def _versions(self, request: Request) -> Answer:
+        java = self._jvm().System.getProperty("java.version")
+        return {"spark": self._spark.version, "python": platform.python_version(), "java": java}
+
+    def _warm_up(self, request: Request) -> Answer:
+        """Every verb on small tables, so that no class is loaded while time is taken."""
+        for kind in (Kind.COW, Kind.MOR):
+            each: Request = {"kind": kind, "partitions": [], "optimized": False, "count": 1}
+            self._load({**each, "files": request["files"]})
+            for commit in request["commits"]:
+                self._upsert({**each, "files": [commit]})
+            self._scan(each)
+            if kind is Kind.COW:
+                self._delete({**each, "files": request["commits"][:1]})
+                _total(self._read(each, COLUMNS))
+            self._drop(place(self._folder, kind))
+        return {}
+
+    def _load(self, request: Request) -> Answer:
+        self._drop(place(self._folder, request["kind"]))
+        with timed() as seconds:
+            self._system.load(Kind(request["kind"]), self._rows(request["files"]))
+        return {"seconds": seconds}
+
+    def _upsert(self, request: Request) -> Answer:
+        with timed() as seconds:
+            rows = self._rows(request["files"])
+            self._system.upsert(Kind(request["kind"]), rows, request["partitions"])
+        return {"seconds": seconds}
+
+    def _delete(self, request: Request) -> Answer:
+        with timed() as seconds:
+            self._system.delete(Kind(request["kind"]), self._rows(request["files"]))
+        return {"seconds": seconds}
+
+    def _commits(self, request: Request) -> Answer:
+        each = [self._upsert({**request, "files": [file]}) for file in request["files"]]
+        return {"seconds": [second for one in each for second in one["seconds"]]}
+
+    def _scan(self, request: Request) -> Answer:
+        return self._scans(request, lambda columns: self._read(request, columns))
+
+    def _scans(self, request: Request, frame: Callable[[Sequence[str]], DataFrame]) -> Answer:
+        parts: dict[str, list[float]] = {name: [] for name in SCANS}
+        for _ in range(request["count"]):
+            for name, (query, columns) in SCANS.items():
+                with timed() as seconds:
+                    query(frame(columns))
+                parts[name] += seconds
+        return {"seconds": [sum(pair) for pair in zip(*parts.values(), strict=True)], **parts}
+
+    def _keep(self, request: Request) -> Answer:
+        shutil.copytree(place(self._folder, request["kind"]), self._kept(request["kind"]))
+        return {}
+
+    def _restore(self, request: Request) -> Answer:
+        table = place(self._folder, request["kind"])
+        self._drop(table)
+        shutil.copytree(self._kept(request["kind"]), table)
+        return {}
+
+    def _limit_load(self, request: Request) -> Answer:
+        files = len(_base_files(place(self._folder, request["kind"])))
+        with self._bare() as (bare, folder):
+            return {"seconds": [bare.load(request["files"], files, folder)]}
+
+    def _limit_rewrite(self, request: Request) -> Answer:
+        kept = self._kept(request["kind"])
+        folders = [kept / name for name in request["partitions"]] or [kept]
+        old = [file for folder in folders for file in _base_files(folder)]
+        with self._bare() as (bare, folder):
+            return {"seconds": [bare.rewrite(request["files"], old, folder)]}
+
+    def _limit_scan(self, request: Request) -> Answer:
+        files = self._read(request, COLUMNS).inputFiles()
+        return self._scans(request, lambda columns: self._rows(files))
+
+    def _rows(self, files: Sequence[str]) -> DataFrame:
+        return self._spark.read.schema(self._schema).parquet(*files)
+
+    def _read(self, request: Request, columns: Sequence[str]) -> DataFrame:
+        optimized = request["optimized"]
+        return self._system.read(Kind(request["kind"]), optimized=optimized, columns=columns)
+
+    @contextmanager
+    def _bare(self) -> Iterator[tuple[Any, Path]]:
+        """The limit and a folder for it, gone afterwards: its memory would be counted as ours."""
+        folder = self._folder / "scratch"
+        # Arrow is in the environment of Lakewright alone.
+        limit = importlib.import_module("bench.limit").Limit(self._cores)
+        try:
+            yield limit, folder
+        finally:
+            limit.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _kept(self, kind: str) -> Path:
+        return self._folder / "kept" / kind
+
+    def _drop(self, table: Path) -> None:
+        if table.exists():
+            shutil.rmtree(table)
+        self._system.forget()
+
+
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """A list that holds the seconds of the block once it has ended."""
+    seconds: list[float] = []
+    started = time.perf_counter()
+    yield seconds
+    seconds.append(time.perf_counter() - started)
+
+
+def _total(frame: DataFrame) -> Answer:
+    rows, checksum = total_rows(frame)
+    return {"rows": rows, "checksum": checksum}
+
+
+def _base_files(folder: Path) -> list[str]:
+    """The parquet files of a table, without those that are hidden or the table's own."""
+    return [
+        str(file)
+        for file in sorted(folder.rglob("*.parquet"))
+        if not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
+    ]
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    # Spark prints on standard output too: keep the real one for answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    config = json.loads(sys.argv[1])
+    # Compilers, collectors and Python workers share the cores of the race, on big machines too.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: config["cores"]])
+    worker = Worker(config)
+    for line in sys.stdin:
+        try:
+            reply = worker.answer(json.loads(line))
+        except (PySparkException, Py4JError, OSError, RuntimeError, ValueError) as error:
+            traceback.print_exc()
+            reply = {"error": f"{type(error).__name__}: {str(error)[:2000]}"}
+        answers.write(json.dumps(reply) + "\n")
+        answers.flush()
+    worker.stop()
+
+
+if __name__ == "__main__":
+    main()
