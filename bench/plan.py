@@ -120,7 +120,7 @@ EXPECTED = {
 class Size:
     """How much is raced."""
 
-    scale: float = 0.1
+    scale: float = 0.05
     rounds: int = 3
     commits: int = 30
     scans: int = 2
@@ -218,7 +218,9 @@ class _Planner:
         if workload.do is Do.LOAD and place not in self.kept:
             self.kept.add(place)
             yield self._step(number, workload, system, Do.KEEP)
-        yield self._step(number, workload, system, Do.CHECK)
+        # The next rounds do the same to the same rows; only tiny commits go on.
+        if number == 0 or workload.do is Do.COMMITS:
+            yield self._step(number, workload, system, Do.CHECK)
 
     def _prepared(self, number: int, workload: Workload, system: str) -> Iterator[Step]:
         place = (system, workload.kind)
