@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from lakewright.core.dealing import deal
 from lakewright.core.files import BaseFile, LogFile
 from lakewright.core.merge import MergeRule
 from lakewright.core.meta_columns import COMMIT_TIME, OPERATION, RECORD_KEY
@@ -23,10 +24,12 @@ from lakewright.read.prune import PathColumn
 # As Spark does for its own scans: opening a file costs about as much as reading this many bytes.
 _OPEN_COST = 4 << 20
 _TASK_BYTES = 64 << 20
+# Few slices are spread over cores rather than put together.
+_LEAST_TASKS = 8
 _IS_DELETED = "_hoodie_is_deleted"
 # A mask is worth its two passes over log files where these are small beside the base file.
 _LEAST_KEPT = 4
-_LEAST_MASKED_BYTES = 16 << 20
+_LEAST_MASKED_BYTES = 128 << 20
 # What is broadcast must fit into memory, and be found before Spark gives up waiting for it.
 _MOST_MASKED_BYTES = 64 << 20
 _MOST_MASKED_BASE_BYTES = 32 << 30
@@ -126,16 +129,13 @@ class ReadPlan:
 
     def tasks(self) -> list[ReadPlan]:
         """The plan cut into pieces of a fair size for one worker each."""
-        bins: list[list[FileSlice]] = []
-        room = 0
-        for item in sorted(self.slices, key=lambda s: -s.size):
-            cost = item.size + _OPEN_COST * (len(item.logs) + 1)
-            if not bins or cost > room:
-                bins.append([])
-                room = _TASK_BYTES
-            bins[-1].append(item)
-            room -= cost
-        return [self.with_slices(group) for group in bins]
+
+        def cost(item: FileSlice) -> int:
+            return item.size + _OPEN_COST * (len(item.logs) + 1)
+
+        total = sum(cost(item) for item in self.slices)
+        pieces = max(_LEAST_TASKS, -(-total // _TASK_BYTES))
+        return [self.with_slices(piece) for piece in deal(self.slices, cost, pieces)]
 
 
 def merge_rule(config: TableConfig) -> MergeRule:

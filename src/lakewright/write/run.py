@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from lakewright.core.dealing import deal
 from lakewright.core.meta_columns import META_COLUMNS, OPERATION, PARTITION_PATH
 from lakewright.core.partition_paths import DEFAULT_PARTITION, PartitionField
 from lakewright.errors import InvalidError, UnavailableError
@@ -28,7 +29,7 @@ from lakewright.write.incoming import LEAVES
 from lakewright.write.settings import SortMode
 from lakewright.write.task import Operation, Outcome, Token, Work, WriteTask
 from lakewright.write.worker import run_task, run_works, spreads_freely
-from lakewright.write.works import deal, to_the_end
+from lakewright.write.works import to_the_end
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -92,7 +93,7 @@ def _run_works(spark: SparkSession, packed: bytes, works: Sequence[Work]) -> lis
     size = sum(work.size for work in works)
     # A cluster may have grown since it was asked how many tasks it runs at once.
     tasks = max(_parallelism(spark) * _TASKS_PER_CORE, size // _BUNDLE_BYTES)
-    bundles = deal(works, tasks)
+    bundles = deal(works, lambda work: work.size, tasks)
     numbers = spark.range(0, len(bundles), 1, len(bundles))
     return _outcomes(numbers, partial(_work_bundle, packed, bundles))
 

@@ -8,7 +8,6 @@ goes back to the driver, which deals it out anew, by size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from heapq import heapify, heapreplace
 
 import numpy as np
 import pyarrow as pa
@@ -26,18 +25,6 @@ _KEY, _DELETED, _BEATS, _ROW = "key", "deleted", "beats_any_base", "row"
 def outweighs(file_bytes: int, rows: pa.Table) -> bool:
     """Whether the files that rows go to, and not the rows, make the work."""
     return file_bytes > _FILES_OVER_ROWS * int(rows.nbytes)
-
-
-def deal(works: Sequence[Work], tasks: int) -> list[list[Work]]:
-    """Bundles of about the same size, as many as there are tasks, none of them empty."""
-    bundles: list[list[Work]] = [[] for _ in range(min(tasks, len(works)))]
-    loads = [(0, number) for number in range(len(bundles))]
-    heapify(loads)
-    for work in sorted(works, key=lambda each: each.size, reverse=True):
-        load, number = loads[0]
-        bundles[number].append(work)
-        heapreplace(loads, (load + work.size, number))
-    return bundles
 
 
 def to_the_end(

@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 from written import SCHEMA, Row, WrittenTable, row
 
+from lakewright.core.dealing import deal
 from lakewright.core.merge import Deletes, MergeRule, Upserts, merge_logs
 from lakewright.core.meta_columns import META_FIELDS
 from lakewright.errors import ConflictError
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.task import Outcome, PartitionWork, Work
-from lakewright.write.works import changes_from, changes_table, deal, to_the_end
+from lakewright.write.works import changes_from, changes_table, to_the_end
 
 HANDS_ON = {"lakewright.write.hand.on.bytes": "0"}
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
@@ -46,7 +47,7 @@ DEALS = {
 
 @pytest.mark.parametrize("case", DEALS.values(), ids=list(DEALS))
 def test_works_are_dealt_out_by_size(case: Deal) -> None:
-    bundles = deal([work(size) for size in case.sizes], case.tasks)
+    bundles = deal([work(size) for size in case.sizes], lambda each: each.size, case.tasks)
     assert [sum(each.size for each in bundle) for bundle in bundles] == case.loads
     assert all(bundles)
     assert sorted(each.size for bundle in bundles for each in bundle) == sorted(case.sizes)
