@@ -294,6 +294,27 @@ def jobs_of(spark: SparkSession, name: str, run: Callable[[], object]) -> int:
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(name))
 
 
+def test_a_session_keeps_its_settings_and_need_not_be_adaptive(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    parts = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+    adaptive = "spark.sql.adaptive.enabled"
+    table = create(spark, tmp_path / "t", "COPY_ON_WRITE")
+    spark.conf.set(parts, "7")
+    try:
+        table.upsert(frame(spark, ("a", "d1", 1, "1"), ("b", "d2", 1, "1")))
+        assert spark.conf.get(parts) == "7"
+        spark.conf.unset(parts)
+        table.upsert(frame(spark, ("a", "d1", 2, "2")))
+        assert spark.conf.get(parts, None) is None
+        spark.conf.set(adaptive, "false")
+        table.upsert(frame(spark, ("b", "d2", 2, "2"), ("c", "d3", 2, "2")))
+    finally:
+        spark.conf.unset(parts)
+        spark.conf.set(adaptive, "true")
+    assert notes(table) == {"a": "2", "b": "2", "c": "2"}
+
+
 @BOTH
 def test_spark_jobs_of_a_small_batch(spark: SparkSession, tmp_path: Path, table_type: str) -> None:
     """A hundred rows into three partitions: one job shuffles them, one lets the workers write."""

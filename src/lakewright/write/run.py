@@ -40,6 +40,7 @@ _NO_KEY = "lakewright: rows have no record key"
 _LOST = re.compile(r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited unexpectedly")
 # Tasks for each core where work is dealt out by size: sizes tell only roughly how long it takes.
 _TASKS_PER_CORE = 3
+_ADAPTIVE = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.coalescePartitions.enabled")
 _SHUFFLE_PARTS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 _LEAST_PARTS = 64
 _LEAST_TASK = "spark.sql.adaptive.coalescePartitions.minPartitionSize"
@@ -148,9 +149,16 @@ def _routed(frame: DataFrame, task: WriteTask) -> DataFrame:
         return frame.repartition(1)
     route = F.col(PARTITION_PATH) if LEAVES in frame.columns else _route(frame, task)
     tasks = task.settings.parallelism
+    if not tasks and not _adapts(frame.sparkSession):
+        tasks = _parallelism(frame.sparkSession) * _TASKS_PER_CORE
     routed = frame.withColumn(_ROUTE, route)
     dealt = routed.repartition(tasks, _ROUTE) if tasks else routed.repartition(_ROUTE)
     return dealt.sortWithinPartitions(_ROUTE).drop(_ROUTE)
+
+
+def _adapts(spark: SparkSession) -> bool:
+    """Whether Spark puts the parts of a shuffle together by their sizes, as it does unless told."""
+    return all(spark.conf.get(key, "true") == "true" for key in _ADAPTIVE)
 
 
 @contextmanager
