@@ -24,12 +24,13 @@ from lakewright.read.prune import PathColumn
 # As Spark does for its own scans: opening a file costs about as much as reading this many bytes.
 _OPEN_COST = 4 << 20
 _TASK_BYTES = 64 << 20
-# Few slices are spread over cores rather than put together.
-_LEAST_TASKS = 8
+# A little is spread over a few cores rather than put together, if it is worth a task.
+_SPREAD_TASKS = 8
+_SPREAD_BYTES = 8 << 20
 _IS_DELETED = "_hoodie_is_deleted"
 # A mask is worth its two passes over log files where these are small beside the base file.
 _LEAST_KEPT = 4
-_LEAST_MASKED_BYTES = 128 << 20
+_LEAST_MASKED_BYTES = 8 << 20
 # What is broadcast must fit into memory, and be found before Spark gives up waiting for it.
 _MOST_MASKED_BYTES = 64 << 20
 _MOST_MASKED_BASE_BYTES = 32 << 30
@@ -134,7 +135,8 @@ class ReadPlan:
             return item.size + _OPEN_COST * (len(item.logs) + 1)
 
         total = sum(cost(item) for item in self.slices)
-        pieces = max(_LEAST_TASKS, -(-total // _TASK_BYTES))
+        size = sum(item.size for item in self.slices)
+        pieces = max(-(-total // _TASK_BYTES), min(_SPREAD_TASKS, -(-size // _SPREAD_BYTES)))
         return [self.with_slices(piece) for piece in deal(self.slices, cost, pieces)]
 
 
