@@ -30,7 +30,7 @@ _SPREAD_BYTES = 8 << 20
 _IS_DELETED = "_hoodie_is_deleted"
 # A mask is worth its two passes over log files where these are small beside the base file.
 _LEAST_KEPT = 4
-_LEAST_MASKED_BYTES = 8 << 20
+_LEAST_MASKED_BYTES = 128 << 20
 # What is broadcast must fit into memory, and be found before Spark gives up waiting for it.
 _MOST_MASKED_BYTES = 64 << 20
 _MOST_MASKED_BASE_BYTES = 32 << 30
