@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.memory import PeakMemory
 from bench.plan import DELTA, HUDI, ICEBERG, LAKEWRIGHT
+from lakewright.testing.processes import ask
 
 ROOT = Path(__file__).parents[1]
 # Which variables name the Python and the JARs of a system; ./dev bench sets them.
@@ -60,18 +61,10 @@ class Member:
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request; a WorkerError if there is none."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
+        answer: dict[str, Any] | None = ask(self.process, request)
+        if answer is None:
             tail = self.log.read_text("utf-8", "replace")[-2000:]
             raise WorkerError(f"the process of {self.system} went away:\n{tail}")
-        answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise WorkerError(answer["error"])
         return answer

@@ -24,6 +24,7 @@ from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.storage_lock import PATH as STORAGE_LOCK
 from lakewright.table.storage_lock import parse_lock_file
+from lakewright.testing.processes import ask
 
 Key = tuple[str, str]
 
@@ -124,11 +125,9 @@ class Crew:
         return Process(self, int(pid), journal)
 
     def _ask(self, **request: object) -> Any:
-        assert self.host.stdin is not None
-        assert self.host.stdout is not None
-        self.host.stdin.write(f"{json.dumps(request)}\n")
-        self.host.stdin.flush()
-        return json.loads(self.host.stdout.readline())
+        answer = ask(self.host, request)
+        assert answer is not None, "the host of the writers went away"
+        return answer
 
 
 @contextmanager

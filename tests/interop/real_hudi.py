@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from lakewright.testing.processes import ask
 
 Row = dict[str, Any]
 
@@ -74,17 +75,9 @@ class RealHudi:
         self._ask(write=str(path), rows=list(rows), schema=schema, options=told, mode=mode)
 
     def _ask(self, **request: object) -> list[Row]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
+        answer = ask(self.process, request)
+        if answer is None:
             raise RealHudiError(f"real Hudi went away:\n{self.log.read_text()[-4000:]}")
-        answer = json.loads(line)
         if "error" in answer:
             raise RealHudiError(answer["error"])
         rows: list[Row] = answer["rows"]

@@ -6,28 +6,15 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pyarrow.parquet as pq
-from bench.__main__ import Order, race, write_results
-from bench.plan import WORKLOADS, Size, chosen_systems
-from lineitems import lineitems
+from bench.__main__ import race, write_results
+from bench.plan import WORKLOADS
+from races import small_race
 
 CHANGES = ("load", "upsert_spread_cow", "upsert_hot", "delete", "scan", "scan_ro")
 
 
 def test_a_small_race_measures_checks_and_reports(tmp_path: Path) -> None:
-    rows = tmp_path / "lineitem.parquet"
-    pq.write_table(lineitems(0, 14_000), rows)
-    order = Order(
-        size=Size(rounds=1, commits=2, scans=1),
-        workloads=WORKLOADS,
-        systems=chosen_systems(["lakewright"]),
-        cores=2,
-        memory="1g",
-        work=tmp_path / "work",
-        keep=False,
-        lineitem=(rows,),
-        warm=False,
-    )
+    order = small_race(tmp_path, 14_000, WORKLOADS, ["lakewright"])
     outcome = race(order)
     page = write_results(outcome, tmp_path / "results")
 

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -98,7 +99,7 @@ class ReadPlan:
         """The part that is read as it is: slices without log files."""
         return self.with_slices(s for s in self.slices if not s.logs)
 
-    @property
+    @cached_property
     def masked(self) -> ReadPlan:
         """The part whose base rows are read as they are but for those that log files have changed.
 
@@ -107,10 +108,11 @@ class ReadPlan:
         """
         if self.commits is not None or "_metadata" in self.schema.names:
             return self.with_slices(())
-        names = Counter(item.base.name for item in self.slices if item.base is not None)
+        changed = [item for item in self.slices if item.logs]
+        names = Counter(item.base.name for item in self.slices if item.base) if changed else {}
         fitting, room, base_room = [], _MOST_MASKED_BYTES, _MOST_MASKED_BASE_BYTES
-        for item in sorted(self.slices, key=lambda s: s.log_size):
-            if item.base is None or not item.logs or item.whole is not None:
+        for item in sorted(changed, key=lambda s: s.log_size):
+            if item.base is None or item.whole is not None:
                 continue
             # Writers that do not wait for each other give groups of all partitions the same ids.
             only = names[item.base.name] == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -89,7 +89,12 @@ def _outcome(storage: Storage, item: FileSlice, plan: ReadPlan) -> LogOutcome:
 
 
 def _batches(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for table in base_rows(storage, item, schema):
+    return batches_of(base_rows(storage, item, schema))
+
+
+def batches_of(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """The rows of tables, each as one batch, as merging takes them."""
+    for table in tables:
         yield from table.combine_chunks().to_batches()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import Enum, auto
 from types import TracebackType
 from typing import Self
@@ -13,7 +12,7 @@ from typing import Self
 from lakewright.clock import zone_of
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import parse_data_file
-from lakewright.core.instant import COMPLETED_NAME, Instant, State, format_time
+from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.timeline import Timeline
 from lakewright.errors import (
     ConflictError,
@@ -32,6 +31,7 @@ from lakewright.table.metadata_table import drop_metadata_table
 from lakewright.table.properties import read_if_there
 from lakewright.table.settings import Concurrency
 from lakewright.table.snapshot import Snapshot, list_timeline, load_snapshot, look
+from lakewright.table.times import time_of
 from lakewright.table.writable import require_writable
 
 _LOOKS = 6
@@ -201,9 +201,9 @@ class Transaction:
         """
         status = self._storage.status(self._path(completed))
         ms = status.modified_ms if status is not None else 0
-        moment = datetime.fromtimestamp((ms + (999 if ms % 1000 == 0 else 0)) / 1000, UTC)
+        latest_ms = ms + (999 if ms % 1000 == 0 else 0)
         zone = zone_of(self.snapshot.config.timeline_zone)
-        return max(completed.completed_at or "", format_time(moment, zone))
+        return max(completed.completed_at or "", time_of(latest_ms, zone))
 
     def _meanwhile(self, files: Iterable[Instant]) -> Meanwhile:
         now = Snapshot(self._storage, self.snapshot.config, Timeline.of(files))
@@ -305,8 +305,9 @@ class Transaction:
     def _landed(self, now: Snapshot) -> Instant | None:
         """The completed instant of this write, if an earlier call has put it there after all."""
         found = now.timeline.by_time.get(self.instant)
-        mine = found is not None and found.action == self._completed_action
-        return found if mine and found is not None and found.is_completed else None
+        if found is None or not found.is_completed or found.action != self._completed_action:
+            return None
+        return found
 
     def _require_completable(
         self, now: Snapshot, files: Sequence[Instant], metadata: CommitMetadata

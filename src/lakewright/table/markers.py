@@ -34,7 +34,7 @@ def create_marker(storage: Storage, instant: str, data_path: str, kind: MarkerKi
     """Mark a data file that `instant` is going to write; to be called before the file is made."""
     # Only the writer of this instant makes markers for it: one that is there is from a first try.
     with suppress(ConflictError):
-        storage.create(join_path(_folder(instant), f"{data_path}.marker.{kind}"), b"")
+        storage.create(join_path(marker_folder(instant), f"{data_path}.marker.{kind}"), b"")
 
 
 def marked_files(storage: Storage, instant: str) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def marked_files(storage: Storage, instant: str) -> tuple[str, ...]:
     A file that carries another instant in its name is a CorruptError: who rolls back this instant
     would delete what belongs to that one.
     """
-    folder = _folder(instant)
+    folder = marker_folder(instant)
     paths = [file.path.removeprefix(f"{folder}/") for file in storage.list_tree(folder)]
     markers = _markers(storage, instant, paths)
     for path in markers:
@@ -53,7 +53,7 @@ def marked_files(storage: Storage, instant: str) -> tuple[str, ...]:
 
 def delete_markers(storage: Storage, instant: str) -> None:
     """Forget what `instant` has marked."""
-    storage.delete_folder(_folder(instant))
+    storage.delete_folder(marker_folder(instant))
 
 
 def rival_of(storage: Storage, instant: str, data_path: str, alive: frozenset[str]) -> str | None:
@@ -69,7 +69,7 @@ def rival_of(storage: Storage, instant: str, data_path: str, alive: frozenset[st
     others = sorted(alive - {instant})
     listed = storage.list_many(folder for other in others for folder in _places(other, partition))
     for other in others:
-        prefix = f"{_folder(other)}/"
+        prefix = f"{marker_folder(other)}/"
         found = [file.path for folder in _places(other, partition) for file in listed[folder]]
         paths = [path.removeprefix(prefix) for path in found]
         markers: set[str] = set()
@@ -81,20 +81,21 @@ def rival_of(storage: Storage, instant: str, data_path: str, alive: frozenset[st
     return None
 
 
-def _folder(instant: str) -> str:
+def marker_folder(instant: str) -> str:
+    """Where the markers of an instant are, and whatever else goes when they go."""
     return f"{FOLDER}/{instant}"
 
 
 def _places(instant: str, partition: str) -> list[str]:
     """Where markers of a partition can be: gathered at the top, or each in the partition."""
-    top = _folder(instant)
+    top = marker_folder(instant)
     return [top, join_path(top, partition)] if partition else [top]
 
 
 def _markers(storage: Storage, instant: str, paths: Sequence[str]) -> set[str]:
     """The data files that the files in the folder of an instant stand for or list."""
     direct = {_checked(match) for path in paths if (match := _ONE.fullmatch(path))}
-    files = [join_path(_folder(instant), path) for path in paths if _GATHERED.fullmatch(path)]
+    files = [join_path(marker_folder(instant), path) for path in paths if _GATHERED.fullmatch(path)]
     try:
         lists = storage.read_many(files) if files else []
     except MissingFileError:

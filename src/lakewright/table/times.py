@@ -48,7 +48,7 @@ class TimeSource:
 
     def next(self) -> str:
         """A time of 17 digits above every time given or observed before."""
-        now = _time_of(self._clock.now_ms(), self._zone)
+        now = time_of(self._clock.now_ms(), self._zone)
         given = now if now > self._last else _following(self._last)
         self._last = given
         # A writer of another kind reads its clock alone. So what lies ahead of the clock is waited
@@ -60,7 +60,8 @@ class TimeSource:
         return given
 
 
-def _time_of(now_ms: int, zone: tzinfo) -> str:
+def time_of(now_ms: int, zone: tzinfo) -> str:
+    """A moment, in milliseconds since 1970, as the timeline of a table writes it."""
     return format_time(_EPOCH + timedelta(milliseconds=now_ms), zone)
 
 

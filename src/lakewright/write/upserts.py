@@ -13,6 +13,7 @@ from lakewright.core.keys import bucket_ids
 from lakewright.core.merge import LogOutcome, merge_logs, merge_with_base
 from lakewright.core.slices import FileSlice
 from lakewright.format.deletes import DeleteRecords
+from lakewright.read.worker import batches_of
 from lakewright.write.groups import GroupWriter
 from lakewright.write.incoming import changes_of
 from lakewright.write.locate import NOWHERE, Positions, locate
@@ -137,8 +138,7 @@ def merge_group(
     """Write the next base file of a group: its rows with these changes."""
 
     def merged(old: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        batches = (batch for table in old for batch in table.combine_chunks().to_batches())
-        return merge_with_base(batches, outcome, groups.task.rule)
+        return merge_with_base(batches_of(old), outcome, groups.task.rule)
 
     groups.rewrite(partition, item, merged, inserts=inserts)
 

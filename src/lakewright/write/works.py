@@ -15,6 +15,7 @@ import pyarrow as pa
 from lakewright.core.merge import Flags, LogOutcome
 from lakewright.errors import ConflictError, CorruptError
 from lakewright.storage.base import MissingFileError
+from lakewright.table.markers import marker_folder
 from lakewright.write.task import Outcome, Token, Work, WriteTask
 
 # Below this, rows are as good a measure of the work as files are.
@@ -43,7 +44,7 @@ def to_the_end(
 
 def put_aside(task: WriteTask, token: Token, number: int, rows: pa.Table) -> str:
     """Store rows beside the markers of a write, and be gone with them; returns their path."""
-    path = f".hoodie/.temp/{task.instant}/rows/{token}-{number}.arrow"
+    path = f"{marker_folder(task.instant)}/rows/{token}-{number}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with (
         task.storage.open_output(path) as output,
@@ -91,7 +92,6 @@ def changes_table(changes: LogOutcome) -> pa.Table:
 
 def changes_from(table: pa.Table, schema: pa.Schema) -> LogOutcome:
     """The changes that a table was made of."""
-    table = table.combine_chunks()
     has_row = _flags(table, _ROW)
     ordering = [name for name in table.column_names if name.isdecimal()]
     return LogOutcome(

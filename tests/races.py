@@ -1,0 +1,30 @@
+"""Races of a few thousand rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from bench.__main__ import Order
+from bench.plan import Size, Workload, chosen_systems
+from lineitems import lineitems
+
+
+def small_race(
+    folder: Path, rows: int, workloads: Sequence[Workload], systems: Sequence[str]
+) -> Order:
+    """One round of some workloads, without warming up."""
+    source = folder / "lineitem.parquet"
+    pq.write_table(lineitems(0, rows), source)
+    return Order(
+        size=Size(rounds=1, commits=2, scans=1),
+        workloads=tuple(workloads),
+        systems=chosen_systems(systems),
+        cores=2,
+        memory="1g",
+        work=folder / "work",
+        keep=False,
+        lineitem=(source,),
+        warm=False,
+    )
