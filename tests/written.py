@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +12,14 @@ from lakewright.clock import Clock
 from lakewright.core.table_options import parse_table_type
 from lakewright.interfaces.writes import TableWriter
 from lakewright.read.query import plan_read_optimized, plan_snapshot
+from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.create import create_table
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.spec import TableSpec
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalRows, read_locally
+from lakewright.testing.local import LocalHands, LocalRows, read_locally
 from lakewright.write.commit import Commit
 from lakewright.write.task import Operation
 
@@ -77,15 +78,20 @@ class WrittenTable:
         schema: pa.Schema | None = None,
     ) -> Commit:
         table = pa.Table.from_pylist(list(rows), schema or self.schema)
-        writer = TableWriter.of(self.storage, {**self.options, **(options or {})}, self.clock)
-        return writer.write(Operation(operation), LocalRows(table), ordered=ordered)
+        return self.writer(options).write(Operation(operation), LocalRows(table), ordered=ordered)
+
+    def writer(self, options: Mapping[str, str] | None = None) -> TableWriter:
+        told = {**self.options, **(options or {})}
+        return replace(TableWriter.of(self.storage, told, self.clock), hands=LocalHands)
+
+    def services(self, options: Mapping[str, str] | None = None) -> ServiceRunner:
+        return self.writer(options).services
 
     def upsert(self, rows: Iterable[Row], options: Mapping[str, str] | None = None) -> Commit:
         return self.write(Operation.UPSERT, rows, options)
 
     def delete_partitions(self, *patterns: str) -> Any:
-        writer = TableWriter.of(self.storage, self.options, self.clock)
-        return writer.delete_partitions(patterns)
+        return self.writer().delete_partitions(patterns)
 
     def rows(self, *, optimized: bool = False, meta: bool = False) -> list[Row]:
         plan = (plan_read_optimized if optimized else plan_snapshot)(load_snapshot(self.storage))

@@ -98,22 +98,35 @@ def merge_logs(
     )
 
 
+@dataclass
+class Tally:
+    """What merging did to the rows of a base file, counted while it goes on."""
+
+    base: int = 0
+    updated: int = 0
+    inserted: int = 0
+    deleted: int = 0
+
+
 def merge_with_base(
-    batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule
+    batches: Iterable[pa.RecordBatch],
+    outcome: LogOutcome,
+    rule: MergeRule,
+    tally: Tally | None = None,
 ) -> Iterator[pa.Table]:
     """The merged rows of a slice: base rows that stay, then rows that come from the logs.
 
     `batches` are rows of the base file in the schema of `outcome.rows`; at any time no more of
     them are held than the outcome has keys, or one of them if that is more.
     """
-    return _merged(batches, outcome, rule, kept=True)
+    return _merged(batches, outcome, rule, kept=True, tally=tally or Tally())
 
 
 def changed_rows(
     batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule
 ) -> Iterator[pa.Table]:
     """The merged rows that come from the logs: base rows updated in part must be given whole."""
-    return _merged(batches, outcome, rule, kept=False)
+    return _merged(batches, outcome, rule, kept=False, tally=Tally())
 
 
 def beaten_rows(
@@ -148,7 +161,12 @@ def _meetings(
 
 
 def _merged(
-    batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule, *, kept: bool
+    batches: Iterable[pa.RecordBatch],
+    outcome: LogOutcome,
+    rule: MergeRule,
+    *,
+    kept: bool,
+    tally: Tally,
 ) -> Iterator[pa.Table]:
     taken = np.zeros(len(outcome.keys), bool)
     for meeting in _meetings(batches, outcome, rule):
@@ -158,9 +176,13 @@ def _merged(
             keep[meeting.at[meeting.wins]] = False
             yield meeting.base.filter(pa.array(keep))
         emitted = meeting.wins & ~outcome.deleted[meeting.key]
+        tally.base += len(meeting.base)
+        tally.updated += int(emitted.sum())
+        tally.deleted += int((meeting.wins & outcome.deleted[meeting.key]).sum())
         if emitted.any():
             yield _patched(meeting.base, meeting.at[emitted], meeting.key[emitted], outcome)
     new = np.flatnonzero(~taken & ~outcome.deleted)
+    tally.inserted += len(new)
     if len(new):
         yield _patched(None, None, new, outcome)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+# Where a plan keeps, as JSON, which partitions it left for which reason.
+MISSING_REASONS = "lakewright.missing.reasons"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,11 @@ class CompactionPlan:
         """The partitions that the plan touches, sorted."""
         return tuple(sorted({operation.partition for operation in self.operations}))
 
+    @property
+    def missing_reasons(self) -> dict[str, str]:
+        """Why each missing partition was left; plans of other writers do not tell."""
+        return parse_reasons(self.extra)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteringSlice:
@@ -145,6 +154,11 @@ class ClusteringPlan:
     def partitions(self) -> tuple[str, ...]:
         """The partitions that the plan touches, sorted."""
         return tuple(sorted({operation.partition for operation in self.operations}))
+
+    @property
+    def missing_reasons(self) -> dict[str, str]:
+        """Why each missing partition was left; plans of other writers do not tell."""
+        return parse_reasons(self.extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +253,15 @@ class IndexPlan:
 
     partitions: tuple[IndexPartition, ...] = ()
     version: int | None = 1
+
+
+def parse_reasons(extra: Mapping[str, str]) -> dict[str, str]:
+    """Why each partition was left, by what is stored with a plan or its outcome."""
+    try:
+        stored = json.loads(extra.get(MISSING_REASONS, "{}"))
+        return {partition: reason for reason, paths in stored.items() for partition in paths}
+    except (ValueError, AttributeError, TypeError):
+        return {}
 
 
 def _file_name(path: str) -> str:

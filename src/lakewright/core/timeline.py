@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from lakewright.core.instant import Instant, State, furthest
+from lakewright.core.instant import COMPLETED_NAME, Instant, State, furthest
 
 
 @dataclass(frozen=True)
 class Timeline:
     """The instants of the active timeline, oldest request first, one for each action.
 
-    History (archived instants) is not here: `start` tells where the active part begins.
+    History (archived instants) is not here: `start` tells where the active part begins. `plans`
+    names, by requested time, the services among the completed writes: `compaction`,
+    `logcompaction` or `clustering`, which the completed word alone does not tell.
     """
 
     instants: tuple[Instant, ...] = ()
+    plans: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, instants: Iterable[Instant]) -> Timeline:
         """A timeline from instants in any order and any number of states for each action."""
-        return cls(tuple(furthest(list(instants))))
+        known = list(instants)
+        plans = {i.requested_at: i.action for i in known if i.action in COMPLETED_NAME}
+        return cls(tuple(furthest(known)), plans)
 
     def __iter__(self) -> Iterator[Instant]:
         return iter(self.instants)
@@ -74,6 +79,11 @@ class Timeline:
         return tuple(
             i for i in self.instants if i.is_completed and (not actions or i.action in actions)
         )
+
+    def completed_services(self, action: str) -> tuple[Instant, ...]:
+        """The completed executions of one kind of plan, by the word that it is pending under."""
+        done = self.completed(COMPLETED_NAME[action])
+        return tuple(i for i in done if self.plans.get(i.requested_at) == action)
 
     def is_archived(self, requested_at: str) -> bool:
         """Whether an instant lies before the active timeline and so counts as completed.

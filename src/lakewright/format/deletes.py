@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,6 +103,7 @@ def format_delete_block(
     instant: str,
     schema_json: str | None = None,
     *,
+    compacted_instants: Sequence[str] = (),
     positions: RecordPositions | None = None,
 ) -> bytes:
     """Write a delete block.
@@ -113,6 +115,8 @@ def format_delete_block(
     headers = {Header.INSTANT_TIME: instant}
     if schema_json is not None:
         headers[Header.SCHEMA] = schema_json
+    if compacted_instants:
+        headers[Header.COMPACTED_BLOCK_TIMES] = ",".join(compacted_instants)
     if positions is not None:
         headers |= positions.headers()
     count = len(records)

@@ -112,24 +112,30 @@ class Leftovers:
     files: tuple[str, ...] = ()
 
 
-def parse_history_file(data: bytes, *, with_content: bool = True) -> tuple[HistoryEntry, ...]:
+def parse_history_file(
+    data: bytes | pa.NativeFile, *, with_content: bool = True
+) -> tuple[HistoryEntry, ...]:
     """Read an archived timeline file; without content only names and times are decoded.
+
+    Of an open file only these parts are read.
 
     Raises:
         CorruptError: the bytes are not such a file.
     """
     wanted = pa.schema([_SCHEMA.field(name) for name in (_ALL if with_content else _NAMES_ONLY)])
+    # A Python stream would be read by threads of Arrow, which abort a process that ends then.
+    source = pa.BufferReader(data) if isinstance(data, bytes) else data
+    size = source.size()
     try:
-        # A Python stream would be read by threads of Arrow, which abort a process that ends then.
-        file = pq.ParquetFile(pa.BufferReader(data))
+        file = pq.ParquetFile(source)
         # No row takes less than a byte: a damaged count must not become an allocation.
-        if file.metadata.num_rows > len(data):
-            raise CorruptError("the archived timeline file claims too many rows", size=len(data))
+        if file.metadata.num_rows > size:
+            raise CorruptError("the archived timeline file claims too many rows", size=size)
         table = file.read(columns=wanted.names, use_threads=False)
         rows = [column.to_pylist() for column in table.select(wanted.names).cast(wanted).columns]
     except _PARQUET_ERRORS as error:
         raise CorruptError(
-            "the archived timeline file cannot be read", size=len(data), cause=str(error)
+            "the archived timeline file cannot be read", size=size, cause=str(error)
         ) from error
     return tuple(_entry(*row) for row in zip(*rows, strict=True))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
@@ -27,6 +27,8 @@ from lakewright.interfaces.streaming import IDENTIFIER, StreamSink, names_stream
 from lakewright.interfaces.writes import Options, TableWriter, write_frame
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.read.run import scan
+from lakewright.services.debt import Debt, load_debt
+from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for
 from lakewright.table.create import create_table
@@ -183,6 +185,30 @@ class Table:
                 option=IDENTIFIER,
             )
         return StreamSink(self.storage, told, checkpoint=checkpoint, places=self._places)
+
+    def preview(self, service: str, options: Options = None) -> Any:
+        """The plan that a service would make now, or `Skip`; nothing is written."""
+        return self._services(options).preview(service)
+
+    def schedule(self, service: str, options: Options = None) -> Instant | Skip:
+        """Put the plan of a service on the timeline, for anybody to execute."""
+        return self._services(options).schedule(service)
+
+    def execute(self, instant: str | Instant, options: Options = None) -> Commit | Skip:
+        """Execute a plan on the timeline, whoever made it; done already: its result."""
+        return self._services(options).execute(_time(instant))
+
+    def run(self, service: str, options: Options = None) -> Commit | Skip:
+        """Schedule a service and execute it."""
+        return self._services(options).run(service)
+
+    def debt(self) -> Debt:
+        """What the table owes: log files that no compaction has folded in yet, and why."""
+        runner = self._services(None)
+        return load_debt(runner.sight(self.snapshot()))
+
+    def _services(self, options: Options) -> ServiceRunner:
+        return TableWriter.of(self.storage, options, spark=self._spark).services
 
     def rollback(self, instant: str | Instant, options: Options = None) -> Instant | Skip:
         """Take back a write, its files and its place on the timeline; the newest ones first."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from lakewright.clock import Clock, SystemClock
 from lakewright.core.instant import Instant, State
@@ -14,6 +17,10 @@ from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import WRITE_NAMES
 from lakewright.errors import InvalidError
+from lakewright.services.hands.run import SparkHands
+from lakewright.services.inline import run_inline
+from lakewright.services.runner import ServiceRunner
+from lakewright.services.service import Hands
 from lakewright.storage.base import Storage
 from lakewright.table.locks import holding
 from lakewright.table.metadata_table import drop_metadata_table
@@ -58,21 +65,31 @@ class TableWriter:
     storage: Storage
     clock: Clock
     options: Mapping[str, str]
+    hands: Callable[[], Hands]
 
     @classmethod
-    def of(cls, storage: Storage, options: Options, clock: Clock | None = None) -> TableWriter:
-        """Check the options' names; one of Hudi's that does not matter here is a warning."""
+    def of(
+        cls,
+        storage: Storage,
+        options: Options,
+        clock: Clock | None = None,
+        spark: SparkSession | None = None,
+    ) -> TableWriter:
+        """Check the options' names; one of Hudi's that does not matter here is a warning.
+
+        Services work on `spark`, or on the active session.
+        """
         checked = check_write_options(options or {})
         if checked.unserved:
             text = ", ".join(checked.unserved)
             warnings.warn(
-                f"no table service runs with a write yet, and none is run for {text}: run it with "
-                "Hudi",
+                f"no service runs in the background, and none is run for {text}: run it after the "
+                "write, or from another process",
                 stacklevel=4,
             )
         for key in checked.ignored:
             warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
-        return cls(storage, clock or SystemClock(), checked.told)
+        return cls(storage, clock or SystemClock(), checked.told, partial(spark_hands, spark))
 
     def write(
         self,
@@ -98,7 +115,13 @@ class TableWriter:
         prefix = write_settings(None, self.options).commit_metadata_prefix
         told = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
         request = replace(request, options=self.options, extra={**told, **request.extra})
-        return write(self.writer(), request, rows)
+        commit, after = write(self.writer(), request, rows)
+        return replace(commit, services=run_inline(self.services, after))
+
+    @property
+    def services(self) -> ServiceRunner:
+        """What runs services on the table, with the same options."""
+        return ServiceRunner(self.storage, self.clock, self.hands, self.options)
 
     def run_deletion(self, request: WriteRequest) -> Commit | Skip:
         """Do what a request to delete partitions asks for, if there are such partitions."""
@@ -177,11 +200,21 @@ def write_frame(
     ordered: bool = False,
 ) -> Commit | Skip:
     """Write a DataFrame; one without columns has no rows to write."""
-    writer = TableWriter.of(storage, options)
+    writer = TableWriter.of(storage, options, spark=frame.sparkSession)
     rows = rows_of(frame)
     if not rows.schema.names:
         return writer.store_settings()
     return writer.write(operation, rows, ordered=ordered)
+
+
+def spark_hands(spark: SparkSession | None) -> Hands:
+    """The workers of a session, or of the active one."""
+    session = spark or SparkSession.getActiveSession()
+    if session is None:
+        raise InvalidError(
+            "rewriting rows needs Spark: open the table with spark=..., or start a session before"
+        )
+    return SparkHands(session)
 
 
 def rows_of(frame: DataFrame) -> IncomingRows:
@@ -192,9 +225,10 @@ def rows_of(frame: DataFrame) -> IncomingRows:
 def parse_operation(options: Mapping[str, str]) -> Operation:
     """The operation that the options name; upsert if they name none."""
     word = options.get(OPERATION, "upsert").strip().upper()
-    if word not in list(Operation):
-        known = sorted(each.lower() for each in Operation)
-        raise InvalidError("no such operation", operation=word.lower(), known=known)
+    known = [each for each in Operation if not each.is_service]
+    if word not in known:
+        names = sorted(each.lower() for each in known)
+        raise InvalidError("no such operation", operation=word.lower(), known=names)
     return Operation(word)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from lakewright.core.merge import (
     Deletes,
     LogOutcome,
+    MergeRule,
     Upserts,
     beaten_rows,
     changed_rows,
@@ -47,7 +48,7 @@ def _read_slice(storage: Storage, item: FileSlice, plan: ReadPlan) -> Iterator[p
     if not item.logs:
         yield from base_rows(storage, item, schema)
         return
-    blocks = _read_blocks(storage, item)
+    blocks = read_blocks(storage, item)
     if item.whole is not None and any(block.is_partial for block in blocks):
         # Rows updated in part need the columns that they leave out, however old those are.
         yield from _read_slice(storage, item.whole, plan)
@@ -85,7 +86,7 @@ def read_beaten(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
 
 
 def _outcome(storage: Storage, item: FileSlice, plan: ReadPlan) -> LogOutcome:
-    return _merge_blocks(_read_blocks(storage, item), item, plan, plan.merge_schema)
+    return _merge_blocks(read_blocks(storage, item), item, plan, plan.merge_schema)
 
 
 def _batches(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -116,7 +117,8 @@ def base_rows(
             raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error
 
 
-def _read_blocks(storage: Storage, item: FileSlice) -> list[LogBlock]:
+def read_blocks(storage: Storage, item: FileSlice) -> list[LogBlock]:
+    """All blocks of the log files of a slice, in the order of the files."""
     blocks: list[LogBlock] = []
     paths = [item.path(log) for log in item.logs]
     for path, data in zip(paths, storage.read_many(paths), strict=True):
@@ -129,10 +131,16 @@ def _read_blocks(storage: Storage, item: FileSlice) -> list[LogBlock]:
 def _merge_blocks(
     blocks: list[LogBlock], item: FileSlice, plan: ReadPlan, schema: pa.Schema
 ) -> LogOutcome:
+    return merge_blocks(effective_blocks(blocks, plan.commits), item, schema, plan.rule)
+
+
+def merge_blocks(
+    blocks: Sequence[LogBlock], item: FileSlice, schema: pa.Schema, rule: MergeRule
+) -> LogOutcome:
+    """The winners among the rows of blocks, given in the order in which they are merged."""
     with found_in(f"log files of {item.path(item.logs[0])}"):
-        counting = effective_blocks(blocks, plan.commits)
-        changes = [_changes(block, schema, item.file_id) for block in counting]
-        return merge_logs(changes, schema, plan.rule)
+        changes = [_changes(block, schema, item.file_id) for block in blocks]
+        return merge_logs(changes, schema, rule)
 
 
 def _changes(block: LogBlock, schema: pa.Schema, file_id: str) -> Upserts | Deletes:

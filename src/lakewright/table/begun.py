@@ -59,7 +59,8 @@ class _Published:
 class Transaction:
     """A write that has begun; `with` takes it back unless the block completes it.
 
-    `snapshot` is the table as the write found it, after repairs, without the write itself.
+    `snapshot` is the table as the write found it, after repairs, without the write itself;
+    `after`, once it has completed, the table with it.
     """
 
     def __init__(self, writer: Equipment, snapshot: Snapshot, instant: str, action: str) -> None:
@@ -71,6 +72,7 @@ class Transaction:
         self._progress = _Progress.OPEN
         self._asked: Instant | None = None
         self._listed: frozenset[str] = frozenset()
+        self.after = snapshot
         self._heartbeat = (
             Heartbeat(writer.storage, instant, writer.heartbeat, writer.clock)
             if writer.beats
@@ -134,8 +136,10 @@ class Transaction:
             lock.verify()
             self._verify_heartbeat()
             self._commit(completed, data)
+            self.after = replace(now, timeline=Timeline.of([*files, completed]))
             return _Published(completed, frozenset(files), self._kept(lock))
         # An earlier call put it there, under another lock than this.
+        self.after = now
         return _Published(completed, frozenset(), fenced=False)
 
     def _kept(self, lock: Lock) -> bool:
@@ -365,7 +369,9 @@ class Transaction:
             self._storage.delete_many(sorted(files))
         self._storage.delete(self.pending_path(State.INFLIGHT))
         delete_markers(self._storage, self.instant)
-        self._storage.delete(self.pending_path(State.REQUESTED))
+        # A plan stays scheduled: who executes it next begins anew.
+        if self.action not in COMPLETED_NAME:
+            self._storage.delete(self.pending_path(State.REQUESTED))
         self._progress = _Progress.WITHDRAWN
 
     def _clean_up(self) -> None:

@@ -9,9 +9,10 @@ from itertools import chain
 
 import pyarrow as pa
 
+from lakewright.clock import zone_of
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import WRITE_ACTIONS, Instant, State, parse_instant
+from lakewright.core.instant import WRITE_ACTIONS, Instant, State, parse_instant, parse_time
 from lakewright.core.plans import ClusteringPlan, CompactionPlan
 from lakewright.core.schema import query_schema
 from lakewright.core.slices import FileGroup, GroupKey, View, build_groups
@@ -26,7 +27,7 @@ from lakewright.format.metadata import (
     parse_requested_replace,
 )
 from lakewright.storage.base import FileStatus, MissingFileError, Storage, at_once
-from lakewright.table.history import archived_writes, load_entries
+from lakewright.table.history import archived_writes, load_entries, load_late_entries
 from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
 
 DataFile = BaseFile | LogFile
@@ -35,6 +36,8 @@ FilesByPartition = Mapping[str, list[DataFile]]
 _META_FOLDER = ".hoodie"
 # Enough to keep all threads busy to the end, and few enough that handing them out costs nothing.
 _MOST_PIECES = 1000
+# How much earlier than the timeline says a file may seem to have been written.
+_UNSURE_MS = 2 * 3_600_000
 _PLANNED = ("compaction", "logcompaction", "clustering")
 
 
@@ -62,6 +65,25 @@ class Snapshot:
     def archived_times(self) -> dict[str, str]:
         """The completion times of the archived writes, by requested time."""
         return {i.requested_at: i.completed_at or "" for i in self.archived}
+
+    def archived_after(self, completed_at: str) -> list[Instant]:
+        """The archived writes that completed at a time or later, in no particular order.
+
+        Only files of history are read that were written since. The clock of storage may differ
+        from the timeline's, and local times jump.
+        """
+        try:
+            moment = parse_time(completed_at, zone_of(self.config.timeline_zone))
+            since_ms = int(moment.timestamp() * 1000) - _UNSURE_MS
+        except InvalidError:
+            since_ms = 0  # no date, which tells nothing
+        entries = load_late_entries(self.storage, self.config.history_folder, since_ms)
+        active = self.timeline.by_time
+        return [
+            i
+            for i in archived_writes(entries)
+            if (i.completed_at or "") >= completed_at and i.requested_at not in active
+        ]
 
     def view(
         self, *, requested_until: str | None = None, completed_until: str | None = None
@@ -172,7 +194,7 @@ class Snapshot:
     def groups(self, view: View, files: FilesByPartition | None = None) -> list[FileGroup]:
         """The file groups that `view` sees, by partition and file id; of all files, or of these."""
         listed = self.files() if files is None else files
-        view = self._with_completions(view, listed)
+        view = self.with_completions(view, listed)
         replaced = self.replaced(view)
         return [
             group
@@ -180,7 +202,7 @@ class Snapshot:
             for group in build_groups(partition, names, view, replaced=replaced)
         ]
 
-    def _with_completions(self, view: View, files: FilesByPartition) -> View:
+    def with_completions(self, view: View, files: FilesByPartition) -> View:
         """The view with the completion times of archived instants that slicing asks for."""
         wanted = {
             file.instant
@@ -209,20 +231,27 @@ class Snapshot:
 
     def pending_plans(self) -> list[tuple[Instant, CompactionPlan | ClusteringPlan]]:
         """The compactions, log compactions and clusterings that wait to be executed."""
-        instants = self.timeline.pending(*_PLANNED)
-        requested = [replace(instant, state=State.REQUESTED) for instant in instants]
-        found: list[tuple[Instant, CompactionPlan | ClusteringPlan]] = []
-        for instant, path in zip(instants, map(self._timeline_path, requested), strict=True):
-            data = read_if_there(self.storage, path)
-            if data is None:
-                continue  # rolled back, or completed and archived, since the timeline was listed
-            with found_in(path):
-                if instant.action == "clustering":
-                    plan = parse_requested_replace(data).plan
-                    found += [(instant, plan)] if plan is not None else []
-                else:
-                    found.append((instant, parse_compaction_plan(data)))
+        found = []
+        for instant in self.timeline.pending(*_PLANNED):
+            plan = self.plan_of(instant.requested_at, instant.action)
+            if plan is not None:
+                found.append((instant, plan))
         return found
+
+    def plan_of(self, requested_at: str, action: str) -> CompactionPlan | ClusteringPlan | None:
+        """The plan that was scheduled at a time as one of these actions.
+
+        None if it is not there: rolled back, or completed and archived, since the timeline was
+        listed.
+        """
+        path = self._timeline_path(Instant(requested_at, action, State.REQUESTED))
+        data = read_if_there(self.storage, path)
+        if data is None:
+            return None
+        with found_in(path):
+            if action == "clustering":
+                return parse_requested_replace(data).plan
+            return parse_compaction_plan(data)
 
     def _timeline_path(self, instant: Instant) -> str:
         return f"{self.config.timeline_folder}/{instant.file_name}"

@@ -22,17 +22,19 @@ def draw(picture: str) -> Timeline:
     lines = [line for line in picture.splitlines() if line.strip()]
     words = [line.split()[0] for line in lines]
     start = min(len(line) - len(line.lstrip()) for line in lines) + max(map(len, words)) + 1
-    return Timeline.of(
-        _instant(word, line[start:]) for word, line in zip(words, lines, strict=True)
-    )
+    drawn = zip(words, lines, strict=True)
+    return Timeline.of(instant for word, line in drawn for instant in _files(word, line[start:]))
 
 
-def _instant(action: str, bars: str) -> Instant:
+def _files(action: str, bars: str) -> list[Instant]:
+    """The timeline files of a line; of a plan that was executed its request stays."""
     ticks = [tick for tick, mark in enumerate(bars) if mark == "|"]
     if not 1 <= len(ticks) <= 2:
         raise ValueError(f"one or two bars expected: {bars!r}")
     if len(ticks) == 2:
         done = COMPLETED_NAME.get(action, action)
-        return Instant(at(ticks[0]), done, completed_at=at(ticks[1]))
+        completed = Instant(at(ticks[0]), done, completed_at=at(ticks[1]))
+        request = [Instant(at(ticks[0]), action, State.REQUESTED)] if done != action else []
+        return [*request, completed]
     state = State.INFLIGHT if "-" in bars else State.REQUESTED
-    return Instant(at(ticks[0]), action, state)
+    return [Instant(at(ticks[0]), action, state)]

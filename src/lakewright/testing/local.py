@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -16,12 +17,29 @@ from lakewright.write.task import Outcome, Token, WriteTask
 from lakewright.write.worker import run_task, run_works
 from lakewright.write.works import to_the_end
 
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
 
 def read_locally(storage: Storage, plan: ReadPlan) -> pa.Table:
     """The rows of a plan, slice after slice, as the workers on a cluster would give them."""
     travelled = decode_plan(encode_plan(plan))
     batches = [batch for task in travelled.tasks() for batch in read_slices(storage, task)]
     return pa.Table.from_batches(batches, plan.result_schema)
+
+
+class LocalHands:
+    """Services in a plain loop."""
+
+    def work(
+        self,
+        do: Callable[[Item, Token], Answer],
+        items: Sequence[Item],
+        size: Callable[[Item], int],
+    ) -> list[Answer]:
+        """Do something with each item, the largest first."""
+        ordered = sorted(items, key=size, reverse=True)
+        return [do(item, Token(number, 0, number)) for number, item in enumerate(ordered)]
 
 
 class LocalRows:

@@ -84,7 +84,10 @@ class WriteRequest:
 
 @dataclass(frozen=True)
 class Commit:
-    """A completed write, and the services that ran after it."""
+    """A completed write or service, and the services that ran after it.
+
+    `files` is how many data files a service wrote, or deleted if it only does that.
+    """
 
     instant: str
     completed_at: str
@@ -94,11 +97,15 @@ class Commit:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    files: int = 0
     services: tuple[Commit | Skip, ...] = ()
 
 
-def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commit:
-    """Write rows; one that lost against another writer is planned and done again, if allowed."""
+def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Commit, Snapshot]:
+    """Write rows; one that lost against another writer is planned and done again, if allowed.
+
+    Gives the table with it, too, as it was seen last.
+    """
     retries = writer.transaction.conflict_retries
     while True:
         try:
@@ -109,7 +116,7 @@ def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commit:
             retries -= 1
 
 
-def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commit:
+def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Commit, Snapshot]:
     decided: list[tuple[WriteSettings, str]] = []
 
     def decide(snapshot: Snapshot) -> Start:
@@ -129,9 +136,10 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> Commi
     with writer.begin_as(decide) as transaction:
         task = _task(transaction, request, *decided[-1])
         outcomes = rows.write(task)
-        _refuse_failed(task, outcomes)
+        refuse_failed(task, outcomes)
         metadata = _metadata(task, request, outcomes)
-        return _commit(_completed(transaction, task, metadata, request.check), metadata)
+        commit = commit_of(_completed(transaction, task, metadata, request.check), metadata)
+        return commit, transaction.after
 
 
 def _completed(
@@ -140,18 +148,25 @@ def _completed(
     metadata: CommitMetadata,
     check: Callable[[Snapshot], None] | None,
 ) -> Instant:
-    """Complete, and ask again where storage did not answer: the write may be there already."""
-
     def verify(now: Snapshot) -> None:
         if check is not None:
             check(now)
         refuse_rivals(task, metadata, now)
 
+    return complete(transaction, metadata, verify)
+
+
+def complete(
+    transaction: Transaction,
+    metadata: CommitMetadata,
+    verify: Callable[[Snapshot], None] | None = None,
+) -> Instant:
+    """Complete a write, and ask again where storage did not answer: it may be there already."""
     for _ in range(_ASK_AGAIN):
         try:
             return transaction.complete(metadata, verify=verify)
         except UnavailableError:
-            task.clock.sleep(_PAUSE_S)
+            transaction.writer.clock.sleep(_PAUSE_S)
     return transaction.complete(metadata, verify=verify)
 
 
@@ -286,7 +301,8 @@ def _planned(snapshot: Snapshot) -> tuple[dict[GroupKey, str], frozenset[GroupKe
     return clustering, frozenset(compacting)
 
 
-def _refuse_failed(task: WriteTask, outcomes: Sequence[Outcome]) -> None:
+def refuse_failed(task: WriteTask, outcomes: Sequence[Outcome]) -> None:
+    """Raise what a worker gave up with; nothing of the write stays."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if not errors:
         return
@@ -350,7 +366,8 @@ def _refuse_twins(stats: Mapping[str, Sequence[WriteStat]]) -> None:
         raise CorruptError("two tasks wrote the same file group", groups=twins[:5])
 
 
-def _commit(instant: Instant, metadata: CommitMetadata) -> Commit:
+def commit_of(instant: Instant, metadata: CommitMetadata) -> Commit:
+    """What a completed write did."""
     stats = metadata.write_stats()
     return Commit(
         instant=instant.requested_at,
@@ -361,4 +378,5 @@ def _commit(instant: Instant, metadata: CommitMetadata) -> Commit:
         inserted=sum(stat.num_inserts or 0 for stat in stats),
         updated=sum(stat.num_update_writes or 0 for stat in stats),
         deleted=sum(stat.num_deletes or 0 for stat in stats),
+        files=len(stats),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
@@ -154,6 +154,32 @@ class GroupWriter:
             **self._event_times(pa.concat_tables(times) if times else None),
         )
 
+    def fold(
+        self, item: FileSlice, rows: Iterable[pa.Table], facts: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        """Write the next base file of a group from rows that are merged already, of all commits.
+
+        `facts` are asked for when all rows were taken. Event times are those of every row: they
+        tell what the file holds, not what a commit brought.
+        """
+        times: list[pa.Table] = []
+        kind = MarkerKind.MERGE if item.base is not None else MarkerKind.CREATE
+        with (
+            ThreadPoolExecutor(1, "encode") as pool,
+            nothing_on_failure(self.open_base(item.partition, item.file_id, kind, pool)) as writer,
+        ):
+            for table in rows:
+                if self.task.event_time is not None:
+                    times.append(table.select([self.task.event_time]))
+                writer.write(table)
+            written = writer.close()
+        told = {
+            "prev_commit": item.base.instant if item.base else _NO_COMMIT,
+            "prev_base_file": item.base.name if item.base else None,
+            **self._event_times(pa.concat_tables(times) if times else None),
+        }
+        self._note(item.partition, written, **told, **facts())
+
     def append(
         self,
         partition: Partition,
@@ -169,19 +195,47 @@ class GroupWriter:
         path = partition.path
         for log in write_logs(self.task, path, file_id, str(self.token), rows, deletes):
             told = [part for part in (log.written, gone if log.deletes else None) if part]
-            self._note(
-                path,
-                log,
-                prev_commit=self.task.instant,
-                num_deletes=log.deletes,
-                num_update_writes=max(0, log.rows - inserts),
-                num_inserts=min(inserts, log.rows),
-                log_version=log.file.version,
-                log_offset=0,
-                base_file="",
-                log_files=(log.file.name,),
-                **self._event_times(pa.concat_tables(told) if told else None),
-            )
+            times = pa.concat_tables(told) if told else None
+            self._note_log(path, log, times, inserts=inserts)
+
+    def relog(
+        self,
+        item: FileSlice,
+        rows: pa.Table,
+        deletes: DeleteRecords,
+        *,
+        before: DeleteRecords,
+        compacted: Sequence[str],
+    ) -> None:
+        """Write changes of a group once more, in place of those of the instants `compacted`."""
+        for log in write_logs(
+            self.task,
+            item.partition,
+            item.file_id,
+            str(self.token),
+            rows,
+            deletes,
+            before=before,
+            compacted=compacted,
+        ):
+            self._note_log(item.partition, log, log.written)
+
+    def _note_log(
+        self, partition: str, log: WrittenLog, times: pa.Table | None, *, inserts: int = 0
+    ) -> None:
+        self._note(
+            partition,
+            log,
+            prev_commit=self.task.instant,
+            num_deletes=log.deletes,
+            num_update_writes=max(0, log.rows - inserts),
+            num_inserts=min(inserts, log.rows),
+            log_version=log.file.version,
+            log_offset=0,
+            base_file="",
+            log_files=(log.file.name,),
+            **self._event_times(times),
+        )
 
     def _note(self, partition: str, written: Written | WrittenLog, **facts: Any) -> None:
         same: dict[str, Any] = {**_COUNTERS, **facts}

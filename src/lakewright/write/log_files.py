@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -48,17 +48,25 @@ def write_logs(
     token: str,
     rows: pa.Table,
     deletes: DeleteRecords | None,
+    *,
+    before: DeleteRecords | None = None,
+    compacted: Sequence[str] = (),
 ) -> list[WrittenLog]:
-    """Append rows and deletes to a file group; a new file begins where one is full."""
+    """Append rows and deletes to a file group; a new file begins where one is full.
+
+    Deletes `before` the rows do not touch them. The blocks stand for all blocks of the instants
+    `compacted`.
+    """
     schema_json = log_schema(task)
     named = _with_file_id(rows, file_id)
     pending = [
-        _Block(_data_block(task, piece, schema_json), piece)
-        for piece in pieces(named, task.settings.log_block_max_size)
+        *_delete_blocks(task, before, schema_json, compacted),
+        *(
+            _Block(_data_block(task, piece, schema_json, compacted), piece)
+            for piece in pieces(named, task.settings.log_block_max_size)
+        ),
+        *_delete_blocks(task, deletes, schema_json, compacted),
     ]
-    for part in deletes.by_kind() if deletes is not None and len(deletes) else []:
-        data = format_delete_block(part, task.instant, schema_json)
-        pending.append(_Block(data, deletes=len(part)))
     written: list[WrittenLog] = []
     for blocks in _files(pending, task.settings.log_max_size):
         file = LogFile(file_id, task.instant, len(written) + 1, token)
@@ -85,9 +93,19 @@ def log_schema(task: WriteTask) -> str:
     return json.dumps({**tree, "fields": [*meta, *own]}, separators=(",", ":"))
 
 
-def _data_block(task: WriteTask, rows: pa.Table, schema_json: str) -> bytes:
+def _data_block(
+    task: WriteTask, rows: pa.Table, schema_json: str, compacted: Sequence[str]
+) -> bytes:
     block = format_avro_block if task.settings.log_block_format == "avro" else format_parquet_block
-    return block(rows, task.instant, schema_json)
+    return block(rows, task.instant, schema_json, compacted_instants=compacted)
+
+
+def _delete_blocks(
+    task: WriteTask, deletes: DeleteRecords | None, schema_json: str, compacted: Sequence[str]
+) -> Iterator[_Block]:
+    for part in deletes.by_kind() if deletes is not None and len(deletes) else []:
+        data = format_delete_block(part, task.instant, schema_json, compacted_instants=compacted)
+        yield _Block(data, deletes=len(part))
 
 
 def _with_file_id(rows: pa.Table, file_id: str) -> pa.Table:

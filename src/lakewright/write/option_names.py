@@ -143,19 +143,11 @@ SERVICE_PREFIXES = (
     "hoodie.write.empty.clean.",
 )
 
-# What asks for a service beside the write, by the word "true", and is not carried out. Cleaning and
-# archiving are not among them: Hudi does both unasked, and nobody misses a row for want of them.
+# What asks for a service beside the write, by the word "true", and is not carried out.
 UNSERVED = frozenset(
     {
         "hoodie.clustering.async.enabled",
-        "hoodie.clustering.inline",
-        "hoodie.clustering.schedule.inline",
-        "hoodie.compact.inline",
-        "hoodie.compact.schedule.inline",
         "hoodie.datasource.clustering.async.enable",
-        "hoodie.datasource.clustering.inline.enable",
-        "hoodie.datasource.compaction.async.enable",
-        "hoodie.log.compaction.inline",
         "hoodie.partition.ttl.inline",
     }
 )

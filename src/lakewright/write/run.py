@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -33,6 +33,9 @@ from lakewright.write.works import to_the_end
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 _ROUTE = "_lakewright_route"
 _PARALLELISM = "spark.lakewright.parallelism"
@@ -90,20 +93,40 @@ def _work(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
 
 
 def _run_works(spark: SparkSession, packed: bytes, works: Sequence[Work]) -> list[Outcome]:
-    """Deal out what tasks have handed on: as many bundles as tasks, each tells its own number."""
-    size = sum(work.size for work in works)
+    """Deal out what tasks have handed on."""
+    return on_workers(spark, partial(_work_bundle, packed), works, lambda work: work.size)
+
+
+def _work_bundle(packed: bytes, works: Sequence[Work], token: Token) -> Outcome:
+    return run_works(pickle.loads(packed), token, works)
+
+
+def on_workers(
+    spark: SparkSession,
+    do: Callable[[Sequence[Item], Token], Answer],
+    items: Sequence[Item],
+    size: Callable[[Item], int],
+) -> list[Answer]:
+    """Deal items out to Spark's workers by their sizes, in bundles; one answer for each bundle.
+
+    As many bundles as tasks, each of which tells its own number.
+    """
+    if not items:
+        return []
     # A cluster may have grown since it was asked how many tasks it runs at once.
-    tasks = max(_parallelism(spark) * _TASKS_PER_CORE, size // _BUNDLE_BYTES)
-    bundles = deal(works, lambda work: work.size, tasks)
+    tasks = max(_parallelism(spark) * _TASKS_PER_CORE, sum(map(size, items)) // _BUNDLE_BYTES)
+    bundles = deal(items, size, tasks)
     numbers = spark.range(0, len(bundles), 1, len(bundles))
-    return _outcomes(numbers, partial(_work_bundle, packed, bundles))
+    rows = numbers.mapInArrow(partial(_bundle, pickle.dumps((do, bundles))), "answer binary")
+    return [pickle.loads(row.answer) for row in rows.collect()]
 
 
-def _work_bundle(
-    packed: bytes, bundles: Sequence[Sequence[Work]], numbers: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    mine = [work for batch in numbers for at in batch.column(0).to_pylist() for work in bundles[at]]
-    return _answer(run_works(pickle.loads(packed), _token(), mine))
+def _bundle(packed: bytes, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    do, bundles = pickle.loads(packed)
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            answer = pickle.dumps(do(bundles[number], _token()))
+            yield pa.RecordBatch.from_pydict({"answer": [answer]})
 
 
 def _token() -> Token:
@@ -255,9 +278,14 @@ def _parallelism(spark: SparkSession) -> int:
 
 
 def _translated(error: PySparkException, task: WriteTask) -> Exception:
-    text = str(error)
-    if _NO_KEY in text:
+    if _NO_KEY in str(error):
         return InvalidError("rows have no record key", fields=task.keys.fields)
+    return failure_of(error)
+
+
+def failure_of(error: PySparkException) -> Exception:
+    """An error of Spark as one of ours."""
+    text = str(error)
     reason = re.sub(r"\s+", " ", text)[:1000]
     if _LOST.search(text):
         return UnavailableError("Spark lost workers while it wrote", reason=reason)

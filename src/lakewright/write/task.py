@@ -39,6 +39,14 @@ class Operation(StrEnum):
     INSERT_OVERWRITE = "INSERT_OVERWRITE"
     INSERT_OVERWRITE_TABLE = "INSERT_OVERWRITE_TABLE"
     DELETE_PARTITION = "DELETE_PARTITION"
+    COMPACT = "COMPACT"
+    LOG_COMPACT = "LOG_COMPACT"
+    CLUSTER = "CLUSTER"
+
+    @property
+    def is_service(self) -> bool:
+        """Whether it rewrites rows that are there, and takes none."""
+        return self in (Operation.COMPACT, Operation.LOG_COMPACT, Operation.CLUSTER)
 
     @property
     def replaces(self) -> bool:

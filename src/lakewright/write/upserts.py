@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakewright.core.keys import bucket_ids
-from lakewright.core.merge import LogOutcome, merge_logs, merge_with_base
+from lakewright.core.merge import Flags, LogOutcome, merge_logs, merge_with_base
 from lakewright.core.slices import FileSlice
 from lakewright.format.deletes import DeleteRecords
 from lakewright.read.worker import batches_of
@@ -115,7 +115,7 @@ def _fill(partition: Partition, where: Positions, new: Positions) -> dict[int, i
 
 def _append(groups: GroupWriter, partition: Partition, file_id: str, outcome: LogOutcome) -> None:
     rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
-    deletes = _delete_records(partition.path, outcome) if outcome.deleted.any() else None
+    deletes = delete_records(partition.path, outcome) if outcome.deleted.any() else None
     said = outcome.row[outcome.deleted & (outcome.row >= 0)]
     gone = outcome.rows.take(pa.array(said)) if len(said) else None
     groups.append(partition, file_id, rows, deletes, gone=gone)
@@ -143,10 +143,12 @@ def merge_group(
     groups.rewrite(partition, item, merged, inserts=inserts)
 
 
-def _delete_records(path: str, outcome: LogOutcome) -> DeleteRecords:
-    gone = pa.array(np.flatnonzero(outcome.deleted))
+def delete_records(path: str, outcome: LogOutcome, chosen: Flags | None = None) -> DeleteRecords:
+    """Deletes of the keys that are deleted, or of those chosen, as a log file writes them."""
+    picked = outcome.deleted if chosen is None else chosen
+    gone = pa.array(np.flatnonzero(picked))
     keys = outcome.keys.take(gone)
-    unconditional = pa.array(outcome.beats_any_base[outcome.deleted])
+    unconditional = pa.array(outcome.beats_any_base[picked])
     return DeleteRecords(
         keys,
         pa.repeat(pa.scalar(path), len(keys)),

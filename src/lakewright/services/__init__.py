@@ -1,0 +1,1 @@
+"""Table services: what keeps a table in repair, planned first and done by instant after."""

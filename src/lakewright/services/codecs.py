@@ -1,0 +1,66 @@
+"""How plans and results of each action stand on the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lakewright.core.plans import ClusteringPlan, RequestedReplace
+from lakewright.errors import CorruptError, InvalidError
+from lakewright.format.metadata import (
+    format_clean,
+    format_clean_plan,
+    format_compaction_plan,
+    format_requested_replace,
+    parse_clean,
+    parse_clean_plan,
+    parse_compaction_plan,
+    parse_requested_replace,
+)
+
+# Names the service in the plan, where the action alone does not tell who is to execute it.
+SERVICE_KEY = "lakewright.service"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCodec:
+    """A plan to the bytes of its requested file, and back."""
+
+    format: Callable[[Any], bytes]
+    parse: Callable[[bytes], Any]
+
+
+def _format_clustering(plan: ClusteringPlan) -> bytes:
+    return format_requested_replace(RequestedReplace(operation="CLUSTER", plan=plan))
+
+
+def _parse_clustering(data: bytes) -> ClusteringPlan:
+    plan = parse_requested_replace(data).plan
+    if plan is None:
+        raise CorruptError("a clustering has no plan")
+    return plan
+
+
+_COMPACTION = PlanCodec(format_compaction_plan, parse_compaction_plan)
+_PLANS = {
+    "compaction": _COMPACTION,
+    "logcompaction": _COMPACTION,
+    "clustering": PlanCodec(_format_clustering, _parse_clustering),
+    "clean": PlanCodec(format_clean_plan, parse_clean_plan),
+}
+PLAIN_RESULTS = {"clean": PlanCodec(format_clean, parse_clean)}
+
+
+def plan_codec(action: str) -> PlanCodec:
+    """How plans of an action are written."""
+    if action not in _PLANS:
+        raise InvalidError("no service can have this action", action=action, known=[*_PLANS])
+    return _PLANS[action]
+
+
+def signed(plan: Any, name: str, action: str) -> Any:
+    """The plan with the name of its service, where that is another than its action."""
+    if name == action:
+        return plan
+    return replace(plan, extra={**plan.extra, SERVICE_KEY: name})

@@ -1,0 +1,107 @@
+"""Slices and what a strategy makes of them, turned into a plan; nothing here touches the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from lakewright.core.plans import CompactionOperation, CompactionPlan, Skip
+from lakewright.core.slices import FileSlice, GroupKey
+from lakewright.errors import InvalidError
+from lakewright.services.compaction.candidates import Candidate, Choice, candidates
+from lakewright.services.compaction.registry import Chain
+from lakewright.services.compaction.settings import CompactionSettings
+from lakewright.services.reasons import Left
+from lakewright.services.window import Window
+
+_MOST_REASONS = 5
+
+
+def plan_compaction(
+    slices: Iterable[FileSlice],
+    *,
+    strategy: Chain,
+    settings: CompactionSettings,
+    window: Window,
+    held: Mapping[GroupKey, str],
+    filtered: Mapping[str, str] | None = None,
+) -> CompactionPlan | Skip:
+    """The plan for these slices, the newest of their file groups; or why there is none.
+
+    `held` names the pending plan that a file group waits for. `filtered` are the partitions of the
+    window that were not even looked into, with the reason.
+    """
+    left = Left(dict(filtered or {}))
+    free = candidates(free_slices(slices, held, left), settings.max_file_size)
+    choice = strategy.choose(settings, free)
+    _check(choice, free)
+    chosen = {c.key: c.operation for c in choice.chosen}
+    for item in free:
+        operation = chosen.get(item.key)
+        if operation is None:
+            left.because(item.slice.partition, choice.left.get(item.key, "not chosen"))
+        elif set(item.operation.logs) - set(operation.logs):
+            left.because(item.slice.partition, "some log files stay")
+    operations = tuple(c.operation for c in choice.chosen)
+    return finish_plan(operations, left, window) or Skip(why_nothing("compact", left))
+
+
+def free_slices(
+    slices: Iterable[FileSlice], held: Mapping[GroupKey, str], left: Left
+) -> list[FileSlice]:
+    """The slices with log files that no pending plan holds; the held ones are noted in `left`."""
+    free = []
+    for slice_ in slices:
+        holder = held.get((slice_.partition, slice_.file_id))
+        if not slice_.logs:
+            continue
+        if holder is None:
+            free.append(slice_)
+        else:
+            left.because(slice_.partition, f"held by {holder}")
+    return free
+
+
+def finish_plan(
+    operations: Sequence[CompactionOperation], left: Left, window: Window
+) -> CompactionPlan | None:
+    """The plan of these operations; None without any: such a plan may not be written."""
+    if not operations:
+        return None
+    if not window.is_recorded:
+        return CompactionPlan(operations=tuple(operations))
+    return CompactionPlan(
+        operations=tuple(operations), extra=left.extra(), missing_partitions=left.partitions
+    )
+
+
+def why_nothing(verb: str, left: Left) -> str:
+    """The reason for a plan without operations, by what held the partitions back."""
+    if not left.reasons:
+        return f"nothing to {verb}: no log files"
+    counts = sorted(Counter(left.reasons.values()).items(), key=lambda item: (-item[1], item[0]))
+    told = [f"{reason} ({_partitions(count)})" for reason, count in counts[:_MOST_REASONS]]
+    more = [f"{len(counts) - _MOST_REASONS} more reasons"] * (len(counts) > _MOST_REASONS)
+    return f"nothing to {verb}: {'; '.join([*told, *more])}"
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'s' * (count > 1)}"
+
+
+def _check(choice: Choice, free: Sequence[Candidate]) -> None:
+    """Strategies may come from anywhere; a plan that they bend would lose rows."""
+    known = {item.key: set(item.operation.logs) for item in free}
+    seen: set[GroupKey] = set()
+    for item in choice.chosen:
+        operation = item.operation
+        key = (operation.partition, operation.file_id)
+        logs = set(operation.logs)
+        if key not in known or key in seen or not logs or not logs <= known[key]:
+            raise InvalidError(
+                "the strategy chose what it was not given, or nothing of it",
+                partition=operation.partition,
+                file_id=operation.file_id,
+                logs=operation.logs,
+            )
+        seen.add(key)

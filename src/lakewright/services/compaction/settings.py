@@ -1,0 +1,134 @@
+"""The options of compaction, with Hudi's own keys and defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lakewright.settings import option, parse_bool, parse_choice, parse_word
+
+OLDEST_DEBT_FIRST = "oldest_debt_first"
+
+
+class Trigger(StrEnum):
+    """What has to happen before a compaction is scheduled."""
+
+    NUM_COMMITS = "NUM_COMMITS"
+    NUM_COMMITS_AFTER_LAST_REQUEST = "NUM_COMMITS_AFTER_LAST_REQUEST"
+    TIME_ELAPSED = "TIME_ELAPSED"
+    NUM_AND_TIME = "NUM_AND_TIME"
+    NUM_OR_TIME = "NUM_OR_TIME"
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A parser for whole numbers from `least` on."""
+
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise ValueError(f"{least} or more expected")
+        return number
+
+    return parse
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("the name of a strategy expected, or several with commas between them")
+    return names
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """When a compaction is due, and what it may take on."""
+
+    strategies: tuple[str, ...] = option(
+        "hoodie.compaction.strategy",
+        ("log_file_size",),
+        parse=_names,
+        doc="Which file groups are compacted: `log_file_size`, `log_file_num`, `bounded_io`, "
+        "`unbounded`, `day_based`, `bounded_partition`, `unbounded_partition`, `partition_regex`, "
+        "or Hudi's class of that kind. Several, with commas between them, choose one after the "
+        "other from what the one before has left in.",
+    )
+    target_io_mb: int = option(
+        "hoodie.compaction.target.io",
+        512_000,
+        parse=at_least(1),
+        doc="How many megabytes a compaction reads and writes, for strategies with a budget. The "
+        "file group that goes beyond it is the last one.",
+    )
+    log_size_threshold: int = option(
+        "hoodie.compaction.logfile.size.threshold",
+        0,
+        parse=at_least(0),
+        doc="`log_file_size` leaves out file groups with fewer bytes in their log files.",
+    )
+    log_count_threshold: int = option(
+        "hoodie.compaction.logfile.num.threshold",
+        0,
+        parse=at_least(0),
+        doc="`log_file_num` leaves out file groups with fewer log files.",
+    )
+    target_partitions: int = option(
+        "hoodie.compaction.daybased.target.partitions",
+        10,
+        parse=at_least(1),
+        doc="`day_based` takes this many partitions, the latest days first; `bounded_partition` "
+        "those from this many days before today on, and `unbounded_partition` the others.",
+    )
+    partition_pattern: re.Pattern[str] | None = option(
+        "hoodie.compaction.partition.path.regex",
+        None,
+        parse=_pattern,
+        doc="`partition_regex` takes the partitions in whose path this is found.",
+    )
+    order: str = option(
+        "lakewright.compaction.order",
+        "strategy",
+        parse=parse_choice("strategy", OLDEST_DEBT_FIRST),
+        doc="Which file groups come first where a budget ends the list: in the order of the "
+        "`strategy`, or `oldest_debt_first`, those whose log files have waited longest.",
+    )
+    trigger: Trigger = option(
+        "hoodie.compact.inline.trigger.strategy",
+        Trigger.NUM_COMMITS,
+        parse=parse_word(Trigger),
+        doc="When a compaction is due: NUM_COMMITS and TIME_ELAPSED since the last completed one, "
+        "both (NUM_AND_TIME) or one of them (NUM_OR_TIME), or NUM_COMMITS_AFTER_LAST_REQUEST.",
+    )
+    max_delta_commits: int = option(
+        "hoodie.compact.inline.max.delta.commits",
+        5,
+        parse=at_least(1),
+        doc="How many completed delta commits make a compaction due.",
+    )
+    max_delta_seconds: int = option(
+        "hoodie.compact.inline.max.delta.seconds",
+        3_600,
+        parse=at_least(0),
+        doc="How many seconds after the last one a compaction is due.",
+    )
+    incremental: bool = option(
+        "hoodie.table.services.incremental.enabled",
+        True,
+        parse=parse_bool,
+        doc="Whether planning looks only at partitions that were written, or left out, since the "
+        "last plan; else at all of the table.",
+    )
+    max_file_size: int = option(
+        "hoodie.parquet.max.file.size",
+        125_829_120,
+        parse=at_least(1),
+        doc="What writing a base file is taken to cost where there is none yet.",
+    )

@@ -1,0 +1,54 @@
+"""Log compaction, done: many log files of a group written once more as one.
+
+The rows keep their commit times, so incremental queries see nothing new. A key that was deleted
+whatever its base row says and then written again needs both in the new file: the delete first.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pyarrow as pa
+
+from lakewright.core.commits import CommitMetadata
+from lakewright.core.plans import CompactionOperation, CompactionPlan
+from lakewright.errors import UnsupportedError
+from lakewright.read.log_order import effective_blocks
+from lakewright.read.worker import merge_blocks, read_blocks
+from lakewright.services.compaction.worker import io_bytes, slice_of
+from lakewright.services.rewriting import rewritten, service_task
+from lakewright.services.service import Job
+from lakewright.write.groups import GroupWriter
+from lakewright.write.task import Operation, WriteTask
+from lakewright.write.upserts import delete_records
+
+
+def log_compact(job: Job, plan: CompactionPlan) -> CommitMetadata:
+    """Execute a plan, whoever made it; gives what the commit records."""
+    task = service_task(job, Operation.LOG_COMPACT)
+    return rewritten(job, task, partial(_join, task), plan.operations, size=io_bytes)
+
+
+def _join(task: WriteTask, operation: CompactionOperation, groups: GroupWriter) -> None:
+    item = slice_of(operation)
+    blocks = read_blocks(task.storage, item)
+    if any(block.is_partial for block in blocks):
+        raise UnsupportedError(
+            "log files that hold parts of rows cannot be compacted by themselves: run a compaction",
+            partition=item.partition,
+            file_id=item.file_id,
+        )
+    counting = effective_blocks(blocks)
+    outcome = merge_blocks(counting, item, task.stored_schema, task.rule)
+    stays = ~outcome.deleted
+    before = stays & outcome.beats_any_base if task.rule.ordering else stays & False
+    parts = {block.instant for block in blocks}
+    for block in blocks:
+        parts.update(block.compacted_instants)
+    groups.relog(
+        item,
+        outcome.rows.take(pa.array(outcome.row[stays])),
+        delete_records(item.partition, outcome),
+        before=delete_records(item.partition, outcome, before),
+        compacted=sorted(parts),
+    )

@@ -1,0 +1,56 @@
+"""The services there are, by name; open to those that users add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakewright.errors import InvalidError
+from lakewright.services.clustering.service import Clustering
+from lakewright.services.codecs import SERVICE_KEY, plan_codec
+from lakewright.services.compaction.service import Compaction
+from lakewright.services.logcompaction.service import LogCompaction
+from lakewright.services.service import AnyService
+
+_OWN: tuple[AnyService, ...] = (
+    Compaction(),
+    LogCompaction(),
+    Clustering(),
+)
+_SERVICES: dict[str, AnyService] = {service.name: service for service in _OWN}
+
+
+def register(service: AnyService) -> None:
+    """Add a service, or put another in the place of one that was added; own ones stay."""
+    if service.action:
+        plan_codec(service.action)
+    if any(service.name == own.name for own in _OWN):
+        raise InvalidError("a service of this name is built in", service=service.name)
+    _SERVICES[service.name] = service
+
+
+def unregister(name: str) -> None:
+    """Take an added service out again."""
+    if any(name == own.name for own in _OWN):
+        raise InvalidError("a service of this name is built in", service=name)
+    _SERVICES.pop(name, None)
+
+
+def services() -> tuple[AnyService, ...]:
+    """All services."""
+    return tuple(_SERVICES.values())
+
+
+def service_by_name(name: str) -> AnyService:
+    """The service that people call by a name."""
+    found = _SERVICES.get(name.strip().lower())
+    if found is None:
+        raise InvalidError("there is no such service", service=name, known=sorted(_SERVICES))
+    return found
+
+
+def service_of_plan(action: str, extra: Mapping[str, str]) -> AnyService:
+    """Who executes a plan: the service that made it, else the one that the action names."""
+    name = extra.get(SERVICE_KEY)
+    if name is not None and name in _SERVICES:
+        return _SERVICES[name]
+    return next(service for service in _OWN if service.action == action)

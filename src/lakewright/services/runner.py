@@ -1,0 +1,193 @@
+"""The one cycle of every service: plan, put it on the timeline, execute it by instant, complete.
+
+Planning and scheduling happen under the table's lock, on the table as it is then. An execution holds
+no lock while it works; it completes like any write. What fails is taken back and the plan stays, so
+that it can be executed again, by anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakewright.clock import Clock, zone_of
+from lakewright.core.instant import COMPLETED_NAME, Instant, State
+from lakewright.core.plans import Skip
+from lakewright.core.service_metadata import CleanMetadata
+from lakewright.errors import InvalidError, found_in
+from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
+from lakewright.services.registry import service_by_name, service_of_plan
+from lakewright.services.service import AnyService, Hands, Job, Sight
+from lakewright.storage.base import Storage
+from lakewright.table.locks import Lock, under_lock
+from lakewright.table.meanwhile import latest_time
+from lakewright.table.properties import read_if_there
+from lakewright.table.scheduling import Draft, end_plain, schedule, start_plain, take_up
+from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.times import time_of
+from lakewright.table.transaction import Writer
+from lakewright.table.writable import require_beginnable, require_writable
+from lakewright.write.commit import Commit, commit_of, complete
+
+
+@dataclass(frozen=True)
+class ServiceRunner:
+    """Runs services on one table, with one set of options; `hands` are asked for when needed."""
+
+    storage: Storage
+    clock: Clock
+    hands: Callable[[], Hands]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def preview(self, name: str) -> Any:
+        """The plan that scheduling would make now, or `Skip`; nothing is written."""
+        service = service_by_name(name)
+        snapshot = load_snapshot(self.storage)
+        require_writable(snapshot.config)
+        sight = self.sight(snapshot)
+        return service.due(sight) or service.plan(sight)
+
+    def schedule(self, name: str) -> Instant | Skip:
+        """Put a plan on the timeline."""
+        service = service_by_name(name)
+        if not service.action:
+            return Skip(f"{name} keeps no plan on the timeline: run it")
+
+        def decide(snapshot: Snapshot, next_time: Callable[[], str]) -> Draft | Skip:
+            # Taking a time means waiting, where writers may have different clocks.
+            due = service.due(self.sight(snapshot))
+            if due is not None:
+                return due
+            instant = next_time()
+            plan = service.plan(self.sight(snapshot, instant))
+            if isinstance(plan, Skip):
+                return plan
+            plan = signed(plan, service.name, service.action)
+            return Draft(instant, plan_codec(service.action).format(plan))
+
+        return schedule(self.writer, service.action, decide)
+
+    def execute(self, instant: str) -> Commit:
+        """Execute a plan, whoever made it; one that was executed gives its result once more."""
+        snapshot = load_snapshot(self.storage)
+        done = self._done(snapshot, instant)
+        if done is not None:
+            return done
+        planned = _planned(snapshot, instant)
+        requested = Instant(planned.requested_at, planned.action, State.REQUESTED)
+        path = f"{snapshot.config.timeline_folder}/{requested.file_name}"
+        data = read_if_there(self.storage, path)
+        if data is None:
+            raise InvalidError("the plan is not there any more", instant=instant)
+        with found_in(path):
+            plan = plan_codec(planned.action).parse(data)
+        service = service_of_plan(planned.action, plan.extra)
+        if planned.action in COMPLETED_NAME:
+            return self._execute_writing(service, planned, plan)
+        return self._execute_plain(service, planned, plan)
+
+    def run(self, name: str) -> Commit | Skip:
+        """Schedule and execute."""
+        service = service_by_name(name)
+        if not service.action:
+            return self._run_untraced(service)
+        scheduled = self.schedule(name)
+        return scheduled if isinstance(scheduled, Skip) else self.execute(scheduled.requested_at)
+
+    @property
+    def writer(self) -> Writer:
+        """What takes locks and begins transactions."""
+        return Writer.from_options(self.storage, self.clock, self.options)
+
+    def _execute_writing(self, service: AnyService, planned: Instant, plan: Any) -> Commit:
+        with take_up(self.writer, planned) as transaction:
+            job = self._job(transaction.snapshot, planned.requested_at)
+            metadata = service.run(job, plan)
+            return commit_of(complete(transaction, metadata), metadata)
+
+    def _execute_plain(self, service: AnyService, planned: Instant, plan: Any) -> Commit:
+        snapshot = start_plain(self.writer, planned)
+        result = service.run(self._job(snapshot, planned.requested_at), plan)
+        data = PLAIN_RESULTS[planned.action].format(result)
+        return _plain_commit(end_plain(self.writer, planned, data), result)
+
+    def _run_untraced(self, service: AnyService) -> Commit | Skip:
+        """Plan and do under one lock: nothing on the timeline tells others of it."""
+
+        def done(lock: Lock) -> Commit | Skip:
+            snapshot = load_snapshot(self.storage)
+            require_beginnable(
+                snapshot.config, snapshot.timeline, self.writer.transaction.concurrency
+            )
+            sight = self.sight(snapshot)
+            plan = service.due(sight) or service.plan(sight)
+            if isinstance(plan, Skip):
+                return plan
+            lock.verify()
+            result: Commit = service.run(self._job(snapshot, sight.instant), plan)
+            return result
+
+        return under_lock(self.writer.new_lock, done)
+
+    def _job(self, snapshot: Snapshot, instant: str) -> Job:
+        return Job(snapshot, instant, self.options, _Late(self.hands), self.writer)
+
+    def sight(self, snapshot: Snapshot, instant: str = "") -> Sight:
+        """What a plan made now, or of this instant, would see."""
+        now_ms = self.clock.now_ms()
+        if not instant:
+            zone = zone_of(snapshot.config.timeline_zone)
+            instant = max(time_of(now_ms, zone), latest_time(snapshot.timeline))
+        return Sight(snapshot, instant, now_ms, self.options)
+
+    def _done(self, snapshot: Snapshot, at: str) -> Commit | None:
+        """The result of a service that has completed, from the timeline or from history."""
+        for instant in snapshot.timeline.completed():
+            if instant.requested_at == at and instant.action in PLAIN_RESULTS:
+                path = f"{snapshot.config.timeline_folder}/{instant.file_name}"
+                with found_in(path):
+                    result = PLAIN_RESULTS[instant.action].parse(self.storage.read(path))
+                return _plain_commit(instant, result)
+            if instant.requested_at == at and at in snapshot.timeline.plans:
+                return commit_of(instant, snapshot.commits([instant])[0])
+        if snapshot.timeline.is_archived(at) and at in snapshot.archived_times:
+            found = next(i for i in snapshot.archived if i.requested_at == at)
+            return commit_of(found, snapshot.commits([found])[0])
+        return None
+
+
+class _Late:
+    """Hands that are asked for when there is work: a clean needs no Spark."""
+
+    def __init__(self, hands: Callable[[], Hands]) -> None:
+        self._hands = hands
+
+    def work(self, do: Any, items: Any, size: Any) -> Any:
+        """See `Hands`."""
+        return self._hands().work(do, items, size) if items else []
+
+
+def _planned(snapshot: Snapshot, at: str) -> Instant:
+    actions = (*COMPLETED_NAME, *PLAIN_RESULTS)
+    found = [i for i in snapshot.timeline.pending() if i.requested_at == at]
+    for instant in found:
+        if instant.action in actions:
+            return instant
+    if found:
+        raise InvalidError(
+            "this is a write of its own, and no plan to execute", instant=at, action=found[0].action
+        )
+    waiting = [i.requested_at for i in snapshot.timeline.pending(*actions)]
+    raise InvalidError("there is no plan at this instant", instant=at, waiting=waiting)
+
+
+def _plain_commit(instant: Instant, result: CleanMetadata) -> Commit:
+    return Commit(
+        instant=instant.requested_at,
+        completed_at=instant.completed_at or "",
+        action=instant.action,
+        operation=instant.action.upper(),
+        partitions=tuple(sorted(result.partitions)),
+        files=result.files_deleted,
+    )

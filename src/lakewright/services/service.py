@@ -1,0 +1,99 @@
+"""What a table service is: a name, a plan, and a run that obeys it.
+
+A service is one class. Scheduling, the timeline, locks and heartbeats, rolling back a failed
+attempt, options and results come from `runner.py`, the same for all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from lakewright.clock import Clock
+from lakewright.core.plans import Skip
+from lakewright.table.equipment import Equipment
+from lakewright.table.snapshot import Snapshot
+from lakewright.write.task import Token
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+PlanT = TypeVar("PlanT")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Sight:
+    """The table as planning sees it; nothing in here changes, and planning changes nothing.
+
+    `instant` is the time that the plan will have on the timeline: writes that completed before it
+    count, and no others. `now_ms` is the same moment by the clock.
+    """
+
+    snapshot: Snapshot
+    instant: str
+    now_ms: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class Hands(Protocol):
+    """Where the work of a service is done: on Spark's workers, or here in a plain loop."""
+
+    def work(
+        self,
+        do: Callable[[Item, Token], Answer],
+        items: Sequence[Item],
+        size: Callable[[Item], int],
+    ) -> list[Answer]:
+        """Let workers do something with each item, large ones apart; answers in any order.
+
+        `do` and the items travel to other processes: a function of a module, or a `partial` of one.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """What executing a plan works with; `snapshot` is the table when the execution began."""
+
+    snapshot: Snapshot
+    instant: str
+    options: Mapping[str, str]
+    hands: Hands
+    equipment: Equipment
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this process."""
+        return self.equipment.clock
+
+
+class Service(ABC, Generic[PlanT, ResultT]):
+    """One kind of maintenance.
+
+    - `name` is what people call it; `keys` are the options it reads.
+    - `action` is what its plan is called on the timeline, which decides about the kinds of plan and
+      result: `compaction` and `logcompaction` have a `CompactionPlan` and `CommitMetadata`,
+      `clustering` a `ClusteringPlan` and `CommitMetadata`, `clean` a `CleanPlan` and
+      `CleanMetadata`. Empty for a service that leaves no trace there.
+    """
+
+    name: ClassVar[str]
+    action: ClassVar[str]
+    keys: ClassVar[frozenset[str]] = frozenset()
+
+    def due(self, sight: Sight) -> Skip | None:
+        """Why nothing can be due, if timeline and options alone tell that; reads nothing else."""
+        return None
+
+    @abstractmethod
+    def plan(self, sight: Sight) -> PlanT | Skip:
+        """What is to be done, or why nothing is; reads the table and changes nothing."""
+
+    @abstractmethod
+    def run(self, job: Job, plan: PlanT) -> ResultT:
+        """Do it; may be called again after a failure, on the table as it was before."""
+
+
+AnyService = Service[Any, Any]

@@ -1,0 +1,165 @@
+"""Plans on the timeline: putting one there, and taking it up to be executed.
+
+A plan is a requested file. Executing it adds the inflight file and goes on as any write does. An
+attempt that failed is rolled back before the next one begins, and the plan stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from lakewright.core.instant import COMPLETED_NAME, Instant, State
+from lakewright.core.plans import Skip
+from lakewright.errors import ConflictError, InvalidError
+from lakewright.table.begun import Transaction
+from lakewright.table.heartbeat import alive
+from lakewright.table.locks import Lock, under_lock
+from lakewright.table.metadata_table import drop_metadata_table
+from lakewright.table.repair import repaired
+from lakewright.table.rollback import run_rollback
+from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.transaction import Writer
+from lakewright.table.writable import require_beginnable, require_writable
+
+_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A plan that is to appear on the timeline, and at which time."""
+
+    instant: str
+    data: bytes
+
+
+# Decides about a plan; the second argument gives a new time for it, above all others.
+Decide = Callable[[Snapshot, Callable[[], str]], Draft | Skip]
+
+
+def schedule(writer: Writer, action: str, decide: Decide) -> Instant | Skip:
+    """Put the plan that `decide` makes of the table on the timeline, under the table's lock.
+
+    It may be asked again where its time turns out to be taken; if it raises or skips, nothing
+    changes.
+    """
+    return under_lock(writer.new_lock, lambda lock: _scheduled(writer, action, decide, lock))
+
+
+def _scheduled(writer: Writer, action: str, decide: Decide, lock: Lock) -> Instant | Skip:
+    snapshot = load_snapshot(writer.storage)
+    if action in COMPLETED_NAME:
+        require_beginnable(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
+    else:
+        require_writable(snapshot.config)
+    times = writer.times(snapshot.config, snapshot.timeline, lock)
+    for _ in range(_TRIES):
+        draft = decide(snapshot, times.next)
+        if isinstance(draft, Skip):
+            return draft
+        requested = Instant(draft.instant, action, State.REQUESTED)
+        lock.verify()
+        try:
+            writer.storage.create(_path(snapshot, requested), draft.data)
+        except ConflictError:
+            continue
+        return requested
+    raise ConflictError("no free time was found on the timeline", tries=_TRIES)
+
+
+def take_up(writer: Writer, planned: Instant) -> Transaction:
+    """Begin to execute a plan; what an earlier attempt left is rolled back first.
+
+    Raises:
+        ConflictError: somebody who is alive is executing it.
+        InvalidError: the plan is not there, or no longer pending.
+    """
+
+    def begun(lock: Lock) -> Transaction:
+        snapshot = load_snapshot(writer.storage)
+        require_beginnable(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
+        current = _pending(snapshot, planned)
+        if current.state is State.INFLIGHT:
+            _require_dead(writer, current)
+        config = drop_metadata_table(writer.storage, snapshot.config)
+        snapshot = replace(snapshot, config=config)
+        times = writer.times(config, snapshot.timeline, lock)
+        if current.state is State.INFLIGHT:
+            by_markers = writer.transaction.rollback_by_markers
+            run_rollback(
+                snapshot, current, times, writer.clock, by_markers=by_markers, keep_plan=True
+            )
+            snapshot = load_snapshot(writer.storage)
+        snapshot = repaired(snapshot, writer.transaction, writer.heartbeat, times, writer.clock)
+        transaction = Transaction(writer, snapshot, planned.requested_at, planned.action)
+        started = False
+        try:
+            transaction.start_heartbeat()
+            lock.verify()
+            writer.storage.create(transaction.pending_path(State.INFLIGHT), b"")
+            started = True
+        finally:
+            if not started:
+                transaction.stop_heartbeat()
+        return transaction
+
+    return under_lock(writer.new_lock, begun)
+
+
+def _pending(snapshot: Snapshot, planned: Instant) -> Instant:
+    found = [
+        i
+        for i in snapshot.timeline.pending(planned.action)
+        if i.requested_at == planned.requested_at
+    ]
+    if not found:
+        raise InvalidError(
+            f"there is no pending {planned.action} at this instant", instant=planned.requested_at
+        )
+    return found[0]
+
+
+def _require_dead(writer: Writer, current: Instant) -> None:
+    living = alive(writer.storage, {current.requested_at}, writer.heartbeat, writer.clock.now_ms())
+    if living:
+        raise ConflictError(
+            f"this {current.action} is being executed: wait until it is done, or until its "
+            "heartbeat has expired",
+            instant=current.requested_at,
+        )
+
+
+def start_plain(writer: Writer, planned: Instant) -> Snapshot:
+    """Mark a plan that writes no data, such as a clean, as begun; may be repeated."""
+    snapshot = load_snapshot(writer.storage)
+    require_writable(snapshot.config)
+    current = _pending(snapshot, planned)
+    if current.state is State.REQUESTED:
+        inflight = replace(current, state=State.INFLIGHT)
+        try:
+            writer.storage.create(_path(snapshot, inflight), b"")
+        except ConflictError:
+            return snapshot  # somebody else has just begun it; both may do it
+    return snapshot
+
+
+def end_plain(writer: Writer, planned: Instant, data: bytes) -> Instant:
+    """Complete a plan that writes no data; gives its instant, also if somebody else was faster."""
+
+    def ended(lock: Lock) -> Instant:
+        snapshot = load_snapshot(writer.storage)
+        for instant in snapshot.timeline.completed(planned.action):
+            if instant.requested_at == planned.requested_at:
+                return instant
+        _pending(snapshot, planned)
+        time = writer.times(snapshot.config, snapshot.timeline, lock).next()
+        completed = Instant(planned.requested_at, planned.action, completed_at=time)
+        lock.verify()
+        writer.storage.create(_path(snapshot, completed), data)
+        return completed
+
+    return under_lock(writer.new_lock, ended)
+
+
+def _path(snapshot: Snapshot, instant: Instant) -> str:
+    return f"{snapshot.config.timeline_folder}/{instant.file_name}"

@@ -1,0 +1,294 @@
+"""Which partitions a plan looks at: the design's picture and rule, and where it falls back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from lakewright.core.commits import CommitMetadata, WriteStat
+from lakewright.core.instant import Instant, State
+from lakewright.core.plans import ClusteringPlan, CompactionPlan
+from lakewright.core.table_config import TableConfig
+from lakewright.format.history import (
+    HistoryEntry,
+    Manifest,
+    format_history_file,
+    format_manifest,
+    format_version,
+    history_file_of,
+)
+from lakewright.format.metadata import (
+    format_commit,
+    format_compaction_plan,
+    format_replace_commit,
+)
+from lakewright.services.codecs import plan_codec
+from lakewright.services.service import Sight
+from lakewright.services.window import Window, find_window
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.snapshot import Snapshot
+from lakewright.testing.drawing import at, draw
+from lakewright.testing.storage import CountingStorage
+
+TIMELINE = ".hoodie/timeline"
+HISTORY = f"{TIMELINE}/history"
+PLANS = {
+    "compaction": CompactionPlan(missing_partitions=()),
+    "logcompaction": CompactionPlan(missing_partitions=()),
+    "clustering": ClusteringPlan(missing_partitions=()),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A drawn timeline; what each write (by its tick) wrote, and what the last plan left."""
+
+    picture: str
+    plan_at: int
+    expected: str | None
+    written: Mapping[int, str] = field(default_factory=dict)
+    missing: str = ""
+    action: str = "compaction"
+    table_type: str = "MERGE_ON_READ"
+    deleted: Mapping[int, str] = field(default_factory=dict)
+
+
+RFC = """
+    deltacommit |-|
+    deltacommit   |-|
+    compaction     |----|
+    deltacommit      |-|
+    deltacommit        |-|
+    deltacommit           |
+"""
+CASES = {
+    "the design's timeline: [T3, T11) holds what completed at T4, T6 and T9": Case(
+        RFC, 11, "p2 p5 p7", {0: "p0", 2: "p2", 5: "p5", 7: "p7"}
+    ),
+    "the missing partitions of the last plan are joined, once each": Case(
+        RFC, 11, "old p2 p5 p7", {0: "p0", 2: "p2", 5: "p5", 7: "p7"}, missing="old p5"
+    ),
+    "several writers around a clustering: by completion, not by request": Case(
+        """
+        commit     ||
+        clustering   |--|
+        commit        |--|
+        commit          |-|
+        commit             |
+        """,
+        9,
+        "p3 p5",
+        {0: "p0", 3: "p3", 5: "p5"},
+        action="clustering",
+        table_type="COPY_ON_WRITE",
+    ),
+    "what completes at the plan's instant or later is outside": Case(
+        """
+        commit     ||
+        clustering   |--|
+        commit        |--|
+        commit          |-|
+        commit             |--|
+        """,
+        9,
+        "p3 p5",
+        {0: "p0", 3: "p3", 5: "p5", 8: "p8"},
+        action="clustering",
+        table_type="COPY_ON_WRITE",
+    ),
+    "without a completed service all partitions are listed": Case(
+        """
+        commit        |--|
+        commit          |-|
+        clustering            |
+        """,
+        16,
+        None,
+        {3: "p3", 5: "p5"},
+        action="clustering",
+        table_type="COPY_ON_WRITE",
+    ),
+    "commits without partitions leave the window empty, which is no full listing": Case(
+        """
+        clustering ||
+        commit       ||
+        commit         ||
+        """,
+        9,
+        "",
+        {2: "", 4: ""},
+        action="clustering",
+        table_type="COPY_ON_WRITE",
+    ),
+    "the last service is the one with the greatest instant, not the one that completed last": Case(
+        """
+        compaction  |--------|
+        deltacommit  ||
+        compaction     |-|
+        deltacommit       |-|
+        """,
+        12,
+        "p6",
+        {1: "p1", 6: "p6"},
+    ),
+    "a pending service moves nothing": Case(
+        """
+        compaction  ||
+        deltacommit   ||
+        compaction      |--
+        deltacommit        ||
+        """,
+        12,
+        "p2 p7",
+        {2: "p2", 7: "p7"},
+    ),
+    "a replace commit adds the partitions it wrote": Case(
+        """
+        compaction    ||
+        replacecommit   ||
+        """,
+        9,
+        "p2",
+        {2: "p2"},
+    ),
+    "a partition that was deleted drops out, one that was written again stays": Case(
+        """
+        compaction    ||
+        replacecommit   ||
+        deltacommit       ||
+        """,
+        9,
+        "b old",
+        {4: "b"},
+        missing="old a b",
+        deleted={2: "a b"},
+    ),
+    "a compaction is not a write of a merge-on-read table": Case(
+        """
+        clustering  ||
+        compaction    ||
+        deltacommit     ||
+        """,
+        9,
+        "p4",
+        {2: "p2", 4: "p4"},
+        action="clustering",
+    ),
+    "log compaction has a window of its own": Case(
+        """
+        logcompaction ||
+        deltacommit     ||
+        compaction        ||
+        """,
+        9,
+        "p2 kept",
+        {2: "p2", 4: "p4"},
+        missing="kept",
+        action="logcompaction",
+    ),
+}
+
+
+def metadata(partitions: str, deleted: str = "") -> CommitMetadata:
+    return CommitMetadata(
+        stats={name: (WriteStat(file_id="f"),) for name in partitions.split()},
+        operation="DELETE_PARTITION" if deleted else "UPSERT",
+        replaced=dict.fromkeys(deleted.split(), ("f",)),
+    )
+
+
+def sight_of(case: Case, storage: MemoryStorage | CountingStorage) -> Sight:
+    timeline = draw(case.picture)
+    for instant in timeline:
+        tick = int(instant.requested_at[4:])
+        if instant.is_completed:
+            value = metadata(case.written.get(tick, ""), case.deleted.get(tick, ""))
+            replaces = instant.action == "replacecommit"
+            data = (format_replace_commit if replaces else format_commit)(value)
+            storage.create(f"{TIMELINE}/{instant.file_name}", data)
+    for requested_at, action in timeline.plans.items():
+        plan = replace(PLANS[action], missing_partitions=tuple(case.missing.split()))
+        requested = Instant(requested_at, action, State.REQUESTED)
+        path = f"{TIMELINE}/{requested.file_name}"
+        storage.create(path, plan_codec(action).format(plan))
+    config = TableConfig.from_properties(
+        {
+            "hoodie.table.name": "t",
+            "hoodie.table.type": case.table_type,
+            "hoodie.table.version": "9",
+            "hoodie.timeline.layout.version": "2",
+            "hoodie.timeline.path": "timeline",
+            "hoodie.timeline.history.path": "history",
+        }
+    )
+    return Sight(Snapshot(storage, config, timeline), at(case.plan_at), 0)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_the_window(case: Case) -> None:
+    window = find_window(sight_of(case, MemoryStorage.fresh()), case.action)
+    expected = None if case.expected is None else tuple(sorted(case.expected.split()))
+    assert window.partitions == expected
+    assert window.is_recorded
+
+
+def test_switched_off_nothing_is_read_and_nothing_recorded() -> None:
+    storage = CountingStorage(MemoryStorage.fresh())
+    sight = sight_of(
+        CASES["the missing partitions of the last plan are joined, once each"], storage
+    )
+    storage.reset()
+    window = find_window(sight, "compaction", enabled=False)
+    assert window.partitions is None
+    assert window.missing(["a"], []) is None
+    assert not storage.touched
+
+
+def test_a_strategy_without_the_interface_gets_all_partitions() -> None:
+    sight = sight_of(next(iter(CASES.values())), MemoryStorage.fresh())
+    assert find_window(sight, "compaction", aware=False).partitions is None
+
+
+def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() -> None:
+    """It began before the service and completed after it, so the service has not seen it."""
+    case = Case(
+        """
+        compaction    |----|
+        deltacommit          ||
+        """,
+        12,
+        "",
+        {9: "p9"},
+    )
+    storage = MemoryStorage.fresh()
+    sight = sight_of(case, storage)
+    late = HistoryEntry("20260000000000000", at(3), "deltacommit", format_commit(metadata("slow")))
+    early = HistoryEntry("20250000000000000", at(0), "deltacommit", format_commit(metadata("gone")))
+    data = format_history_file([late, early])
+    file = history_file_of([late, early], size=len(data))
+    storage.create(f"{HISTORY}/{file.name}", data)
+    storage.create(f"{HISTORY}/manifest_1", format_manifest(Manifest((file,))))
+    storage.create(f"{HISTORY}/_version_", format_version(1))
+    assert find_window(sight, "compaction").partitions == ("p9", "slow")
+
+
+def test_a_plan_that_is_gone_makes_all_partitions_be_listed() -> None:
+    storage = MemoryStorage.fresh()
+    sight = sight_of(next(iter(CASES.values())), storage)
+    storage.delete(f"{TIMELINE}/{at(3)}.compaction.requested")
+    assert find_window(sight, "compaction").partitions is None
+
+
+def test_plans_of_others_that_record_nothing_carry_nothing_over() -> None:
+    storage = MemoryStorage.fresh()
+    sight = sight_of(next(iter(CASES.values())), storage)
+    path = f"{TIMELINE}/{at(3)}.compaction.requested"
+    storage.replace(path, format_compaction_plan(CompactionPlan(missing_partitions=None)))
+    assert find_window(sight, "compaction").partitions == ("p2", "p5", "p7")
+
+
+def test_missing_is_what_was_looked_at_and_not_done() -> None:
+    assert Window(("a", "b")).missing(["a", "b"], ["b"]) == ("a",)
+    assert Window(None).missing(["a"], ["a"]) == ()
