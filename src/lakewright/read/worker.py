@@ -8,16 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakewright.core.merge import (
-    Deletes,
-    LogOutcome,
-    MergeRule,
-    Upserts,
-    beaten_rows,
-    changed_rows,
-    merge_logs,
-    merge_with_base,
-)
+from lakewright.core.base_merge import beaten_rows, changed_rows, merge_with_base
+from lakewright.core.merge import Deletes, LogOutcome, MergeRule, Upserts, merge_logs
 from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
 from lakewright.core.schema import conform
 from lakewright.core.slices import FileSlice

@@ -1,8 +1,8 @@
 """The one cycle of every service: plan, put it on the timeline, execute it by instant, complete.
 
-Planning and scheduling happen under the table's lock, on the table as it is then. An execution holds
-no lock while it works; it completes like any write. What fails is taken back and the plan stays, so
-that it can be executed again, by anybody.
+Planning and scheduling happen under the table's lock, on the table as it is then. An execution
+holds no lock while it works; it completes like any write. What fails is taken back and the plan
+stays, so that it can be executed again, by anybody.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class ServiceRunner:
         service = service_by_name(name)
         snapshot = load_snapshot(self.storage)
         require_writable(snapshot.config)
-        sight = self.sight(snapshot)
-        return service.due(sight) or service.plan(sight)
+        return _plan(service, self.sight(snapshot))
 
     def schedule(self, name: str) -> Instant | Skip:
         """Put a plan on the timeline."""
@@ -121,7 +120,7 @@ class ServiceRunner:
                 snapshot.config, snapshot.timeline, self.writer.transaction.concurrency
             )
             sight = self.sight(snapshot)
-            plan = service.due(sight) or service.plan(sight)
+            plan = _plan(service, sight)
             if isinstance(plan, Skip):
                 return plan
             lock.verify()
@@ -166,6 +165,11 @@ class _Late:
     def work(self, do: Any, items: Any, size: Any) -> Any:
         """See `Hands`."""
         return self._hands().work(do, items, size) if items else []
+
+
+def _plan(service: AnyService, sight: Sight) -> Any:
+    early = service.due(sight)
+    return service.plan(sight) if early is None else early
 
 
 def _planned(snapshot: Snapshot, at: str) -> Instant:

@@ -80,9 +80,11 @@ def find_window(sight: Sight, action: str, *, enabled: bool = True, aware: bool 
     plan = snapshot.plan_of(last.requested_at, action)
     if plan is None:
         return Window(None, f"the plan of the last {action} is not there any more")
+    if plan.missing_partitions is None:
+        return Window(None, f"the plan of the last {action} does not tell what it left")
     writes = _writes(snapshot, last.requested_at, sight.instant)
     commits = list(zip(writes, snapshot.commits(writes), strict=True))
-    return Window(window_partitions(commits, plan.missing_partitions or (), last.requested_at))
+    return Window(window_partitions(commits, plan.missing_partitions, last.requested_at))
 
 
 def window_partitions(

@@ -204,7 +204,6 @@ class GroupWriter:
         rows: pa.Table,
         deletes: DeleteRecords,
         *,
-        before: DeleteRecords,
         compacted: Sequence[str],
     ) -> None:
         """Write changes of a group once more, in place of those of the instants `compacted`."""
@@ -215,7 +214,6 @@ class GroupWriter:
             str(self.token),
             rows,
             deletes,
-            before=before,
             compacted=compacted,
         ):
             self._note_log(item.partition, log, log.written)

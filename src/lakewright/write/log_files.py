@@ -49,18 +49,15 @@ def write_logs(
     rows: pa.Table,
     deletes: DeleteRecords | None,
     *,
-    before: DeleteRecords | None = None,
     compacted: Sequence[str] = (),
 ) -> list[WrittenLog]:
     """Append rows and deletes to a file group; a new file begins where one is full.
 
-    Deletes `before` the rows do not touch them. The blocks stand for all blocks of the instants
-    `compacted`.
+    The blocks stand for all blocks of the instants `compacted`.
     """
     schema_json = log_schema(task)
     named = _with_file_id(rows, file_id)
     pending = [
-        *_delete_blocks(task, before, schema_json, compacted),
         *(
             _Block(_data_block(task, piece, schema_json, compacted), piece)
             for piece in pieces(named, task.settings.log_block_max_size)

@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from lakewright.core.base_merge import merge_with_base
 from lakewright.core.keys import bucket_ids
-from lakewright.core.merge import Flags, LogOutcome, merge_logs, merge_with_base
+from lakewright.core.merge import LogOutcome, merge_logs
 from lakewright.core.slices import FileSlice
 from lakewright.format.deletes import DeleteRecords
 from lakewright.read.worker import batches_of
@@ -143,12 +144,11 @@ def merge_group(
     groups.rewrite(partition, item, merged, inserts=inserts)
 
 
-def delete_records(path: str, outcome: LogOutcome, chosen: Flags | None = None) -> DeleteRecords:
-    """Deletes of the keys that are deleted, or of those chosen, as a log file writes them."""
-    picked = outcome.deleted if chosen is None else chosen
-    gone = pa.array(np.flatnonzero(picked))
+def delete_records(path: str, outcome: LogOutcome) -> DeleteRecords:
+    """The keys that are deleted, as a log file tells of them."""
+    gone = pa.array(np.flatnonzero(outcome.deleted))
     keys = outcome.keys.take(gone)
-    unconditional = pa.array(outcome.beats_any_base[picked])
+    unconditional = pa.array(outcome.beats_any_base[outcome.deleted])
     return DeleteRecords(
         keys,
         pa.repeat(pa.scalar(path), len(keys)),

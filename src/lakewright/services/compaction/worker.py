@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from lakewright.core.base_merge import Tally, merge_with_base
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
-from lakewright.core.merge import Tally, merge_with_base
 from lakewright.core.plans import CompactionOperation, CompactionPlan
 from lakewright.core.slices import FileSlice
 from lakewright.errors import CorruptError

@@ -1,7 +1,7 @@
 """Log compaction, done: many log files of a group written once more as one.
 
-The rows keep their commit times, so incremental queries see nothing new. A key that was deleted
-whatever its base row says and then written again needs both in the new file: the delete first.
+The rows keep their commit times, so incremental queries see nothing new. Of each key there is one
+version, a row or a delete: what readers make of all the blocks before they look at the base file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ def _join(task: WriteTask, operation: CompactionOperation, groups: GroupWriter) 
     counting = effective_blocks(blocks)
     outcome = merge_blocks(counting, item, task.stored_schema, task.rule)
     stays = ~outcome.deleted
-    before = stays & outcome.beats_any_base if task.rule.ordering else stays & False
     parts = {block.instant for block in blocks}
     for block in blocks:
         parts.update(block.compacted_instants)
@@ -49,6 +48,5 @@ def _join(task: WriteTask, operation: CompactionOperation, groups: GroupWriter) 
         item,
         outcome.rows.take(pa.array(outcome.row[stays])),
         delete_records(item.partition, outcome),
-        before=delete_records(item.partition, outcome, before),
         compacted=sorted(parts),
     )
