@@ -7,8 +7,8 @@ stays, so that it can be executed again, by anybody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakewright.clock import Clock, zone_of
@@ -19,6 +19,7 @@ from lakewright.errors import InvalidError, found_in
 from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
 from lakewright.services.registry import service_by_name, service_of_plan
 from lakewright.services.service import AnyService, Hands, Job, Sight
+from lakewright.settings import option, parse_bool, settings_from
 from lakewright.storage.base import Storage
 from lakewright.table.locks import Lock, under_lock
 from lakewright.table.meanwhile import latest_time
@@ -29,6 +30,19 @@ from lakewright.table.times import time_of
 from lakewright.table.transaction import Writer
 from lakewright.table.writable import require_beginnable, require_writable
 from lakewright.write.commit import Commit, commit_of, complete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How much one run takes on."""
+
+    partial_progress: bool = option(
+        "lakewright.services.partial.progress",
+        False,
+        parse=parse_bool,
+        doc="Whether a run goes on, plan after plan, while plans leave something: each is a commit "
+        "of its own, and what is done stays done if a later one fails.",
+    )
 
 
 @dataclass(frozen=True)
@@ -52,10 +66,12 @@ class ServiceRunner:
         service = service_by_name(name)
         if not service.action:
             return Skip(f"{name} keeps no plan on the timeline: run it")
+        return self._schedule(service, triggered=True)
 
+    def _schedule(self, service: AnyService, *, triggered: bool) -> Instant | Skip:
         def decide(snapshot: Snapshot, next_time: Callable[[], str]) -> Draft | Skip:
             # Taking a time means waiting, where writers may have different clocks.
-            due = service.due(self.sight(snapshot))
+            due = service.due(self.sight(snapshot)) if triggered else None
             if due is not None:
                 return due
             instant = next_time()
@@ -92,7 +108,25 @@ class ServiceRunner:
         if not service.action:
             return self._run_untraced(service)
         scheduled = self.schedule(name)
-        return scheduled if isinstance(scheduled, Skip) else self.execute(scheduled.requested_at)
+        if isinstance(scheduled, Skip):
+            return scheduled
+        done = self.execute(scheduled.requested_at)
+        if not settings_from(RunSettings, self.options).partial_progress:
+            return done
+        return replace(done, services=tuple(self._rest(service, scheduled)))
+
+    def _rest(self, service: AnyService, scheduled: Instant) -> Iterator[Commit]:
+        """Go on while plans leave something and the next one finds something to do."""
+        while True:
+            snapshot = load_snapshot(self.storage)
+            plan = snapshot.plan_of(scheduled.requested_at, service.action)
+            if plan is None or not plan.missing_partitions:
+                return
+            following = self._schedule(service, triggered=False)
+            if isinstance(following, Skip):
+                return
+            scheduled = following
+            yield self.execute(scheduled.requested_at)
 
     @property
     def writer(self) -> Writer:

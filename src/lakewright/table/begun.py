@@ -29,7 +29,7 @@ from lakewright.table.markers import delete_markers, marked_files
 from lakewright.table.meanwhile import Meanwhile, latest_time
 from lakewright.table.metadata_table import drop_metadata_table
 from lakewright.table.properties import read_if_there
-from lakewright.table.settings import Concurrency
+from lakewright.table.settings import Concurrency, Updates
 from lakewright.table.snapshot import Snapshot, list_timeline, load_snapshot, look
 from lakewright.table.times import time_of
 from lakewright.table.writable import require_writable
@@ -63,8 +63,17 @@ class Transaction:
     `after`, once it has completed, the table with it.
     """
 
-    def __init__(self, writer: Equipment, snapshot: Snapshot, instant: str, action: str) -> None:
+    def __init__(
+        self,
+        writer: Equipment,
+        snapshot: Snapshot,
+        instant: str,
+        action: str,
+        known: Timeline | None = None,
+    ) -> None:
+        """`known` is what its decisions rest on, where that is not all of the snapshot."""
         self.writer = writer
+        self._known = known or snapshot.timeline
         self.snapshot = snapshot
         self.instant = instant
         self.action = action
@@ -317,16 +326,17 @@ class Transaction:
         self, now: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
     ) -> None:
         require_writable(now.config)
-        meanwhile = self._require_not_rolled_back(now, files)
-        meanwhile.require_no_conflict(
+        self._require_not_rolled_back(now, files)
+        Meanwhile(self._known, now).require_no_conflict(
             self._pending(State.INFLIGHT),
             metadata,
             non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
+            yields_to_clustering=self.writer.transaction.clustering_updates is Updates.REJECT,
         )
         # Somebody may have switched it on since: readers would not see this write.
         drop_metadata_table(self._storage, now.config)
 
-    def _require_not_rolled_back(self, now: Snapshot, files: Sequence[Instant]) -> Meanwhile:
+    def _require_not_rolled_back(self, now: Snapshot, files: Sequence[Instant]) -> None:
         there = {instant.file_name for instant in files}
         pending = [self._pending(state) for state in (State.REQUESTED, State.INFLIGHT)]
         missing = [i.file_name for i in pending if i.file_name not in there]
@@ -336,9 +346,7 @@ class Transaction:
                 instant=self.instant,
                 missing=missing,
             )
-        meanwhile = Meanwhile(self.snapshot.timeline, now)
-        meanwhile.require_not_taken_back(self.instant)
-        return meanwhile
+        Meanwhile(self.snapshot.timeline, now).require_not_taken_back(self.instant)
 
     def _commit(self, completed: Instant, data: bytes) -> None:
         path = self._path(completed)

@@ -118,25 +118,39 @@ def footprint_of_clustering(instant: Instant, plan: ClusteringPlan) -> Footprint
     return Footprint(instant.requested_at, instant.comparable_action, replaced=groups)
 
 
-def rivals(mine: Footprint, before: Timeline, now: Timeline) -> tuple[Instant, ...]:
-    """The instants that have to be compared with a write that saw `before` and completes `now`."""
+def rivals(
+    mine: Footprint, before: Timeline, now: Timeline, *, yields_to_clustering: bool = True
+) -> tuple[Instant, ...]:
+    """The instants that have to be compared with a write that saw `before` and completes `now`.
+
+    A write that does not yield to pending clusterings leaves it to them to find out: their plans
+    do not hold what it wrote, so they fail.
+    """
     known = {i.requested_at for i in before.completed_writes}
     completed = [i for i in now.completed_writes if i.requested_at not in known]
     # Compactions are looked at only where a base file of ours could end up below theirs.
     later = ("replacecommit", "compaction") if mine.bases else ("replacecommit",)
     pending = [i for i in now.pending(*later) if i.requested_at > mine.instant]
-    pending += now.pending("clustering")
+    pending += now.pending("clustering") if yields_to_clustering else ()
     return tuple(i for i in (*completed, *pending) if i.requested_at != mine.instant)
 
 
 def conflict_of(
-    mine: Footprint, before: Timeline, now: Timeline, load: Load, *, non_blocking: bool = False
+    mine: Footprint,
+    before: Timeline,
+    now: Timeline,
+    load: Load,
+    *,
+    non_blocking: bool = False,
+    yields_to_clustering: bool = True,
 ) -> Conflict | None:
     """The first clash of a write that saw `before` and is about to complete `now`.
 
     `load` gives the footprints of the rivals, and is called only if there are any.
     """
-    others = rivals(mine, before, now) if mine.groups else ()
+    others: tuple[Instant, ...] = ()
+    if mine.groups:
+        others = rivals(mine, before, now, yields_to_clustering=yields_to_clustering)
     if not others:
         return None
     for instant, other in zip(others, load(others), strict=True):

@@ -68,12 +68,24 @@ class Meanwhile:
         return tuple(i for i in self._begun("rollback") if instant in self._targets(i))
 
     def require_no_conflict(
-        self, instant: Instant, metadata: CommitMetadata, *, non_blocking: bool
+        self,
+        instant: Instant,
+        metadata: CommitMetadata,
+        *,
+        non_blocking: bool,
+        yields_to_clustering: bool = True,
     ) -> None:
         """ConflictError if another write touched the same file groups."""
         mine = footprint_of_commit(instant, metadata)
         now = self._with_archived()
-        found = conflict_of(mine, self.before, now, self._footprints, non_blocking=non_blocking)
+        found = conflict_of(
+            mine,
+            self.before,
+            now,
+            self._footprints,
+            non_blocking=non_blocking,
+            yields_to_clustering=yields_to_clustering,
+        )
         if found is not None:
             raise _error(instant, found)
 

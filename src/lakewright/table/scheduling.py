@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.plans import Skip
+from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.table.begun import Transaction
 from lakewright.table.heartbeat import alive
@@ -91,7 +92,10 @@ def take_up(writer: Writer, planned: Instant) -> Transaction:
             )
             snapshot = load_snapshot(writer.storage)
         snapshot = repaired(snapshot, writer.transaction, writer.heartbeat, times, writer.clock)
-        transaction = Transaction(writer, snapshot, planned.requested_at, planned.action)
+        # What completed after the plan was made is not in it, however long ago that was.
+        at = planned.requested_at
+        known = [i for i in snapshot.timeline if (i.completed_at or "") < at]
+        transaction = Transaction(writer, snapshot, at, planned.action, Timeline.of(known))
         started = False
         try:
             transaction.start_heartbeat()

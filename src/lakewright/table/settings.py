@@ -24,6 +24,25 @@ class FailedWrites(StrEnum):
     NEVER = "NEVER"
 
 
+class Updates(StrEnum):
+    """What becomes of an update of rows that a pending clustering is about to move."""
+
+    REJECT = "REJECT"
+    ALLOW = "ALLOW"
+
+
+_UPDATES = {"SparkRejectUpdateStrategy": Updates.REJECT, "SparkAllowUpdateStrategy": Updates.ALLOW}
+
+
+def _updates(text: str) -> Updates:
+    word = text.strip().rpartition(".")[2]
+    if word in _UPDATES:
+        return _UPDATES[word]
+    if word.upper() in list(Updates):
+        return Updates(word.upper())
+    raise ValueError(f"one of {', '.join([*_UPDATES, *Updates])} expected")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockSettings:
     """Which lock keeps writers apart, and how long to wait for it."""
@@ -133,6 +152,14 @@ class TransactionSettings:
         False,
         parse=parse_bool,
         doc="Look for other writers of the same file group before each file, not only at the end.",
+    )
+    clustering_updates: Updates = option(
+        "hoodie.clustering.updates.strategy",
+        Updates.REJECT,
+        parse=_updates,
+        doc="What becomes of an update of rows that a pending clustering is about to move: "
+        "SparkRejectUpdateStrategy refuses it, SparkAllowUpdateStrategy carries it out, upon which "
+        "the clustering fails.",
     )
     rollback_by_markers: bool = option(
         "hoodie.rollback.using.markers",

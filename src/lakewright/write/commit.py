@@ -21,7 +21,7 @@ from lakewright.errors import ConflictError, CorruptError, InvalidError, Unavail
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.format.evolution import evolved
 from lakewright.format.metadata import format_commit, format_requested_replace
-from lakewright.table.settings import Concurrency
+from lakewright.table.settings import Concurrency, Updates
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import Start, Transaction, Writer
 from lakewright.write.options import (
@@ -271,7 +271,9 @@ def _task(
     snapshot = replace(transaction.snapshot, config=config)
     # Loaded here once, they travel to the workers with the snapshot.
     snapshot.replaced(snapshot.view())
-    clustering, compacting = _planned(snapshot)
+    clustering, planned = _planned(snapshot)
+    if writer.transaction.clustering_updates is Updates.ALLOW:
+        clustering, planned = {}, planned.union(clustering)
     return WriteTask(
         snapshot=snapshot,
         instant=transaction.instant,
@@ -282,7 +284,7 @@ def _task(
         ordered_deletes=request.ordered_deletes,
         non_blocking=writer.transaction.concurrency is Concurrency.NON_BLOCKING,
         clustering=clustering,
-        compacting=compacting,
+        compacting=planned,
         early=writer.heartbeat if writer.transaction.early_conflicts else None,
         clock=writer.clock,
     )

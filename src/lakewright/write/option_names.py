@@ -79,6 +79,7 @@ REFUSED_WRITE_OPTIONS = {
     "hoodie.timeline.path": "timeline",
     # what happens beside a write and would not happen
     "hoodie.client.init.callback.classes": "",
+    "hoodie.clustering.rollback.pending.replacecommit.on.conflict": "false",
     "hoodie.datasource.hive_sync.enable": "false",
     "hoodie.datasource.meta.sync.enable": "false",
     "hoodie.errortable.enable": "false",

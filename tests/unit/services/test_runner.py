@@ -266,3 +266,62 @@ def test_a_write_may_only_schedule() -> None:
     pending = load_snapshot(table.storage).timeline.pending("compaction")
     assert len(pending) == 1
     assert table.services().execute(pending[0].requested_at)
+
+
+CLUSTERING_UPDATES = {
+    "an update of rows under a pending clustering is refused": ("reject", True),
+    "an update that is allowed goes before, and the clustering fails": ("allow", False),
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "refused"), CLUSTERING_UPDATES.values(), ids=list(CLUSTERING_UPDATES)
+)
+def test_updates_under_a_pending_clustering(strategy: str, refused: bool) -> None:
+    class_name = f"org.apache.hudi.client.clustering.update.strategy.Spark{strategy.title()}"
+    told = {"hoodie.clustering.updates.strategy": f"{class_name}UpdateStrategy"}
+    table = WrittenTable(options=told).create("COPY_ON_WRITE")
+    for n in range(3):
+        table.write("BULK_INSERT", [row(f"k{n}")])
+    planned = table.services().schedule("clustering")
+    assert isinstance(planned, Instant)
+    if refused:
+        with pytest.raises(ConflictError, match="being clustered"):
+            table.upsert([row("k0", 2, "second")])
+        assert table.services().execute(planned.requested_at).operation == "CLUSTER"
+        assert len(table.rows()) == 3
+        return
+    table.upsert([row("k0", 2, "second")])
+    with pytest.raises(ConflictError, match="same file groups"):
+        table.services().execute(planned.requested_at)
+    assert row("k0", 2, "second") in table.rows()
+    assert table.writer().rollback(planned.requested_at)
+    assert table.services().run("clustering")
+    assert row("k0", 2, "second") in table.rows()
+    assert len(table.rows()) == 3
+
+
+def test_partial_progress_is_a_commit_for_each_part_of_the_work() -> None:
+    table = table_with_logs()
+    table.upsert([row("k2", 4, "fourth", DAYS[2])])
+    before = table.rows()
+    told = {
+        **AT_ONCE,
+        "lakewright.compaction.plan.operations": "1",
+        "lakewright.services.partial.progress": "true",
+    }
+    done = table.services(told).run("compaction")
+    assert isinstance(done, Commit)
+    rest = [each for each in done.services if isinstance(each, Commit)]
+    assert [each.files for each in (done, *rest)] == [1, 1, 1]
+    assert table.rows() == table.rows(optimized=True) == before
+
+
+def test_what_is_over_the_limit_is_missing_and_taken_up_next() -> None:
+    table = table_with_logs()
+    told = {**AT_ONCE, "lakewright.compaction.plan.operations": "1"}
+    plan = table.services(told).preview("compaction")
+    assert isinstance(plan, CompactionPlan)
+    assert len(plan.operations) == 1
+    (left,) = plan.missing_reasons.values()
+    assert left == "over the limit of 1 file groups"

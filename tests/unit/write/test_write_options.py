@@ -104,9 +104,9 @@ def test_options_without_effect_are_told() -> None:
 
 
 def test_services_that_are_asked_for_and_not_carried_out_are_told() -> None:
-    options = {"Hoodie.Compact.Inline": " TRUE ", "hoodie.clustering.inline": "true"}
-    checked = check_write_options({**options, "hoodie.log.compaction.inline": "false"})
-    assert checked.unserved == ("hoodie.compact.inline", "hoodie.clustering.inline")
+    options = {"Hoodie.Clustering.Async.Enabled": " TRUE ", "hoodie.partition.ttl.inline": "true"}
+    checked = check_write_options({**options, "hoodie.compact.inline": "true"})
+    assert checked.unserved == ("hoodie.clustering.async.enabled", "hoodie.partition.ttl.inline")
     assert checked.ignored == ()
 
 

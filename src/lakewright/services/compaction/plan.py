@@ -33,7 +33,7 @@ def plan_compaction(
     """
     left = Left(dict(filtered or {}))
     free = candidates(free_slices(slices, held, left), settings.max_file_size)
-    choice = strategy.choose(settings, free)
+    choice = _limited(strategy.choose(settings, free), settings.most_operations)
     _check(choice, free)
     chosen = {c.key: c.operation for c in choice.chosen}
     for item in free:
@@ -44,6 +44,15 @@ def plan_compaction(
             left.because(item.slice.partition, "some log files stay")
     operations = tuple(c.operation for c in choice.chosen)
     return finish_plan(operations, left, window) or Skip(why_nothing("compact", left))
+
+
+def _limited(choice: Choice, most: int) -> Choice:
+    """The first of what was chosen, where a plan may hold only so many operations."""
+    over = choice.chosen[most:] if most else ()
+    if not over:
+        return choice
+    reason = f"over the limit of {most} file groups"
+    return Choice(choice.chosen[:most], {**choice.left, **{c.key: reason for c in over}})
 
 
 def free_slices(

@@ -100,6 +100,13 @@ class CompactionSettings:
         doc="Which file groups come first where a budget ends the list: in the order of the "
         "`strategy`, or `oldest_debt_first`, those whose log files have waited longest.",
     )
+    most_operations: int = option(
+        "lakewright.compaction.plan.operations",
+        0,
+        parse=at_least(0),
+        doc="How many file groups one plan takes on at most; 0: as many as the strategy chooses. "
+        "The next plan takes up what is left.",
+    )
     trigger: Trigger = option(
         "hoodie.compact.inline.trigger.strategy",
         Trigger.NUM_COMMITS,
