@@ -81,6 +81,18 @@ def parse_bool(text: str) -> bool:
     return value
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """A parser for whole numbers from `least` on."""
+
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise ValueError(f"{least} or more expected")
+        return number
+
+    return parse
+
+
 def parse_choice(*choices: str) -> Callable[[str], str]:
     """A parser for one of a few words, in any case."""
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from lakewright.core.plans import ClusteringPlan, CompactionPlan
 from lakewright.core.slices import FileSlice, GroupKey, View
-from lakewright.services.compaction.sighted import held_groups, need_log_files
 from lakewright.services.service import Sight
+from lakewright.services.sighted import held_groups, need_log_files
 from lakewright.services.window import find_window
 from lakewright.table.snapshot import Snapshot
 

@@ -15,7 +15,7 @@ from lakewright.clock import Clock, zone_of
 from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.plans import Skip
 from lakewright.core.service_metadata import CleanMetadata
-from lakewright.errors import InvalidError, found_in
+from lakewright.errors import ConflictError, InvalidError, found_in
 from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
 from lakewright.services.registry import service_by_name, service_of_plan
 from lakewright.services.service import AnyService, Hands, Job, Sight
@@ -137,7 +137,11 @@ class ServiceRunner:
         with take_up(self.writer, planned) as transaction:
             job = self._job(transaction.snapshot, planned.requested_at)
             metadata = service.run(job, plan)
-            return commit_of(complete(transaction, metadata), metadata)
+
+            def verify(now: Snapshot) -> None:
+                _require_same_schema(planned.requested_at, transaction.snapshot, now)
+
+            return commit_of(complete(transaction, metadata, verify), metadata)
 
     def _execute_plain(self, service: AnyService, planned: Instant, plan: Any) -> Commit:
         snapshot = start_plain(self.writer, planned)
@@ -199,6 +203,16 @@ class _Late:
     def work(self, do: Any, items: Any, size: Any) -> Any:
         """See `Hands`."""
         return self._hands().work(do, items, size) if items else []
+
+
+def _require_same_schema(at: str, before: Snapshot, now: Snapshot) -> None:
+    """Refuse to hide a column that a writer which began before the plan has added meanwhile."""
+    if now.avro_schema(now.view(requested_until=at)) != before.avro_schema(
+        before.view(requested_until=at)
+    ):
+        raise ConflictError(
+            "the table's schema was changed meanwhile: execute the plan again", instant=at
+        )
 
 
 def _plan(service: AnyService, sight: Sight) -> Any:

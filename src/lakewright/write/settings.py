@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,7 +17,7 @@ from lakewright.core.table_options import (
 )
 from lakewright.errors import UnsupportedError
 from lakewright.format.bloom import BloomSettings, BloomType
-from lakewright.settings import option, option_keys, parse_bool, parse_choice, parse_word
+from lakewright.settings import at_least, option, option_keys, parse_bool, parse_choice, parse_word
 
 __all__ = ["WRITE_KEYS", "IndexType", "SortMode", "WriteSettings"]
 
@@ -33,16 +32,6 @@ class SortMode(StrEnum):
     PARTITION_SORT = "PARTITION_SORT"
     PARTITION_PATH_REPARTITION = "PARTITION_PATH_REPARTITION"
     PARTITION_PATH_REPARTITION_AND_SORT = "PARTITION_PATH_REPARTITION_AND_SORT"
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise ValueError(f"{least} or more expected")
-        return number
-
-    return parse
 
 
 def _share(text: str) -> float:
@@ -81,19 +70,19 @@ class WriteSettings:
     small_file_limit: int = option(
         "hoodie.parquet.small.file.limit",
         104_857_600,
-        parse=_at_least(0),
+        parse=at_least(0),
         doc="Base files below this size take new rows; 0: new rows always make new files.",
     )
     max_file_size: int = option(
         "hoodie.parquet.max.file.size",
         125_829_120,
-        parse=_at_least(1),
+        parse=at_least(1),
         doc="The size at which a base file is full.",
     )
     record_size_estimate: int = option(
         "hoodie.copyonwrite.record.size.estimate",
         1024,
-        parse=_at_least(1),
+        parse=at_least(1),
         doc="The size of a row where no commit tells it yet.",
     )
     compression: str = option(
@@ -105,13 +94,13 @@ class WriteSettings:
     row_group_size: int = option(
         "hoodie.parquet.block.size",
         125_829_120,
-        parse=_at_least(1),
+        parse=at_least(1),
         doc="The size of a row group of a base file.",
     )
     page_size: int = option(
         "hoodie.parquet.page.size",
         1_048_576,
-        parse=_at_least(1),
+        parse=at_least(1),
         doc="The size of a page of a base file.",
     )
     log_block_format: str = option(
@@ -123,13 +112,13 @@ class WriteSettings:
     log_max_size: int = option(
         "hoodie.logfile.max.size",
         1_073_741_824,
-        parse=_at_least(1),
+        parse=at_least(1),
         doc="The size at which a log file is full.",
     )
     log_block_max_size: int = option(
         "hoodie.logfile.data.block.max.size",
         268_435_456,
-        parse=_at_least(1),
+        parse=at_least(1),
         doc="The size of a block of a log file.",
     )
     bloom_type: BloomType = option(
@@ -141,7 +130,7 @@ class WriteSettings:
     bloom_entries: int = option(
         "hoodie.index.bloom.num_entries",
         60_000,
-        parse=_at_least(1),
+        parse=at_least(1),
         doc="How many keys a filter, or a row of a dynamic one, is made for.",
     )
     bloom_false_positives: float = option(
@@ -153,7 +142,7 @@ class WriteSettings:
     bloom_max_entries: int = option(
         "hoodie.bloom.index.filter.dynamic.max.entries",
         100_000,
-        parse=_at_least(1),
+        parse=at_least(1),
         doc="How many keys a dynamic filter grows for.",
     )
     index_type: IndexType = option(
@@ -166,7 +155,7 @@ class WriteSettings:
     buckets: int = option(
         BUCKETS,
         256,
-        parse=_at_least(1),
+        parse=at_least(1),
         doc="How many buckets a partition has; for the BUCKET index. The table remembers it.",
     )
     bucket_hash_fields: tuple[str, ...] = option(
@@ -198,7 +187,7 @@ class WriteSettings:
     parallelism: int = option(
         "hoodie.upsert.shuffle.parallelism",
         0,
-        parse=_at_least(0),
+        parse=at_least(0),
         aliases=(
             "hoodie.insert.shuffle.parallelism",
             "hoodie.bulkinsert.shuffle.parallelism",
@@ -209,7 +198,7 @@ class WriteSettings:
     hand_on_bytes: int = option(
         "lakewright.write.hand.on.bytes",
         33_554_432,
-        parse=_at_least(0),
+        parse=at_least(0),
         doc="How many bytes of files a task reads or rewrites for few rows itself, before it hands "
         "the work on to tasks of their own.",
     )
@@ -261,13 +250,13 @@ class WriteSettings:
     stream_retries: int = option(
         "hoodie.datasource.write.streaming.retry.count",
         3,
-        parse=_at_least(0),
+        parse=at_least(0),
         doc="How often a stream tries a batch again.",
     )
     stream_retry_ms: int = option(
         "hoodie.datasource.write.streaming.retry.interval.ms",
         2000,
-        parse=_at_least(0),
+        parse=at_least(0),
         doc="How long a stream waits before it tries a batch again.",
     )
     stream_ignore_failed: bool = option(

@@ -1,4 +1,4 @@
-"""A service that dies at any of its calls to storage: no reader notices, and the next run ends it."""
+"""A service that dies at any of its calls to storage: no reader notices, the next run ends it."""
 
 from __future__ import annotations
 

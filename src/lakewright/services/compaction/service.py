@@ -12,11 +12,11 @@ from lakewright.services.compaction.candidates import Scene
 from lakewright.services.compaction.plan import plan_compaction
 from lakewright.services.compaction.registry import Chain, strategy_for
 from lakewright.services.compaction.settings import CompactionSettings
-from lakewright.services.compaction.sighted import look_into, need_log_files
 from lakewright.services.compaction.triggers import not_due
 from lakewright.services.compaction.worker import compact
 from lakewright.services.reasons import Left
 from lakewright.services.service import Job, Service, Sight
+from lakewright.services.sighted import look_into, need_log_files
 from lakewright.services.window import find_window
 from lakewright.settings import option_keys, settings_from
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lakewright.settings import option, parse_bool, parse_choice, parse_word
+from lakewright.settings import at_least, option, parse_bool, parse_choice, parse_word
 
 OLDEST_DEBT_FIRST = "oldest_debt_first"
 
@@ -20,18 +19,6 @@ class Trigger(StrEnum):
     TIME_ELAPSED = "TIME_ELAPSED"
     NUM_AND_TIME = "NUM_AND_TIME"
     NUM_OR_TIME = "NUM_OR_TIME"
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """A parser for whole numbers from `least` on."""
-
-    def parse(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise ValueError(f"{least} or more expected")
-        return number
-
-    return parse
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.plans import CompactionPlan, Skip
-from lakewright.services.compaction.sighted import look_into, need_log_files
 from lakewright.services.logcompaction.plan import LogHistory, not_due, plan_log_compaction
 from lakewright.services.logcompaction.settings import LogCompactionSettings
 from lakewright.services.logcompaction.worker import log_compact
 from lakewright.services.service import Job, Service, Sight
+from lakewright.services.sighted import look_into, need_log_files
 from lakewright.services.window import find_window
 from lakewright.settings import option_keys, settings_from
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakewright.services.compaction.settings import at_least
-from lakewright.settings import option, parse_bool
+from lakewright.settings import at_least, option, parse_bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,8 @@ def test_the_defaults_are_those_of_hudi() -> None:
 def test_the_keys_are_those_of_hudi() -> None:
     keys = option_keys(CompactionSettings, LogCompactionSettings)
     assert {key for key in keys if key.startswith("hoodie.")} <= HUDI_OPTIONS
-    assert keys - HUDI_OPTIONS == {"lakewright.compaction.order"}
+    own = {"lakewright.compaction.order", "lakewright.compaction.plan.operations"}
+    assert keys - HUDI_OPTIONS == own
 
 
 NAMES = {

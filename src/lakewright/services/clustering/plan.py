@@ -1,0 +1,176 @@
+"""What a clustering rewrites: small file slices of a partition, put together to groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from lakewright.core.plans import (
+    ClusteringGroup,
+    ClusteringPlan,
+    ClusteringSlice,
+    ClusteringStrategy,
+    Skip,
+)
+from lakewright.core.slices import FileSlice, GroupKey
+from lakewright.core.timeline import Timeline
+from lakewright.services.clustering.settings import ClusteringSettings, SliceOrder
+from lakewright.services.reasons import Left
+from lakewright.services.window import Window
+
+_MB = 1 << 20
+_ACTION = "clustering"
+
+
+def commits_since_clustering(timeline: Timeline) -> int:
+    """How many writes that completed were begun after the last clustering was planned.
+
+    A clustering that is still pending counts as the last one: else every write would be followed
+    by another plan until it is executed.
+    """
+    planned = [i.requested_at for i in timeline.pending(_ACTION)]
+    planned += [i.requested_at for i in timeline.completed_services(_ACTION)]
+    last = max(planned, default="")
+    return sum(i.requested_at > last for i in timeline.completed_writes)
+
+
+def not_due(timeline: Timeline, wanted: int) -> Skip | None:
+    """Why it is not time for a clustering yet; None if it is."""
+    found = commits_since_clustering(timeline)
+    if found >= wanted:
+        return None
+    return Skip(f"{found} of {wanted} commits since the last clustering")
+
+
+def plan_clustering(
+    slices: Iterable[FileSlice],
+    settings: ClusteringSettings,
+    *,
+    window: Window,
+    held: Mapping[GroupKey, str],
+    path_of: Callable[[str], str],
+    filtered: Mapping[str, str] | None = None,
+    default_size: int = 125_829_120,
+) -> ClusteringPlan | Skip:
+    """Decide what is clustered of the newest slices of some partitions. Pure.
+
+    `held` are the file groups of pending plans and by whom, `filtered` the partitions that are
+    left out and why, `path_of` makes a path absolute, and `default_size` is what a slice without
+    base file is taken for.
+
+    A partition is missing if something in it is due and not in the plan. Large files are not due,
+    nor is a single file where such are not clustered: only a write makes them so.
+    """
+    left = Left(dict(filtered or {}))
+    ordered = sorted(slices, key=lambda item: (item.partition, item.file_id))
+    groups: list[ClusteringGroup] = []
+    for partition, found in groupby(ordered, key=lambda item: item.partition):
+        due = []
+        for item in found:
+            holder = held.get((partition, item.file_id))
+            if not _is_small(item, settings):
+                continue
+            if holder is not None:
+                left.because(partition, f"held by {holder}")
+                continue
+            due.append(item)
+        for bundle in _bundles(due, settings, default_size):
+            if len(groups) < settings.max_groups:
+                groups.append(_group(bundle, settings, path_of, default_size))
+            else:
+                left.because(partition, f"beyond the limit of {settings.max_groups} groups")
+    if not groups:
+        return _nothing(left)
+    return ClusteringPlan(
+        groups=tuple(groups),
+        strategy=ClusteringStrategy(class_name=settings.execution_class, params=settings.params),
+        extra=left.extra() if window.is_recorded else {},
+        missing_partitions=left.partitions if window.is_recorded else None,
+    )
+
+
+def _nothing(left: Left) -> Skip:
+    if not left.reasons:
+        return Skip("no file is small enough to be clustered")
+    why = sorted(set(left.reasons.values()))
+    return Skip(f"nothing can be clustered in {len(left.reasons)} partitions: {'; '.join(why[:3])}")
+
+
+def _is_small(item: FileSlice, settings: ClusteringSettings) -> bool:
+    """Whether a slice is due; as in Hudi its log files do not count."""
+    return (item.base.size if item.base else 0) < settings.small_file_limit
+
+
+def _bundles(
+    slices: Sequence[FileSlice], settings: ClusteringSettings, default_size: int
+) -> Iterator[list[FileSlice]]:
+    """Slices of one partition in groups of the wanted size, one after the other."""
+    bundle: list[FileSlice] = []
+    total = 0
+    for item in sorted(slices, key=lambda item: _order(item, settings.slice_order, default_size)):
+        size = _base_size(item, default_size)
+        if bundle and total + size > settings.group_bytes:
+            yield from _worthwhile(bundle, total, settings)
+            bundle, total = [], 0
+        bundle.append(item)
+        total += size
+    yield from _worthwhile(bundle, total, settings)
+
+
+def _worthwhile(
+    bundle: list[FileSlice], total: int, settings: ClusteringSettings
+) -> Iterator[list[FileSlice]]:
+    if len(bundle) > 1 or total > settings.target_bytes or (bundle and settings.single_groups):
+        yield bundle
+
+
+def _order(
+    item: FileSlice, orders: Sequence[SliceOrder], default_size: int
+) -> tuple[int | str, ...]:
+    keys: dict[SliceOrder, int | str] = {
+        SliceOrder.SIZE: -_base_size(item, default_size),
+        SliceOrder.INSTANT_TIME: item.base.instant if item.base else "",
+    }
+    return (*(keys[order] for order in orders), item.file_id)
+
+
+def _base_size(item: FileSlice, default_size: int) -> int:
+    return item.base.size if item.base else default_size
+
+
+def _group(
+    bundle: Sequence[FileSlice],
+    settings: ClusteringSettings,
+    path_of: Callable[[str], str],
+    default_size: int,
+) -> ClusteringGroup:
+    total = sum(_base_size(item, default_size) for item in bundle)
+    return ClusteringGroup(
+        slices=tuple(_slice(item, path_of) for item in bundle),
+        metrics=_metrics(bundle, default_size),
+        output_groups=max(1, -(-total // settings.target_bytes)),
+    )
+
+
+def _slice(item: FileSlice, path_of: Callable[[str], str]) -> ClusteringSlice:
+    return ClusteringSlice(
+        partition=item.partition,
+        file_id=item.file_id,
+        # Real writers leave these empty, not out.
+        base_path=path_of(item.path(item.base)) if item.base else "",
+        log_paths=tuple(path_of(item.path(log)) for log in item.logs),
+        bootstrap_path="",
+    )
+
+
+def _metrics(bundle: Sequence[FileSlice], default_size: int) -> dict[str, float]:
+    """What the group costs, in whole megabytes as real writers count them."""
+    read = sum(item.size for item in bundle) // _MB
+    write = sum(_base_size(item, default_size) for item in bundle) // _MB
+    return {
+        "TOTAL_IO_READ_MB": float(read),
+        "TOTAL_IO_WRITE_MB": float(write),
+        "TOTAL_IO_MB": float(read + write),
+        "TOTAL_LOG_FILES_SIZE": float(sum(item.log_size for item in bundle)),
+        "TOTAL_LOG_FILES": float(sum(len(item.logs) for item in bundle)),
+    }

@@ -1,0 +1,300 @@
+"""What is clustered together, what is left, and when it is time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from clusterings import MB, by_hand, settings
+
+from lakewright.core.plans import ClusteringPlan, Skip
+from lakewright.core.slices import FileSlice, GroupKey
+from lakewright.core.timeline import Timeline
+from lakewright.services.clustering.plan import (
+    commits_since_clustering,
+    not_due,
+    plan_clustering,
+)
+from lakewright.services.clustering.settings import ClusteringSettings
+from lakewright.services.window import Window
+from lakewright.testing.drawing import draw
+
+EVERYTHING = Window(None)
+OFF = Window(None, is_recorded=False)
+
+
+def plan(
+    slices: list[FileSlice],
+    chosen: ClusteringSettings | None = None,
+    *,
+    window: Window = EVERYTHING,
+    held: Mapping[GroupKey, str] | None = None,
+    filtered: Mapping[str, str] | None = None,
+) -> ClusteringPlan | Skip:
+    return plan_clustering(
+        slices,
+        chosen or ClusteringSettings(),
+        window=window,
+        held=held or {},
+        filtered=filtered,
+        path_of=lambda path: f"file:/table/{path}",
+        default_size=120 * MB,
+    )
+
+
+def made(*arguments: object, **named: object) -> ClusteringPlan:
+    found = plan(*arguments, **named)  # type: ignore[arg-type]
+    assert isinstance(found, ClusteringPlan), found
+    return found
+
+
+def drawn(found: ClusteringPlan) -> list[str]:
+    """The file ids of each group."""
+    return ["".join(item.file_id for item in group.slices) for group in found.groups]
+
+
+DAYS = [by_hand(day, f"{day}{n}", 5) for day in ("today", "yesterday") for n in "12"]
+
+GROUPS: dict[str, tuple[list[FileSlice], ClusteringSettings, list[str]]] = {
+    "the slices of a partition are put together, large ones first": (
+        [by_hand("p", "a", 1), by_hand("p", "b", 3), by_hand("p", "c", 2)],
+        settings(),
+        ["bca"],
+    ),
+    "partitions stay apart": (
+        [by_hand("q", "b"), by_hand("p", "a"), by_hand("q", "c")],
+        settings(),
+        ["a", "bc"],
+    ),
+    "a group ends before it grows too large": (
+        [by_hand("p", name, 4) for name in "abcde"],
+        settings(max_bytes_per_group=8 * MB),
+        ["ab", "cd", "e"],
+    ),
+    "a slice larger than a group is one": (
+        [by_hand("p", "a", 9), by_hand("p", "b", 1)],
+        settings(max_bytes_per_group=8 * MB),
+        ["a", "b"],
+    ),
+    "large files stay as they are": (
+        [by_hand("p", "a", 300), by_hand("p", "b", 299)],
+        settings(),
+        ["b"],
+    ),
+    "log files make a large file no smaller": (
+        [by_hand("p", "a", 300, logs=3), by_hand("p", "b", 1)],
+        settings(),
+        ["b"],
+    ),
+    "a slice of log files alone counts as a full file": (
+        [by_hand("p", "a", None, logs=1), by_hand("p", "b", 130), by_hand("p", "c", 1)],
+        settings(),
+        ["bac"],
+    ),
+    "a single slice only where that is wanted": (
+        [by_hand("p", "a"), by_hand("q", "b"), by_hand("q", "c")],
+        settings(single_group_clustering_enabled="false"),
+        ["bc"],
+    ),
+    "a single slice that becomes several files is clustered": (
+        [by_hand("p", "a", 9)],
+        settings(single_group_clustering_enabled="false", target_file_max_bytes=4 * MB),
+        ["a"],
+    ),
+    "a plan has no more groups than it may": (
+        [by_hand(name, name) for name in "abc"],
+        settings(max_num_groups=2),
+        ["a", "b"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("slices", "chosen", "expected"), GROUPS.values(), ids=list(GROUPS))
+def test_groups(slices: list[FileSlice], chosen: ClusteringSettings, expected: list[str]) -> None:
+    assert drawn(made(slices, chosen)) == expected
+    assert drawn(made(slices[::-1], chosen)) == expected
+
+
+def test_the_oldest_first_if_that_is_wanted() -> None:
+    old, young = by_hand("p", "b", 1), by_hand("p", "a", 5)
+    assert old.base is not None
+    assert young.base is not None
+    younger = FileSlice("p", "a", young.base_instant, type(old.base)("a", "0", "3", size=5 * MB))
+    older = FileSlice("p", "b", old.base_instant, type(old.base)("b", "0", "2", size=MB))
+    assert drawn(made([younger, older])) == ["ab"]
+    assert drawn(made([younger, older], settings(file_slices_sort_by="INSTANT_TIME,SIZE"))) == [
+        "ba"
+    ]
+
+
+# `missing` is what is due and not planned: a filter that real Hudi forgets counts as well.
+MISSING: dict[str, tuple[dict[str, object], tuple[str, ...] | None]] = {
+    "nothing is left": ({}, ()),
+    "nothing is told where incremental planning is off": ({"window": OFF}, None),
+    "groups beyond the limit, also of a partition that is planned in part": (
+        {"chosen": settings(max_num_groups=1, max_bytes_per_group=5 * MB)},
+        ("today", "yesterday"),
+    ),
+    "a partition that is planned to its last group is not missing": (
+        {"chosen": settings(max_num_groups=1)},
+        ("yesterday",),
+    ),
+    "what a regular expression leaves out is missing, other than in real Hudi": (
+        {"slices": DAYS[:2], "filtered": {"yesterday": "filtered by partition.regex.pattern"}},
+        ("yesterday",),
+    ),
+    "what lies outside the selected range is missing, other than in real Hudi": (
+        {"slices": DAYS[2:], "filtered": {"today": "filtered by SELECTED_PARTITIONS"}},
+        ("today",),
+    ),
+    "what another plan holds is missing": (
+        {"held": {("today", "today1"): "compaction 20260101000000000"}},
+        ("today",),
+    ),
+    "a large file is missing nowhere": ({"slices": [*DAYS, by_hand("big", "x", 999)]}, ()),
+    "nor is one that another plan holds": (
+        {
+            "slices": [*DAYS, by_hand("big", "x", 999)],
+            "held": {("big", "x"): "compaction 20260101000000000"},
+        },
+        (),
+    ),
+    "nor is a single file where such are not clustered": (
+        {
+            "slices": [*DAYS, by_hand("one", "x", 9)],
+            "chosen": settings(single_group_clustering_enabled="false"),
+        },
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize(("told", "expected"), MISSING.values(), ids=list(MISSING))
+def test_missing_partitions(told: dict[str, object], expected: tuple[str, ...] | None) -> None:
+    named = dict(told)
+    found = made(named.pop("slices", DAYS), named.pop("chosen", None), **named)
+    assert found.missing_partitions == expected
+    assert tuple(sorted(found.missing_reasons)) == (expected or ())
+
+
+def test_reasons_are_kept_with_the_plan() -> None:
+    found = made(
+        [*DAYS, by_hand("last", "x")],
+        settings(max_num_groups=2),
+        held={("today", "today1"): "compaction 20260101000000000"},
+        filtered={"old": "filtered by RECENT_DAYS"},
+    )
+    assert found.missing_reasons == {
+        "today": "held by compaction 20260101000000000",
+        "old": "filtered by RECENT_DAYS",
+        "yesterday": "beyond the limit of 2 groups",
+    }
+
+
+NOTHING: dict[str, tuple[list[FileSlice], dict[GroupKey, str], str]] = {
+    "no slices": ([], {}, "no file is small enough"),
+    "only large files": ([by_hand("p", "a", 999)], {}, "no file is small enough"),
+    "all held": ([by_hand("p", "a")], {("p", "a"): "clustering 7"}, "held by clustering 7"),
+}
+
+
+@pytest.mark.parametrize(("slices", "held", "reason"), NOTHING.values(), ids=list(NOTHING))
+def test_nothing_to_cluster(
+    slices: list[FileSlice], held: dict[GroupKey, str], reason: str
+) -> None:
+    found = plan(slices, held=held)
+    assert isinstance(found, Skip)
+    assert reason in found.reason
+
+
+def test_a_plan_is_written_as_real_hudi_writes_it() -> None:
+    found = made(
+        [by_hand("p", "a", 3, logs=2), by_hand("p", "b", None, logs=1)],
+        settings(sort_columns="x,y", target_file_max_bytes=50 * MB),
+    )
+    (group,) = found.groups
+    assert group.output_groups == 3
+    assert group.metrics == {
+        "TOTAL_IO_READ_MB": 6.0,
+        "TOTAL_IO_WRITE_MB": 123.0,
+        "TOTAL_IO_MB": 129.0,
+        "TOTAL_LOG_FILES_SIZE": 3.0 * MB,
+        "TOTAL_LOG_FILES": 3.0,
+    }
+    only_logs, with_base = group.slices
+    assert (only_logs.base_path, only_logs.base_file, only_logs.bootstrap_path) == ("", None, "")
+    assert with_base.base_path == f"file:/table/p/{with_base.base_file}"
+    assert all(path.startswith("file:/table/p/.a_") for path in with_base.log_paths)
+    assert found.strategy is not None
+    assert (found.strategy.class_name or "").endswith(".SparkSortAndSizeExecutionStrategy")
+    assert found.strategy.params["hoodie.clustering.plan.strategy.sort.columns"] == "x,y"
+    assert found.preserve_metadata
+
+
+TIMELINES: dict[str, tuple[str, int]] = {
+    "all commits of a table that was never clustered": (
+        """
+        commit |-|
+        commit    |-|
+        """,
+        2,
+    ),
+    "commits after the last clustering": (
+        """
+        commit     |-|
+        clustering    |-|
+        commit           |-|
+        """,
+        1,
+    ),
+    "a clustering that is pending is the last one": (
+        """
+        commit     |-|
+        clustering    |
+        commit           |-|
+        """,
+        1,
+    ),
+    "a write that began before the clustering does not count": (
+        """
+        deltacommit |-------|
+        clustering    |-|
+        """,
+        0,
+    ),
+    "pending writes do not count": (
+        """
+        commit |-|
+        commit    |-
+        """,
+        1,
+    ),
+    "an overwrite counts as a write": (
+        """
+        commit        |-|
+        replacecommit    |-|
+        """,
+        2,
+    ),
+    "a rollback is no write": (
+        """
+        commit   |-|
+        rollback    |-|
+        """,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("picture", "expected"), TIMELINES.values(), ids=list(TIMELINES))
+def test_commits_since_the_last_clustering(picture: str, expected: int) -> None:
+    timeline = draw(picture)
+    assert commits_since_clustering(timeline) == expected
+    assert not_due(timeline, expected) is None
+    early = not_due(timeline, expected + 1)
+    assert isinstance(early, Skip)
+    assert f"{expected} of {expected + 1} commits" in early.reason
+
+
+def test_nobody_waits_on_an_empty_timeline() -> None:
+    assert not_due(Timeline(), 0) is None

@@ -1,0 +1,110 @@
+"""Sorting rows that do not fit into memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lakewright.services.clustering import sorting
+from lakewright.services.clustering.ordering import Layout, Ordering
+from lakewright.services.clustering.sorting import in_order
+from lakewright.write.gather import pieces
+
+COUNT = 6000
+
+
+class Rows:
+    """Rows in batches that may be read more than once; `asked` are the columns of each reading."""
+
+    def __init__(self, table: pa.Table, batch: int = 500) -> None:
+        self.table = table
+        self.batch = batch
+        self.asked: list[Sequence[str] | None] = []
+
+    def read(self, columns: Sequence[str] | None) -> Generator[pa.Table, None, None]:
+        self.asked.append(columns)
+        chosen = self.table if columns is None else self.table.select(list(columns))
+        for start in range(0, len(chosen), self.batch):
+            yield chosen.slice(start, self.batch)
+
+
+def rows() -> pa.Table:
+    chance = np.random.default_rng(11)
+    return pa.table(
+        {
+            "a": chance.integers(0, 40, COUNT),
+            "b": [None if n % 9 == 0 else f"{n % 977:04d}" for n in range(COUNT)],
+            "n": list(range(COUNT)),
+        }
+    )
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+LIMITS = {"in memory": 1 << 30, "in some pieces": 60_000, "in very many pieces": 1}
+
+
+@pytest.mark.parametrize("most_bytes", LIMITS.values(), ids=list(LIMITS))
+def test_linear_order_is_the_same_however_little_fits(most_bytes: int, disk: Path) -> None:
+    table = rows()
+    found = pa.concat_tables(in_order(Rows(table).read, Ordering(("a", "b")), most_bytes))
+    expected = sorted(
+        table.to_pylist(), key=lambda row: (row["a"], row["b"] is not None, row["b"] or "")
+    )
+    keys = [(row["a"], row["b"]) for row in found.to_pylist()]
+    assert keys == [(row["a"], row["b"]) for row in expected]
+    assert sorted(found["n"].to_pylist()) == list(range(COUNT))
+    assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("most_bytes", LIMITS.values(), ids=list(LIMITS))
+def test_no_row_is_lost_or_doubled(layout: Layout, most_bytes: int, disk: Path) -> None:
+    ordering = Ordering(("b", "a"), layout)
+    found = pa.concat_tables(in_order(Rows(rows()).read, ordering, most_bytes))
+    assert sorted(found["n"].to_pylist()) == list(range(COUNT))
+
+
+def test_only_the_columns_of_the_order_are_read_twice() -> None:
+    few, many = Rows(rows()), Rows(rows())
+    list(in_order(few.read, Ordering(("a",)), 1 << 30))
+    list(in_order(many.read, Ordering(("a",)), 60_000))
+    assert few.asked == [None]
+    assert many.asked == [None, ("a",)]
+
+
+def test_no_rows_have_no_order() -> None:
+    assert list(in_order(Rows(rows().slice(0, 0)).read, Ordering(("a",)), 1)) == []
+
+
+def test_what_is_held_is_bounded(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No piece is much larger than the memory for it, though one value is in most rows."""
+    sizes: list[int] = []
+
+    def noted(table: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
+        sizes.append(table.nbytes)
+        return pieces(table, most_bytes)
+
+    monkeypatch.setattr(sorting, "pieces", noted)
+    table = rows().set_column(0, "a", pa.array([7] * (COUNT - 5) + [1, 2, 3, 8, 9]))
+    limit = 40_000
+    list(in_order(Rows(table).read, Ordering(("a",)), limit))
+    assert max(sizes) <= limit
+    assert sum(sizes) >= table.nbytes * 0.9
+
+
+def test_a_sort_that_is_given_up_leaves_nothing_on_disk(disk: Path) -> None:
+    found = in_order(Rows(rows()).read, Ordering(("a",)), 10_000)
+    next(found)
+    assert list(disk.iterdir())
+    found.close()
+    assert list(disk.iterdir()) == []
