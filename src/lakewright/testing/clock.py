@@ -12,9 +12,13 @@ class ManualClock:
     Threads may share it: a sleeper moves the time for all, as if all had waited.
     """
 
-    def __init__(self, now_ms: int = 1_767_225_600_000) -> None:  # 2026-01-01 00:00 UTC
+    def __init__(
+        self,
+        now_ms: int = 1_767_225_600_000,  # 2026-01-01 00:00 UTC
+        first_id: int = 1,
+    ) -> None:
         self._now_ms = now_ms
-        self._ids = 0
+        self._ids = first_id - 1
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:

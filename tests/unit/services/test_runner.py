@@ -292,7 +292,7 @@ def test_updates_under_a_pending_clustering(strategy: str, refused: bool) -> Non
         assert len(table.rows()) == 3
         return
     table.upsert([row("k0", 2, "second")])
-    with pytest.raises(ConflictError, match="same file groups"):
+    with pytest.raises(ConflictError, match="changed since its clustering was planned"):
         table.services().execute(planned.requested_at)
     assert row("k0", 2, "second") in table.rows()
     assert table.writer().rollback(planned.requested_at)

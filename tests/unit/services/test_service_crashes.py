@@ -14,6 +14,7 @@ from lakewright.core.files import parse_data_file
 from lakewright.core.plans import Skip
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 
 DAYS = ("2026-01-01", "2026-01-02")
@@ -91,9 +92,10 @@ def served(request: pytest.FixtureRequest) -> tuple[Served, dict[str, bytes]]:
 
 
 def fresh(start: dict[str, bytes]) -> WrittenTable:
-    table = WrittenTable(storage=MemoryStorage.fresh(start), options=QUIET)
-    table.clock.sleep(1)
-    return table
+    # Another process never comes to the ids that those before it have given.
+    clock = ManualClock(first_id=1000)
+    clock.sleep(1)
+    return WrittenTable(storage=MemoryStorage.fresh(start), options=QUIET, clock=clock)
 
 
 def to_the_end(table: WrittenTable, case: Served) -> None:
