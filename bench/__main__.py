@@ -21,8 +21,10 @@ from bench.picture import as_svg
 from bench.plan import (
     EXPECTED,
     FULL,
+    HUDIS,
     LIMIT,
     WORKLOADS,
+    Kind,
     Size,
     Workload,
     chosen_systems,
@@ -127,7 +129,9 @@ def _version(system: str, member: Member) -> str:
 
 def _warm_up(member: Member, source: Source) -> None:
     commits = source.files("tiny")[:1]
-    member.ask({"do": "warm_up", "files": source.files(TINY), "commits": commits})
+    serves = [Kind.COW, *([Kind.MOR] if member.system in HUDIS else [])]
+    files = source.files(TINY)
+    member.ask({"do": "warm_up", "files": files, "commits": commits, "serves": serves})
 
 
 def _facts(order: Order, versions: dict[str, str], rows: int) -> dict[str, Any]:

@@ -35,12 +35,17 @@ class Do(StrEnum):
     DELETE = "delete"
     COMMITS = "commits"
     SCAN = "scan"
+    COMPACT = "compact"
+    CLUSTER = "cluster"
     CHECK = "check"
     KEEP = "keep"
     RESTORE = "restore"
     LIMIT_LOAD = "limit_load"
     LIMIT_REWRITE = "limit_rewrite"
     LIMIT_SCAN = "limit_scan"
+
+
+_SERVICES = (Do.COMPACT, Do.CLUSTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ class Workload:
     @property
     def leaves(self) -> str:
         """The change that the table holds afterwards."""
+        if self.do in _SERVICES:
+            return f"{self.do} {self.starts}"
         return self.starts if self.do is Do.SCAN else self.source
 
     def why_not(self, system: str) -> str | None:
@@ -72,7 +79,7 @@ class Workload:
         return f"{system} has nothing of the kind"
 
 
-_HUDIS = (LAKEWRIGHT, HUDI)
+HUDIS = (LAKEWRIGHT, HUDI)
 
 WORKLOADS = (
     Workload(
@@ -86,7 +93,7 @@ WORKLOADS = (
         Kind.MOR, Do.UPSERT, "spread", memory=True),
     Workload(
         "upsert_spread_mor_bucket", "the same on a merge-on-read table with a bucket index",
-        Kind.BUCKET, Do.UPSERT, "spread", racers=_HUDIS, memory=True),
+        Kind.BUCKET, Do.UPSERT, "spread", racers=HUDIS, memory=True),
     Workload(
         "upsert_hot", "20 % of the rows of one year updated",
         Kind.COW, Do.UPSERT, "hot", limit=Do.LIMIT_REWRITE),
@@ -104,13 +111,17 @@ WORKLOADS = (
         Kind.MOR, Do.SCAN, starts="spread"),
     Workload(
         "scan_ro", "the same of its base files alone",
-        Kind.MOR, Do.SCAN, starts="spread", optimized=True, racers=_HUDIS, limit=Do.LIMIT_SCAN),
+        Kind.MOR, Do.SCAN, starts="spread", optimized=True, racers=HUDIS, limit=Do.LIMIT_SCAN),
+    Workload(
+        "compact", "compaction of the table that upsert_spread_mor leaves",
+        Kind.MOR, Do.COMPACT, starts="spread", racers=HUDIS, limit=Do.LIMIT_REWRITE),
+    Workload(
+        "cluster", "all rows sorted by part within their partitions",
+        Kind.COW, Do.CLUSTER, limit=Do.LIMIT_REWRITE),
 )  # fmt: skip
 
 EXPECTED = {
     "changes": "an incremental query",
-    "compact": "compaction of the table that upsert_spread_mor leaves",
-    "cluster": "clustering of the loaded table",
     "plan_10000": "planning with 10 000 partitions of which few changed",
     "ttl_10000": "retention with 10 000 partitions",
 }

@@ -95,7 +95,9 @@ def request_of(step: Step, source: Source) -> dict[str, Any]:
     elif step.do is Do.COMMITS:
         files = source.files(step.source)[step.first : step.first + step.count]
     else:
-        files = source.files(step.source) if step.source else []
+        # The bare work of a service reads what the table was changed by before.
+        change = step.source or (step.starts if step.do is Do.LIMIT_REWRITE else "")
+        files = source.files(change) if change else []
     return {
         "do": step.do,
         "kind": step.kind,

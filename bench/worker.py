@@ -62,6 +62,8 @@ class Worker:
             Do.DELETE: self._delete,
             Do.COMMITS: self._commits,
             Do.SCAN: self._scan,
+            Do.COMPACT: lambda request: self._service(request, self._system.compact),
+            Do.CLUSTER: lambda request: self._service(request, self._system.cluster),
             Do.CHECK: lambda request: _total(self._read(request, COLUMNS)),
             Do.KEEP: self._keep,
             Do.RESTORE: self._restore,
@@ -93,9 +95,12 @@ class Worker:
         for kind in (Kind.COW, Kind.MOR):
             each: Request = {"kind": kind, "partitions": [], "optimized": False, "count": 1}
             self._load({**each, "files": request["files"]})
-            for commit in request["commits"]:
+            # The second time they are all updates, for which log files are written.
+            for commit in [*request["commits"], *request["commits"]]:
                 self._upsert({**each, "files": [commit]})
             self._scan(each)
+            if kind in request["serves"]:
+                (self._system.cluster if kind is Kind.COW else self._system.compact)(kind)
             if kind is Kind.COW:
                 self._delete({**each, "files": request["commits"][:1]})
                 _total(self._read(each, COLUMNS))
@@ -122,6 +127,11 @@ class Worker:
     def _commits(self, request: Request) -> Answer:
         each = [self._upsert({**request, "files": [file]}) for file in request["files"]]
         return {"seconds": [second for one in each for second in one["seconds"]]}
+
+    def _service(self, request: Request, serve: Callable[[Kind], None]) -> Answer:
+        with timed() as seconds:
+            serve(Kind(request["kind"]))
+        return {"seconds": seconds}
 
     def _scan(self, request: Request) -> Answer:
         return self._scans(request, lambda columns: self._read(request, columns))

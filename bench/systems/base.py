@@ -21,6 +21,7 @@ NUMBERS = ("l_orderkey", "l_partkey", "l_suppkey", "l_linenumber", *MEASURES)
 WORDS = ("l_returnflag", "l_linestatus", "l_shipinstruct", "l_shipmode", "l_comment", PARTITION)
 DATES = ("l_shipdate", "l_commitdate", "l_receiptdate")
 COLUMNS = (*NUMBERS, *WORDS, *DATES)
+CLUSTERED_BY = "l_partkey"
 TWO_COLUMNS = ("l_returnflag", "l_quantity")
 
 
@@ -38,6 +39,12 @@ class System(Protocol):
 
     def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
         """The table now; a reader may leave out all but `columns`."""
+
+    def compact(self, kind: Kind) -> None:
+        """Fold what was written beside the base files into new ones."""
+
+    def cluster(self, kind: Kind) -> None:
+        """Rewrite all rows, sorted by one column."""
 
     def forget(self) -> None:
         """Drop what is remembered of tables: their files were exchanged."""

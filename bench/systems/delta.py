@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.plan import Kind
-from bench.systems.base import PARTITION, merge_delete, merge_upsert, place
+from bench.systems.base import CLUSTERED_BY, PARTITION, merge_delete, merge_upsert, place
 
 
 def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
@@ -43,6 +43,12 @@ class Racer:
 
     def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
         return self._spark.read.format("delta").load(str(place(self._folder, kind)))
+
+    def compact(self, kind: Kind) -> None:
+        raise NotImplementedError
+
+    def cluster(self, kind: Kind) -> None:
+        self._spark.sql(f"OPTIMIZE {self._table(kind)} ZORDER BY ({CLUSTERED_BY})").collect()
 
     def forget(self) -> None:
         self._spark.catalog.clearCache()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.plan import Kind
-from bench.systems.base import KEYS, ORDERING, PARTITION, place
-from bench.systems.hudi_options import TABLE_TYPES, index_options
+from bench.systems.base import CLUSTERED_BY, KEYS, ORDERING, PARTITION, place
+from bench.systems.hudi_options import COMPACT_NOW, TABLE_TYPES, index_options
+
+ZSTD = {"hoodie.parquet.compression.codec": "zstd"}
 
 
 def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
@@ -46,6 +48,21 @@ class Racer:
             reader = reader.option("hoodie.datasource.query.type", "read_optimized")
         return reader.load(str(place(self._folder, kind)))
 
+    def compact(self, kind: Kind) -> None:
+        self._call("run_compaction", kind, {**COMPACT_NOW, **ZSTD}, "op => 'scheduleAndExecute'")
+
+    def cluster(self, kind: Kind) -> None:
+        self._call("run_clustering", kind, ZSTD, f"order => '{CLUSTERED_BY}'")
+
+    def _call(self, procedure: str, kind: Kind, options: Mapping[str, str], more: str) -> None:
+        told = ",".join(f"{key}={value}" for key, value in options.items())
+        place_of = place(self._folder, kind)
+        rows = self._spark.sql(
+            f"call {procedure}(path => '{place_of}', options => '{told}', {more})"
+        ).collect()
+        if not rows or "COMPLETED" not in str(rows):
+            raise RuntimeError(f"nothing was done: {rows}")
+
     def forget(self) -> None:
         self._spark.catalog.clearCache()
 
@@ -65,7 +82,7 @@ class Racer:
             "hoodie.datasource.write.recordkey.field": ",".join(KEYS),
             "hoodie.datasource.write.partitionpath.field": PARTITION,
             "hoodie.datasource.write.precombine.field": ORDERING,
-            "hoodie.parquet.compression.codec": "zstd",
+            **ZSTD,
             **index_options(kind),
             **parallelism,
         }

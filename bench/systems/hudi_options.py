@@ -11,6 +11,8 @@ TABLE_TYPES = {
     Kind.TINY: "COPY_ON_WRITE",
 }
 BUCKETS = 4
+COMPACT_NOW = {"hoodie.compact.inline.max.delta.commits": "1"}
+SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
 
 
 def index_options(kind: Kind) -> dict[str, str]:

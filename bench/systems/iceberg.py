@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.plan import Kind
-from bench.systems.base import PARTITION, merge_delete, merge_upsert
+from bench.systems.base import CLUSTERED_BY, PARTITION, merge_delete, merge_upsert
 
 
 def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
@@ -49,6 +49,16 @@ class Racer:
 
     def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
         return self._spark.table(_table(kind))
+
+    def compact(self, kind: Kind) -> None:
+        raise NotImplementedError
+
+    def cluster(self, kind: Kind) -> None:
+        table = _table(kind).removeprefix("ice.")
+        self._spark.sql(
+            f"CALL ice.system.rewrite_data_files(table => '{table}', strategy => 'sort', "
+            f"sort_order => '{CLUSTERED_BY}', options => map('rewrite-all', 'true'))"
+        ).collect()
 
     def forget(self) -> None:
         self._spark.catalog.clearCache()

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lakewright as lw
 from bench.plan import Kind
-from bench.systems.base import KEYS, ORDERING, PARTITION, place
-from bench.systems.hudi_options import TABLE_TYPES, index_options
+from bench.systems.base import CLUSTERED_BY, KEYS, ORDERING, PARTITION, place
+from bench.systems.hudi_options import COMPACT_NOW, SORT_COLUMNS, TABLE_TYPES, index_options
 
 
 def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
@@ -47,6 +47,16 @@ class Racer:
     def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
         table = self._open(kind)
         return table.read_optimized(columns=columns) if optimized else table.read(columns=columns)
+
+    def compact(self, kind: Kind) -> None:
+        self._require(self._open(kind).run("compaction", COMPACT_NOW))
+
+    def cluster(self, kind: Kind) -> None:
+        self._require(self._open(kind).run("clustering", {SORT_COLUMNS: CLUSTERED_BY}))
+
+    def _require(self, done: object) -> None:
+        if not done:
+            raise RuntimeError(f"nothing was done: {done}")
 
     def forget(self) -> None:
         self._spark.catalog.clearCache()
