@@ -17,7 +17,7 @@ from lakewright.errors import InvalidError, UnsupportedError
 
 Family = TypeVar("Family")
 
-_PREFIX = "hoodie."
+_PREFIXES = ("hoodie.", "lakewright.")
 
 
 def option(
@@ -61,7 +61,7 @@ def ignored_options(
     known = set(honoured)
     ignored = []
     for key, value in options.items():
-        if key in known or not key.startswith(_PREFIX):
+        if key in known or not key.startswith(_PREFIXES):
             continue
         if key in refused:
             if value.strip().lower() != refused[key]:

@@ -19,7 +19,6 @@ from lakewright.core.table_options import parse_table_type
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.interfaces.datasource import (
     session_storage_options,
-    storage_options,
     struct_of,
 )
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
@@ -30,7 +29,7 @@ from lakewright.read.run import scan
 from lakewright.services.debt import Debt, load_debt
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
-from lakewright.storage.locate import storage_for
+from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.create import create_table
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.spec import TableSpec

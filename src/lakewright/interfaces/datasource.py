@@ -17,7 +17,7 @@ from lakewright.interfaces.query_options import plan_query, read_settings
 from lakewright.read.plan import ReadPlan
 from lakewright.read.run import SliceReader, spark_schema
 from lakewright.storage.base import Storage
-from lakewright.storage.locate import storage_for
+from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.snapshot import load_snapshot
 
 FORMATS = ("hudi", "org.apache.hudi")
@@ -70,12 +70,6 @@ def struct_of(schema: T.StructType | str) -> T.StructType:
             schema=str(schema),
         )
     return parsed
-
-
-def storage_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that are for storage: Hadoop's, with or without Spark's prefix."""
-    plain = {key.removeprefix("spark.hadoop."): value for key, value in options.items()}
-    return {key: value for key, value in plain.items() if key.startswith("fs.")}
 
 
 def session_storage_options(spark: SparkSession) -> dict[str, str]:

@@ -21,7 +21,6 @@ from lakewright.interfaces.datasource import (
     HudiSource,
     planned,
     session_storage_options,
-    storage_options,
     struct_of,
 )
 from lakewright.interfaces.saving import save
@@ -29,7 +28,7 @@ from lakewright.interfaces.sql import parse_statement, run_statement
 from lakewright.interfaces.streaming import StreamSink
 from lakewright.read.run import PUSHDOWN, scan
 from lakewright.storage.base import Storage
-from lakewright.storage.locate import storage_for
+from lakewright.storage.locate import storage_for, storage_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

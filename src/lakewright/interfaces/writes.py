@@ -18,8 +18,9 @@ from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import WRITE_NAMES
 from lakewright.errors import InvalidError
 from lakewright.services.hands.run import SparkHands
-from lakewright.services.inline import run_inline
-from lakewright.services.runner import ServiceRunner
+from lakewright.services.inline import INLINE_KEYS, run_inline
+from lakewright.services.registry import service_keys
+from lakewright.services.runner import RUN_KEYS, ServiceRunner
 from lakewright.services.service import Hands
 from lakewright.storage.base import Storage
 from lakewright.table.locks import holding
@@ -79,7 +80,7 @@ class TableWriter:
 
         Services work on `spark`, or on the active session.
         """
-        checked = check_write_options(options or {})
+        checked = check_write_options(options or {}, also=service_keys() | RUN_KEYS | INLINE_KEYS)
         if checked.unserved:
             text = ", ".join(checked.unserved)
             warnings.warn(

@@ -103,7 +103,14 @@ def plan_changes(
     written = _written(chosen.instants, commits)
     touched = sorted({partition for partition, _ in written})
     files = snapshot.files(None if since is None else touched)
-    cleaned = _cleaned(written, files, snapshot.replaced(view))
+    # The timeline forgets a replacement once the replaced files are gone; the range does not.
+    replaced = snapshot.replaced(view).union(
+        (partition, file_id)
+        for commit in commits
+        for partition, file_ids in commit.replaced.items()
+        for file_id in file_ids
+    )
+    cleaned = _cleaned(written, files, replaced)
     if cleaned:
         if not fallback:
             raise InvalidError(

@@ -92,6 +92,10 @@ class InlineSettings:
                 yield "logcompaction", False
         if self.clustering or self.schedule_clustering:
             yield "clustering", not self.clustering
+        if self.clean:
+            yield "clean", False
+        if self.archive:
+            yield "archive", False
 
 
 INLINE_KEYS = option_keys(InlineSettings)

@@ -121,7 +121,7 @@ def run_round(
         if stop():
             return
         if name not in lost:
-            yield _attempt(name, partial(_run, runner, name))
+            yield _attempt(runner, name, partial(runner.run, name))
 
 
 def pause(seconds: float, clock: Clock, stop: Callable[[], bool]) -> None:
@@ -205,7 +205,7 @@ class _Look:
             return None
         if instant.requested_at in self.living:
             return Step(name, Skip(f"{instant.action} {instant.requested_at} is being executed"))
-        return _attempt(name, partial(_executed, self.runner, instant.requested_at))
+        return _attempt(self.runner, name, partial(self.runner.execute, instant.requested_at))
 
     def _owner(self, instant: Instant) -> str | None:
         """The name of the service that a plan is for; None if the plan is gone."""
@@ -219,27 +219,20 @@ class _Look:
         return service_of_plan(instant.action, plan.extra).name
 
 
-def _attempt(name: str, do: Callable[[], Commit | Skip]) -> Step:
+def _attempt(runner: ServiceRunner, name: str, do: Callable[[], Commit | Skip]) -> Step:
     try:
-        return Step(name, do())
+        return Step(name, _unless_gone(runner, do))
     except LakewrightError as error:
         return Step(name, error)
 
 
-def _run(runner: ServiceRunner, name: str) -> Commit | Skip:
-    if not service_by_name(name).action:
-        return runner.run(name)
-    scheduled = runner.schedule(name)
-    if isinstance(scheduled, Skip):
-        return scheduled
-    return _executed(runner, scheduled.requested_at)
-
-
-def _executed(runner: ServiceRunner, at: str) -> Commit | Skip:
-    """Execute a plan; one that somebody took back meanwhile is no error."""
+def _unless_gone(runner: ServiceRunner, do: Callable[[], Commit | Skip]) -> Commit | Skip:
+    """Do something with a plan; that somebody took it back meanwhile is no error."""
     try:
-        return runner.execute(at)
-    except InvalidError:
-        if any(i.requested_at == at for i in load_snapshot(runner.storage).timeline):
+        return do()
+    except InvalidError as error:
+        at = error.facts.get("instant")
+        there = {instant.requested_at for instant in load_snapshot(runner.storage).timeline}
+        if not isinstance(at, str) or at in there:
             raise
         return Skip(f"the plan of {at} was taken back meanwhile")

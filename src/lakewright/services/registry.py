@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lakewright.errors import InvalidError
+from lakewright.services.archiving.service import Archiving
+from lakewright.services.cleaning.service import Cleaning
 from lakewright.services.clustering.service import Clustering
 from lakewright.services.codecs import SERVICE_KEY, plan_codec
 from lakewright.services.compaction.service import Compaction
@@ -15,6 +17,8 @@ _OWN: tuple[AnyService, ...] = (
     Compaction(),
     LogCompaction(),
     Clustering(),
+    Cleaning(),
+    Archiving(),
 )
 _SERVICES: dict[str, AnyService] = {service.name: service for service in _OWN}
 
@@ -38,6 +42,11 @@ def unregister(name: str) -> None:
 def services() -> tuple[AnyService, ...]:
     """All services."""
     return tuple(_SERVICES.values())
+
+
+def service_keys() -> frozenset[str]:
+    """The options that some service reads."""
+    return frozenset().union(*(service.keys for service in services()))
 
 
 def service_by_name(name: str) -> AnyService:

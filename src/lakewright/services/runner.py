@@ -19,7 +19,7 @@ from lakewright.errors import ConflictError, InvalidError, found_in
 from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
 from lakewright.services.registry import service_by_name, service_of_plan
 from lakewright.services.service import AnyService, Hands, Job, Sight
-from lakewright.settings import option, parse_bool, settings_from
+from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.storage.base import Storage
 from lakewright.table.locks import Lock, under_lock
 from lakewright.table.meanwhile import latest_time
@@ -43,6 +43,9 @@ class RunSettings:
         doc="Whether a run goes on, plan after plan, while plans leave something: each is a commit "
         "of its own, and what is done stays done if a later one fails.",
     )
+
+
+RUN_KEYS = option_keys(RunSettings)
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class ServiceRunner:
         if isinstance(scheduled, Skip):
             return scheduled
         done = self.execute(scheduled.requested_at)
-        if not settings_from(RunSettings, self.options).partial_progress:
+        goes_on = settings_from(RunSettings, self.options).partial_progress
+        if not goes_on or service.action not in COMPLETED_NAME:
             return done
         return replace(done, services=tuple(self._rest(service, scheduled)))
 

@@ -13,9 +13,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.instant import Instant
+from lakewright.core.plans import ClusteringPlan, CompactionPlan
 from lakewright.core.table_config import TableType
+from lakewright.services.codecs import SERVICE_KEY
 from lakewright.services.service import Sight
 from lakewright.table.snapshot import Snapshot
+
+Plan = CompactionPlan | ClusteringPlan
 
 _DELETE_PARTITION = "DELETE_PARTITION"
 _WRITES = {
@@ -64,20 +68,27 @@ class Window:
         return tuple(sorted(set(looked_at) - set(done))) if self.is_recorded else None
 
 
-def find_window(sight: Sight, action: str, *, enabled: bool = True, aware: bool = True) -> Window:
+def find_window(
+    sight: Sight,
+    action: str,
+    *,
+    enabled: bool = True,
+    aware: bool = True,
+    service: str | None = None,
+) -> Window:
     """The window of a plan of `action`; all partitions where there is nothing to begin it with.
 
-    `aware` tells whether the strategy can do with some of the partitions.
+    `aware` tells whether the strategy can do with some of the partitions. `service` is the name of
+    a service that shares the action of another: each has its own last plan.
     """
     if not enabled:
         return Window(None, "incremental planning is switched off", is_recorded=False)
     if not aware:
         return Window(None, "the strategy wants to see all partitions")
     snapshot = sight.snapshot
-    last = max(snapshot.timeline.completed_services(action), default=None)
+    last, plan = _last(snapshot, action, service or action)
     if last is None:
         return Window(None, f"no {action} has completed on the active timeline")
-    plan = snapshot.plan_of(last.requested_at, action)
     if plan is None:
         return Window(None, f"the plan of the last {action} is not there any more")
     if plan.missing_partitions is None:
@@ -85,6 +96,15 @@ def find_window(sight: Sight, action: str, *, enabled: bool = True, aware: bool 
     writes = _writes(snapshot, last.requested_at, sight.instant)
     commits = list(zip(writes, snapshot.commits(writes), strict=True))
     return Window(window_partitions(commits, plan.missing_partitions, last.requested_at))
+
+
+def _last(snapshot: Snapshot, action: str, service: str) -> tuple[Instant | None, Plan | None]:
+    """The completed execution with the greatest instant among those of a service; its plan."""
+    for instant in sorted(snapshot.timeline.completed_services(action), reverse=True):
+        plan = snapshot.plan_of(instant.requested_at, action)
+        if plan is None or plan.extra.get(SERVICE_KEY, action) == service:
+            return instant, plan
+    return None, None
 
 
 def window_partitions(

@@ -35,3 +35,9 @@ def storage_for(
             "no storage knows this kind of address", uri=text, known=sorted(STORAGES)
         )
     return STORAGES[scheme](text, options or {})
+
+
+def storage_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that are for storage: Hadoop's, with or without Spark's prefix."""
+    plain = {key.removeprefix("spark.hadoop."): value for key, value in options.items()}
+    return {key: value for key, value in plain.items() if key.startswith("fs.")}

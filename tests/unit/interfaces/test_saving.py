@@ -289,8 +289,8 @@ def test_a_partition_is_not_deleted_by_a_write_that_contradicts_the_table() -> N
 
 def test_a_write_says_once_which_services_it_leaves_undone() -> None:
     table = saved(row("a"))
-    options = {"hoodie.compact.inline": "true", "hoodie.clustering.inline": "true"}
-    with pytest.warns(UserWarning, match="no table service runs") as told:
+    options = {"hoodie.clustering.async.enabled": "true", "hoodie.partition.ttl.inline": "true"}
+    with pytest.warns(UserWarning, match="no service runs in the background") as told:
         save(table.storage, [row("b")], more=options)
     assert len(told) == 1
     assert all(key in str(told[0].message) for key in options)

@@ -244,7 +244,7 @@ def written(storage: Storage, batches: int, others: int) -> None:
     made = of_query(storage, "q")
     for number in range(batches):
         made.write(rows_of(), number)
-    table = WrittenTable(storage, CLOCK)
+    table = WrittenTable(storage, CLOCK, {"hoodie.archive.automatic": "false"})
     for _ in range(others):
         table.write("INSERT", [])
 

@@ -1,0 +1,58 @@
+"""A table service of one's own: base files in another compression than zstd are written anew."""
+
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+
+from lakewright.core.commits import CommitMetadata
+from lakewright.core.plans import ClusteringGroup, ClusteringPlan, ClusteringSlice, Skip
+from lakewright.core.slices import FileSlice
+from lakewright.services.clustering.worker import cluster
+from lakewright.services.registry import register
+from lakewright.services.service import Job, Service, Sight
+from lakewright.services.sighted import held_groups, newest_slices
+from lakewright.storage.base import Storage
+
+CODEC = "hoodie.parquet.compression.codec"
+
+
+class Recompress(Service[ClusteringPlan, CommitMetadata]):
+    """Writes base files anew that are not in zstd."""
+
+    name = "recompress"
+    action = "clustering"  # the kind of its plans: real Hudi can execute them, too
+
+    def plan(self, sight: Sight) -> ClusteringPlan | Skip:
+        snapshot = sight.snapshot
+        held = held_groups(snapshot)  # by other plans that wait
+        slices = newest_slices(sight, snapshot.files())
+        free = [item for item in slices if (item.partition, item.file_id) not in held]
+        stale = [item for item in free if is_stale(snapshot.storage, item)]
+        if not stale:
+            return Skip("all base files are in zstd")
+        # It names no missing partitions: those would be taken for the ones of a clustering.
+        return ClusteringPlan(groups=tuple(group_of(snapshot.storage, item) for item in stale))
+
+    def run(self, job: Job, plan: ClusteringPlan) -> CommitMetadata:
+        return cluster(replace(job, options={**job.options, CODEC: "zstd"}), plan)
+
+
+def is_stale(storage: Storage, item: FileSlice) -> bool:
+    if item.base is None:
+        return False
+    with storage.open_input(item.path(item.base)) as source:
+        footer = pq.ParquetFile(source).metadata
+    parts = (footer.row_group(number) for number in range(footer.num_row_groups))
+    return any(part.column(0).compression != "ZSTD" for part in parts)
+
+
+def group_of(storage: Storage, item: FileSlice) -> ClusteringGroup:
+    base = storage.url(item.path(item.base)) if item.base else ""
+    logs = tuple(storage.url(item.path(log)) for log in item.logs)
+    planned = ClusteringSlice(
+        partition=item.partition, file_id=item.file_id, base_path=base, log_paths=logs
+    )
+    return ClusteringGroup(slices=(planned,))
+
+
+register(Recompress())

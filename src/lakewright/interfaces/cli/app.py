@@ -1,0 +1,230 @@
+"""The command `lakewright`: its commands and options, and how errors end it.
+
+What the commands do is in `commands.py`, which is imported by the first command that runs: the help
+does not wait for it, and nothing waits for Spark that does not need it.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from lakewright.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    LakewrightError,
+    UnavailableError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from lakewright.interfaces.cli import commands, render
+else:
+
+    class _Later:
+        """A module that is imported when something of it is asked for."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self._name), name)
+
+    commands = _Later("lakewright.interfaces.cli.commands")
+    render = _Later("lakewright.interfaces.cli.render")
+
+EXIT_CODES: dict[type[LakewrightError], int] = {
+    InvalidError: 2,
+    ConflictError: 3,
+    UnavailableError: 4,
+    CorruptError: 5,
+    UnsupportedError: 6,
+}
+_OTHER = 1
+
+app = typer.Typer(
+    name="lakewright",
+    help="Look at tables in the Apache Hudi format, and keep them in repair.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # which would take half of the time that the help takes
+)
+services = typer.Typer(help="Table services.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(services, name="services")
+
+PathArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="The table: a folder, or a URI such as s3a://...")
+]
+OptionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="KEY=VALUE",
+        help="An option of Hudi's, of storage (fs.s3a.endpoint=...) or of Spark (spark.*=...).",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def common(
+    load: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE", help="Import this module or .py file first: it registers services."
+        ),
+    ] = None,
+) -> None:
+    """Look at tables in the Apache Hudi format, and keep them in repair."""
+    with _exit_codes():
+        for name in load or ():
+            _load(name)
+
+
+@services.command("run")
+def services_run(
+    path: PathArgument,
+    service: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Which to run, in this order; by default compaction (if there can be log files), "
+            "clean and archive.",
+        ),
+    ] = None,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on until a signal says stop.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", help="The pause between two rounds.")
+    ] = 60.0,
+    option: OptionsOption = None,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="Where Spark runs, if there is work for it.")
+    ] = "local[*]",
+    as_json: JsonOption = False,
+) -> None:
+    """Execute the plans that wait, and run services that are due."""
+    with _exit_codes():
+        commands.run_services(
+            path,
+            service or (),
+            _options(option),
+            master=master,
+            interval_s=interval if continuous else None,
+            show=lambda document: render.show(document, as_json=as_json, one_line=continuous),
+        )
+
+
+@services.command("list")
+def services_list(as_json: JsonOption = False) -> None:
+    """The services there are."""
+    with _exit_codes():
+        render.show(commands.list_services(), as_json=as_json)
+
+
+@app.command()
+def plan(
+    path: PathArgument,
+    service: Annotated[str, typer.Argument(metavar="SERVICE", help="Such as compaction.")],
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a service would do now, and why not more."""
+    with _exit_codes():
+        render.show(commands.preview(path, service, _options(option)), as_json=as_json)
+
+
+@app.command()
+def debt(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+    """Log files that wait for a compaction, and why."""
+    with _exit_codes():
+        render.show(commands.show_debt(path, _options(option)), as_json=as_json)
+
+
+@app.command()
+def timeline(
+    path: PathArgument,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="Put the writes in history before it.")
+    ] = False,
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What has happened to a table, oldest first."""
+    with _exit_codes():
+        document = commands.show_timeline(path, _options(option), archived=archived)
+        render.show(document, as_json=as_json)
+
+
+def exit_code(error: LakewrightError) -> int:
+    """The exit code for a kind of error."""
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), _OTHER)
+
+
+@contextmanager
+def _exit_codes() -> Iterator[None]:
+    """Tell errors of the library without a traceback, and exit with the code of their kind."""
+    try:
+        yield
+    except LakewrightError as error:
+        typer.echo(f"error: {error.message}", err=True)
+        for name, value in error.facts.items():
+            typer.echo(f"  {name}: {value}", err=True)
+        for note in getattr(error, "__notes__", ()):
+            typer.echo(f"  {note}", err=True)
+        raise typer.Exit(exit_code(error)) from error
+
+
+def _options(given: list[str] | None) -> dict[str, str]:
+    options = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise InvalidError("an option is given as key=value", option=text)
+        options[key.strip()] = value
+    return options
+
+
+def _load(name: str) -> None:
+    try:
+        if name.endswith(".py"):
+            runpy.run_path(name)
+        else:
+            import_module(name)
+    except (ImportError, OSError) as error:
+        raise InvalidError(
+            "this module cannot be loaded", module=name, reason=str(error)
+        ) from error
+
+
+def _tell_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    typer.echo(f"warning: {message}", err=True)
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    if not sys.warnoptions:
+        warnings.showwarning = _tell_warning
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""What the commands do: they give documents, which `render.py` shows.
+
+Spark is started by the first work for it, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self
+
+from lakewright.clock import SystemClock
+from lakewright.core.table_config import TableConfig, TableType
+from lakewright.interfaces.cli.render import (
+    Document,
+    debt_document,
+    instant_document,
+    outcome_document,
+    plan_document,
+    service_document,
+)
+from lakewright.interfaces.cli.stopping import StopRequest
+from lakewright.services.debt import load_debt
+from lakewright.services.loop import Round, run_continuously, run_round
+from lakewright.services.registry import services
+from lakewright.services.runner import ServiceRunner
+from lakewright.services.service import Hands
+from lakewright.storage.base import Storage
+from lakewright.storage.locate import storage_for, storage_options
+from lakewright.table.snapshot import load_snapshot
+from lakewright.write.options import check_write_options
+
+Options = Mapping[str, str]
+
+_SESSION = "lakewright.interfaces.cli.session"
+_ELSEWHERE = ("fs.", "spark.")
+_MODE = "hoodie.write.concurrency.mode"
+# Who runs services from a process of their own has writers beside them.
+_SEVERAL_WRITERS = {_MODE: "OPTIMISTIC_CONCURRENCY_CONTROL"}
+
+
+def run_services(
+    path: str,
+    names: Sequence[str],
+    options: Options,
+    *,
+    master: str,
+    interval_s: float | None,
+    show: Callable[[Document], None],
+) -> None:
+    """Run services once, or in rounds `interval_s` apart until a signal says stop.
+
+    Raises:
+        LakewrightError: the first failure of a single round; else see `run_continuously`.
+    """
+    with StopRequest() as stop, Workers(master, options, stop.listen) as workers:
+        runner = runner_at(path, {**_SEVERAL_WRITERS, **options}, workers)
+        wanted = names or usual_services(load_snapshot(runner.storage).config)
+
+        def report(found: Round) -> None:
+            show(_round_document(runner.storage, found))
+
+        if interval_s is not None:
+            clock = runner.clock
+            run_continuously(
+                runner, wanted, interval_s=interval_s, clock=clock, stop=stop, report=report
+            )
+            return
+        only = Round(1, tuple(run_round(runner, wanted, stop)))
+        report(only)
+        for error in only.errors:
+            raise error
+
+
+def usual_services(config: TableConfig) -> tuple[str, ...]:
+    """What every table of a kind needs now and then, in the order in which it is of most use."""
+    merged = ("compaction",) if config.table_type is TableType.MERGE_ON_READ else ()
+    return (*merged, "clean", "archive")
+
+
+def list_services() -> Document:
+    """The services there are, own ones and added ones."""
+    return {"services": [service_document(service) for service in services()]}
+
+
+def preview(path: str, name: str, options: Options) -> Document:
+    """What a service would do now."""
+    runner = runner_at(path, options)
+    return {"table": runner.storage.root, "service": name, **plan_document(runner.preview(name))}
+
+
+def show_debt(path: str, options: Options) -> Document:
+    """What a table owes."""
+    runner = runner_at(path, options)
+    owed = load_debt(runner.sight(load_snapshot(runner.storage)))
+    return {"table": runner.storage.root, **debt_document(owed)}
+
+
+def show_timeline(path: str, options: Options, *, archived: bool) -> Document:
+    """What has happened to a table."""
+    storage = storage_for(path, storage_options(options))
+    snapshot = load_snapshot(storage)
+    instants = (*(snapshot.archived if archived else ()), *snapshot.timeline)
+    return {"table": storage.root, "instants": [instant_document(each) for each in instants]}
+
+
+def runner_at(
+    path: str, options: Options, hands: Callable[[], Hands] | None = None
+) -> ServiceRunner:
+    """What runs services on the table at a path; option names are checked."""
+    known = [key for service in services() for key in service.keys]
+    told = {key: value for key, value in options.items() if not key.startswith(_ELSEWHERE)}
+    checked = check_write_options(told, also=known)
+    for key in checked.ignored:
+        warnings.warn(f"option {key} has no effect on services", stacklevel=2)
+    storage = storage_for(path, storage_options(options))
+    return ServiceRunner(storage, SystemClock(), hands or _no_hands, checked.told)
+
+
+class Workers:
+    """Spark's workers, of a session that is started when they are first asked for."""
+
+    def __init__(self, master: str, options: Options, started: Callable[[], None]) -> None:
+        self._master = master
+        self._configs = {k: v for k, v in options.items() if k.startswith("spark.")}
+        self._started = started
+        self._session: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self) -> Hands:
+        """The workers; starts the session, the first time."""
+        module = import_module(_SESSION)
+        if self._session is None:
+            self._session = module.start_session(self._master, self._configs)
+            # Spark has put a handler of its own in the place of ours.
+            self._started()
+        hands: Hands = module.SparkHands(self._session)
+        return hands
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            self._session.stop()
+
+
+def _no_hands() -> Hands:
+    raise AssertionError("a plan is only looked at")
+
+
+def _round_document(storage: Storage, found: Round) -> Document:
+    now = datetime.fromtimestamp(SystemClock().now_ms() // 1000, UTC)
+    return {
+        "table": storage.root,
+        "round": found.number,
+        "at": now.isoformat(),
+        "steps": [
+            {"service": step.service, **outcome_document(step.outcome)} for step in found.steps
+        ],
+    }

@@ -1,0 +1,174 @@
+"""Values as documents, and documents as text or JSON: both show the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from inspect import getdoc
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lakewright.core.instant import Instant
+from lakewright.core.plans import CleanPlan, ClusteringPlan, CompactionPlan, Skip
+from lakewright.errors import LakewrightError
+from lakewright.services.debt import Debt
+from lakewright.services.service import AnyService
+from lakewright.write.commit import Commit
+
+Document = dict[str, Any]
+
+_BYTES = "_bytes"
+_UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
+# Of a pipe nobody knows how wide it is; a table is no wider than its text.
+_PIPE_WIDTH = 10_000
+
+
+def show(document: Document, *, as_json: bool, one_line: bool = False) -> None:
+    """Print a document; as JSON on `one_line` if many follow each other."""
+    if as_json:
+        typer.echo(json.dumps(document, default=str, indent=None if one_line else 2))
+    else:
+        _print_text(document)
+
+
+def plan_document(plan: Any) -> Document:
+    """A plan of any service, or why there is none; with the reason for each partition left."""
+    match plan:
+        case Skip():
+            return {"planned": False, "reason": plan.reason}
+        case CompactionPlan() | ClusteringPlan():
+            return {
+                "planned": True,
+                "operations": [_operation_document(each) for each in plan.operations],
+                "missing": _missing(plan.missing_partitions, plan.missing_reasons),
+            }
+        case CleanPlan():
+            kept = plan.earliest_to_retain
+            return {
+                "planned": True,
+                "policy": plan.policy,
+                "retained_from": kept.requested_at if kept is not None else None,
+                "operations": [
+                    {"partition": partition, "file": file.path.rpartition("/")[2]}
+                    for partition, files in plan.files.items()
+                    for file in files
+                ],
+                "deleted_partitions": [{"partition": path} for path in plan.deleted_partitions],
+            }
+    instants = getattr(plan, "instants", ())
+    return {"planned": True, "instants": [instant_document(each) for each in instants]}
+
+
+def _operation_document(operation: Any) -> Document:
+    return {
+        "partition": operation.partition,
+        "file_id": operation.file_id,
+        "base_file": operation.base_file,
+        "logs": list(operation.logs),
+    }
+
+
+def _missing(partitions: Sequence[str] | None, reasons: Mapping[str, str]) -> list[Document] | None:
+    if partitions is None:
+        return None
+    return [{"partition": path, "reason": reasons.get(path)} for path in partitions]
+
+
+def commit_document(commit: Commit) -> Document:
+    """A completed write or service, with those that followed it."""
+    fields = {each.name: getattr(commit, each.name) for each in dataclasses.fields(commit)}
+    return {**fields, "services": [outcome_document(each) for each in commit.services]}
+
+
+def outcome_document(outcome: Commit | Skip | LakewrightError) -> Document:
+    """How a service ended: in a word, in a sentence, and in full."""
+    match outcome:
+        case Commit():
+            more = f", and {len(outcome.services)} more" * bool(outcome.services)
+            told = f"{outcome.operation} {outcome.instant}: {outcome.files} files{more}"
+            return {"result": "done", "detail": told, "commit": commit_document(outcome)}
+        case Skip():
+            return {"result": "skipped", "detail": outcome.reason}
+        case error:
+            return {"result": "failed", "detail": str(error), "error": error_document(error)}
+
+
+def instant_document(instant: Instant) -> Document:
+    """An instant of the timeline."""
+    return dataclasses.asdict(instant)
+
+
+def debt_document(debt: Debt) -> Document:
+    """What a table owes, all in all and by partition."""
+    return {
+        "log_files": debt.log_files,
+        "log_bytes": debt.log_bytes,
+        "oldest": debt.oldest,
+        "partitions": [dataclasses.asdict(each) for each in debt.partitions],
+    }
+
+
+def service_document(service: AnyService) -> Document:
+    """A service: what it is called, what it does, which options it reads."""
+    does = (getdoc(type(service)) or "").partition("\n")[0]
+    return {
+        "name": service.name,
+        "action": service.action or None,
+        "does": does,
+        "options": sorted(service.keys),
+    }
+
+
+def error_document(error: LakewrightError) -> Document:
+    """An error, with its facts."""
+    return {"kind": type(error).__name__, "message": error.message, "facts": dict(error.facts)}
+
+
+def _print_text(document: Document) -> None:
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    for name, value in document.items():
+        if isinstance(value, list) and value:
+            console.print(f"{_words(name)}:")
+            console.print(_table(value))
+        else:
+            console.print(f"{_words(name)}: {_cell(name, value)}")
+
+
+def _table(rows: Sequence[Document]) -> Table:
+    """Rows as a table; what is nested in them is left to JSON."""
+    keys = {key: None for row in rows for key in row}
+    shown = [key for key in keys if not any(isinstance(row.get(key), dict) for row in rows)]
+    table = Table(box=None, padding=(0, 1), pad_edge=True)
+    for key in shown:
+        table.add_column(Text(_words(key)), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(key, row.get(key))) for key in shown))
+    return table
+
+
+def _words(name: str) -> str:
+    return name.replace(_BYTES, "_size").replace("_", " ")
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return str(len(value)) if value else "none"
+    if name.endswith(_BYTES) and isinstance(value, int):
+        return _size(value)
+    return "-" if value is None or value == "" else str(value)
+
+
+def _size(count: int) -> str:
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{count} bytes"

@@ -1,0 +1,1 @@
+"""Archiving: old instants move from the active timeline into history, which keeps all of them."""

@@ -1,0 +1,210 @@
+"""Which instants may leave the active timeline. Pure.
+
+Readers take every instant that is older than the active timeline for completed, and look for
+nothing there: no plan, no replaced file group. So instants leave in the order of their requests, up
+to the first that somebody still needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from lakewright.core.instant import COMPLETED_NAME, Instant
+from lakewright.core.plans import Skip
+from lakewright.core.timeline import Timeline
+from lakewright.services.archiving.settings import ArchivingSettings
+from lakewright.services.cleaning.retention import is_settled
+
+# A service that is never run again, or a cleaner that was switched off, would else keep everything
+# since. What is lost is an incremental plan: the next one lists the whole table.
+_PATIENCE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A completed action with the files that it left on the timeline while it was pending."""
+
+    completed: Instant
+    pending: tuple[Instant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlan:
+    """The actions to archive, oldest request first."""
+
+    actions: tuple[Action, ...]
+
+    @property
+    def instants(self) -> tuple[Instant, ...]:
+        """The completed instants."""
+        return tuple(action.completed for action in self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What others want of the timeline.
+
+    `retained` is the earliest commit that the policy of the cleaner retains now, `cleaned` the one
+    that the last clean retained; each is None if there is none on the timeline. `delta_commits` is
+    how many a trigger has to be able to count.
+    """
+
+    retained: Instant | None = None
+    cleaned: Instant | None = None
+    delta_commits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The writes that may go as far as the timeline tells, and why the next may not."""
+
+    writes: tuple[Instant, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """Nothing from `begin` on may go."""
+
+    begin: str
+    reason: str
+
+
+def not_due(timeline: Timeline, settings: ArchivingSettings) -> Skip | None:
+    """Why it is too early to archive; None if there is enough."""
+    count = len(timeline.completed_writes)
+    if count <= settings.keep_max:
+        return Skip(f"{count} commits, and up to {settings.keep_max} are kept")
+    return None
+
+
+def candidates(timeline: Timeline, settings: ArchivingSettings, needs: Needs) -> Candidates:
+    """The oldest writes that nobody needs on the active timeline."""
+    done = timeline.completed_writes
+    most = len(done) - settings.keep_min
+    limits = [*_hard_limits(timeline, settings, needs)]
+    if len(done) <= _PATIENCE * settings.keep_max:
+        limits += _soft_limits(timeline, needs)
+    first = min(limits, key=lambda limit: limit.begin, default=None)
+    chosen: list[Instant] = []
+    for write in done:
+        if len(chosen) >= most:
+            return Candidates(tuple(chosen), f"{settings.keep_min} commits are kept")
+        if write.requested_at in timeline.saved and settings.beyond_savepoint:
+            continue
+        if first is not None and write.requested_at >= first.begin:
+            return Candidates(tuple(chosen), first.reason)
+        late = _readers_need(write, needs)
+        if late:
+            return Candidates(tuple(chosen), late)
+        chosen.append(write)
+    return Candidates(tuple(chosen), "nothing else is there")
+
+
+def plan_archive(
+    files: Iterable[Instant], found: Candidates, uncleaned: Collection[str]
+) -> ArchivePlan | Skip:
+    """The actions to archive, with all their files of the timeline.
+
+    `uncleaned` are the requested times of replace commits whose replaced files are still there:
+    without the commit they would be part of the table again.
+    """
+    writes, reason = _before_uncleaned(found, uncleaned)
+    if not writes:
+        return Skip(f"nothing can be archived: {reason}")
+    known = list(files)
+    going = [*writes, *_along(Timeline.of(known), writes)]
+    by_key: dict[tuple[str, str], list[Instant]] = {}
+    for file in known:
+        by_key.setdefault((file.requested_at, file.comparable_action), []).append(file)
+    return ArchivePlan(
+        tuple(
+            Action(
+                instant,
+                tuple(f for f in by_key[instant.requested_at, instant.action] if f != instant),
+            )
+            for instant in sorted(going)
+        )
+    )
+
+
+def batches(plan: ArchivePlan, size: int) -> Iterator[tuple[Action, ...]]:
+    """The plan in parts of so many writes, with what lies between them."""
+    part: list[Action] = []
+    writes = 0
+    for action in plan.actions:
+        if writes == size:
+            yield tuple(part)
+            part, writes = [], 0
+        part.append(action)
+        writes += action.completed.is_write
+    if part:
+        yield tuple(part)
+
+
+def _hard_limits(timeline: Timeline, settings: ArchivingSettings, needs: Needs) -> Iterator[_Limit]:
+    done = timeline.completed_writes
+    for undoing in timeline.pending("rollback", "restore"):
+        yield _Limit("", f"{undoing.action} {undoing.requested_at} is pending")
+    pending = next((i for i in timeline.pending() if i.is_write), None)
+    if pending is not None:
+        # Older files count as committed: the active timeline begins before a pending write.
+        before = [i.requested_at for i in done if i.requested_at < pending.requested_at]
+        begin = before[-1] if before else pending.requested_at
+        yield _Limit(begin, f"{pending.action} {pending.requested_at} is pending")
+    saved = [i.requested_at for i in timeline if i.action == "savepoint"]
+    if saved and not settings.beyond_savepoint:
+        yield _Limit(min(saved), f"savepoint {min(saved)}")
+    if needs.cleaned is not None and settings.block_on_clean:
+        yield _Limit(needs.cleaned.requested_at, "the last clean has retained the rest")
+    deltas = (
+        timeline.completed("deltacommit")[-needs.delta_commits :] if needs.delta_commits else ()
+    )
+    if deltas:
+        yield _Limit(deltas[0].requested_at, "the delta commits are counted until a compaction")
+
+
+def _soft_limits(timeline: Timeline, needs: Needs) -> Iterator[_Limit]:
+    for action in COMPLETED_NAME:
+        last = max(timeline.completed_services(action), default=None)
+        if last is not None:
+            yield _Limit(last.requested_at, f"the next {action} is planned from the last one on")
+    if needs.cleaned is not None:
+        yield _Limit(needs.cleaned.requested_at, "the next clean is planned from the last one on")
+
+
+def _readers_need(write: Instant, needs: Needs) -> str:
+    """Why somebody who reads within the retained time looks for a write on the timeline."""
+    retained = needs.retained
+    if retained is None or is_settled(write.requested_at, write.completed_at, retained):
+        return ""
+    return f"commits from {retained.requested_at} on are retained"
+
+
+def _before_uncleaned(
+    found: Candidates, uncleaned: Collection[str]
+) -> tuple[Sequence[Instant], str]:
+    for position, write in enumerate(found.writes):
+        if write.requested_at in uncleaned:
+            reason = f"files that replacecommit {write.requested_at} replaced are not cleaned"
+            return found.writes[:position], reason
+    return found.writes, found.reason
+
+
+def _along(timeline: Timeline, writes: Sequence[Instant]) -> list[Instant]:
+    """The cleans and rollbacks that go with writes: all of their time but the last clean.
+
+    Who asks what was deleted since a write that stays finds the cleans that ended after it.
+    """
+    newest, going = writes[-1].requested_at, {i.requested_at for i in writes}
+    staying = [i.requested_at for i in timeline if i.is_write and i.requested_at not in going]
+    begin = next((at for at in staying if at not in timeline.saved), None)
+    cleans = timeline.completed("clean")
+    return [
+        i
+        for i in timeline.completed("clean", "rollback")
+        if i.requested_at < newest
+        and (begin is None or (i.completed_at or "") < begin)
+        and i not in cleans[-1:]
+    ]

@@ -1,0 +1,311 @@
+"""The command line: what it prints, how it ends, and what it does not start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+from written import WrittenTable, row
+
+from lakewright.core.instant import Instant
+from lakewright.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    LakewrightError,
+    UnavailableError,
+    UnsupportedError,
+)
+from lakewright.interfaces.cli import commands
+from lakewright.interfaces.cli.app import app, exit_code
+from lakewright.storage.local import LocalStorage
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local import LocalHands
+
+ROOT = Path(__file__).resolve().parents[3]
+DAYS = ("2026-01-01", "2026-01-02")
+BY_HAND = {"hoodie.compact.inline": "false"}
+AT_ONCE = "hoodie.compact.inline.max.delta.commits=1"
+ONLY_FIRST = (
+    "hoodie.compaction.strategy=partition_regex",
+    f"hoodie.compaction.partition.path.regex={DAYS[0]}",
+)
+APP = (sys.executable, "-m", "lakewright.interfaces.cli.app")
+
+
+class LocalWorkers(commands.Workers):
+    """Work without Spark."""
+
+    def __call__(self) -> LocalHands:
+        return LocalHands()
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "Workers", LocalWorkers)
+
+
+def filled(table: WrittenTable) -> WrittenTable:
+    table.create("MERGE_ON_READ")
+    table.upsert([row(f"k{n}", 1, "first", DAYS[n % 2]) for n in range(4)])
+    table.upsert([row("k0", 2, "second", DAYS[0]), row("k1", 2, "second", DAYS[1])])
+    return table
+
+
+@pytest.fixture
+def table() -> WrittenTable:
+    return filled(WrittenTable(options=BY_HAND))
+
+
+def local_table(folder: Path) -> WrittenTable:
+    storage = LocalStorage.at(str(folder / "table"), {})
+    return filled(WrittenTable(storage=storage, options=BY_HAND))
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def options(*told: str) -> list[str]:
+    return [part for each in told for part in ("--option", each)]
+
+
+def document(*arguments: str) -> Any:
+    result = call(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_timeline_is_told_oldest_first(table: WrittenTable) -> None:
+    told = document("timeline", table.storage.root)
+    known = [i.requested_at for i in load_snapshot(table.storage).timeline]
+    assert [each["requested_at"] for each in told["instants"]] == known
+    assert {(e["action"], e["state"]) for e in told["instants"]} == {("deltacommit", "COMPLETED")}
+
+
+def test_debt_is_told_with_its_reasons(table: WrittenTable) -> None:
+    told = document("debt", table.storage.root)
+    assert (told["log_files"], [p["partition"] for p in told["partitions"]]) == (2, list(DAYS))
+    assert {p["reason"] for p in told["partitions"]} == {"no compaction was planned yet"}
+
+
+def test_a_plan_is_told_with_the_reason_for_each_partition_left(table: WrittenTable) -> None:
+    told = document("plan", table.storage.root, "compaction", *options(AT_ONCE, *ONLY_FIRST))
+    assert told["planned"]
+    assert [(o["partition"], len(o["logs"])) for o in told["operations"]] == [(DAYS[0], 1)]
+    assert told["missing"] == [{"partition": DAYS[1], "reason": "filtered by partition_regex"}]
+    assert not load_snapshot(table.storage).timeline.pending()
+
+
+def test_no_plan_is_told_with_its_reason(table: WrittenTable) -> None:
+    told = document("plan", table.storage.root, "compaction")
+    assert not told["planned"]
+    assert "of 5 delta commits" in told["reason"]
+
+
+def test_the_services_are_told_with_their_options() -> None:
+    told = {each["name"]: each for each in document("services", "list")["services"]}
+    assert {"compaction", "logcompaction", "clustering", "clean", "archive"} <= told.keys()
+    assert "hoodie.compaction.strategy" in told["compaction"]["options"]
+    assert all(each["does"] for each in told.values())
+
+
+def test_a_run_does_what_is_due(table: WrittenTable) -> None:
+    before = table.rows()
+    told = document("services", "run", table.storage.root, *options(AT_ONCE))
+    results = {step["service"]: step["result"] for step in told["steps"]}
+    assert results == {"compaction": "done", "clean": "skipped", "archive": "skipped"}
+    assert told["steps"][0]["commit"]["operation"] == "COMPACT"
+    assert table.rows(optimized=True) == table.rows() == before
+
+
+def test_a_run_executes_what_others_have_scheduled(table: WrittenTable) -> None:
+    instant = table.services({"hoodie.compact.inline.max.delta.commits": "1"}).schedule(
+        "compaction"
+    )
+    assert isinstance(instant, Instant)
+    told = document("services", "run", table.storage.root, "--service", "compaction")
+    done, skipped = told["steps"]
+    assert done["commit"]["instant"] == instant.requested_at
+    assert skipped["result"] == "skipped"
+
+
+def test_a_copy_on_write_table_is_not_asked_for_log_files() -> None:
+    table = WrittenTable().create("COPY_ON_WRITE")
+    table.upsert([row("k0")])
+    told = document("services", "run", table.storage.root)
+    assert [step["service"] for step in told["steps"]] == ["clean", "archive"]
+
+
+TEXTS: dict[str, tuple[list[str], list[str]]] = {
+    "timeline": (["timeline"], ["deltacommit", "COMPLETED"]),
+    "debt": (["debt"], ["log files: 2", DAYS[0], "no compaction was planned yet"]),
+    "plan": (["plan"], ["filtered by partition_regex", DAYS[1]]),
+    "run": (["services", "run"], ["done", "COMPACT", "skipped"]),
+}
+
+
+@pytest.mark.parametrize(("command", "says"), TEXTS.values(), ids=list(TEXTS))
+def test_text_says_what_json_says(command: list[str], says: list[str], table: WrittenTable) -> None:
+    more = ["compaction"] if command == ["plan"] else []
+    told = options(AT_ONCE, *ONLY_FIRST) if command[0] in ("plan", "services") else []
+    result = call(*command, table.storage.root, *more, *told)
+    assert result.exit_code == 0
+    assert [text for text in says if text not in result.stdout] == []
+
+
+def test_names_with_brackets_and_colons_are_printed_as_they_are() -> None:
+    table = WrittenTable(options=BY_HAND).create("MERGE_ON_READ")
+    for ts in (1, 2):
+        table.upsert([row("k0", ts, day="[bold]:smile:")])
+    assert "[bold]:smile:" in call("debt", table.storage.root).stdout
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A call that fails: with which code, and what stands on stderr."""
+
+    code: int
+    says: str
+    arguments: Callable[[WrittenTable], list[str]]
+
+
+BAD = {
+    "a table that is not there": Bad(2, "no table", lambda _: ["timeline", "memory://nowhere"]),
+    "a service that there is not": Bad(
+        2, "known: ['archive'", lambda t: ["plan", t.storage.root, "tidying"]
+    ),
+    "an option that there is not": Bad(
+        2,
+        "did_you_mean: hoodie.compaction.strategy",
+        lambda t: ["plan", t.storage.root, "compaction", *options("hoodie.compaction.strateg=x")],
+    ),
+    "an option without a value": Bad(
+        2, "key=value", lambda t: ["debt", t.storage.root, *options("hoodie.compaction.strategy")]
+    ),
+    "an address of no known kind": Bad(6, "gopher", lambda _: ["debt", "gopher://x/y"]),
+    "a pause of no length": Bad(
+        2, "above 0", lambda t: ["services", "run", t.storage.root, "--continuous", "--interval=0"]
+    ),
+    "a module that is not there": Bad(
+        2, "no_such_module", lambda _: ["--load", "no_such_module", "services", "list"]
+    ),
+    "a damaged table": Bad(5, "hoodie.properties", lambda t: _damaged(t)),
+    "an argument too few": Bad(2, "SERVICE", lambda t: ["plan", t.storage.root]),
+}
+
+
+def _damaged(table: WrittenTable) -> list[str]:
+    table.storage.replace(".hoodie/hoodie.properties", b"hoodie.table.version=nine\n")
+    return ["timeline", table.storage.root]
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=list(BAD))
+def test_a_failure_ends_with_its_code_and_no_traceback(case: Bad, table: WrittenTable) -> None:
+    result = call(*case.arguments(table))
+    assert (result.exit_code, result.stdout) == (case.code, "")
+    assert case.says in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+CODES = {
+    InvalidError: 2,
+    ConflictError: 3,
+    UnavailableError: 4,
+    CorruptError: 5,
+    UnsupportedError: 6,
+    LakewrightError: 1,
+}
+
+
+@pytest.mark.parametrize(("kind", "code"), CODES.items(), ids=lambda each: str(each))
+def test_every_kind_of_error_has_its_code(kind: type[LakewrightError], code: int) -> None:
+    assert exit_code(kind("something")) == code
+
+
+def test_a_failed_service_is_in_the_document_and_decides_the_code(table: WrittenTable) -> None:
+    at = table.services({"hoodie.compact.inline.max.delta.commits": "1"}).schedule("compaction")
+    assert isinstance(at, Instant)
+    table.storage.replace(f".hoodie/timeline/{at.requested_at}.compaction.requested", b"no plan")
+    result = call("services", "run", table.storage.root, "--json")
+    assert result.exit_code == 5
+    steps = json.loads(result.stdout)["steps"]
+    assert [(s["service"], s["result"]) for s in steps][:2] == [
+        ("compaction", "failed"),
+        ("clean", "skipped"),
+    ]
+    assert steps[0]["error"]["kind"] == "CorruptError"
+
+
+def test_the_script_of_the_package_is_this_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    module, _, name = project["scripts"]["lakewright"].partition(":")
+    assert callable(getattr(import_module(module), name))
+
+
+WITHOUT_SPARK: dict[str, Callable[[str], list[str]]] = {
+    "debt": lambda path: ["debt", path],
+    "timeline": lambda path: ["timeline", path],
+    "plan": lambda path: ["plan", path, "compaction", *options(AT_ONCE)],
+    "services list": lambda path: ["services", "list"],
+    "a clean": lambda path: ["services", "run", path, "--service", "clean"],
+    "a compaction that is not due": lambda path: ["services", "run", path],
+}
+_LOOK = """
+import json, sys
+from lakewright.interfaces.cli.app import app
+for name, arguments in json.loads(sys.argv[1]).items():
+    try:
+        app(arguments)
+    except SystemExit as end:
+        print(name, end.code, "pyspark" in sys.modules, sep=": ", file=sys.stderr)
+"""
+
+
+def test_what_needs_no_spark_does_not_even_import_it(tmp_path: Path) -> None:
+    path = local_table(tmp_path).storage.root
+    calls = {name: arguments(path) for name, arguments in WITHOUT_SPARK.items()}
+    told = [sys.executable, "-c", _LOOK, json.dumps(calls)]
+    done = subprocess.run(told, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.splitlines() == [f"{name}: 0: False" for name in calls]
+
+
+def test_the_help_comes_without_loading_what_commands_need() -> None:
+    told = [sys.executable, "-X", "importtime", *APP[1:], "--help"]
+    done = subprocess.run(told, capture_output=True, text=True, timeout=60, check=True)
+    assert "services" in done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {"typer", "lakewright.errors"} <= loaded
+    assert not loaded & {"pyspark", "pyarrow", "numpy", "pandas", "fastavro", "obstore"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_ends_the_loop_between_two_steps(number: signal.Signals, tmp_path: Path) -> None:
+    path = local_table(tmp_path).storage.root
+    run = ("services", "run", path, "--service", "compaction", "--continuous")
+    told = [*APP, *run, "--interval", "0.1", "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(told, stdout=pipe, stderr=pipe, text=True) as loop:
+        try:
+            assert loop.stdout is not None
+            rounds = [json.loads(loop.stdout.readline())["round"] for _ in range(2)]
+            os.kill(loop.pid, number)
+            rest, errors = loop.communicate(timeout=30)
+        finally:
+            loop.kill()
+    assert rounds == [1, 2]
+    assert [json.loads(line)["round"] for line in rest.splitlines()] == list(
+        range(3, 3 + len(rest.splitlines()))
+    )
+    assert (loop.returncode, errors) == (0, "stopping after this step; once more to stop at once\n")

@@ -1,0 +1,337 @@
+"""Which instants may leave the active timeline, by drawings of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import pytest
+
+from lakewright.core.instant import Instant, State
+from lakewright.core.plans import Skip
+from lakewright.core.timeline import Timeline
+from lakewright.errors import InvalidError
+from lakewright.services.archiving.plan import (
+    ArchivePlan,
+    Needs,
+    batches,
+    candidates,
+    not_due,
+    plan_archive,
+)
+from lakewright.services.archiving.settings import ArchivingSettings
+from lakewright.settings import HUDI_OPTIONS, option_keys, settings_from
+from lakewright.testing.drawing import at, draw
+
+ONE_TO_TWO = ArchivingSettings(keep_min=1, keep_max=2)
+FOUR = """
+    commit ||
+    commit   ||
+    commit     ||
+    commit       ||
+    """
+
+
+def one_after_the_other(*words: str) -> str:
+    """A long picture."""
+    width = max(map(len, words))
+    return "\n".join(f"{word:<{width}} {'  ' * n}||" for n, word in enumerate(words))
+
+
+@dataclass(frozen=True)
+class Case:
+    """The ticks of the instants that go; `retained` and `cleaned` are ticks, too."""
+
+    picture: str
+    goes: str
+    settings: ArchivingSettings = ONE_TO_TWO
+    retained: int | None = None
+    cleaned: int | None = None
+    delta_commits: int = 0
+    uncleaned: Collection[int] = field(default=())
+
+
+CASES = {
+    "the least number of commits is kept": Case(FOUR, "0 2 4"),
+    "of several the oldest go": Case(FOUR, "0 2", ArchivingSettings(keep_min=2, keep_max=3)),
+    "the commit before a pending write stays": Case(
+        """
+        commit ||
+        commit   ||
+        commit     |-
+        commit      ||
+        commit        ||
+        """,
+        "0",
+    ),
+    "nothing goes past a pending write that is the oldest": Case(
+        """
+        commit |-
+        commit  ||
+        commit    ||
+        commit      ||
+        """,
+        "",
+    ),
+    "a scheduled plan is a pending write": Case(
+        """
+        deltacommit ||
+        deltacommit   ||
+        compaction      |
+        deltacommit      ||
+        deltacommit        ||
+        """,
+        "0",
+    ),
+    "nothing goes while a rollback is pending": Case(
+        """
+        commit   ||
+        commit     ||
+        commit       ||
+        commit         ||
+        rollback         |-
+        """,
+        "",
+    ),
+    "nothing goes while a restore is pending": Case(
+        """
+        commit  ||
+        commit    ||
+        commit      ||
+        commit        ||
+        restore         |-
+        """,
+        "",
+    ),
+    "a pending clean stops nothing": Case(
+        """
+        commit ||
+        commit   ||
+        clean      |-
+        commit      ||
+        commit        ||
+        """,
+        "0 2 5",
+    ),
+    "nothing goes past a savepoint": Case(
+        """
+        commit    ||
+        commit      ||
+        savepoint   | |
+        commit         ||
+        commit           ||
+        """,
+        "0",
+    ),
+    "unless that is wanted, and the saved commit stays": Case(
+        """
+        commit    ||
+        commit      ||
+        savepoint   | |
+        commit         ||
+        commit           ||
+        """,
+        "0 5 7",
+        ArchivingSettings(keep_min=1, keep_max=2, beyond_savepoint=True),
+    ),
+    "a savepoint that was begun counts": Case(
+        """
+        commit    ||
+        commit      ||
+        savepoint   |-
+        commit         ||
+        commit           ||
+        """,
+        "0",
+    ),
+    "a replacement goes when its files are cleaned": Case(
+        """
+        commit        ||
+        replacecommit   ||
+        commit            ||
+        commit              ||
+        """,
+        "0 2 4",
+    ),
+    "a replacement stays, and all after it, while its files are there": Case(
+        """
+        commit        ||
+        replacecommit   ||
+        commit            ||
+        commit              ||
+        """,
+        "0",
+        uncleaned=(2,),
+    ),
+    "what the cleaner retains stays": Case(FOUR, "0", retained=2),
+    "a commit that ended after the retained one stays": Case(
+        """
+        commit ||
+        commit   |-----|
+        commit    ||
+        commit      ||
+        """,
+        "0",
+        retained=5,
+    ),
+    "the next clean begins with what the last retained": Case(FOUR, "0", cleaned=2),
+    "a compaction is planned from the last one on": Case(
+        """
+        deltacommit ||
+        compaction    ||
+        deltacommit     ||
+        deltacommit       ||
+        """,
+        "0",
+    ),
+    "of several compactions the last one counts": Case(
+        """
+        compaction  ||
+        compaction    ||
+        compaction      ||
+        deltacommit       ||
+        """,
+        "0 2",
+    ),
+    "a clustering is planned from the last one on": Case(
+        """
+        commit     ||
+        clustering   ||
+        commit         ||
+        commit           ||
+        """,
+        "0",
+    ),
+    "but nobody waits for ever for the next one": Case(
+        one_after_the_other("commit", "clustering", *["commit"] * 28),
+        " ".join(str(2 * n) for n in range(29)),
+    ),
+    "nor for a cleaner that was switched off": Case(
+        one_after_the_other(*["commit"] * 30),
+        " ".join(str(2 * n) for n in range(29)),
+        cleaned=2,
+    ),
+    "unless that is wanted": Case(
+        one_after_the_other(*["commit"] * 30),
+        "0",
+        ArchivingSettings(keep_min=1, keep_max=2, block_on_clean=True),
+        cleaned=2,
+    ),
+    "delta commits that a trigger counts stay": Case(
+        """
+        deltacommit ||
+        deltacommit   ||
+        deltacommit     ||
+        deltacommit       ||
+        """,
+        "0",
+        delta_commits=3,
+    ),
+    "cleans and rollbacks go along, but the last clean": Case(
+        """
+        commit   ||
+        clean      ||
+        rollback     ||
+        clean          ||
+        commit           ||
+        commit             ||
+        commit               ||
+        """,
+        "0 2 4 8 10",
+    ),
+    "a clean that ended after a commit that stays began goes later": Case(
+        """
+        commit ||
+        clean    |-------|
+        commit     ||
+        commit       ||
+        commit         ||
+        clean            ||
+        """,
+        "0 4 6",
+        ArchivingSettings(keep_min=1, keep_max=2),
+    ),
+    "savepoints, restores and index builds stay": Case(
+        """
+        restore  ||
+        indexing   ||
+        commit       ||
+        commit         ||
+        commit           ||
+        """,
+        "4 6",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_what_goes(case: Case) -> None:
+    found = plan(case)
+    gone = [] if isinstance(found, Skip) else [i.requested_at for i in found.instants]
+    assert gone == [at(int(tick)) for tick in case.goes.split()]
+
+
+def test_the_reason_is_told() -> None:
+    found = plan(CASES["nothing goes past a pending write that is the oldest"])
+    assert isinstance(found, Skip)
+    assert found.reason == f"nothing can be archived: commit {at(0)} is pending"
+
+
+def test_few_commits_are_not_worth_it() -> None:
+    early = not_due(draw(FOUR), ArchivingSettings(keep_min=2, keep_max=4))
+    assert isinstance(early, Skip)
+    assert early.reason == "4 commits, and up to 4 are kept"
+    assert not_due(draw(FOUR), ArchivingSettings(keep_min=2, keep_max=3)) is None
+
+
+def test_all_files_of_an_action_go_together() -> None:
+    files = [
+        Instant(at(0), "compaction", State.REQUESTED),
+        Instant(at(0), "compaction", State.INFLIGHT),
+        Instant(at(0), "commit", completed_at=at(1)),
+        *draw(FOUR).instants[1:],
+    ]
+    found = plan_archive(
+        files, candidates(Timeline.of(files[2:]), ONE_TO_TWO, Needs()), uncleaned=()
+    )
+    assert isinstance(found, ArchivePlan)
+    first = found.actions[0]
+    assert first.completed == files[2]
+    assert set(first.pending) == set(files[:2])
+
+
+def test_batches_have_so_many_writes() -> None:
+    picture = """
+        commit ||
+        clean    ||
+        commit     ||
+        commit       ||
+        commit         ||
+        clean            ||
+        """
+    found = plan(Case(picture, "", ArchivingSettings(keep_min=1, keep_max=2)))
+    assert isinstance(found, ArchivePlan)
+    parts = [[a.completed.requested_at for a in part] for part in batches(found, 2)]
+    assert parts == [[at(0), at(2), at(4)], [at(6)]]
+
+
+def test_the_most_must_be_more_than_the_least() -> None:
+    options = {"hoodie.keep.min.commits": "5", "hoodie.keep.max.commits": "5"}
+    with pytest.raises(InvalidError, match="must be greater"):
+        settings_from(ArchivingSettings, options)
+
+
+def test_every_key_is_one_of_hudi() -> None:
+    assert option_keys(ArchivingSettings) <= HUDI_OPTIONS
+
+
+def plan(case: Case) -> ArchivePlan | Skip:
+    timeline = draw(case.picture)
+
+    def instant(tick: int | None) -> Instant | None:
+        return None if tick is None else timeline.by_time[at(tick)]
+
+    needs = Needs(instant(case.retained), instant(case.cleaned), case.delta_commits)
+    found = candidates(timeline, case.settings, needs)
+    uncleaned = {at(tick) for tick in case.uncleaned}
+    return plan_archive(timeline, found, uncleaned)

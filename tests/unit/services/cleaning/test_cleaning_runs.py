@@ -1,0 +1,481 @@
+"""Cleans of small tables: what they look at, what they delete, and what they leave to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from golden_tables import GoldenTables, upload
+from undone import (
+    TIMELINE,
+    Bench,
+    act_on,
+    clustering_plan,
+    compaction_of,
+    compaction_plan,
+    data_files_of,
+    files_of,
+    json_rows_of,
+    of,
+    rows_of,
+)
+from upkeep import Upkeep, upkeep_of
+
+from lakewright.core.commits import CommitMetadata
+from lakewright.core.files import PARTITION_METADATA, BaseFile
+from lakewright.core.instant import Instant, State
+from lakewright.core.plans import CleanFile, CleanPlan, Skip
+from lakewright.core.service_metadata import CleanMetadata
+from lakewright.errors import UnsupportedError
+from lakewright.format.metadata import format_clean_plan, format_replace_commit
+from lakewright.storage.base import Storage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.rollback import run_rollback
+from lakewright.table.savepoint import delete_savepoint, run_savepoint
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
+
+F, G, H = ("d1", "f"), ("d2", "g"), ("d3", "h")
+ONE = {"hoodie.clean.commits.retained": "1"}
+VERSIONS = {
+    "hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS",
+    "hoodie.clean.fileversions.retained": "1",
+}
+FILTERED = {"hoodie.clean.partition.filter.regex": "d[23]"}
+LISTINGS = {"list_files", "list_folders", "list_tree", "list_many"}
+
+
+def written(times: int = 3) -> Bench:
+    """A table whose first group was written several times, and another once."""
+    bench = Bench()
+    bench.write({F: of(a=1), G: of(b=1)})
+    for version in range(2, times + 1):
+        bench.write({F: of(a=version)})
+    return bench
+
+
+def deleted(done: CleanMetadata | Skip) -> list[str]:
+    assert isinstance(done, CleanMetadata)
+    names = [(p, name) for p, part in done.partitions.items() for name in part.deleted]
+    assert done.files_deleted == len(names)
+    return [f"{partition}/{name}" for partition, name in names]
+
+
+def base(group: tuple[str, str], write: Instant) -> str:
+    return f"{group[0]}/{BaseFile(group[1], '0-0-0', write.requested_at).name}"
+
+
+def replace_groups(bench: Bench, *replaced: tuple[str, str]) -> Instant:
+    """A delete_partition of these groups."""
+    at = bench.tick()
+    done = Instant(at, "replacecommit", completed_at=bench.tick())
+    taken: dict[str, tuple[str, ...]] = {}
+    for partition, file_id in replaced:
+        taken[partition] = (*taken.get(partition, ()), file_id)
+    metadata = CommitMetadata(
+        replaced=taken, operation="DELETE_PARTITION", extra={"schema": bench.builder.avro_schema}
+    )
+    bench.put(done, format_replace_commit(metadata))
+    return done
+
+
+def test_old_files_go_and_the_outcome_tells() -> None:
+    bench = written(4)
+    writes = load_snapshot(bench.storage).timeline.completed_writes
+    before = rows_of(bench.storage)
+    done = upkeep_of(bench, ONE).clean()
+    assert isinstance(done, CleanMetadata)
+    assert deleted(done) == [base(F, write) for write in writes[:2]]
+    assert done.earliest_to_retain == writes[3].requested_at
+    assert done.last_completed == writes[3].requested_at
+    assert rows_of(bench.storage) == before
+    assert sorted(data_files_of(bench.storage)) == sorted(
+        [base(F, writes[2]), base(F, writes[3]), base(G, writes[0])]
+        + [f"{day}/{PARTITION_METADATA}" for day in ("d1", "d2")]
+    )
+
+
+def test_plans_name_whole_paths_as_real_ones_do() -> None:
+    bench = written()
+    plan = upkeep_of(bench, ONE).plan_clean()
+    assert isinstance(plan, CleanPlan)
+    first = load_snapshot(bench.storage).timeline.completed_writes[0]
+    assert plan.files == {"d1": (CleanFile(path=bench.storage.url(base(F, first))),)}
+    assert plan.earliest_to_retain is not None
+    assert plan.earliest_to_retain.state == "COMPLETED"
+    assert plan.version == 2
+
+
+def test_the_next_clean_lists_only_what_was_written_since() -> None:
+    bench = written()
+    storage = CountingStorage(bench.storage)
+    upkeep = upkeep_of(bench, ONE, storage)
+    upkeep.clean()
+    bench.write({G: of(b=2)})
+    bench.write({H: of(c=1)})
+    storage.reset()
+    done = upkeep.clean()
+    writes = load_snapshot(storage).timeline.completed_writes
+    assert deleted(done) == [base(F, writes[1]), base(G, writes[0])]
+    listed = {path for method, path in storage.touched if method in LISTINGS}
+    assert listed & {"", "d1", "d2", "d3"} == {"d2", "d1"}
+
+
+def test_nothing_in_the_window_lists_nothing() -> None:
+    bench = written()
+    upkeep_of(bench, ONE).clean()
+    bench.fail({G: of(b=5)})
+    bench.write({H: of(c=1)})
+    storage = CountingStorage(bench.storage)
+    upkeep = upkeep_of(bench, ONE, storage)
+    sight = upkeep.sight()
+    storage.reset()
+    found = upkeep.plan_clean()
+    assert isinstance(found, Skip)
+    assert "nothing can have become due" in found.reason
+    assert sight.snapshot.timeline.pending("commit")
+    listed = {path for method, path in storage.touched if method in LISTINGS}
+    assert listed <= {TIMELINE}
+
+
+def test_a_table_that_only_grows_is_not_listed_for_ever() -> None:
+    bench = Bench()
+    storage = CountingStorage(bench.storage)
+    upkeep = upkeep_of(bench, ONE, storage)
+    results = []
+    for number in range(20):
+        bench.write({(f"day{number}", f"f{number}"): of(**{f"k{number}": 1})})
+        storage.reset()
+        results.append(upkeep.clean())
+        listed = {path for method, path in storage.touched if method in LISTINGS}
+        assert "" not in listed
+        assert len({path for path in listed if path.startswith("day")}) <= 7
+    assert sum(isinstance(done, CleanMetadata) for done in results) == 3
+
+
+def test_a_clean_that_deletes_nothing_is_recorded_when_the_last_is_old() -> None:
+    bench = written()
+    bench.write({G: of(b=2)})
+    upkeep = upkeep_of(bench, {**ONE, "hoodie.write.empty.clean.interval.hours": "2"})
+    assert deleted(upkeep.clean())
+    bench.write({H: of(c=1)})
+    assert deleted(upkeep.clean())
+    bench.write({("d4", "i"): of(d=1)})
+    assert isinstance(upkeep.clean(), Skip)
+    upkeep.clock.advance(3 * 3_600_000)
+    done = upkeep.clean()
+    assert isinstance(done, CleanMetadata)
+    assert done.files_deleted == 0
+
+
+def test_filtered_partitions_are_made_up_for_by_the_next_clean() -> None:
+    bench = written()
+    bench.write({G: of(b=2)})
+    bench.write({G: of(b=3)})
+    writes = load_snapshot(bench.storage).timeline.completed_writes
+    upkeep = upkeep_of(bench, ONE)
+    assert deleted(upkeep.with_options(FILTERED).clean()) == [base(G, writes[0])]
+    bench.write({H: of(c=1)})
+    assert set(deleted(upkeep.clean())) == {
+        base(F, writes[0]),
+        base(F, writes[1]),
+        base(G, writes[3]),
+    }
+
+
+def test_selected_partitions_are_all_that_is_listed() -> None:
+    bench = written()
+    storage = CountingStorage(bench.storage)
+    options = {
+        **ONE,
+        "hoodie.clean.partition.filter.selected": "d2, d1/",
+        "hoodie.clean.incremental.enabled": "false",
+    }
+    first = load_snapshot(bench.storage).timeline.completed_writes[0]
+    assert deleted(Upkeep(storage, options).clean()) == [base(F, first)]
+    listed = {path for method, path in storage.touched if method in LISTINGS}
+    assert "" not in listed
+
+
+def test_saved_files_stay_until_the_savepoint_is_deleted() -> None:
+    bench = written(4)
+    first = load_snapshot(bench.storage).timeline.completed_writes[0]
+    act_on(
+        bench.storage,
+        lambda now, times, clock: run_savepoint(now, first.requested_at, times, clock),
+    )
+    upkeep = upkeep_of(bench, ONE)
+    assert base(F, first) not in deleted(upkeep.clean())
+    bench.write({H: of(c=1)})
+    assert isinstance(upkeep.clean(), CleanMetadata | Skip)
+    assert bench.storage.exists(base(F, first))
+    act_on(bench.storage, lambda now, times, clock: delete_savepoint(now, first.requested_at))
+    bench.write({H: of(c=2)})
+    assert base(F, first) in deleted(upkeep.clean())
+
+
+def test_files_of_a_pending_compaction_stay_until_it_is_done() -> None:
+    bench = Bench("MERGE_ON_READ")
+    first = bench.write({F: of(a=1)})
+    log = bench.write(logs={F: of(a=2)})
+    plan = compaction_plan(compaction_of(F, first, log))
+    pending = bench.fail({}, action="compaction", requested=plan)
+    for version in range(3, 6):
+        bench.write(logs={F: of(a=version)})
+    upkeep = upkeep_of(bench, VERSIONS)
+    before = files_of(bench.storage)
+    upkeep.clean()
+    assert set(before) <= {*files_of(bench.storage)}
+    bench.base(F, of(a=2), pending.requested_at)
+    bench.complete(pending, bench.stats(pending.requested_at, F))
+    bench.write({H: of(c=1)})
+    assert sorted(deleted(upkeep.clean())) == sorted(
+        [base(F, first), f"d1/.f_{log.requested_at}.log.1_0-0-0"]
+    )
+    assert rows_of(bench.storage) == {"a": 5, "c": 1}
+
+
+def test_a_replaced_group_of_a_pending_clustering_is_looked_at_again() -> None:
+    bench = written(1)
+    bench.write({G: of(b=2)})
+    replace_groups(bench, F)
+    pending = bench.fail({}, action="clustering", requested=clustering_plan(F))
+    upkeep = upkeep_of(bench, VERSIONS)
+    done = upkeep.clean()
+    assert isinstance(done, CleanMetadata)
+    assert list(done.partitions) == ["d2"]
+    assert "held by clustering" in done.extra["lakewright.missing.reasons"]
+    for state in (State.INFLIGHT, State.REQUESTED):
+        bench.storage.delete(f"{TIMELINE}/{Instant(pending.requested_at, 'clustering', state)}")
+    bench.write({H: of(c=1)})
+    assert [path.split("/")[0] for path in deleted(upkeep.clean())] == ["d1"]
+
+
+def test_a_deleted_partition_disappears_from_the_table() -> None:
+    bench = written(1)
+    first = load_snapshot(bench.storage).timeline.completed_writes[0]
+    replace_groups(bench, G)
+    bench.write({F: of(a=5)})
+    done = upkeep_of(bench, ONE).clean()
+    assert isinstance(done, CleanMetadata)
+    assert done.partitions["d2"].is_partition_deleted
+    assert base(G, first) in deleted(done)
+    assert not bench.storage.exists(f"d2/{PARTITION_METADATA}")
+    assert rows_of(bench.storage) == {"a": 5}
+
+
+def test_a_deleted_partition_stays_if_somebody_began_to_write() -> None:
+    bench = written(1)
+    replace_groups(bench, G)
+    bench.write({F: of(a=5)})
+    upkeep = upkeep_of(bench, ONE)
+    scheduled = upkeep.schedule_clean()
+    assert isinstance(scheduled, Instant)
+    pending = bench.fail({})
+    done = upkeep.execute_clean(scheduled.requested_at)
+    assert not done.partitions["d2"].is_partition_deleted
+    assert "d2" in done.extra["lakewright.missing.reasons"]
+    # The writer found the partition there, and did not make it anew.
+    bench.base(("d2", "new"), of(z=1), pending.requested_at)
+    bench.complete(pending, bench.stats(pending.requested_at, ("d2", "new")))
+    assert rows_of(bench.storage) == {"a": 5, "z": 1}
+
+
+def savepoint(bench: Bench, first: Instant) -> None:
+    # Ours refuses while a clean is about to take the files; others do not ask.
+    storage = MemoryStorage.fresh(
+        {path: bench.storage.read(path) for path in files_of(bench.storage) if ".clean" not in path}
+    )
+    act_on(storage, lambda now, times, clock: run_savepoint(now, first.requested_at, times, clock))
+    for path in set(files_of(storage)) - set(files_of(bench.storage)):
+        bench.storage.create(path, storage.read(path))
+
+
+def plan_of_others(bench: Bench, first: Instant) -> None:
+    bench.fail({}, action="clustering", requested=clustering_plan(F))
+
+
+def rolled_back(bench: Bench, first: Instant) -> None:
+    """Real Hudi rolls back what it wants: all writes but the first are gone."""
+    for write in reversed(load_snapshot(bench.storage).timeline.completed_writes[1:]):
+        bench.storage.delete(f"{TIMELINE}/{write.file_name}")
+        for path in data_files_of(bench.storage):
+            if write.requested_at in path:
+                bench.storage.delete(path)
+
+
+MEANWHILE: dict[str, Callable[[Bench, Instant], None]] = {
+    "a savepoint": savepoint,
+    "a plan of somebody else": plan_of_others,
+    "a rollback of all that came after": rolled_back,
+}
+
+
+@pytest.mark.parametrize("happens", MEANWHILE.values(), ids=list(MEANWHILE))
+def test_what_came_to_be_needed_after_the_plan_was_made_stays(
+    happens: Callable[[Bench, Instant], None],
+) -> None:
+    bench = written(3)
+    first = load_snapshot(bench.storage).timeline.completed_writes[0]
+    upkeep = upkeep_of(bench, ONE)
+    scheduled = upkeep.schedule_clean()
+    assert isinstance(scheduled, Instant)
+    happens(bench, first)
+    done = upkeep.execute_clean(scheduled.requested_at)
+    assert done.files_deleted == 0
+    assert bench.storage.exists(base(F, first))
+    assert "d1" in done.extra["lakewright.missing.reasons"]
+
+
+def test_a_write_whose_predecessor_was_cleaned_can_still_be_rolled_back_once() -> None:
+    bench = written(4)
+    upkeep_of(bench, ONE).clean()
+    newest = load_snapshot(bench.storage).timeline.completed_writes[-1]
+    act_on(
+        bench.storage,
+        lambda now, times, clock: run_rollback(now, newest, times, clock, by_markers=False),
+    )
+    assert rows_of(bench.storage) == {"a": 3, "b": 1}
+
+
+def test_plans_of_real_hudi_are_executed_wherever_the_table_lies_now(
+    golden: GoldenTables,
+) -> None:
+    storage = upload(golden["cow_archived"], MemoryStorage.fresh())
+    rows = json_rows_of(storage)
+    writes = load_snapshot(storage).timeline.completed_writes
+    folder = next(path for path in storage.list_folders("") if path != ".hoodie")
+    old = min(
+        file.name for file in storage.list_files(folder) if writes[-2].requested_at in file.name
+    )
+    plan = CleanPlan(
+        policy="KEEP_LATEST_COMMITS",
+        files={folder: (CleanFile(path=f"file:/elsewhere/{folder}/{old}"),)},
+    )
+    upkeep = Upkeep(storage)
+    requested = Instant(upkeep.sight().instant, "clean", State.REQUESTED)
+    storage.create(f"{TIMELINE}/{requested.file_name}", format_clean_plan(plan))
+    assert upkeep.execute_clean(requested.requested_at).files_deleted == 1
+    assert not storage.exists(f"{folder}/{old}")
+    assert json_rows_of(storage) == rows
+
+
+def test_files_outside_of_the_table_are_not_deleted() -> None:
+    bench = written()
+    plan = CleanPlan(
+        policy="KEEP_LATEST_COMMITS",
+        files={"d1": (CleanFile(path="s3://elsewhere/x.parquet", is_bootstrap=True),)},
+    )
+    upkeep = upkeep_of(bench)
+    requested = Instant(upkeep.sight().instant, "clean", State.REQUESTED)
+    bench.put(requested, format_clean_plan(plan))
+    with pytest.raises(UnsupportedError, match="bootstrapped"):
+        upkeep.execute_clean(requested.requested_at)
+
+
+def test_golden_tables_are_cleaned_and_read_as_before(golden: GoldenTables) -> None:
+    for name in ("cow_archived", "mor_compacted", "cow_overwrite", "cow_delete_partition"):
+        storage = upload(golden[name], MemoryStorage.fresh())
+        rows = json_rows_of(storage)
+        Upkeep(storage, {**ONE, "hoodie.clean.trigger.max.commits": "0"}).clean()
+        assert json_rows_of(storage) == rows, name
+
+
+def partitions_deleted() -> Storage:
+    bench = written(3)
+    replace_groups(bench, G)
+    bench.write({F: of(a=9)})
+    return bench.storage
+
+
+def versions_of_logs() -> Storage:
+    bench = Bench("MERGE_ON_READ")
+    first = bench.write({F: of(a=1), G: of(b=1)})
+    log = bench.write(logs={F: of(a=2)})
+    at = bench.tick()
+    bench.put(
+        Instant(at, "compaction", State.REQUESTED), compaction_plan(compaction_of(F, first, log))
+    )
+    bench.base(F, of(a=2), at)
+    bench.complete(Instant(at, "compaction", State.INFLIGHT), bench.stats(at, F))
+    bench.write({H: of(c=1)}, {G: of(b=2)})
+    return bench.storage
+
+
+CRASHES = {
+    "with a partition that goes": (partitions_deleted, ONE),
+    "by commits, with log files": (versions_of_logs, ONE),
+    "by versions": (versions_of_logs, VERSIONS),
+}
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("make", "options"), CRASHES.values(), ids=list(CRASHES))
+def test_a_clean_that_dies_is_ended_by_the_next(
+    make: Callable[[], Storage], options: dict[str, str], after_effect: bool
+) -> None:
+    table = make()
+    content = {path: table.read(path) for path in files_of(table)}
+    rows = rows_of(table)
+    whole = MemoryStorage.fresh(content)
+    assert isinstance(Upkeep(whole, options).clean(), CleanMetadata)
+    for survived in count():
+        storage = MemoryStorage.fresh(content)
+        dying = CrashingStorage(storage, survived, after_effect=after_effect)
+        try:
+            Upkeep(dying, options).clean()
+        except Crash:
+            assert rows_of(storage) == rows
+            Upkeep(storage, options).clean()
+            assert rows_of(storage) == rows
+            assert data_files_of(storage) == data_files_of(whole)
+            cleans = load_snapshot(storage).timeline
+            assert not cleans.pending("clean")
+            assert len(cleans.completed("clean")) == 1
+        else:
+            assert survived >= 4
+            break
+
+
+def test_what_died_long_ago_is_swept_up() -> None:
+    bench = written(3)
+    dead = "20251231235959999"
+    bench.storage.create(f".hoodie/.heartbeat/{dead}", b"")
+    upkeep = upkeep_of(bench, ONE)
+    status = bench.storage.status(f".hoodie/.heartbeat/{dead}")
+    assert status is not None
+    upkeep.clock.advance(status.modified_ms + 3_600_000 - upkeep.clock.now_ms())
+    upkeep.clean()
+    assert not bench.storage.exists(f".hoodie/.heartbeat/{dead}")
+
+
+def test_a_metadata_table_is_dropped_before_its_files_are() -> None:
+    bench = Bench()
+    storage = bench.storage
+    data = storage.read(".hoodie/hoodie.properties")
+    storage.replace(
+        ".hoodie/hoodie.properties", data + b"\nhoodie.table.metadata.partitions=files\n"
+    )
+    storage.create(".hoodie/metadata/x", b"")
+    bench.write({F: of(a=1)})
+    bench.write({F: of(a=2)})
+    bench.write({F: of(a=3)})
+    assert len(deleted(Upkeep(storage, ONE).clean())) == 1
+    assert not storage.exists(".hoodie/metadata/x")
+
+
+def test_who_keeps_more_than_before_does_not_claim_what_is_gone() -> None:
+    bench = written(1)
+    bench.write({G: of(b=2)})
+    for version in range(2, 5):
+        bench.write({F: of(a=version)})
+    upkeep = upkeep_of(bench, ONE)
+    done = upkeep.with_options({"hoodie.clean.partition.filter.selected": "d1"}).clean()
+    assert isinstance(done, CleanMetadata)
+    bench.write({F: of(a=6)})
+    plan = upkeep.with_options({"hoodie.clean.commits.retained": "3"}).plan_clean()
+    assert isinstance(plan, CleanPlan)
+    assert list(plan.files) == ["d2"]
+    assert plan.earliest_to_retain is not None
+    assert plan.earliest_to_retain.requested_at == done.earliest_to_retain
