@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from written import WrittenTable, row
 
+from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
 from lakewright.services.debt import Debt, load_debt
 from lakewright.table.snapshot import load_snapshot
@@ -61,7 +62,7 @@ def test_a_filter_and_a_pending_plan_are_named() -> None:
         "hoodie.compaction.partition.path.regex": DAYS[0],
     }
     instant = table.services(only).schedule("compaction")
-    assert instant
+    assert isinstance(instant, Instant)
     reasons = {d.partition: d.reason for d in debt(table).partitions}
     assert reasons[DAYS[0]] == f"held by compaction {instant.requested_at}"
     assert "partition_regex" in reasons[DAYS[1]]

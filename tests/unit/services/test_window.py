@@ -34,7 +34,7 @@ from lakewright.testing.storage import CountingStorage
 
 TIMELINE = ".hoodie/timeline"
 HISTORY = f"{TIMELINE}/history"
-PLANS = {
+PLANS: dict[str, CompactionPlan | ClusteringPlan] = {
     "compaction": CompactionPlan(missing_partitions=()),
     "logcompaction": CompactionPlan(missing_partitions=()),
     "clustering": ClusteringPlan(missing_partitions=()),
