@@ -26,7 +26,7 @@ from lakewright.table.meanwhile import latest_time
 from lakewright.table.properties import read_if_there
 from lakewright.table.scheduling import Draft, end_plain, schedule, start_plain, take_up
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.times import time_of
+from lakewright.table.times import following, time_of
 from lakewright.table.transaction import Writer
 from lakewright.table.writable import require_beginnable, require_writable
 from lakewright.write.commit import Commit, commit_of, complete
@@ -43,6 +43,15 @@ class RunSettings:
         doc="Whether a run goes on, plan after plan, while plans leave something: each is a commit "
         "of its own, and what is done stays done if a later one fails.",
     )
+
+
+@dataclass(frozen=True)
+class _Scheduled:
+    """A plan on the timeline, and who executes it."""
+
+    service: AnyService
+    instant: Instant
+    plan: Any
 
 
 RUN_KEYS = option_keys(RunSettings)
@@ -69,9 +78,12 @@ class ServiceRunner:
         service = service_by_name(name)
         if not service.action:
             return Skip(f"{name} keeps no plan on the timeline: run it")
-        return self._schedule(service, triggered=True)
+        found = self._schedule(service)
+        return found if isinstance(found, Skip) else found.instant
 
-    def _schedule(self, service: AnyService, *, triggered: bool) -> Instant | Skip:
+    def _schedule(self, service: AnyService, *, triggered: bool = True) -> _Scheduled | Skip:
+        made: list[Any] = []
+
         def decide(snapshot: Snapshot, next_time: Callable[[], str]) -> Draft | Skip:
             # Taking a time means waiting, where writers may have different clocks.
             due = service.due(self.sight(snapshot)) if triggered else None
@@ -82,9 +94,11 @@ class ServiceRunner:
             if isinstance(plan, Skip):
                 return plan
             plan = signed(plan, service.name, service.action)
+            made.append(plan)
             return Draft(instant, plan_codec(service.action).format(plan))
 
-        return schedule(self.writer, service.action, decide)
+        found = schedule(self.writer, service.action, decide)
+        return found if isinstance(found, Skip) else _Scheduled(service, found, made[-1])
 
     def execute(self, instant: str) -> Commit:
         """Execute a plan, whoever made it; one that was executed gives its result once more."""
@@ -101,55 +115,55 @@ class ServiceRunner:
         with found_in(path):
             plan = plan_codec(planned.action).parse(data)
         service = service_of_plan(planned.action, plan.extra)
-        if planned.action in COMPLETED_NAME:
-            return self._execute_writing(service, planned, plan)
-        return self._execute_plain(service, planned, plan)
+        return self._execute(_Scheduled(service, planned, plan))
+
+    def _execute(self, scheduled: _Scheduled) -> Commit:
+        if scheduled.instant.action in COMPLETED_NAME:
+            return self._execute_writing(scheduled)
+        return self._execute_plain(scheduled)
 
     def run(self, name: str) -> Commit | Skip:
         """Schedule and execute."""
         service = service_by_name(name)
         if not service.action:
             return self._run_untraced(service)
-        scheduled = self.schedule(name)
+        scheduled = self._schedule(service)
         if isinstance(scheduled, Skip):
             return scheduled
-        done = self.execute(scheduled.requested_at)
+        done = self._execute(scheduled)
         goes_on = settings_from(RunSettings, self.options).partial_progress
         if not goes_on or service.action not in COMPLETED_NAME:
             return done
-        return replace(done, services=tuple(self._rest(service, scheduled)))
+        return replace(done, services=tuple(self._rest(scheduled)))
 
-    def _rest(self, service: AnyService, scheduled: Instant) -> Iterator[Commit]:
+    def _rest(self, scheduled: _Scheduled) -> Iterator[Commit]:
         """Go on while plans leave something and the next one finds something to do."""
-        while True:
-            snapshot = load_snapshot(self.storage)
-            plan = snapshot.plan_of(scheduled.requested_at, service.action)
-            if plan is None or not plan.missing_partitions:
+        while scheduled.plan.missing_partitions:
+            found = self._schedule(scheduled.service, triggered=False)
+            if isinstance(found, Skip):
                 return
-            following = self._schedule(service, triggered=False)
-            if isinstance(following, Skip):
-                return
-            scheduled = following
-            yield self.execute(scheduled.requested_at)
+            scheduled = found
+            yield self._execute(scheduled)
 
     @property
     def writer(self) -> Writer:
         """What takes locks and begins transactions."""
         return Writer.from_options(self.storage, self.clock, self.options)
 
-    def _execute_writing(self, service: AnyService, planned: Instant, plan: Any) -> Commit:
-        with take_up(self.writer, planned) as transaction:
-            job = self._job(transaction.snapshot, planned.requested_at)
-            metadata = service.run(job, plan)
+    def _execute_writing(self, scheduled: _Scheduled) -> Commit:
+        at = scheduled.instant.requested_at
+        with take_up(self.writer, scheduled.instant) as transaction:
+            metadata = scheduled.service.run(self._job(transaction.snapshot, at), scheduled.plan)
 
             def verify(now: Snapshot) -> None:
-                _require_same_schema(planned.requested_at, transaction.snapshot, now)
+                _require_same_schema(at, transaction.snapshot, now)
 
             return commit_of(complete(transaction, metadata, verify), metadata)
 
-    def _execute_plain(self, service: AnyService, planned: Instant, plan: Any) -> Commit:
-        snapshot = start_plain(self.writer, planned)
-        result = service.run(self._job(snapshot, planned.requested_at), plan)
+    def _execute_plain(self, scheduled: _Scheduled) -> Commit:
+        planned = scheduled.instant
+        job = self._job(start_plain(self.writer, planned), planned.requested_at)
+        result = scheduled.service.run(job, scheduled.plan)
         data = PLAIN_RESULTS[planned.action].format(result)
         return _plain_commit(end_plain(self.writer, planned, data), result)
 
@@ -179,7 +193,8 @@ class ServiceRunner:
         now_ms = self.clock.now_ms()
         if not instant:
             zone = zone_of(snapshot.config.timeline_zone)
-            instant = max(time_of(now_ms, zone), latest_time(snapshot.timeline))
+            instant, latest = time_of(now_ms, zone), latest_time(snapshot.timeline)
+            instant = instant if instant > latest else following(latest)
         return Sight(snapshot, instant, now_ms, self.options)
 
     def _done(self, snapshot: Snapshot, at: str) -> Commit | None:

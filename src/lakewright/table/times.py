@@ -49,7 +49,7 @@ class TimeSource:
     def next(self) -> str:
         """A time of 17 digits above every time given or observed before."""
         now = time_of(self._clock.now_ms(), self._zone)
-        given = now if now > self._last else _following(self._last)
+        given = now if now > self._last else following(self._last)
         self._last = given
         # A writer of another kind reads its clock alone. So what lies ahead of the clock is waited
         # for too, unless the clock is off by more than any wait can mend.
@@ -65,7 +65,7 @@ def time_of(now_ms: int, zone: tzinfo) -> str:
     return format_time(_EPOCH + timedelta(milliseconds=now_ms), zone)
 
 
-def _following(time: str) -> str:
+def following(time: str) -> str:
     """The time one millisecond later by the digits alone.
 
     Where a clock is set back for winter the same digits come twice; only they must grow.
