@@ -6,9 +6,13 @@ from typing import ClassVar
 
 from bench.scale.subject import Subject
 from bench.scale.table import Shape, SyntheticTable, completed_at, synthetic_table
+from lakewright.clock import SystemClock
 from lakewright.read.query import plan_changes, plan_snapshot
+from lakewright.services.debt import load_debt
+from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local import LocalHands
 
 _PARTITIONS = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -144,12 +148,58 @@ class FewChanges(OverPartitions):
         return plan_changes(load_snapshot(storage), since=_BEFORE_LAST)
 
 
+class Compacted(OverPartitions):
+    """A job on a table that was compacted before its last instant wrote to ten partitions."""
+
+    flat: ClassVar[bool] = True
+
+    def build(self, size: int) -> SyntheticTable:
+        return synthetic_table(Shape(partitions=size, compacted=True))
+
+
+class CompactionPlanning(Compacted):
+    """Plan a compaction."""
+
+    name: ClassVar[str] = "compaction, 10 changed"
+
+    def run(self, storage: Storage) -> object:
+        return _services(storage).preview("compaction")
+
+
+class DebtOfTen(Compacted):
+    """Tell what is owed."""
+
+    name: ClassVar[str] = "debt in 10"
+
+    def run(self, storage: Storage) -> object:
+        return load_debt(_services(storage).sight(load_snapshot(storage)))
+
+
+class CompactionOfAll(Compacted):
+    """Plan a compaction with incremental planning switched off: every partition is looked at."""
+
+    name: ClassVar[str] = "compaction, all looked at"
+    flat: ClassVar[bool] = False
+
+    def run(self, storage: Storage) -> object:
+        options = {"hoodie.table.services.incremental.enabled": "false"}
+        return _services(storage, options).preview("compaction")
+
+
+def _services(storage: Storage, options: dict[str, str] | None = None) -> ServiceRunner:
+    told = {"hoodie.compact.inline.max.delta.commits": "1", **(options or {})}
+    return ServiceRunner(storage, SystemClock(), LocalHands, told)
+
+
 _BEFORE_LAST = completed_at(Shape().instants - 2)
 
 SUBJECTS: tuple[Subject, ...] = (
     TimelineOfManyPartitions(),
     OnePartition(),
     FewChanges(),
+    CompactionPlanning(),
+    DebtOfTen(),
+    CompactionOfAll(),
     SnapshotPlan(),
     NestedSnapshotPlan(),
     WideChanges(),

@@ -11,6 +11,7 @@ import pyarrow as pa
 from lakewright.core.commits import CommitMetadata, WriteStat
 from lakewright.core.files import PARTITION_METADATA, LogFile
 from lakewright.core.instant import Instant, State
+from lakewright.core.plans import CompactionPlan
 from lakewright.format.history import (
     VERSION_FILE,
     HistoryEntry,
@@ -22,7 +23,7 @@ from lakewright.format.history import (
     history_file_of,
     manifest_name,
 )
-from lakewright.format.metadata import format_commit
+from lakewright.format.metadata import format_commit, format_compaction_plan
 from lakewright.storage.base import FileStatus, join_path
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.build import TableBuilder
@@ -51,7 +52,8 @@ class Shape:
 
     Every file group has `bases` base files and `logs` log files, of the first instants. The last
     instant wrote one more log file into the first group of each of `touched` partitions. With
-    `per_month` partitions lie in two levels of folders, so many in each of the upper ones.
+    `per_month` partitions lie in two levels of folders, so many in each of the upper ones. With
+    `compacted` the instant before the last is a compaction that has left nothing.
     """
 
     partitions: int = 100
@@ -62,6 +64,7 @@ class Shape:
     per_month: int | None = None
     instants: int = 20
     archived: int = 0
+    compacted: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,9 @@ def synthetic_table(shape: Shape) -> SyntheticTable:
     for number in range(shape.instants):
         at, done = _active(number), completed_at(number)
         last = number == shape.instants - 1
+        if shape.compacted and number == shape.instants - 2:
+            _add_compaction(table, at, done, small)
+            continue
         content = format_commit(_commit(builder, stats)) if last else small
         for state in (State.REQUESTED, State.INFLIGHT):
             table.create(f"{_TIMELINE}/{Instant(at, 'deltacommit', state).file_name}", b"")
@@ -157,6 +163,13 @@ def synthetic_table(shape: Shape) -> SyntheticTable:
     if shape.archived:
         _add_history(table, builder)
     return table
+
+
+def _add_compaction(table: SyntheticTable, at: str, done: str, content: bytes) -> None:
+    requested = Instant(at, "compaction", State.REQUESTED)
+    plan = format_compaction_plan(CompactionPlan(missing_partitions=()))
+    table.create(f"{_TIMELINE}/{requested.file_name}", plan)
+    table.create(f"{_TIMELINE}/{Instant(at, 'commit', completed_at=done).file_name}", content)
 
 
 def _add_history(table: SyntheticTable, builder: TableBuilder) -> None:
