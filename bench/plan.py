@@ -25,6 +25,7 @@ class Kind(StrEnum):
     MOR = "mor"
     BUCKET = "bucket"
     TINY = "tiny"
+    MANY = "many"
 
 
 class Do(StrEnum):
@@ -37,6 +38,8 @@ class Do(StrEnum):
     SCAN = "scan"
     COMPACT = "compact"
     CLUSTER = "cluster"
+    MAKE_MANY = "make_many"
+    PLAN = "plan"
     CHECK = "check"
     KEEP = "keep"
     RESTORE = "restore"
@@ -62,6 +65,7 @@ class Workload:
     racers: tuple[str, ...] = RACERS
     limit: Do | None = None
     memory: bool = False
+    partitions: int = 0
 
     @property
     def leaves(self) -> str:
@@ -118,11 +122,18 @@ WORKLOADS = (
     Workload(
         "cluster", "all rows sorted by part within their partitions",
         Kind.COW, Do.CLUSTER, limit=Do.LIMIT_REWRITE),
+    *(
+        Workload(
+            f"plan_{count}",
+            f"scheduling a compaction when 10 of {count} partitions changed: incremental planning "
+            "by Lakewright, planning over all partitions by Hudi",
+            Kind.MANY, Do.PLAN, racers=HUDIS, partitions=count)
+        for count in (100, 1_000, 10_000)
+    ),
 )  # fmt: skip
 
 EXPECTED = {
     "changes": "an incremental query",
-    "plan_10000": "planning with 10 000 partitions of which few changed",
     "ttl_10000": "retention with 10 000 partitions",
 }
 
@@ -135,6 +146,7 @@ class Size:
     rounds: int = 3
     commits: int = 30
     scans: int = 2
+    partitions: int = 1_000
 
     def commits_of(self, round_number: int) -> range:
         """The tiny commits of one round: together the rounds make all of them, in a row."""
@@ -144,7 +156,7 @@ class Size:
         )
 
 
-FULL = Size(scale=1.0, rounds=5, commits=200, scans=3)
+FULL = Size(scale=1.0, rounds=5, commits=200, scans=3, partitions=10_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +178,9 @@ class Step:
 
     @property
     def process(self) -> str:
-        """Whose process does it: the limit is taken beside Lakewright."""
-        return LAKEWRIGHT if self.system == LIMIT else self.system
+        """Whose process does it: the limit is taken beside Lakewright, which also makes tables."""
+        ours = self.system == LIMIT or self.do is Do.MAKE_MANY
+        return LAKEWRIGHT if ours else self.system
 
 
 def chosen_workloads(prefixes: Sequence[str]) -> tuple[Workload, ...]:
@@ -220,6 +233,11 @@ class _Planner:
             assert workload.limit is not None
             yield self._step(number, workload, system, workload.limit, counted=True)
             return
+        if workload.do is Do.PLAN:
+            if number == 0:
+                yield self._step(number, workload, system, Do.MAKE_MANY)
+            yield self._step(number, workload, system, Do.PLAN, counted=True)
+            return
         if workload.do is not Do.LOAD:
             yield from self._prepared(number, workload, system)
         counted = self._step(number, workload, system, workload.do, counted=True)
@@ -269,7 +287,8 @@ class _Planner:
             starts=workload.starts,
             optimized=workload.optimized,
             first=commits.start,
-            count=len(commits) if workload.do is Do.COMMITS else self.size.scans,
+            count=workload.partitions
+            or (len(commits) if workload.do is Do.COMMITS else self.size.scans),
             counted=counted,
             memory=counted and workload.memory and system != LIMIT,
         )
@@ -280,7 +299,7 @@ def plan_race(
 ) -> tuple[Step, ...]:
     """All steps: in every round each workload by all systems, in rotated order."""
     planner = _Planner(size)
-    chosen = tuple(workloads)
+    chosen = tuple(each for each in workloads if each.partitions <= size.partitions)
     return tuple(
         step
         for number in range(size.rounds)

@@ -79,7 +79,7 @@ class Race:
         names = (step.round, step.workload, step.system)
         if step.counted:
             parts: dict[str, list[float]] = {
-                name: answer[name] for name in ("all", "two") if name in answer
+                name: answer[name] for name in ("all", "two", "incremental") if name in answer
             }
             seconds = tuple(answer["seconds"])
             self.measurements.append(Measurement(*names, seconds, parts, answer.get("peak_bytes")))
@@ -106,4 +106,5 @@ def request_of(step: Step, source: Source) -> dict[str, Any]:
         "optimized": step.optimized,
         "count": step.count,
         "counted": step.counted,
+        "system": step.system,
     }

@@ -93,6 +93,10 @@ def ratios_of(systems: Mapping[str, float]) -> dict[str, float]:
 def all_ratios(measurements: Sequence[Measurement]) -> Table:
     """The ratios of every workload, and of memory."""
     found = {name: ratios_of(systems) for name, systems in medians(measurements).items()}
+    for name, parts in part_medians(measurements).items():
+        times = parts.get("incremental", {})
+        if LAKEWRIGHT in times and HUDI in times:
+            found[name]["hudi_incremental"] = times[HUDI] / times[LAKEWRIGHT]
     found[MEMORY] = ratios_of(greatest(peaks(measurements)))
     ours = slopes(measurements).get(LAKEWRIGHT)
     if ours is not None:

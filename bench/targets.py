@@ -50,5 +50,6 @@ TARGETS = (
     *_targets("changes", hudi=3, best_peer=1),
     *_targets("compact", hudi=5, limit=3),
     *_targets("plan_10000", hudi=20),
+    Target("plan_10000", "hudi_incremental", 3),
     *_targets("memory", hudi=1, best_peer=1),
 )

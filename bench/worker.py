@@ -64,6 +64,8 @@ class Worker:
             Do.SCAN: self._scan,
             Do.COMPACT: lambda request: self._service(request, self._system.compact),
             Do.CLUSTER: lambda request: self._service(request, self._system.cluster),
+            Do.MAKE_MANY: self._make_many,
+            Do.PLAN: self._plan,
             Do.CHECK: lambda request: _total(self._read(request, COLUMNS)),
             Do.KEEP: self._keep,
             Do.RESTORE: self._restore,
@@ -132,6 +134,31 @@ class Worker:
         with timed() as seconds:
             serve(Kind(request["kind"]))
         return {"seconds": seconds}
+
+    def _make_many(self, request: Request) -> Answer:
+        """Make a table of many partitions for any system that plans on Hudi's format."""
+        folder = self._folder.parent / request["system"]
+        many = importlib.import_module("bench.many")
+        many.make_table(_many(folder, request["count"]), request["count"])
+        return {}
+
+    def _plan(self, request: Request) -> Answer:
+        """Schedule, with incremental planning and without; what is scheduled is taken back."""
+        table = _many(self._folder, request["count"])
+        parts: dict[str, list[float]] = {}
+        for name in ("incremental", "all"):
+            timeline = table / ".hoodie" / "timeline"
+            before = set(timeline.iterdir())
+            self._system.forget()
+            with timed() as seconds:
+                self._system.schedule(table, incremental=name == "incremental")
+            parts[name] = seconds
+            added = set(timeline.iterdir()) - before
+            if not any(file.name.endswith(".compaction.requested") for file in added):
+                raise RuntimeError("no compaction was scheduled")
+            for file in added:
+                file.unlink()
+        return {"seconds": parts[self._system.plans], **parts}
 
     def _scan(self, request: Request) -> Answer:
         return self._scans(request, lambda columns: self._read(request, columns))
@@ -206,6 +233,10 @@ def timed() -> Iterator[list[float]]:
     started = time.perf_counter()
     yield seconds
     seconds.append(time.perf_counter() - started)
+
+
+def _many(folder: Path, count: int) -> Path:
+    return place(folder, f"{Kind.MANY}_{count}")
 
 
 def _total(frame: DataFrame) -> Answer:

@@ -26,7 +26,12 @@ TWO_COLUMNS = ("l_returnflag", "l_quantity")
 
 
 class System(Protocol):
-    """One table format with its engine: the same verbs for all."""
+    """One table format with its engine: the same verbs for all.
+
+    `plans` tells how it plans its services in a race: "incremental", or over "all" partitions.
+    """
+
+    plans: str
 
     def load(self, kind: Kind, rows: DataFrame) -> None:
         """Make the table, which is not there, and fill it."""
@@ -45,6 +50,9 @@ class System(Protocol):
 
     def cluster(self, kind: Kind) -> None:
         """Rewrite all rows, sorted by one column."""
+
+    def schedule(self, table: Path, *, incremental: bool) -> None:
+        """Schedule a compaction of the table in a folder."""
 
     def forget(self) -> None:
         """Drop what is remembered of tables: their files were exchanged."""

@@ -24,6 +24,8 @@ def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
 class Racer:
     """Delta by MERGE."""
 
+    plans = "all"
+
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
         self._folder = folder
@@ -49,6 +51,9 @@ class Racer:
 
     def cluster(self, kind: Kind) -> None:
         self._spark.sql(f"OPTIMIZE {self._table(kind)} ZORDER BY ({CLUSTERED_BY})").collect()
+
+    def schedule(self, table: Path, *, incremental: bool) -> None:
+        raise NotImplementedError
 
     def forget(self) -> None:
         self._spark.catalog.clearCache()

@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.plan import Kind
 from bench.systems.base import CLUSTERED_BY, KEYS, ORDERING, PARTITION, place
-from bench.systems.hudi_options import COMPACT_NOW, TABLE_TYPES, index_options
+from bench.systems.hudi_options import COMPACT_NOW, INCREMENTAL, TABLE_TYPES, index_options
 
+NO_METADATA = "hoodie.metadata.enable"
 ZSTD = {"hoodie.parquet.compression.codec": "zstd"}
 
 
@@ -27,6 +28,8 @@ def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
 
 class Racer:
     """Real Hudi as a Spark data source."""
+
+    plans = "all"
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -53,6 +56,14 @@ class Racer:
 
     def cluster(self, kind: Kind) -> None:
         self._call("run_clustering", kind, ZSTD, f"order => '{CLUSTERED_BY}'")
+
+    def schedule(self, table: Path, *, incremental: bool) -> None:
+        # Building a metadata table would cost more than planning does.
+        told = {**COMPACT_NOW, INCREMENTAL: str(incremental).lower(), NO_METADATA: "false"}
+        options = ",".join(f"{key}={value}" for key, value in told.items())
+        self._spark.sql(
+            f"call run_compaction(path => '{table}', options => '{options}', op => 'schedule')"
+        ).collect()
 
     def _call(self, procedure: str, kind: Kind, options: Mapping[str, str], more: str) -> None:
         told = ",".join(f"{key}={value}" for key, value in options.items())

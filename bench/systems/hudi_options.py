@@ -12,6 +12,7 @@ TABLE_TYPES = {
 }
 BUCKETS = 4
 COMPACT_NOW = {"hoodie.compact.inline.max.delta.commits": "1"}
+INCREMENTAL = "hoodie.table.services.incremental.enabled"
 SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
 
 

@@ -29,6 +29,8 @@ def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
 class Racer:
     """Iceberg by MERGE."""
 
+    plans = "all"
+
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
 
@@ -59,6 +61,9 @@ class Racer:
             f"CALL ice.system.rewrite_data_files(table => '{table}', strategy => 'sort', "
             f"sort_order => '{CLUSTERED_BY}', options => map('rewrite-all', 'true'))"
         ).collect()
+
+    def schedule(self, table: Path, *, incremental: bool) -> None:
+        raise NotImplementedError
 
     def forget(self) -> None:
         self._spark.catalog.clearCache()

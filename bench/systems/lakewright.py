@@ -10,7 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 import lakewright as lw
 from bench.plan import Kind
 from bench.systems.base import CLUSTERED_BY, KEYS, ORDERING, PARTITION, place
-from bench.systems.hudi_options import COMPACT_NOW, SORT_COLUMNS, TABLE_TYPES, index_options
+from bench.systems.hudi_options import (
+    COMPACT_NOW,
+    INCREMENTAL,
+    SORT_COLUMNS,
+    TABLE_TYPES,
+    index_options,
+)
 
 
 def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
@@ -20,6 +26,8 @@ def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
 
 class Racer:
     """Lakewright by its own interface."""
+
+    plans = "incremental"
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -53,6 +61,10 @@ class Racer:
 
     def cluster(self, kind: Kind) -> None:
         self._require(self._open(kind).run("clustering", {SORT_COLUMNS: CLUSTERED_BY}))
+
+    def schedule(self, table: Path, *, incremental: bool) -> None:
+        options = {**COMPACT_NOW, INCREMENTAL: str(incremental).lower()}
+        self._require(lw.open(str(table), spark=self._spark).schedule("compaction", options))
 
     def _require(self, done: object) -> None:
         if not done:

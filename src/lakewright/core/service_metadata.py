@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from lakewright.core.plans import IndexPartition, InstantRef
 
+# From which request on the table can be read, where the policy of a clean does not tell.
+READABLE_FROM = "lakewright.clean.readable.from"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedPartition:
@@ -33,6 +36,11 @@ class CleanMetadata:
     version: int | None = 2
     bootstrap_partitions: Mapping[str, CleanedPartition] = field(default_factory=dict, hash=False)
     extra: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def readable_from(self) -> str | None:
+        """The earliest request as of which the table can be read; None if nothing is gone."""
+        return max(self.earliest_to_retain, self.extra.get(READABLE_FROM, "")) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,11 +45,18 @@ def run_savepoint(
 def delete_savepoint(snapshot: Snapshot, instant: str) -> None:
     """Give up a savepoint, or one that was begun; InvalidError if there is none.
 
-    The caller holds the table's lock and has loaded the snapshot under it.
+    The caller holds the table's lock and has loaded the snapshot under it. One behind which
+    archiving went on must stay: without it the active timeline would begin with its commit, and
+    what was archived since would count as never committed.
     """
     found = [i for i in snapshot.timeline if i.action == _ACTION and i.requested_at == instant]
     if not found:
         raise InvalidError("there is no savepoint of this instant", instant=instant)
+    if max(snapshot.archived_times, default="") > instant:
+        raise InvalidError(
+            "later commits than the saved one are archived, so the savepoint must stay",
+            instant=instant,
+        )
     for state in (*found, Instant(instant, _ACTION, State.INFLIGHT)):
         snapshot.storage.delete(timeline_path(snapshot, state))
 

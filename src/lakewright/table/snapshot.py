@@ -227,7 +227,7 @@ class Snapshot:
             return None
         path = self._timeline_path(cleans[-1])
         with found_in(path):
-            return parse_clean(self.storage.read(path)).earliest_to_retain or None
+            return parse_clean(self.storage.read(path)).readable_from
 
     def pending_plans(self) -> list[tuple[Instant, CompactionPlan | ClusteringPlan]]:
         """The compactions, log compactions and clusterings that wait to be executed."""

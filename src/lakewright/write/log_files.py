@@ -81,7 +81,12 @@ def write_logs(
 
 def log_schema(task: WriteTask) -> str:
     """The schema of log blocks: the table's with its meta columns."""
-    tree = json.loads(task.schema)
+    return log_schema_of(task.schema)
+
+
+def log_schema_of(schema: str) -> str:
+    """A table's schema with its meta columns."""
+    tree = json.loads(schema)
     own = [each for each in tree["fields"] if each["name"] not in META_COLUMNS]
     meta = [
         {"name": name, "type": ["null", "string"], "doc": "", "default": None}

@@ -20,8 +20,6 @@ SAVEPOINTS = "savepointed_timestamps"
 FILTERED = "lakewright.clean.filtered"
 # The number of versions that were kept, where that was the policy.
 VERSIONS = "lakewright.clean.versions"
-# From which request on the table can be read, where the policy does not tell.
-READABLE_FROM = "lakewright.clean.readable.from"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,12 @@ from typing import ClassVar
 from lakewright.clock import zone_of
 from lakewright.core.instant import Instant, State, parse_time
 from lakewright.core.plans import CleanFile, CleanPlan, RetainedInstant, Skip
-from lakewright.core.service_metadata import CleanMetadata
+from lakewright.core.service_metadata import READABLE_FROM, CleanMetadata
 from lakewright.errors import InvalidError
 from lakewright.services.cleaning.look import last_clean, stock_of
 from lakewright.services.cleaning.plan import Due, find_due
 from lakewright.services.cleaning.retention import (
     FILTERED,
-    READABLE_FROM,
     SAVEPOINTS,
     VERSIONS,
     LastClean,
