@@ -117,8 +117,8 @@ WORKLOADS = (
         "scan_ro", "the same of its base files alone",
         Kind.MOR, Do.SCAN, starts="spread", optimized=True, racers=HUDIS, limit=Do.LIMIT_SCAN),
     Workload(
-        "compact", "compaction of the table that upsert_spread_mor leaves",
-        Kind.MOR, Do.COMPACT, starts="spread", racers=HUDIS, limit=Do.LIMIT_REWRITE),
+        "compact", "compaction of all file groups after 5 % of the rows were updated",
+        Kind.MOR, Do.COMPACT, starts="touch", racers=HUDIS, limit=Do.LIMIT_REWRITE),
     Workload(
         "cluster", "all rows sorted by part within their partitions",
         Kind.COW, Do.CLUSTER, limit=Do.LIMIT_REWRITE),

@@ -92,6 +92,8 @@ def changes(rows: pa.Table, offset: int) -> dict[str, pa.Table]:
         ROWS: rows,
         "spread": pa.concat_tables([updated(spread, 1), fresh]),
         "spread_old": spread,
+        "touch": updated(spread, 1),
+        "touch_old": spread,
         "hot": updated(heated, 1),
         "hot_old": heated,
         "delete": timed(deleted, 1),

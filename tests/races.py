@@ -18,7 +18,7 @@ def small_race(
     source = folder / "lineitem.parquet"
     pq.write_table(lineitems(0, rows), source)
     return Order(
-        size=Size(rounds=1, commits=2, scans=1),
+        size=Size(rounds=1, commits=2, scans=1, partitions=100),
         workloads=tuple(workloads),
         systems=chosen_systems(systems),
         cores=2,

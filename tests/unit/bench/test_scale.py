@@ -33,7 +33,8 @@ def curve(seconds: list[float], calls: list[int], *, flat: bool = True) -> Curve
 
 
 def test_the_jobs_that_must_be_flat_are_among_the_subjects() -> None:
-    assert set(FLAT) == {"timeline", "one partition", "changes in 10"}
+    services = {"compaction, 10 changed", "debt in 10"}
+    assert set(FLAT) == {"timeline", "one partition", "changes in 10", *services}
 
 
 @pytest.mark.parametrize("subject", FLAT.values(), ids=list(FLAT))
