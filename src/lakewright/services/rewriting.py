@@ -32,6 +32,7 @@ def service_task(job: Job, operation: Operation) -> WriteTask:
         settings=settings,
         schema=schema,
         event_time=settings.event_time,
+        attempt=job.attempt,
         clock=job.clock,
     )
 
@@ -65,6 +66,8 @@ def _outcome(
     task: WriteTask, do: Callable[[Item, GroupWriter], None], item: Item, token: Token
 ) -> Outcome:
     """An error of ours comes back as a value, so that no task is tried again."""
+    if task.attempt is not None:
+        token = replace(token, stage=task.attempt.number)
     groups = GroupWriter(task, token)
     try:
         do(item, groups)

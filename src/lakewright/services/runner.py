@@ -153,7 +153,8 @@ class ServiceRunner:
     def _execute_writing(self, scheduled: _Scheduled) -> Commit:
         at = scheduled.instant.requested_at
         with take_up(self.writer, scheduled.instant) as transaction:
-            metadata = scheduled.service.run(self._job(transaction.snapshot, at), scheduled.plan)
+            job = replace(self._job(transaction.snapshot, at), attempt=transaction.attempt)
+            metadata = scheduled.service.run(job, scheduled.plan)
 
             def verify(now: Snapshot) -> None:
                 _require_same_schema(at, transaction.snapshot, now)

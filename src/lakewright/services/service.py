@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from lakewright.clock import Clock
 from lakewright.core.plans import Skip
 from lakewright.table.equipment import Equipment
+from lakewright.table.execution import Attempt
 from lakewright.table.snapshot import Snapshot
 from lakewright.write.task import Token
 
@@ -55,13 +56,17 @@ class Hands(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What executing a plan works with; `snapshot` is the table when the execution began."""
+    """What executing a plan works with; `snapshot` is the table when the execution began.
+
+    `attempt` is set where the result is a commit: the names of its files tell of it.
+    """
 
     snapshot: Snapshot
     instant: str
     options: Mapping[str, str]
     hands: Hands
     equipment: Equipment
+    attempt: Attempt | None = None
 
     @property
     def clock(self) -> Clock:

@@ -261,10 +261,10 @@ class Transaction:
         if self._heartbeat is not None:
             self._heartbeat.start()
 
-    def stop_heartbeat(self) -> None:
+    def stop_heartbeat(self, *, leave_file: bool = False) -> None:
         """Show that the writer is done; harmless if it never began."""
         if self._heartbeat is not None:
-            self._heartbeat.stop()
+            self._heartbeat.stop(leave_file=leave_file)
 
     def _verify_heartbeat(self) -> None:
         if self._heartbeat is not None:
@@ -377,9 +377,10 @@ class Transaction:
             self._storage.delete_many(sorted(files))
         self._storage.delete(self.pending_path(State.INFLIGHT))
         delete_markers(self._storage, self.instant)
-        # A plan stays scheduled: who executes it next begins anew.
-        if self.action not in COMPLETED_NAME:
-            self._storage.delete(self.pending_path(State.REQUESTED))
+        self._storage.delete(self.pending_path(State.REQUESTED))
+        self._withdrawn()
+
+    def _withdrawn(self) -> None:
         self._progress = _Progress.WITHDRAWN
 
     def _clean_up(self) -> None:

@@ -84,8 +84,11 @@ class Heartbeat:
             if self._lost:
                 raise ConflictError(self._lost, instant=self._instant, file=self._path)
 
-    def stop(self) -> None:
-        """End the thread and delete the file; harmless if it was never started."""
+    def stop(self, *, leave_file: bool = False) -> None:
+        """End the thread and delete the file; harmless if it was never started.
+
+        The file is left to whoever has taken over what this writer was doing.
+        """
         if self._beating is not None:
             self._beating.end()
             self._beating = None
@@ -93,7 +96,8 @@ class Heartbeat:
             self._last = None
             # The write is over. A file that stays behind expires, and tells nobody anything.
             with suppress(LakewrightError):
-                self._storage.delete(self._path)
+                if not leave_file:
+                    self._storage.delete(self._path)
 
     def _look(self) -> None:
         """See whether the heartbeat has stopped, here or on storage; that is for good."""

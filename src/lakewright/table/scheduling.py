@@ -13,7 +13,7 @@ from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.plans import Skip
 from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, InvalidError
-from lakewright.table.begun import Transaction
+from lakewright.table.execution import Attempt, Execution
 from lakewright.table.heartbeat import alive
 from lakewright.table.locks import Lock, under_lock
 from lakewright.table.metadata_table import drop_metadata_table
@@ -68,7 +68,7 @@ def _scheduled(writer: Writer, action: str, decide: Decide, lock: Lock) -> Insta
     raise ConflictError("no free time was found on the timeline", tries=_TRIES)
 
 
-def take_up(writer: Writer, planned: Instant) -> Transaction:
+def take_up(writer: Writer, planned: Instant) -> Execution:
     """Begin to execute a plan; what an earlier attempt left is rolled back first.
 
     Raises:
@@ -76,7 +76,7 @@ def take_up(writer: Writer, planned: Instant) -> Transaction:
         InvalidError: the plan is not there, or no longer pending.
     """
 
-    def begun(lock: Lock) -> Transaction:
+    def begun(lock: Lock) -> Execution:
         snapshot = load_snapshot(writer.storage)
         require_beginnable(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
         current = _pending(snapshot, planned)
@@ -95,17 +95,11 @@ def take_up(writer: Writer, planned: Instant) -> Transaction:
         # What completed after the plan was made is not in it, however long ago that was.
         at = planned.requested_at
         known = [i for i in snapshot.timeline if (i.completed_at or "") < at]
-        transaction = Transaction(writer, snapshot, at, planned.action, Timeline.of(known))
-        started = False
-        try:
-            transaction.start_heartbeat()
-            lock.verify()
-            writer.storage.create(transaction.pending_path(State.INFLIGHT), b"")
-            started = True
-        finally:
-            if not started:
-                transaction.stop_heartbeat()
-        return transaction
+        attempt = Attempt.of(at, writer.clock.new_id())
+        execution = Execution(writer, snapshot, planned, attempt, Timeline.of(known))
+        lock.verify()
+        execution.begin()
+        return execution
 
     return under_lock(writer.new_lock, begun)
 

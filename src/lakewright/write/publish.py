@@ -36,11 +36,17 @@ def check_pending(task: WriteTask, path: str) -> None:
     to a completed write without being in its statistics, or to none at all. Looking before would
     not do: a large file takes long to appear.
     """
-    found: Instant | None = load_timeline(task.storage, task.config).by_time.get(task.instant)
-    if found is None or found.state is State.COMPLETED:
+    if not _is_pending(task):
         task.storage.delete(path)
         raise ConflictError(
             "the write that this file belongs to has ended already",
             instant=task.instant,
             file=path,
         )
+
+
+def _is_pending(task: WriteTask) -> bool:
+    if task.attempt is not None:
+        return task.attempt.counts(task.storage)
+    found: Instant | None = load_timeline(task.storage, task.config).by_time.get(task.instant)
+    return found is not None and found.state is not State.COMPLETED

@@ -22,6 +22,7 @@ from lakewright.errors import LakewrightError
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.read.plan import merge_rule
 from lakewright.storage.base import Storage
+from lakewright.table.execution import Attempt
 from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.snapshot import Snapshot
 from lakewright.write.settings import IndexType, WriteSettings
@@ -70,7 +71,8 @@ class WriteTask:
 
     `schema` is the table's Avro schema without meta columns. `clustering` and `compacting` are the
     file groups under pending plans: rows of the former must not change, base files of the latter
-    must not be written. `early` is set where rivals are looked for before each file.
+    must not be written. `early` is set where rivals are looked for before each file, `attempt`
+    where a plan is executed.
     """
 
     snapshot: Snapshot
@@ -84,6 +86,7 @@ class WriteTask:
     clustering: Mapping[GroupKey, str] = field(default_factory=dict)
     compacting: frozenset[GroupKey] = frozenset()
     early: HeartbeatSettings | None = None
+    attempt: Attempt | None = None
     clock: Clock = field(default_factory=SystemClock)
 
     @property

@@ -1,0 +1,143 @@
+"""The execution of a plan: a write whose instant other processes may be executing, too.
+
+An attempt that is taken for dead is rolled back and the plan executed anew, at the same instant.
+Who was taken for dead may only have held still. So each attempt has a number, which is in the names
+of its data files, and leaves a file of that number beside its markers, where a rollback removes it.
+Whose file is gone acts no more: it completes nothing, and deletes nothing but files of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lakewright.core.commits import CommitMetadata
+from lakewright.core.files import parse_data_file
+from lakewright.core.instant import Instant, State
+from lakewright.core.timeline import Timeline
+from lakewright.errors import ConflictError, UnavailableError
+from lakewright.storage.base import Storage, split_path
+from lakewright.table.begun import Transaction
+from lakewright.table.equipment import Equipment
+from lakewright.table.locks import holding
+from lakewright.table.markers import delete_markers, marked_files, marker_folder
+from lakewright.table.snapshot import Snapshot, list_timeline
+
+# Write tokens are three whole numbers; other readers take them for 32 bits.
+_MOST = 0x7FFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One execution of the plan of an instant; `number` tells it from all others."""
+
+    instant: str
+    number: int
+
+    @classmethod
+    def of(cls, instant: str, new_id: str) -> Attempt:
+        """An attempt whose number comes from a new id."""
+        return cls(instant, int(new_id.replace("-", "")[-8:], 16) & _MOST)
+
+    @property
+    def path(self) -> str:
+        """The file that is there while the attempt counts."""
+        return f"{marker_folder(self.instant)}/attempt-{self.number}"
+
+    def begin(self, storage: Storage) -> None:
+        """Make it count, beside no other."""
+        storage.create(self.path, b"")
+
+    def counts(self, storage: Storage) -> bool:
+        """Whether nobody has rolled it back."""
+        return storage.exists(self.path)
+
+    def owns(self, path: str) -> bool:
+        """Whether a data file is one of this attempt, by its name."""
+        file = parse_data_file(split_path(path)[1])
+        token = file.token or "" if file is not None else ""
+        return token.split("-")[1:2] == [str(self.number)]
+
+
+class Execution(Transaction):
+    """A plan that is being executed; leaving the block before it completes leaves the plan."""
+
+    def __init__(
+        self,
+        writer: Equipment,
+        snapshot: Snapshot,
+        planned: Instant,
+        attempt: Attempt,
+        known: Timeline,
+    ) -> None:
+        """`known` is what the plan rests on."""
+        super().__init__(writer, snapshot, planned.requested_at, planned.action, known)
+        self.attempt = attempt
+
+    def begin(self) -> None:
+        """Show others that the plan is being executed; the caller holds the table's lock."""
+        started = False
+        try:
+            self.start_heartbeat()
+            self._storage.create(self.pending_path(State.INFLIGHT), b"")
+            self.attempt.begin(self._storage)
+            started = True
+        finally:
+            if not started:
+                # Somebody without our lock may have begun it right now.
+                self.stop_heartbeat(leave_file=True)
+
+    def _landed(self, now: Snapshot) -> Instant | None:
+        """Only what this attempt has asked for is its own."""
+        found = super()._landed(now)
+        return found if found is not None and found == self._asked else None
+
+    def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
+        self._listed = frozenset(stat.path or "" for stat in metadata.write_stats())
+
+    def _require_completable(
+        self, now: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
+    ) -> None:
+        self._require_counting()
+        if self._hide_others():
+            raise UnavailableError(
+                "a completed file came late, of an execution that was rolled back: it is gone, "
+                "complete again",
+                instant=self.instant,
+            )
+        super()._require_completable(now, files, metadata)
+        # Files of attempts that were rolled back may have appeared after that.
+        self._remove_unlisted()
+
+    def _require_counting(self) -> None:
+        if not self.attempt.counts(self._storage):
+            raise ConflictError(
+                "this execution was rolled back by another process", instant=self.instant
+            )
+
+    def _hide_others(self) -> bool:
+        """Delete the completed file of an attempt that was rolled back, if one came late."""
+        late = [
+            instant
+            for instant in list_timeline(self._storage, self.snapshot.config)
+            if instant.requested_at == self.instant
+            and instant.is_completed
+            and instant.comparable_action == self._completed_action
+            and instant != self._asked
+        ]
+        self._storage.delete_many(self._path(instant) for instant in late)
+        return bool(late)
+
+    def _take_back(self) -> None:
+        with holding(self.writer.new_lock()):
+            counts = self.attempt.counts(self._storage)
+            marked = marked_files(self._storage, self.instant)
+            own = {path for path in {*self._listed, *marked} if self.attempt.owns(path)}
+            self._storage.delete_many(sorted({*marked, *own} if counts else own))
+            if counts:
+                self._hide_others()
+                self._storage.delete(self.pending_path(State.INFLIGHT))
+                delete_markers(self._storage, self.instant)
+            else:
+                self.stop_heartbeat(leave_file=True)
+        self._withdrawn()
