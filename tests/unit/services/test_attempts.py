@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -128,16 +129,21 @@ def test_files_tell_which_attempt_made_them(service: str) -> None:
     numbers: list[str] = []
     for error in (UnavailableError("lost"), None):
         hands = Overtaken(lambda: numbers.extend(_attempts(table, at)), error)
+        runner = replace(table.services(), hands=partial(_given, hands))
         if error is None:
-            assert replace(table.services(), hands=lambda h=hands: h).execute(at)
+            assert runner.execute(at)
         else:
             with pytest.raises(UnavailableError):
-                replace(table.services(), hands=lambda h=hands: h).execute(at)
+                runner.execute(at)
     first, second = numbers
     assert first != second
     files = [f.name for f in table.storage.list_tree("") if f"_{at}." in f.name]
     assert files
     assert all(name.split("_")[1].split("-")[1] == second for name in files)
+
+
+def _given(hands: LocalHands) -> LocalHands:
+    return hands
 
 
 def _attempts(table: WrittenTable, at: str) -> list[str]:
