@@ -187,26 +187,26 @@ class Table:
 
     def preview(self, service: str, options: Options = None) -> Any:
         """The plan that a service would make now, or `Skip`; nothing is written."""
-        return self._services(options).preview(service)
+        return self.services(options).preview(service)
 
     def schedule(self, service: str, options: Options = None) -> Instant | Skip:
         """Put the plan of a service on the timeline, for anybody to execute."""
-        return self._services(options).schedule(service)
+        return self.services(options).schedule(service)
 
     def execute(self, instant: str | Instant, options: Options = None) -> Commit | Skip:
         """Execute a plan on the timeline, whoever made it; done already: its result."""
-        return self._services(options).execute(_time(instant))
+        return self.services(options).execute(_time(instant))
 
     def run(self, service: str, options: Options = None) -> Commit | Skip:
         """Schedule a service and execute it."""
-        return self._services(options).run(service)
+        return self.services(options).run(service)
 
     def debt(self) -> Debt:
         """What the table owes: log files that no compaction has folded in yet, and why."""
-        runner = self._services(None)
-        return load_debt(runner.sight(self.snapshot()))
+        return load_debt(self.services().sight(self.snapshot()))
 
-    def _services(self, options: Options) -> ServiceRunner:
+    def services(self, options: Options = None) -> ServiceRunner:
+        """What runs services on the table, with some options."""
         return TableWriter.of(self.storage, options, spark=self._spark).services
 
     def rollback(self, instant: str | Instant, options: Options = None) -> Instant | Skip:

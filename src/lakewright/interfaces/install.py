@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as T
 
 from lakewright.errors import InvalidError
+from lakewright.interfaces.api import open_table
+from lakewright.interfaces.calls import parse_call
 from lakewright.interfaces.datasource import (
     FORMATS,
     HudiSource,
@@ -23,6 +25,7 @@ from lakewright.interfaces.datasource import (
     session_storage_options,
     struct_of,
 )
+from lakewright.interfaces.procedures import run_call
 from lakewright.interfaces.saving import save
 from lakewright.interfaces.sql import parse_statement, run_statement
 from lakewright.interfaces.streaming import StreamSink
@@ -253,8 +256,13 @@ def _target(
 
 def _sql(original: Callable[..., Any]) -> Callable[..., Any]:
     def sql(self: Any, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:
+        if not _is_installed(self):
+            return original(self, sqlQuery, *args, **kwargs)
+        call = parse_call(sqlQuery)
+        if call is not None:
+            return run_call(self, call, functools.partial(open_table, spark=self))
         statement = parse_statement(sqlQuery)
-        if statement is None or not _is_installed(self):
+        if statement is None:
             return original(self, sqlQuery, *args, **kwargs)
         return run_statement(self, statement)
 

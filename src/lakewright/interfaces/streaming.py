@@ -210,13 +210,17 @@ def _batches(
 def _newest_first(snapshot: Snapshot, before: Snapshot | None) -> Iterator[Sequence[Instant]]:
     """Completed writes to be read together; archived ones only if somebody asks for them."""
     known = {i.requested_at for i in before.timeline.completed_writes} if before else set()
-    active = [i for i in reversed(snapshot.timeline.by_completion) if i.requested_at not in known]
-    yield from _pieces(active)
+    now = snapshot.timeline
+    active = [i for i in reversed(now.by_completion) if i.requested_at not in known]
+    yield from _pieces([i for i in active if i.requested_at >= (now.start or "")])
+    # Archiving may have left saved commits behind that are older than some of the archived ones.
+    rest = [i for i in active if i.requested_at < (now.start or "")]
     start = before.timeline.start if before else None
-    if before is None or start != snapshot.timeline.start:
+    if before is None or start != now.start:
         # What is archived before this was so already.
         archived = [i for i in reversed(snapshot.archived) if i.requested_at >= (start or "")]
-        yield from _pieces([i for i in archived if i.requested_at not in known])
+        rest += [i for i in archived if i.requested_at not in known]
+    yield from _pieces(sorted(rest, key=lambda i: i.completed_at or "", reverse=True))
 
 
 def _pieces(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:

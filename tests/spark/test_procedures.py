@@ -1,0 +1,65 @@
+"""Services by CALL, on a session that knows nothing but this library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lakewright as lw
+
+
+@pytest.fixture
+def path(spark: SparkSession, tmp_path: Path) -> str:
+    lw.install(spark)
+    path = str(tmp_path / "t")
+    table = lw.create(
+        path,
+        spark,
+        name="t",
+        table_type="MERGE_ON_READ",
+        record_key="id",
+        partition_by="day",
+        ordering="ts",
+    )
+    quiet = {"hoodie.compact.inline": "false"}
+    rows = "id STRING, day STRING, ts LONG"
+    table.upsert(spark.createDataFrame([("a", "d1", 1), ("b", "d2", 1)], rows), quiet)
+    table.upsert(spark.createDataFrame([("a", "d1", 2)], rows), quiet)
+    return path
+
+
+def test_debt_plans_and_runs(spark: SparkSession, path: str) -> None:
+    (owed,) = spark.sql(f"CALL show_debt(path => '{path}')").collect()
+    assert (owed.partition, owed.log_files) == ("d1", 1)
+    assert owed.reason == "no compaction was planned yet"
+
+    soon = "hoodie.compact.inline.max.delta.commits=1"
+    call = f"CALL run_compaction(op => 'schedule', path => '{path}', options => '{soon}')"
+    (planned,) = spark.sql(call).collect()
+    assert (planned.operation_size, planned.state) == (1, "REQUESTED")
+    assert spark.sql(f"CALL show_compaction(path => '{path}')").collect() == [planned]
+
+    told = f"CALL run_compaction(op => 'run', path => '{path}', timestamp => {planned.timestamp})"
+    (done,) = spark.sql(told).collect()
+    assert (done.timestamp, done.state) == (planned.timestamp, "COMPLETED")
+    assert spark.sql(f"CALL show_debt(path => '{path}')").collect() == []
+    rows = spark.read.format("hudi").load(path).select("id", "ts").orderBy("id").collect()
+    assert [tuple(row) for row in rows] == [("a", 2), ("b", 1)]
+
+
+def test_a_table_by_name_any_service_and_help(spark: SparkSession, path: str) -> None:
+    spark.sql(f"CREATE TABLE called USING hudi LOCATION '{path}'")
+    try:
+        (row,) = spark.sql("CALL run_service('clean', table => 'called')").collect()
+        assert "2 commits, and 10 are retained" in row.skipped
+        (done,) = spark.sql("CALL run_clustering(table => 'called')").collect()
+        assert done.state == "COMPLETED"
+        assert set(done.involved_partitions.split(",")) == {"d1", "d2"}
+        names = {row.procedure for row in spark.sql("CALL help()").collect()}
+        assert {"run_compaction", "show_debt"} <= names
+        with pytest.raises(lw.InvalidError, match="show_debt"):
+            spark.sql("CALL show_dept(table => 'called')")
+    finally:
+        spark.sql("DROP TABLE called")
