@@ -57,6 +57,11 @@ class Timeline:
         )
 
     @cached_property
+    def unsaved_writes(self) -> tuple[Instant, ...]:
+        """The completed writes that no savepoint holds: only these keep the beginning in place."""
+        return tuple(i for i in self.completed_writes if i.requested_at not in self.saved)
+
+    @cached_property
     def start(self) -> str | None:
         """The requested time where the active timeline begins; None while there is no write.
 

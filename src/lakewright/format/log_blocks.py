@@ -7,8 +7,8 @@ broken block is corruption wherever it stands: nothing is skipped to reach the n
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Never
 
@@ -24,6 +24,7 @@ _TWO_INTS = struct.Struct(">ii")
 # The block length counts neither the magic nor itself; the trailing length counts the magic too.
 _UNCOUNTED = len(MAGIC) + _LONG.size
 _SMALLEST = 4 + 4 + 4 + 8 + 4 + 8
+_HEAD = 1 << 20
 
 
 class BlockKind(IntEnum):
@@ -118,6 +119,21 @@ def parse_blocks(data: bytes | memoryview, *, file_name: str) -> list[LogBlock]:
     return blocks
 
 
+def parse_heads(
+    read: Callable[[int, int], bytes], size: int, *, file_name: str
+) -> Iterator[LogBlock]:
+    """Every block of a log file of `size` bytes, without its content.
+
+    `read` gives up to so many bytes from an offset. Headers beyond a megabyte are taken as broken.
+    """
+    at = 0
+    while at < size:
+        reader = _Reader(memoryview(read(at, min(_HEAD, size - at))), file_name)
+        block, length = reader.head(size - at)
+        yield replace(block, offset=at)
+        at += length
+
+
 def format_block(
     kind: BlockKind, headers: Mapping[Header, str], content: bytes | memoryview
 ) -> bytes:
@@ -144,12 +160,8 @@ class _Reader:
     def block(self) -> LogBlock:
         self.start = self.at
         self.end = len(self.data)
-        self._frame()
-        version, ordinal = _TWO_INTS.unpack(self._take(_TWO_INTS.size))
-        if version != FORMAT_VERSION:
-            self._fail(f"unknown log format version {version}")
-        kind = self._kind(ordinal)
-        headers = self._headers()
+        self._frame(self.end)
+        kind, headers = self._described()
         content = self._take(self._length(_LONG))
         if self._length(_INT):
             self._fail("block with footers")
@@ -157,17 +169,33 @@ class _Reader:
             self._fail("trailing length differs from the block length")
         if self.at != self.end:
             self._fail("content does not fill the block")
-        if Header.INSTANT_TIME not in headers:
-            self._fail("block without an instant time")
         return LogBlock(kind, headers, content, self.start, self.file_name)
 
-    def _frame(self) -> None:
+    def head(self, size: int) -> tuple[LogBlock, int]:
+        """The block, without content, with which a file goes on of which `size` bytes are left."""
+        self._frame(size)
+        length = self.end
+        self.end = min(length, len(self.data))
+        kind, headers = self._described()
+        return LogBlock(kind, headers, memoryview(b""), 0, self.file_name), length
+
+    def _described(self) -> tuple[BlockKind, dict[Header, str]]:
+        version, ordinal = _TWO_INTS.unpack(self._take(_TWO_INTS.size))
+        if version != FORMAT_VERSION:
+            self._fail(f"unknown log format version {version}")
+        kind = self._kind(ordinal)
+        headers = self._headers()
+        if Header.INSTANT_TIME not in headers:
+            self._fail("block without an instant time")
+        return kind, headers
+
+    def _frame(self, limit: int) -> None:
         if self._take(len(MAGIC)) != MAGIC:
             self._fail("no block starts here")
         length = self._length(_LONG)
         if length < _SMALLEST:
             self._fail("block shorter than its fixed parts")
-        if length > self.end - self.at:
+        if length > limit - self.at:
             self._fail("block longer than the file")
         self.end = self.start + _UNCOUNTED + length
 

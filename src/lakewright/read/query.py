@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from lakewright.core.commits import CommitMetadata
+from lakewright.core.files import BaseFile, LogFile, parse_data_file
 from lakewright.core.instant import Instant
 from lakewright.core.slices import FileSlice, GroupKey, View
 from lakewright.core.table_config import TableConfig, TableType
@@ -15,7 +16,8 @@ from lakewright.errors import InvalidError
 from lakewright.read.incremental import ChangeRange, plan_range
 from lakewright.read.plan import ReadPlan, plan_read
 from lakewright.read.prune import path_columns
-from lakewright.storage.base import join_path
+from lakewright.storage.base import join_path, split_path
+from lakewright.table.cleaned import files_of, going_files
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 
 # Operations that move rows and keep the commit time of each. A log compaction does not keep it, but
@@ -100,7 +102,7 @@ def plan_changes(
     wrote: frozenset[str] | None = _ingested(
         snapshot.config, zip(chosen.instants, commits, strict=True)
     )
-    written = _written(chosen.instants, commits)
+    written = _written(commits)
     touched = sorted({partition for partition, _ in written})
     files = snapshot.files(None if since is None else touched)
     # The timeline forgets a replacement once the replaced files are gone; the range does not.
@@ -110,7 +112,8 @@ def plan_changes(
         for partition, file_ids in commit.replaced.items()
         for file_id in file_ids
     )
-    cleaned = _cleaned(written, files, replaced)
+    window = view if since is None else _window_of(view, chosen)
+    cleaned = _cleaned(snapshot, window, files, commits, written - replaced)
     if cleaned:
         if not fallback:
             raise InvalidError(
@@ -122,21 +125,25 @@ def plan_changes(
     elif since is None:
         slices, wrote = [group.merged() for group in snapshot.groups(view, files)], None
     else:
-        slices = _window(snapshot, view, files, chosen, written)
+        slices = _window(snapshot, view, window, files, written)
     return ChangePlan(chosen, _plan(snapshot.config, schema, slices, columns, wrote))
+
+
+def _window_of(view: View, chosen: ChangeRange) -> View:
+    """A view of a range from its first request to its last."""
+    requested = [instant.requested_at for instant in chosen.instants]
+    return replace(view, requested_from=min(requested), requested_until=max(requested))
 
 
 def _window(
     snapshot: Snapshot,
     view: View,
+    window: View,
     files: FilesByPartition,
-    chosen: ChangeRange,
     touched: Collection[GroupKey],
 ) -> list[FileSlice]:
-    """What was written in a range's window, from its first request to its last."""
-    requested = [instant.requested_at for instant in chosen.instants]
-    bounds = replace(view, requested_from=min(requested), requested_until=max(requested))
-    slices = [g.merged() for g in snapshot.groups(bounds, files) if g.key in touched]
+    """What was written in a range's window, to file groups that the range touched."""
+    slices = [g.merged() for g in snapshot.groups(window, files) if g.key in touched]
     whole = {g.key: g.merged() for g in snapshot.groups(view, files)}
     return [
         replace(item, whole=whole[item.partition, item.file_id]) if item.logs else item
@@ -155,12 +162,11 @@ def _plan(
     return plan_read(config, schema, slices, columns=columns, commits=commits, path_columns=told)
 
 
-def _written(instants: Iterable[Instant], commits: Iterable[CommitMetadata]) -> dict[GroupKey, str]:
-    """The file groups that instants touched, each with the newest file they wrote there."""
-    by_request = sorted(zip(instants, commits, strict=True), key=lambda pair: pair[0].requested_at)
+def _written(commits: Iterable[CommitMetadata]) -> set[GroupKey]:
+    """The file groups that commits wrote to."""
     return {
-        (partition, stat.file_id): stat.path or ""
-        for _, commit in by_request
+        (partition, stat.file_id)
+        for commit in commits
         for partition, stats in commit.stats.items()
         for stat in stats
         if stat.file_id
@@ -168,24 +174,45 @@ def _written(instants: Iterable[Instant], commits: Iterable[CommitMetadata]) -> 
 
 
 def _cleaned(
-    written: Mapping[GroupKey, str], files: FilesByPartition, replaced: Collection[GroupKey]
+    snapshot: Snapshot,
+    view: View,
+    files: FilesByPartition,
+    commits: Iterable[CommitMetadata],
+    groups: Collection[GroupKey],
 ) -> str | None:
-    """A file of the range that is not there any more, if there is one.
+    """A file that `view` reads of these groups and a clean took, or is about to, if there is one.
 
-    The cleaner takes whole slices, oldest first: while the newest file is there, so are those that
-    are read with it.
+    What a clean keeps together is not what an earlier view reads together: a compaction that this
+    view does not see may have left the older logs of a slice to the cleaner, and not the newer.
     """
+    going = going_files(snapshot)
     there = {
-        join_path(partition, file.name) for partition, names in files.items() for file in names
+        join_path(partition, file.name)
+        for partition, names in files.items()
+        for file in names
+        if file.name not in going.get(partition, ())
     }
-    return next(
-        (
-            path
-            for key, path in written.items()
-            if path and path not in there and key not in replaced
-        ),
-        None,
-    )
+    for group in snapshot.groups(view, _with_listed(files, commits)):
+        if group.key in groups:
+            found = group.merged()
+            lost = [path for f in files_of(found) if (path := found.path(f)) not in there]
+            if lost:
+                return lost[0]
+    return None
+
+
+def _with_listed(
+    files: FilesByPartition, commits: Iterable[CommitMetadata]
+) -> dict[str, list[BaseFile | LogFile]]:
+    """The files that are there, and those that commits wrote."""
+    known = {partition: {file.name: file for file in names} for partition, names in files.items()}
+    for commit in commits:
+        for stat in commit.write_stats():
+            partition, name = split_path(stat.path or "")
+            file = parse_data_file(name)
+            if file is not None:
+                known.setdefault(partition, {}).setdefault(name, file)
+    return {partition: [*names.values()] for partition, names in known.items()}
 
 
 def _ingested(

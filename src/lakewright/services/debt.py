@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lakewright.core.plans import ClusteringPlan, CompactionPlan
 from lakewright.core.slices import FileSlice, GroupKey, View
+from lakewright.services.overtaken import overtaken
 from lakewright.services.service import Sight
 from lakewright.services.sighted import held_groups, need_log_files
 from lakewright.services.window import find_window
@@ -21,7 +22,7 @@ class PartitionDebt:
     """The log files of one partition that wait for a compaction.
 
     `oldest` is the completion time of the write that has waited longest. `reason` tells why the
-    last plan left the partition, or which pending plan holds it.
+    last plan left the partition, which pending plan holds it, or that a plan for it is void.
     """
 
     partition: str
@@ -68,7 +69,8 @@ def load_debt(sight: Sight) -> Debt:
     files = snapshot.files(window.partitions)
     slices = [group.merged() for group in snapshot.groups(view, files)]
     held = held_groups(snapshot)
-    return debt_of(slices, snapshot.with_completions(view, files), held, _reasons(snapshot))
+    reasons = _reasons(snapshot)
+    return debt_of(slices, snapshot.with_completions(view, files), held, reasons, _void(snapshot))
 
 
 def debt_of(
@@ -76,8 +78,12 @@ def debt_of(
     view: View,
     held: Mapping[GroupKey, str],
     reasons: Mapping[str, str] | None,
+    void: Mapping[str, str] | None = None,
 ) -> Debt:
-    """The debt of these slices; `reasons` are those of the last plan, None if there is none."""
+    """The debt of these slices; `reasons` are those of the last plan, None if there is none.
+
+    `void` tells, by partition, of plans that can never be executed.
+    """
     by_partition: dict[str, list[FileSlice]] = {}
     for item in slices:
         if item.logs:
@@ -89,7 +95,8 @@ def debt_of(
         if holders:
             reason = f"held by {', '.join(holders)}"
         else:
-            reason = _NEVER if reasons is None else reasons.get(partition, _NEW)
+            known = _NEVER if reasons is None else reasons.get(partition, _NEW)
+            reason = (void or {}).get(partition, known)
         oldest = min(view.completion(log.instant) or log.instant for log in logs)
         size = sum(log.size for log in logs)
         found.append(PartitionDebt(partition, len(logs), size, oldest, reason))
@@ -103,3 +110,14 @@ def _reasons(snapshot: Snapshot) -> dict[str, str] | None:
         return None
     plan: CompactionPlan | ClusteringPlan | None = snapshot.plan_of(max(plans), "compaction")
     return plan.missing_reasons if plan is not None else None
+
+
+def _void(snapshot: Snapshot) -> dict[str, str]:
+    """Why plans are void, by the partitions that they were for."""
+    reasons = overtaken(snapshot)
+    return {
+        partition: reasons[instant.requested_at]
+        for instant, plan in (snapshot.pending_plans() if reasons else ())
+        if instant.requested_at in reasons
+        for partition in plan.partitions
+    }

@@ -7,14 +7,17 @@ The write is complete before the first of them begins.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import ConflictError, LakewrightError
+from lakewright.services.overtaken import overtaken
 from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner
+from lakewright.services.service import AnyService
 from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.commit import Commit
@@ -102,41 +105,79 @@ INLINE_KEYS = option_keys(InlineSettings)
 
 
 def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, ...]:
-    """Run what follows a write; `after` is the table as the write has left it."""
+    """Run what follows a write; `after` is the table as the write has left it.
+
+    A plan that cannot be executed stops neither those after it nor the next one from being made.
+    """
     settings = settings_from(InlineSettings, runner.options)
     results: list[Commit | Skip] = []
     for name, only_scheduled in settings.steps(after.config):
-        try:
-            found = _step(runner, name, after, only_scheduled=only_scheduled)
-        except ConflictError as error:
-            # Somebody else is at it, which is as good.
-            found = [Skip(f"{name}: {error}")]
-        except LakewrightError as error:
-            if settings.must_succeed:
-                error.add_note("The write before it has completed, only this service has not.")
-                raise
+        tries = _Tries(name)
+        after = _step(runner, name, after, tries, only_scheduled=only_scheduled)
+        results += tries.done
+        if tries.errors and settings.must_succeed:
+            error = tries.errors[0]
+            error.add_note("The write before it has completed, only this service has not.")
+            raise error
+        for error in tries.errors:
             warnings.warn(f"{name} after a write failed: {error}", RuntimeWarning, stacklevel=3)
-            found = [Skip(f"{name}: {error}")]
-        results += found
-        if any(isinstance(each, Commit) for each in found):
-            after = load_snapshot(runner.storage)
     return tuple(results)
 
 
+@dataclass
+class _Tries:
+    """What has become of the things that one service had to do."""
+
+    name: str
+    done: list[Commit | Skip] = field(default_factory=list)
+    errors: list[LakewrightError] = field(default_factory=list)
+
+    def attempt(self, do: Callable[[], Commit | Skip | None]) -> None:
+        """Do one thing, which may have nothing to tell; a failure is noted."""
+        try:
+            found = do()
+        except ConflictError as error:
+            # Somebody else is at it, which is as good.
+            self.done.append(Skip(f"{self.name}: {error}"))
+        except LakewrightError as error:
+            self.done.append(Skip(f"{self.name}: {error}"))
+            self.errors.append(error)
+        else:
+            self.done += [] if found is None else [found]
+
+
 def _step(
-    runner: ServiceRunner, name: str, after: Snapshot, *, only_scheduled: bool
-) -> list[Commit | Skip]:
+    runner: ServiceRunner, name: str, after: Snapshot, tries: _Tries, *, only_scheduled: bool
+) -> Snapshot:
+    """Run one service; gives the table as it was seen last."""
     service = service_by_name(name)
-    done: list[Commit | Skip] = []
     if not only_scheduled and service.action:
         # What others have scheduled, or an attempt that died has left, comes first.
-        waiting = after.timeline.pending(service.action)
-        done += [runner.execute(instant.requested_at) for instant in waiting]
+        tries.attempt(lambda: _execute_waiting(runner, service.action, after, tries))
+    tries.attempt(lambda: _plan_next(runner, service, after, only_scheduled=only_scheduled))
+    looked = [after]
+    if any(isinstance(each, Commit) for each in tries.done):
+        tries.attempt(lambda: looked.append(load_snapshot(runner.storage)))
+    return looked[-1]
+
+
+def _execute_waiting(runner: ServiceRunner, action: str, after: Snapshot, tries: _Tries) -> None:
+    void = overtaken(after)
+    for instant in after.timeline.pending(action):
+        at = instant.requested_at
+        if at in void:
+            tries.done.append(Skip(void[at]))
+        else:
+            tries.attempt(partial(runner.execute, at))
+
+
+def _plan_next(
+    runner: ServiceRunner, service: AnyService, after: Snapshot, *, only_scheduled: bool
+) -> Commit | Skip:
     early = service.due(runner.sight(after))
     if early is not None:
-        return [*done, early]
-    if only_scheduled:
-        scheduled = runner.schedule(name)
-        told = scheduled if isinstance(scheduled, Skip) else Skip(f"scheduled as {scheduled}")
-        return [*done, told]
-    return [*done, runner.run(name)]
+        return early
+    if not only_scheduled:
+        return runner.run(service.name)
+    scheduled = runner.schedule(service.name)
+    return scheduled if isinstance(scheduled, Skip) else Skip(f"scheduled as {scheduled}")

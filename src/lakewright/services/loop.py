@@ -7,7 +7,7 @@ takes its service out of the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,6 +22,7 @@ from lakewright.errors import (
     found_in,
 )
 from lakewright.services.codecs import plan_codec
+from lakewright.services.overtaken import overtaken
 from lakewright.services.registry import service_by_name, service_of_plan
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.heartbeat import alive
@@ -172,12 +173,16 @@ class _Course:
 
 @dataclass(frozen=True)
 class _Look:
-    """The plans that wait when a round begins; `living` are being executed."""
+    """The plans that wait when a round begins.
+
+    `living` are being executed; `void` can never be, and tells why.
+    """
 
     runner: ServiceRunner
     names: Sequence[str]
     snapshot: Snapshot
     living: frozenset[str]
+    void: Mapping[str, str]
 
     @classmethod
     def at(cls, runner: ServiceRunner, names: Sequence[str]) -> _Look:
@@ -186,7 +191,7 @@ class _Look:
         begun = {i.requested_at for i in snapshot.timeline.pending() if i.state is State.INFLIGHT}
         settings, now_ms = runner.writer.heartbeat, runner.clock.now_ms()
         living = alive(runner.storage, begun, settings, now_ms) if begun else frozenset()
-        return cls(runner, names, snapshot, living)
+        return cls(runner, names, snapshot, living, overtaken(snapshot))
 
     @property
     def waiting(self) -> tuple[Instant, ...]:
@@ -205,6 +210,8 @@ class _Look:
             return None
         if instant.requested_at in self.living:
             return Step(name, Skip(f"{instant.action} {instant.requested_at} is being executed"))
+        if instant.requested_at in self.void:
+            return Step(name, Skip(self.void[instant.requested_at]))
         return _attempt(self.runner, name, partial(self.runner.execute, instant.requested_at))
 
     def _owner(self, instant: Instant) -> str | None:

@@ -62,4 +62,7 @@ def service_of_plan(action: str, extra: Mapping[str, str]) -> AnyService:
     name = extra.get(SERVICE_KEY)
     if name is not None and name in _SERVICES:
         return _SERVICES[name]
-    return next(service for service in _OWN if service.action == action)
+    found = next((service for service in _OWN if service.action == action), None)
+    if found is None:
+        raise InvalidError("no service executes plans of this action", action=action)
+    return found

@@ -22,7 +22,8 @@ def service_task(job: Job, operation: Operation) -> WriteTask:
     """An execution, as every worker needs to know it."""
     snapshot = job.snapshot
     settings = write_settings(snapshot.config, job.options)
-    schema = snapshot.avro_schema()
+    # What was written after the plan may be rolled back, and its columns with it.
+    schema = snapshot.avro_schema(snapshot.view(requested_until=job.instant))
     if schema is None:
         raise InvalidError("the table has no schema yet: nothing was written")
     return WriteTask(

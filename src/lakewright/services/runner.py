@@ -152,7 +152,8 @@ class ServiceRunner:
 
     def _execute_writing(self, scheduled: _Scheduled) -> Commit:
         at = scheduled.instant.requested_at
-        with take_up(self.writer, scheduled.instant) as transaction:
+        partition = next(iter(scheduled.plan.partitions), "")
+        with take_up(self.writer, scheduled.instant, partition) as transaction:
             job = replace(self._job(transaction.snapshot, at), attempt=transaction.attempt)
             metadata = scheduled.service.run(job, scheduled.plan)
 

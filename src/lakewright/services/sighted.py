@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lakewright.core.slices import FileSlice, GroupKey
 from lakewright.core.table_config import TableType
 from lakewright.errors import InvalidError
+from lakewright.services.overtaken import groups_of, why_void
 from lakewright.services.service import Sight
 from lakewright.services.window import Window
 from lakewright.table.snapshot import FilesByPartition, Snapshot
@@ -43,11 +44,15 @@ def newest_slices(sight: Sight, files: FilesByPartition) -> list[FileSlice]:
 
 
 def held_groups(snapshot: Snapshot) -> dict[GroupKey, str]:
-    """The file groups that pending plans are going to rewrite, each with what it waits for."""
+    """The file groups that pending plans are going to rewrite, each with what it waits for.
+
+    A plan that can never be executed holds nothing.
+    """
     return {
-        (operation.partition, operation.file_id): f"{instant.action} {instant.requested_at}"
+        key: f"{instant.action} {instant.requested_at}"
         for instant, plan in snapshot.pending_plans()
-        for operation in plan.operations
+        if why_void(snapshot, instant, plan) is None
+        for key in groups_of(plan)
     }
 
 

@@ -112,16 +112,19 @@ def window_partitions(
 ) -> tuple[str, ...]:
     """The partitions of a window: written in it, or carried over from the plan at `last`. Pure.
 
-    `commits` completed in the window; a partition that was deleted, and not written again, is out.
+    `commits` completed in the window. A partition that was deleted is out, unless something wrote
+    it that completed after the delete was requested: the delete need not have seen that.
     """
-    found = set(carried)
+    written = dict.fromkeys(carried, last)
+    deleted: dict[str, str] = {}
     for instant, commit in sorted(commits, key=lambda item: item[0].completed_at or ""):
         if instant.requested_at == last:
             continue
         if commit.operation == _DELETE_PARTITION:
-            found -= commit.replaced.keys()
-        found |= commit.stats.keys()
-    return tuple(sorted(found))
+            for partition in commit.replaced:
+                deleted[partition] = max(deleted.get(partition, ""), instant.requested_at)
+        written.update(dict.fromkeys(commit.stats, instant.completed_at or ""))
+    return tuple(sorted(p for p, when in written.items() if when > deleted.get(p, "")))
 
 
 def _writes(snapshot: Snapshot, since: str, until: str) -> list[Instant]:

@@ -328,7 +328,7 @@ class Transaction:
         require_writable(now.config)
         self._require_not_rolled_back(now, files)
         Meanwhile(self._known, now).require_no_conflict(
-            self._pending(State.INFLIGHT),
+            self._landed(self._meanwhile(files).now) or self._pending(State.INFLIGHT),
             metadata,
             non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
             yields_to_clustering=self.writer.transaction.clustering_updates is Updates.REJECT,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
 from lakewright.core.instant import Instant, State
+from lakewright.core.plans import CleanPlan
 from lakewright.core.slices import FileSlice, GroupKey, View
 from lakewright.errors import found_in
-from lakewright.format.metadata import parse_clean, parse_clean_plan
+from lakewright.format.metadata import parse_clean
 from lakewright.storage.base import split_path
 from lakewright.table.snapshot import Snapshot
 
@@ -48,31 +50,47 @@ def _united(listed: Iterable[BaseFile | LogFile], names: Iterable[str]) -> list[
     return [*there.values(), *gone]
 
 
+def going_files(snapshot: Snapshot) -> dict[str, set[str]]:
+    """The names by partition of files that a clean which is under way deletes, or has deleted."""
+    going: dict[str, set[str]] = {}
+    for _, plan in snapshot.pending_cleans():
+        _add(going, _named(plan))
+    return going
+
+
+def withdraw_unplanned(snapshot: Snapshot, clean: Instant) -> bool:
+    """Take a pending clean off the timeline whose plan was never written; False if it has one.
+
+    The caller holds the table's lock and has loaded the snapshot under it.
+    """
+    if clean in dict(snapshot.pending_cleans()):
+        return False
+    for state in (State.INFLIGHT, State.REQUESTED):
+        file = replace(clean, state=state)
+        snapshot.storage.delete(f"{snapshot.config.timeline_folder}/{file.file_name}")
+    return True
+
+
 def _taken(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
-    """File names by partition."""
-    taken: dict[str, set[str]] = {}
-    for instant in snapshot.timeline:
-        if instant.action == "clean" and (instant.completed_at or "9") > since:
-            for partition, names in _cleaned_by(snapshot, instant).items():
-                taken.setdefault(partition, set()).update(names)
+    """The names by partition of what cleans took after `since`, or are about to take."""
+    taken = going_files(snapshot)
+    for clean in snapshot.timeline.completed("clean"):
+        if (clean.completed_at or "") > since:
+            path = f"{snapshot.config.timeline_folder}/{clean.file_name}"
+            with found_in(path):
+                done = parse_clean(snapshot.storage.read(path))
+            for partition, part in done.partitions.items():
+                names = {split_path(path)[1] for path in (*part.deleted, *part.failed)}
+                _add(taken, {partition: names})
     return taken
 
 
-def _cleaned_by(snapshot: Snapshot, clean: Instant) -> dict[str, set[str]]:
-    folder = snapshot.config.timeline_folder
-    if clean.is_completed:
-        path = f"{folder}/{clean.file_name}"
-        with found_in(path):
-            done = parse_clean(snapshot.storage.read(path))
-        return {
-            partition: {split_path(path)[1] for path in (*part.deleted, *part.failed)}
-            for partition, part in done.partitions.items()
-        }
-    requested = Instant(clean.requested_at, clean.action, State.REQUESTED)
-    path = f"{folder}/{requested.file_name}"
-    with found_in(path):
-        plan = parse_clean_plan(snapshot.storage.read(path))
+def _add(known: dict[str, set[str]], more: Mapping[str, Iterable[str]]) -> None:
+    for partition, names in more.items():
+        known.setdefault(partition, set()).update(names)
+
+
+def _named(plan: CleanPlan) -> dict[str, set[str]]:
     named = {name: {split_path(f.path)[1] for f in files} for name, files in plan.files.items()}
-    for name, names in plan.bare_files.items():
-        named.setdefault(name, set()).update(names)
+    _add(named, plan.bare_files)
     return named

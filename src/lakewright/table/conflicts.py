@@ -10,10 +10,11 @@ What others did meanwhile is judged by these rules:
 - pending: a clustering, whose plan will take its groups out of the table; an overwrite that began
   later, by what its inflight file says; a compaction that began later, by its plan.
 
-A compaction at C meets another write at W without harm, with two exceptions. A log file follows its
-completion time onto the new base file, and a replaced group is gone either way; but a base file of
-the same group with W < C would be hidden under the compacted one, with its rows; and a log
-compaction repeats old versions, which must not end up on top of a new base file.
+A compaction at C meets another write at W without harm, with three exceptions. A log file follows
+its completion time onto the new base file, and a replaced group is gone either way; but a base file
+of the same group with W < C would be hidden under the compacted one, with its rows; so would a log
+file that completed below C and landed too late for the plan to name it; and a log compaction
+repeats old versions, which must not end up on top of a new base file.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Footprint:
     """The file groups that one instant touches, by (partition, file id) or (partition, bucket).
 
     `bases` got a new base file, `logs` nothing but log files, `replaced` leave the table; `written`
-    are the former two with their whole file ids.
+    are the former two with their whole file ids. `log_files` are, by partition and name, those that
+    a write made, or that a plan folds in. `completed_at` is known once the completed file is there.
     """
 
     instant: str
@@ -63,6 +65,8 @@ class Footprint:
     logs: Groups = frozenset()
     replaced: Groups = frozenset()
     written: Groups = frozenset()
+    log_files: frozenset[tuple[str, str]] = frozenset()
+    completed_at: str | None = None
 
     def names_of(self, group: Group) -> frozenset[str]:
         """The file ids under which a group, which may be a bucket, was written."""
@@ -103,13 +107,26 @@ def footprint_of_commit(instant: Instant, metadata: CommitMetadata) -> Footprint
         logs=frozenset(logs - bases),
         replaced=frozenset(replaced),
         written=metadata.file_groups(),
+        log_files=frozenset(
+            (partition, _name(stat))
+            for partition, stats in metadata.stats.items()
+            for stat in stats
+            if stat.path and _is_log(stat)
+        ),
+        completed_at=instant.completed_at,
     )
 
 
 def footprint_of_compaction(instant: Instant, plan: CompactionPlan) -> Footprint:
-    """What a pending compaction will touch."""
-    groups = frozenset(_group(o.partition, o.file_id) for o in plan.operations)
-    return Footprint(instant.requested_at, instant.comparable_action, Kind.COMPACTION, bases=groups)
+    """What a compaction will touch, or has touched, by its plan."""
+    return Footprint(
+        instant.requested_at,
+        instant.comparable_action,
+        Kind.COMPACTION,
+        bases=frozenset(_group(o.partition, o.file_id) for o in plan.operations),
+        log_files=frozenset((o.partition, name) for o in plan.operations for name in o.logs),
+        completed_at=instant.completed_at,
+    )
 
 
 def footprint_of_clustering(instant: Instant, plan: ClusteringPlan) -> Footprint:
@@ -128,8 +145,10 @@ def rivals(
     """
     known = {i.requested_at for i in before.completed_writes}
     completed = [i for i in now.completed_writes if i.requested_at not in known]
-    # Compactions are looked at only where a base file of ours could end up below theirs.
-    later = ("replacecommit", "compaction") if mine.bases else ("replacecommit",)
+    # Compactions are looked at only where a file of ours could end up below theirs: a base file, or
+    # a log file whose completion time was chosen before the plan was made.
+    is_below = mine.bases or mine.completed_at is not None
+    later = ("replacecommit", "compaction") if is_below else ("replacecommit",)
     pending = [i for i in now.pending(*later) if i.requested_at > mine.instant]
     pending += now.pending("clustering") if yields_to_clustering else ()
     return tuple(i for i in (*completed, *pending) if i.requested_at != mine.instant)
@@ -168,7 +187,8 @@ def _clashes(mine: Footprint, other: Footprint, *, non_blocking: bool) -> Groups
     if Kind.COMPACTION in kinds:
         return both & _hidden_by_compaction(mine, other)
     if mine.kind is Kind.LOG_COMPACTION:
-        return both & (other.groups if other.kind is mine.kind else other.bases)
+        found = other.groups if other.kind is mine.kind else other.bases | _unfolded(other, mine)
+        return both & found
     if non_blocking and mine.action == other.action == "deltacommit":
         # Log files of one bucket are merged whoever wrote them; of two base files one is hidden.
         # A bucket under two names would be two file groups.
@@ -182,7 +202,21 @@ def _hidden_by_compaction(mine: Footprint, other: Footprint) -> Groups:
     compaction, write = (mine, other) if mine.kind is Kind.COMPACTION else (other, mine)
     if write.kind is not Kind.WRITE:
         return write.groups
-    return write.bases if write.instant < compaction.instant else frozenset()
+    hidden = write.bases if write.instant < compaction.instant else frozenset()
+    return hidden | _unfolded(write, compaction)
+
+
+def _unfolded(write: Footprint, compaction: Footprint) -> Groups:
+    """The groups of log files that completed below a compaction and are not in its plan.
+
+    An execution knows of no plan here. What it is compared with was not there when it began, when
+    the plan was found to name all that there was.
+    """
+    if write.completed_at is None or write.completed_at > compaction.instant:
+        return frozenset()
+    late = write.log_files - compaction.log_files
+    files = [(partition, parse_data_file(name)) for partition, name in late]
+    return frozenset(_group(partition, file.file_id) for partition, file in files if file)
 
 
 def _reason(instant: Instant, other: Footprint) -> str:
@@ -193,8 +227,12 @@ def _reason(instant: Instant, other: Footprint) -> str:
 
 
 def _is_log(stat: WriteStat) -> bool:
-    name = (stat.path or "").rpartition("/")[2]
+    name = _name(stat)
     return isinstance(parse_data_file(name), LogFile) if name else bool(stat.log_files)
+
+
+def _name(stat: WriteStat) -> str:
+    return (stat.path or "").rpartition("/")[2]
 
 
 def _group(partition: str, file_id: str) -> Group:

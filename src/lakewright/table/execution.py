@@ -2,8 +2,10 @@
 
 An attempt that is taken for dead is rolled back and the plan executed anew, at the same instant.
 Who was taken for dead may only have held still. So each attempt has a number, which is in the names
-of its data files, and leaves a file of that number beside its markers, where a rollback removes it.
-Whose file is gone acts no more: it completes nothing, and deletes nothing but files of its own.
+of its data files, and a marker of its own, for a file that is never made: whoever rolls the attempt
+back, real Hudi too, deletes it with the others. Nothing but markers may lie there, or real Hudi
+finds none of them. Whose marker is gone acts no more: it completes nothing, and deletes nothing but
+files of its own.
 """
 
 from __future__ import annotations
@@ -12,15 +14,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lakewright.core.commits import CommitMetadata
-from lakewright.core.files import parse_data_file
+from lakewright.core.files import BaseFile, parse_data_file
 from lakewright.core.instant import Instant, State
 from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, UnavailableError
-from lakewright.storage.base import Storage, split_path
+from lakewright.storage.base import Storage, join_path, split_path
 from lakewright.table.begun import Transaction
 from lakewright.table.equipment import Equipment
 from lakewright.table.locks import holding
-from lakewright.table.markers import delete_markers, marked_files, marker_folder
+from lakewright.table.markers import (
+    MarkerKind,
+    create_marker,
+    delete_markers,
+    is_marked,
+    marked_files,
+)
 from lakewright.table.snapshot import Snapshot, list_timeline
 
 # Write tokens are three whole numbers; other readers take them for 32 bits.
@@ -29,28 +37,29 @@ _MOST = 0x7FFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One execution of the plan of an instant; `number` tells it from all others."""
+    """One execution of the plan of an instant; `number` tells it from all others.
+
+    `file` is one that it could have made, in a partition of the plan.
+    """
 
     instant: str
     number: int
+    file: str
 
     @classmethod
-    def of(cls, instant: str, new_id: str) -> Attempt:
+    def of(cls, instant: str, partition: str, new_id: str) -> Attempt:
         """An attempt whose number comes from a new id."""
-        return cls(instant, int(new_id.replace("-", "")[-8:], 16) & _MOST)
-
-    @property
-    def path(self) -> str:
-        """The file that is there while the attempt counts."""
-        return f"{marker_folder(self.instant)}/attempt-{self.number}"
+        number = int(new_id.replace("-", "")[-8:], 16) & _MOST
+        name = BaseFile(f"{new_id}-0", f"0-{number}-0", instant).name
+        return cls(instant, number, join_path(partition, name))
 
     def begin(self, storage: Storage) -> None:
-        """Make it count, beside no other."""
-        storage.create(self.path, b"")
+        """Make it count."""
+        create_marker(storage, self.instant, self.file, MarkerKind.CREATE)
 
     def counts(self, storage: Storage) -> bool:
         """Whether nobody has rolled it back."""
-        return storage.exists(self.path)
+        return is_marked(storage, self.instant, self.file, MarkerKind.CREATE)
 
     def owns(self, path: str) -> bool:
         """Whether a data file is one of this attempt, by its name."""

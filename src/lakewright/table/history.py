@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from lakewright.core.instant import WRITE_ACTIONS, Instant
 from lakewright.errors import found_in
@@ -22,6 +23,8 @@ from lakewright.storage.base import MissingFileError, Storage
 # Names and times are a small part of a file, which takes several calls to read alone.
 _READ_WHOLE_BYTES = 1 << 20
 
+_Loaded = TypeVar("_Loaded")
+
 
 def load_manifest(storage: Storage, folder: str) -> Manifest:
     """The files of the current state of history; none if nothing was archived yet.
@@ -29,6 +32,18 @@ def load_manifest(storage: Storage, folder: str) -> Manifest:
     The version file is replaced by deleting and creating it, so it may be missing for a moment:
     then the newest manifest counts.
     """
+    return _once_more(lambda: _manifest(storage, folder))
+
+
+def _once_more(load: Callable[[], _Loaded]) -> _Loaded:
+    """What is loaded; a second time if archiving has just swept up the state that was met."""
+    try:
+        return load()
+    except MissingFileError:
+        return load()
+
+
+def _manifest(storage: Storage, folder: str) -> Manifest:
     version = f"{folder}/_version_"
     try:
         with found_in(version):
@@ -53,23 +68,41 @@ def load_entries(
     with_content: bool = False,
 ) -> list[HistoryEntry]:
     """The archived entries with requested times in [first, last], oldest first."""
-    files = files_overlapping(load_manifest(storage, folder), first, last)
-    entries = _entries(storage, folder, files, with_content=with_content)
-    entries = [entry for entry in entries if first <= entry.requested_at <= last]
+
+    def load() -> list[HistoryEntry]:
+        files = files_overlapping(_manifest(storage, folder), first, last)
+        return _entries(storage, folder, files, with_content=with_content)
+
+    entries = [entry for entry in _once_more(load) if first <= entry.requested_at <= last]
     return sorted(entries, key=lambda entry: entry.requested_at)
 
 
 def load_late_entries(storage: Storage, folder: str, since_ms: int) -> list[HistoryEntry]:
-    """The archived entries, without content, that may have been archived since a moment."""
+    """The archived entries, without content, that may have been archived since a moment.
+
+    A moment after the newest file tells nothing: the clock of whoever named it may be ahead of the
+    one of storage. Then all entries are given.
+    """
     written = {file.name: file.modified_ms for file in storage.list_files(folder)}
     if not written:
         return []
-    files = [
-        file
-        for file in load_manifest(storage, folder).files
-        if written.get(file.name, since_ms) >= since_ms
-    ]
-    return _entries(storage, folder, files, with_content=False)
+    begin_ms = since_ms if max(written.values()) >= since_ms else 0
+
+    def load() -> list[HistoryEntry]:
+        listed = _manifest(storage, folder).files
+        files = [file for file in listed if written.get(file.name, begin_ms) >= begin_ms]
+        return _entries(storage, folder, files, with_content=False)
+
+    return _once_more(load)
+
+
+def held_from(storage: Storage, folder: str, first: str) -> list[str]:
+    """The requested times, from `first` on, of the writes that history holds.
+
+    Also of those that archiving which was interrupted has left on the active timeline.
+    """
+    entries = load_entries(storage, folder, first=first)
+    return [entry.requested_at for entry in entries if entry.action in WRITE_ACTIONS]
 
 
 def _entries(

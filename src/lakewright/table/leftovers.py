@@ -5,25 +5,26 @@
   had completed or been withdrawn;
 - markers of completed writes: it was killed right after the commit.
 
-Markers of writes that are neither pending nor completed tell of data files: they are not for here
-but for `repair.remove_strays`.
+Markers of writes that are neither pending nor completed tell of data files, and so do those that
+name files which their commit does not list: they are not for here but for `repair.remove_strays`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 
 from lakewright.clock import Clock, zone_of
 from lakewright.core.instant import is_time, parse_time
 from lakewright.core.timeline import Timeline
-from lakewright.errors import InvalidError
+from lakewright.errors import CorruptError, InvalidError
 from lakewright.storage.base import FileStatus, Storage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.heartbeat import check_heartbeat, is_expired
 from lakewright.table.markers import FOLDER as MARKERS
-from lakewright.table.markers import delete_markers
+from lakewright.table.markers import ROWS, delete_markers
+from lakewright.table.repair import unlisted_files
 from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.snapshot import Snapshot
 
@@ -39,6 +40,7 @@ class Traces:
     heartbeats: tuple[FileStatus, ...] = ()
     markers: tuple[FileStatus, ...] = ()
     marked: tuple[str, ...] = ()
+    rows: tuple[FileStatus, ...] = ()
 
     @classmethod
     def of(cls, storage: Storage) -> Traces:
@@ -48,15 +50,20 @@ class Traces:
             heartbeats=tuple(storage.list_files(HEARTBEATS)),
             markers=tuple(storage.list_tree(MARKERS)),
             marked=tuple(folder.rpartition("/")[2] for folder in storage.list_folders(MARKERS)),
+            rows=tuple(storage.list_tree(ROWS)),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What is to be deleted: files by path, and all markers of some instants."""
+    """What is to be deleted: files by path, and all markers of some instants.
+
+    `strays` are instants with markers that tell of data files which are no part of their commit.
+    """
 
     files: tuple[str, ...] = ()
     marked: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()
 
 
 def leftovers(
@@ -83,6 +90,12 @@ def leftovers(
         for f in traces.temporary
         if is_expired(f.modified_ms, settings, now_ms) and f.modified_ms < begun_ms
     ]
+    rows = [
+        f.path
+        for f in traces.rows
+        if is_expired(f.modified_ms, settings, now_ms)
+        and f.path.removeprefix(f"{ROWS}/").partition("/")[0] not in pending
+    ]
     young = {
         f.path.removeprefix(f"{MARKERS}/").partition("/")[0]
         for f in traces.markers
@@ -90,7 +103,7 @@ def leftovers(
     }
     done = {i.requested_at for i in timeline.completed_writes}.union(archived) - pending - young
     marked = [at for at in traces.marked if at in done]
-    return Leftovers(tuple(sorted([*temporary, *heartbeats])), tuple(sorted(marked)))
+    return Leftovers(tuple(sorted([*temporary, *heartbeats, *rows])), tuple(sorted(marked)))
 
 
 def find_leftovers(snapshot: Snapshot, settings: HeartbeatSettings, clock: Clock) -> Leftovers:
@@ -98,7 +111,7 @@ def find_leftovers(snapshot: Snapshot, settings: HeartbeatSettings, clock: Clock
     traces = Traces.of(snapshot.storage)
     # History is read only where there are markers from before the active timeline.
     old = [at for at in traces.marked if snapshot.timeline.is_archived(at)]
-    return leftovers(
+    dead = leftovers(
         traces,
         snapshot.timeline,
         clock.now_ms(),
@@ -106,10 +119,24 @@ def find_leftovers(snapshot: Snapshot, settings: HeartbeatSettings, clock: Clock
         archived=snapshot.archived_times if old else (),
         zone=zone_of(snapshot.config.timeline_zone),
     )
+    told = {at: _has_unlisted(snapshot, at) for at in dead.marked}
+    return replace(
+        dead,
+        marked=tuple(at for at, has in told.items() if has is False),
+        strays=tuple(at for at, has in told.items() if has),
+    )
+
+
+def _has_unlisted(snapshot: Snapshot, at: str) -> bool | None:
+    """Whether markers name files that are no part of their write; None if nobody can tell."""
+    try:
+        return bool(unlisted_files(snapshot, at))
+    except CorruptError:
+        return None
 
 
 def sweep(storage: Storage, dead: Leftovers) -> None:
-    """Delete what was found to be left over; may be repeated, and needs no lock."""
+    """Delete what was found to be left over, but strays; may be repeated, and needs no lock."""
     storage.delete_many(dead.files)
     for instant in dead.marked:
         delete_markers(storage, instant)

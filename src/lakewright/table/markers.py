@@ -16,6 +16,8 @@ from lakewright.errors import ConflictError, CorruptError, InvalidError, Unsuppo
 from lakewright.storage.base import MissingFileError, Storage, join_path, split_path
 
 FOLDER = ".hoodie/.temp"
+# Rows that tasks of a write hand on to others: not among the markers, see `marker_folder`.
+ROWS = ".hoodie/.lakewright/rows"
 _ONE = re.compile(r"(?P<path>.+?)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
 # One marker for each line; but a server that was started anew joins those it finds by commas, and
 # leaves out the break before the next.
@@ -34,7 +36,16 @@ def create_marker(storage: Storage, instant: str, data_path: str, kind: MarkerKi
     """Mark a data file that `instant` is going to write; to be called before the file is made."""
     # Only the writer of this instant makes markers for it: one that is there is from a first try.
     with suppress(ConflictError):
-        storage.create(join_path(marker_folder(instant), f"{data_path}.marker.{kind}"), b"")
+        storage.create(_marker(instant, data_path, kind), b"")
+
+
+def is_marked(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> bool:
+    """Whether the marker that `create_marker` makes is there."""
+    return storage.exists(_marker(instant, data_path, kind))
+
+
+def _marker(instant: str, data_path: str, kind: MarkerKind) -> str:
+    return join_path(marker_folder(instant), f"{data_path}.marker.{kind}")
 
 
 def marked_files(storage: Storage, instant: str) -> tuple[str, ...]:
@@ -82,8 +93,13 @@ def rival_of(storage: Storage, instant: str, data_path: str, alive: frozenset[st
 
 
 def marker_folder(instant: str) -> str:
-    """Where the markers of an instant are, and whatever else goes when they go."""
+    """Where the markers of an instant are; real Hudi overlooks all of them if anything else is."""
     return f"{FOLDER}/{instant}"
+
+
+def rows_folder(instant: str) -> str:
+    """Where the rows lie that tasks of a write hand on to others."""
+    return f"{ROWS}/{instant}"
 
 
 def _places(instant: str, partition: str) -> list[str]:

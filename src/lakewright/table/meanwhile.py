@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.instant import Instant, State
+from lakewright.core.plans import CompactionPlan
 from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, found_in
 from lakewright.format.metadata import (
@@ -19,6 +20,7 @@ from lakewright.format.metadata import (
 from lakewright.table.conflicts import (
     Conflict,
     Footprint,
+    Kind,
     conflict_of,
     footprint_of_clustering,
     footprint_of_commit,
@@ -75,14 +77,17 @@ class Meanwhile:
         non_blocking: bool,
         yields_to_clustering: bool = True,
     ) -> None:
-        """ConflictError if another write touched the same file groups."""
+        """ConflictError if another write touched the same file groups.
+
+        `instant` is the completed one where the completed file is there already.
+        """
         mine = footprint_of_commit(instant, metadata)
         now = self._with_archived()
         found = conflict_of(
             mine,
             self.before,
             now,
-            self._footprints,
+            self._footprints if mine.completed_at is None else self._footprints_with_plans,
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
         )
@@ -126,6 +131,16 @@ class Meanwhile:
         commits = zip(completed, self.now.commits(completed), strict=True)
         known = {instant: footprint_of_commit(instant, commit) for instant, commit in commits}
         return [known.get(i) or self._planned(i) for i in instants]
+
+    def _footprints_with_plans(self, instants: Sequence[Instant]) -> list[Footprint]:
+        """The same, and completed compactions with the log files that their plans name."""
+        found = self._footprints(instants)
+        for position, instant in enumerate(instants):
+            if instant.is_completed and found[position].kind is Kind.COMPACTION:
+                plan = self.now.plan_of(instant.requested_at, "compaction")
+                if isinstance(plan, CompactionPlan):
+                    found[position] = footprint_of_compaction(instant, plan)
+        return found
 
     def _planned(self, instant: Instant) -> Footprint:
         """What a pending action will touch; nothing if it was rolled back just now."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from enum import Enum, auto
 
 from lakewright.clock import Clock
+from lakewright.core.commits import WriteStat
 from lakewright.core.instant import WRITE_ACTIONS, is_time
 from lakewright.errors import CorruptError
+from lakewright.storage.base import split_path
 from lakewright.table.heartbeat import alive
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import delete_markers, marked_files
@@ -54,21 +57,23 @@ def repaired(
     return load_snapshot(storage) if failed else snapshot
 
 
-def remove_strays(snapshot: Snapshot) -> None:
-    """Delete data files of instants that are gone; the caller holds the table's lock.
+def remove_strays(snapshot: Snapshot, only: Collection[str] | None = None) -> None:
+    """Delete data files that belong to no write, and their markers; the lock is the caller's.
 
     A task that goes on when its write was withdrawn or rolled back leaves a marker and a file. A
     file that is older than the active timeline counts as committed, so this is to be called before
-    archiving moves its beginning.
+    archiving moves its beginning. A task that was given up for lost, and went on when its write
+    completed, leaves the same, and its file counts at once. Of all instants, or `only` of these.
     """
     storage = snapshot.storage
     for folder in storage.list_folders(MARKERS):
         at = folder.rpartition("/")[2]
         verdict = _verdict(snapshot, at)
-        if verdict is _Verdict.LEAVE:
+        if verdict is _Verdict.LEAVE or (only is not None and at not in only):
             continue
         try:
-            files = marked_files(storage, at) if verdict is _Verdict.STRAY else ()
+            stray = verdict is _Verdict.STRAY
+            files = marked_files(storage, at) if stray else unlisted_files(snapshot, at)
         except CorruptError as error:
             warnings.warn(f"files of {at} may be left: {error}", RuntimeWarning, stacklevel=2)
             continue
@@ -76,9 +81,32 @@ def remove_strays(snapshot: Snapshot) -> None:
         delete_markers(storage, at)
 
 
+def unlisted_files(snapshot: Snapshot, at: str) -> tuple[str, ...]:
+    """The files that a completed write has marked and its commit does not list.
+
+    CorruptError where the commit or the markers do not tell.
+    """
+    write = snapshot.timeline.by_time.get(at)
+    if write is None:
+        write = next((i for i in snapshot.archived if i.requested_at == at), None)
+    if write is None or not write.is_completed:
+        raise CorruptError("markers of an instant that is no completed write", instant=at)
+    (commit,) = snapshot.commits([write])
+    listed = {name for stat in commit.write_stats() for name in _listed(stat)}
+    marked = marked_files(snapshot.storage, at)
+    return tuple(path for path in marked if split_path(path)[1] not in listed)
+
+
+def _listed(stat: WriteStat) -> Iterator[str]:
+    """All file names in a statistic, whatever they are there for."""
+    for path in (stat.path, stat.base_file, *(stat.log_files or ()), *(stat.cdc_stats or ())):
+        if path:
+            yield split_path(path)[1]
+
+
 class _Verdict(Enum):
     LEAVE = auto()
-    DONE = auto()  # the markers of a completed write mean nothing any more
+    DONE = auto()  # of a completed write: only what its commit does not list is a stray
     STRAY = auto()
 
 

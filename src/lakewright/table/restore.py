@@ -6,13 +6,15 @@ restore is under way see the table as it was after one of the writes that are be
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from lakewright.clock import Clock
 from lakewright.core.files import parse_data_file
-from lakewright.core.instant import WRITE_ACTIONS, Instant, State
+from lakewright.core.instant import Instant, State
 from lakewright.core.plans import InstantRef, RestorePlan
 from lakewright.core.service_metadata import RestoreMetadata, RollbackMetadata
+from lakewright.core.timeline import Timeline
 from lakewright.errors import CorruptError, InvalidError, found_in
 from lakewright.format.metadata import (
     format_restore,
@@ -21,7 +23,7 @@ from lakewright.format.metadata import (
     parse_savepoint,
 )
 from lakewright.storage.base import join_path
-from lakewright.table.history import load_entries
+from lakewright.table.history import held_from
 from lakewright.table.properties import read_if_there
 from lakewright.table.savepoint import find_savepoint
 from lakewright.table.snapshot import Snapshot
@@ -53,8 +55,10 @@ def plan_restore(snapshot: Snapshot, savepoint: str) -> RestorePlan:
 
     These are all writes and services that were requested later, and those requested earlier that
     took effect only after the savepoint was made, which holds none of their files. Cleans and
-    rollbacks stay. InvalidError if there is no such savepoint, or if another savepoint or history
-    holds a write that would have to go; CorruptError if a saved file is missing.
+    rollbacks stay. InvalidError if there is no such savepoint, if another savepoint or history
+    holds a write that would have to go, or if only saved writes would be left on the active
+    timeline while later ones than the oldest of them are archived; CorruptError if a saved file is
+    missing.
     """
     saved = find_savepoint(snapshot, savepoint)
     if saved is None:
@@ -68,6 +72,7 @@ def plan_restore(snapshot: Snapshot, savepoint: str) -> RestorePlan:
             later=held,
         )
     _check_archived(snapshot, savepoint)
+    _check_remembered(snapshot, savepoint, later)
     _check_saved_files(snapshot, saved)
     return RestorePlan(
         instants=tuple(InstantRef(i.requested_at, i.action) for i in reversed(later)),
@@ -224,19 +229,25 @@ def _last_restore(snapshot: Snapshot, savepoint: str) -> Instant | None:
 
 
 def _check_archived(snapshot: Snapshot, savepoint: str) -> None:
-    folder = snapshot.config.history_folder
-    entries = load_entries(snapshot.storage, folder, first=savepoint)
-    active = snapshot.timeline.by_time
-    gone = [
-        e.requested_at
-        for e in entries
-        if e.action in WRITE_ACTIONS and e.requested_at > savepoint and e.requested_at not in active
-    ]
+    held = held_from(snapshot.storage, snapshot.config.history_folder, savepoint)
+    gone = [at for at in held if at > savepoint]
     if gone:
         raise InvalidError(
             "writes after the savepoint were archived and cannot be taken back any more",
             savepoint=savepoint,
             archived=gone,
+        )
+
+
+def _check_remembered(snapshot: Snapshot, savepoint: str, later: Collection[Instant]) -> None:
+    rest = Timeline(tuple(i for i in snapshot.timeline if i not in later))
+    forgotten = snapshot.forgotten_with(rest)
+    if forgotten:
+        raise InvalidError(
+            "only saved writes would be left on the active timeline, and readers would take "
+            "archived ones for uncommitted",
+            savepoint=savepoint,
+            archived=forgotten,
         )
 
 

@@ -27,6 +27,7 @@ from lakewright.format.metadata import (
 )
 from lakewright.storage.base import join_path, split_path
 from lakewright.table.cleaned import slices_seen
+from lakewright.table.history import held_from
 from lakewright.table.markers import marked_files
 from lakewright.table.properties import read_if_there
 from lakewright.table.settings import FailedWrites
@@ -376,10 +377,16 @@ def _check_newest(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) 
 def _check_whole_without(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
     """Refuse where the table without this instant would lack rows it had before."""
     rest = Timeline(tuple(i for i in snapshot.timeline if i != instant))
-    if rest.start is None and snapshot.archived:
+    if snapshot.forgotten_with(rest):
         raise InvalidError(
-            "the last write on the active timeline cannot be rolled back: readers would take all "
-            "archived ones for uncommitted",
+            "the last write on the active timeline that no savepoint holds cannot be rolled back: "
+            "readers would take archived ones for uncommitted",
+            instant=str(instant),
+        )
+    at = instant.requested_at
+    if at in held_from(snapshot.storage, snapshot.config.history_folder, at):
+        raise InvalidError(
+            "archiving that was interrupted has this write in history already, which keeps it",
             instant=str(instant),
         )
     _, lost = slices_seen(snapshot, View(rest), commit.partitions, since=instant.requested_at)

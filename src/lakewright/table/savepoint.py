@@ -5,10 +5,12 @@ from __future__ import annotations
 from lakewright.clock import Clock
 from lakewright.core.instant import Instant, State
 from lakewright.core.service_metadata import SavedPartition, SavepointMetadata
+from lakewright.core.timeline import Timeline
 from lakewright.errors import InvalidError
 from lakewright.format.metadata import format_savepoint
 from lakewright.storage.base import join_path
 from lakewright.table.cleaned import files_of, slices_seen
+from lakewright.table.history import held_from
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.times import TimeSource
 from lakewright.table.undo import create_if_missing, timeline_path
@@ -29,7 +31,8 @@ def run_savepoint(
 
     The caller holds the table's lock and has loaded the snapshot under it. Saving what is saved
     gives the savepoint that is there. InvalidError unless the write is completed, on the active
-    timeline, and all its state is still there.
+    timeline alone, and all its state is still there; and if only saved writes would be left there
+    while later ones than the oldest of them are archived.
     """
     saved = find_savepoint(snapshot, instant)
     if saved is not None:
@@ -99,8 +102,29 @@ def _check_completed(snapshot: Snapshot, instant: str) -> None:
         raise InvalidError("there is no such write on the active timeline", instant=instant)
     if not found.is_completed:
         raise InvalidError("a pending write cannot be saved", instant=str(found))
+    _check_archived(snapshot, instant)
     earliest = snapshot.earliest_retained()
     if earliest is not None and instant < earliest:
         raise InvalidError(
             "the table was cleaned past this instant", instant=instant, earliest_retained=earliest
+        )
+
+
+def _check_archived(snapshot: Snapshot, instant: str) -> None:
+    held = held_from(snapshot.storage, snapshot.config.history_folder, instant)
+    if held:
+        raise InvalidError(
+            "archiving that was interrupted has this write, or later ones, in history already: "
+            "save a later write",
+            instant=instant,
+            archived=held,
+        )
+    saved = Instant(instant, _ACTION)
+    forgotten = snapshot.forgotten_with(Timeline((*snapshot.timeline, saved)))
+    if forgotten:
+        raise InvalidError(
+            "only saved writes would be left on the active timeline, and readers would take "
+            "archived ones for uncommitted: write to the table first",
+            instant=instant,
+            archived=forgotten,
         )

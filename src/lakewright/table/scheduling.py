@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 
 from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.plans import Skip
+from lakewright.core.slices import GroupKey
 from lakewright.core.timeline import Timeline
-from lakewright.errors import ConflictError, InvalidError
+from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.table.execution import Attempt, Execution
 from lakewright.table.heartbeat import alive
 from lakewright.table.locks import Lock, under_lock
 from lakewright.table.metadata_table import drop_metadata_table
+from lakewright.table.properties import read_if_there
 from lakewright.table.repair import repaired
 from lakewright.table.rollback import run_rollback
 from lakewright.table.snapshot import Snapshot, load_snapshot
@@ -48,28 +50,72 @@ def schedule(writer: Writer, action: str, decide: Decide) -> Instant | Skip:
 
 
 def _scheduled(writer: Writer, action: str, decide: Decide, lock: Lock) -> Instant | Skip:
-    snapshot = load_snapshot(writer.storage)
-    if action in COMPLETED_NAME:
-        require_beginnable(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
-    else:
-        require_writable(snapshot.config)
-    times = writer.times(snapshot.config, snapshot.timeline, lock)
     for _ in range(_TRIES):
-        draft = decide(snapshot, times.next)
+        snapshot = load_snapshot(writer.storage)
+        if action in COMPLETED_NAME:
+            require_beginnable(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
+        else:
+            require_writable(snapshot.config)
+        draft = decide(snapshot, writer.times(snapshot.config, snapshot.timeline, lock).next)
         if isinstance(draft, Skip):
             return draft
         requested = Instant(draft.instant, action, State.REQUESTED)
         lock.verify()
-        try:
-            writer.storage.create(_path(snapshot, requested), draft.data)
-        except ConflictError:
-            continue
-        return requested
-    raise ConflictError("no free time was found on the timeline", tries=_TRIES)
+        created = _created(writer, _path(snapshot, requested), draft.data)
+        if created and (_was_kept(writer, lock) or _is_alone(writer, snapshot, requested)):
+            return requested
+    raise ConflictError("others were faster with every plan", action=action, tries=_TRIES)
 
 
-def take_up(writer: Writer, planned: Instant) -> Execution:
+def _created(writer: Writer, path: str, data: bytes) -> bool:
+    try:
+        writer.storage.create(path, data)
+    except ConflictError:
+        # It may be the answer that was lost, and the file our own.
+        return read_if_there(writer.storage, path) == data
+    return True
+
+
+def _was_kept(writer: Writer, lock: Lock) -> bool:
+    """Whether a lock that all others take was ours until the plan was there."""
+    if not writer.transaction.several_writers:
+        return False
+    try:
+        lock.verify()
+    except (ConflictError, UnavailableError):
+        return False
+    return True
+
+
+def _is_alone(writer: Writer, seen: Snapshot, requested: Instant) -> bool:
+    """Take a plan back if another that came since the table was seen has some of its file groups.
+
+    Neither could be executed beside the other. Which of the two was there first nobody can tell,
+    so who sees the other gives way; unless somebody executes the plan already, who will find out.
+    """
+    if requested.action not in COMPLETED_NAME:
+        return True
+    now = load_snapshot(writer.storage)
+    plans = now.timeline.plans
+    rivals = plans.keys() - seen.timeline.plans.keys() - {requested.requested_at}
+    if not rivals or requested not in now.timeline:
+        return True
+    mine = _groups(now, requested.requested_at, requested.action)
+    if all(mine.isdisjoint(_groups(now, at, plans[at])) for at in rivals):
+        return True
+    writer.storage.delete(_path(now, requested))
+    return False
+
+
+def _groups(snapshot: Snapshot, at: str, action: str) -> set[GroupKey]:
+    plan = snapshot.plan_of(at, action)
+    return {(o.partition, o.file_id) for o in plan.operations} if plan is not None else set()
+
+
+def take_up(writer: Writer, planned: Instant, partition: str = "") -> Execution:
     """Begin to execute a plan; what an earlier attempt left is rolled back first.
+
+    `partition` is one that the plan writes to.
 
     Raises:
         ConflictError: somebody who is alive is executing it.
@@ -95,7 +141,7 @@ def take_up(writer: Writer, planned: Instant) -> Execution:
         # What completed after the plan was made is not in it, however long ago that was.
         at = planned.requested_at
         known = [i for i in snapshot.timeline if (i.completed_at or "") < at]
-        attempt = Attempt.of(at, writer.clock.new_id())
+        attempt = Attempt.of(at, partition, writer.clock.new_id())
         execution = Execution(writer, snapshot, planned, attempt, Timeline.of(known))
         lock.verify()
         execution.begin()

@@ -13,8 +13,9 @@ from lakewright.clock import zone_of
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
 from lakewright.core.instant import WRITE_ACTIONS, Instant, State, parse_instant, parse_time
-from lakewright.core.plans import ClusteringPlan, CompactionPlan
+from lakewright.core.plans import CleanPlan, ClusteringPlan, CompactionPlan
 from lakewright.core.schema import query_schema
+from lakewright.core.service_metadata import READABLE_FROM
 from lakewright.core.slices import FileGroup, GroupKey, View, build_groups
 from lakewright.core.table_config import TableConfig
 from lakewright.core.timeline import Timeline
@@ -22,6 +23,7 @@ from lakewright.errors import CorruptError, InvalidError, UnsupportedError, foun
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.format.metadata import (
     parse_clean,
+    parse_clean_plan,
     parse_commit,
     parse_compaction_plan,
     parse_requested_replace,
@@ -84,6 +86,16 @@ class Snapshot:
             for i in archived_writes(entries)
             if (i.completed_at or "") >= completed_at and i.requested_at not in active
         ]
+
+    def forgotten_with(self, rest: Timeline) -> list[str]:
+        """The archived writes that readers would take for uncommitted, were `rest` the timeline.
+
+        Pending writes do not mark its beginning here: they may be rolled back.
+        """
+        if rest.unsaved_writes:
+            return []
+        firm = Timeline(tuple(i for i in rest if i.is_completed))
+        return sorted(at for at in self.archived_times if not firm.is_archived(at))
 
     def view(
         self, *, requested_until: str | None = None, completed_until: str | None = None
@@ -221,13 +233,29 @@ class Snapshot:
         return replace(view, archived={**view.archived, **known})
 
     def earliest_retained(self) -> str | None:
-        """The oldest requested time whose files the cleaner has left in place, if it ever ran."""
+        """The oldest requested time whose files the cleaner leaves in place, if it ever ran.
+
+        A clean that is under way, or has died, may have deleted all that it planned to.
+        """
+        known = [_readable_from(plan) for _, plan in self.pending_cleans()]
         cleans = self.timeline.completed("clean")
-        if not cleans:
-            return None
-        path = self._timeline_path(cleans[-1])
-        with found_in(path):
-            return parse_clean(self.storage.read(path)).readable_from
+        if cleans:
+            path = self._timeline_path(cleans[-1])
+            with found_in(path):
+                known.append(parse_clean(self.storage.read(path)).readable_from)
+        return max((at for at in known if at is not None), default=None)
+
+    def pending_cleans(self) -> list[tuple[Instant, CleanPlan]]:
+        """The cleans that were planned and have not ended; one without a plan did nothing yet."""
+        found = []
+        for instant in self.timeline.pending("clean"):
+            path = self._timeline_path(replace(instant, state=State.REQUESTED))
+            data = read_if_there(self.storage, path)
+            # Not every writer creates a file in one step: it may have died before the plan was in.
+            if data:
+                with found_in(path):
+                    found.append((instant, parse_clean_plan(data)))
+        return found
 
     def pending_plans(self) -> list[tuple[Instant, CompactionPlan | ClusteringPlan]]:
         """The compactions, log compactions and clusterings that wait to be executed."""
@@ -255,6 +283,12 @@ class Snapshot:
 
     def _timeline_path(self, instant: Instant) -> str:
         return f"{self.config.timeline_folder}/{instant.file_name}"
+
+
+def _readable_from(plan: CleanPlan) -> str | None:
+    retained = plan.earliest_to_retain
+    told = plan.extra.get(READABLE_FROM, "")
+    return max(retained.requested_at if retained is not None else "", told) or None
 
 
 def _data_files(statuses: Iterable[FileStatus]) -> dict[str, list[DataFile]]:

@@ -12,7 +12,7 @@ from lakewright.core.service_metadata import RollbackMetadata, RolledBackPartiti
 from lakewright.errors import ConflictError, CorruptError, UnsupportedError
 from lakewright.format.metadata import format_requested_replace
 from lakewright.storage.base import FileStatus, Storage, at_once, split_path
-from lakewright.table.markers import delete_markers, marked_files
+from lakewright.table.markers import delete_markers, marked_files, rows_folder
 from lakewright.table.snapshot import Snapshot, list_timeline
 
 _HOODIE = ".hoodie"
@@ -104,6 +104,7 @@ def remove(
     with suppress(CorruptError):
         storage.delete_many(marked_files(storage, requested_at))
     delete_markers(storage, requested_at)
+    storage.delete_folder(rows_folder(requested_at))
     storage.delete(f"{_HOODIE}/.heartbeat/{requested_at}")
 
 

@@ -34,6 +34,7 @@ from lakewright.write.options import (
 from lakewright.write.rivals import refuse_rivals
 from lakewright.write.settings import IndexType, WriteSettings
 from lakewright.write.task import Operation, Outcome, WriteTask
+from lakewright.write.works import forget
 
 _ASK_AGAIN = 2
 _PAUSE_S = 0.5
@@ -136,6 +137,7 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple
     with writer.begin_as(decide) as transaction:
         task = _task(transaction, request, *decided[-1])
         outcomes = rows.write(task)
+        forget(task, outcomes)
         refuse_failed(task, outcomes)
         metadata = _metadata(task, request, outcomes)
         commit = commit_of(_completed(transaction, task, metadata, request.check), metadata)

@@ -8,14 +8,15 @@ goes back to the driver, which deals it out anew, by size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
 
 from lakewright.core.merge import Flags, LogOutcome
-from lakewright.errors import ConflictError, CorruptError
+from lakewright.errors import ConflictError, CorruptError, UnavailableError
 from lakewright.storage.base import MissingFileError
-from lakewright.table.markers import marker_folder
+from lakewright.table.markers import rows_folder
 from lakewright.write.task import Outcome, Token, Work, WriteTask
 
 # Below this, rows are as good a measure of the work as files are.
@@ -42,9 +43,16 @@ def to_the_end(
     return done
 
 
+def forget(task: WriteTask, outcomes: Sequence[Outcome]) -> None:
+    """Delete the rows that were put aside; what a dead process leaves is swept by cleans."""
+    if any(outcome.works for outcome in outcomes):
+        with suppress(UnavailableError):
+            task.storage.delete_folder(rows_folder(task.instant))
+
+
 def put_aside(task: WriteTask, token: Token, number: int, rows: pa.Table) -> str:
-    """Store rows beside the markers of a write, and be gone with them; returns their path."""
-    path = f"{marker_folder(task.instant)}/rows/{token}-{number}.arrow"
+    """Store rows until a task of their own takes them up; returns their path."""
+    path = f"{rows_folder(task.instant)}/{token}-{number}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with (
         task.storage.open_output(path) as output,

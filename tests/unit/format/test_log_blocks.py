@@ -9,7 +9,14 @@ import pytest
 from golden_tables import NAMES, GoldenTables
 
 from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.format.log_blocks import BlockKind, Header, LogBlock, format_block, parse_blocks
+from lakewright.format.log_blocks import (
+    BlockKind,
+    Header,
+    LogBlock,
+    format_block,
+    parse_blocks,
+    parse_heads,
+)
 
 HEADERS = {Header.INSTANT_TIME: "20260101000000000", Header.SCHEMA: '{"type":"string"}'}
 BLOCK = format_block(BlockKind.AVRO, HEADERS, b"content")
@@ -156,3 +163,36 @@ def test_content_of_another_version_is_refused(content: bytes, error: type[Excep
     block = LogBlock(BlockKind.AVRO, HEADERS, memoryview(content))
     with pytest.raises(error):
         block.versioned_content()
+
+
+def heads(data: bytes) -> list[LogBlock]:
+    def read(offset: int, length: int) -> bytes:
+        return data[offset : offset + length]
+
+    return list(parse_heads(read, len(data), file_name="name"))
+
+
+def test_heads_are_the_blocks_without_their_contents() -> None:
+    large = format_block(BlockKind.AVRO, HEADERS, bytes(3 << 20))
+    data = large + format_block(BlockKind.DELETE, HEADERS, b"") + BLOCK
+    found = [(b.kind, b.headers, b.offset) for b in parse_blocks(data, file_name="name")]
+    assert [(b.kind, b.headers, b.offset) for b in heads(data)] == found
+    assert not any(len(b.content) for b in heads(data))
+
+
+def test_headers_are_read_and_contents_are_not() -> None:
+    read: list[int] = []
+    data = format_block(BlockKind.AVRO, HEADERS, bytes(5 << 20)) + BLOCK
+
+    def count(offset: int, length: int) -> bytes:
+        read.append(length)
+        return data[offset : offset + length]
+
+    assert len(list(parse_heads(count, len(data), file_name="name"))) == 2
+    assert sum(read) < 2 << 20
+
+
+@pytest.mark.parametrize("cut", [3, 12, 20, FIRST_HEADER + 4, len(BLOCK) - 1])
+def test_a_head_that_is_cut_off_is_broken(cut: int) -> None:
+    with pytest.raises(CorruptError):
+        heads(BLOCK + BLOCK[:cut])

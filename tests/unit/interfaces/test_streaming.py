@@ -37,7 +37,7 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.local import LocalRows
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.commit import Commit
-from lakewright.write.task import Outcome, WriteTask
+from lakewright.write.task import Operation, Outcome, WriteTask
 
 Result = TypeVar("Result")
 
@@ -274,6 +274,32 @@ def test_a_check_reads_each_commit_once() -> None:
     of_query(storage, "new").write(rows_of(), 0)
     with pytest.raises(BatchWrittenError, match="batch=0"):
         check(load_snapshot(storage))
+
+
+def test_a_saved_batch_is_older_than_those_that_were_archived_behind_it() -> None:
+    quiet = {"hoodie.clean.automatic": "false", "hoodie.archive.automatic": "false"}
+    table = WrittenTable(options=quiet).create()
+    stream = Stream("s")
+
+    def write(number: int) -> Commit:
+        return table.writer().write(Operation.INSERT, rows_of(), extra=stream.note(number))
+
+    batches = [write(number) for number in range(4)]
+    table.writer().savepoint(batches[1].instant, user="", comment="")
+    for _ in range(4):
+        table.write("INSERT", [])
+    options = {
+        "hoodie.archive.beyond.savepoint": "true",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "hoodie.clean.commits.retained": "1",
+    }
+    table.services(options).run("archive")
+    snapshot = load_snapshot(table.storage)
+    assert batches[3].instant not in snapshot.timeline.by_time
+    assert last_batch(snapshot, stream) == 3
+    with pytest.raises(BatchWrittenError, match="batch=3"):
+        BatchCheck(stream, 3)(snapshot)
 
 
 NOTES: dict[str, tuple[str, Stream, int | None]] = {

@@ -147,5 +147,7 @@ def _given(hands: LocalHands) -> LocalHands:
 
 
 def _attempts(table: WrittenTable, at: str) -> list[str]:
-    names = [file.name for file in table.storage.list_files(f".hoodie/.temp/{at}")]
-    return [name.removeprefix("attempt-") for name in names if name.startswith("attempt-")]
+    names = [file.name for file in table.storage.list_tree(f".hoodie/.temp/{at}")]
+    # Real Hudi finds no marker at all where there is anything else.
+    assert all(".marker." in name for name in names)
+    return sorted({name.split("_")[1].split("-")[1] for name in names})

@@ -165,6 +165,29 @@ CASES = {
         missing="old a b",
         deleted={2: "a b"},
     ),
+    "a partition stays that was written while its delete was under way": Case(
+        """
+        compaction    ||
+        replacecommit   |------|
+        deltacommit       ||
+        """,
+        12,
+        "b",
+        {4: "b"},
+        missing="a b",
+        deleted={2: "a b"},
+    ),
+    "one that the last plan has left stays if its delete began before that plan": Case(
+        """
+        compaction    ||
+        replacecommit   |------|
+        compaction        |-|
+        """,
+        12,
+        "a",
+        missing="a",
+        deleted={2: "a"},
+    ),
     "a compaction is not a write of a merge-on-read table": Case(
         """
         clustering  ||

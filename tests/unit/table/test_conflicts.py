@@ -487,6 +487,49 @@ def test_a_compaction_plan_has_a_footprint() -> None:
     assert found == Footprint(at(1), "commit", Kind.COMPACTION, bases=groups(("p1", "00000001")))
 
 
+LOG = LogFile("f1", at(2))
+LATE = replace(Instant(at(2), "deltacommit"), completed_at=at(3))
+FOLDED = CompactionOperation(partition="p1", file_id="f1", base_instant=at(0), logs=(LOG.name,))
+AFTER_IT = Instant(at(5), "compaction", State.REQUESTED)
+BEFORE_IT = Instant(at(1), "compaction", State.REQUESTED)
+LANDED: dict[str, tuple[Instant, CompactionOperation, bool]] = {
+    "a plan above its time that does not name it hides it": (
+        AFTER_IT, replace(FOLDED, logs=()), True),
+    "a plan that names it has seen it": (AFTER_IT, FOLDED, False),
+    "a plan below its time leaves it on top": (BEFORE_IT, replace(FOLDED, logs=()), False),
+    "a plan of another group does not matter": (
+        AFTER_IT, replace(FOLDED, file_id="f2", logs=()), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("other", "operation", "clash"), LANDED.values(), ids=list(LANDED))
+@pytest.mark.parametrize("done", [False, True], ids=["pending", "completed"])
+def test_a_log_file_that_has_landed(
+    other: Instant, operation: CompactionOperation, clash: bool, done: bool
+) -> None:
+    if done:
+        other = Instant(other.requested_at, "commit", completed_at=at(7))
+    mine = footprint_of_commit(LATE, metadata(at(2), "f1+", "UPSERT"))
+    plan = footprint_of_compaction(other, CompactionPlan(operations=(operation,)))
+    found = conflict_of(
+        mine, Timeline(), Timeline.of([other]), lambda wanted: [plan for _ in wanted]
+    )
+    assert (found is not None) == clash
+
+
+@pytest.mark.parametrize("operation", ["COMPACT", "LOG_COMPACT"])
+@pytest.mark.parametrize(("completed", "clash"), [(at(3), True), (at(6), False)])
+def test_an_execution_meets_a_log_file_that_landed_since(
+    operation: str, completed: str, clash: bool
+) -> None:
+    other = replace(LATE, completed_at=completed)
+    text = "f1@" if operation == "COMPACT" else "f1+"
+    mine = footprint_of_commit(AFTER_IT, metadata(at(5), text, operation))
+    write = footprint_of_commit(other, metadata(at(2), "f1+", "UPSERT"))
+    found = conflict_of(mine, Timeline(), Timeline.of([other]), lambda _: [write])
+    assert (found is not None) == clash
+
+
 def test_a_clustering_plan_has_a_footprint() -> None:
     slices = (ClusteringSlice(partition="p1", file_id="f1"),)
     plan = ClusteringPlan(groups=(ClusteringGroup(slices=slices),))

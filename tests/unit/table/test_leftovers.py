@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from writers import OPTIMISTIC, World, archive, write
 
+from lakewright.core.files import LogFile
 from lakewright.core.instant import Instant, State, parse_time
 from lakewright.core.timeline import Timeline
 from lakewright.errors import InvalidError
 from lakewright.storage.base import FileStatus
 from lakewright.storage.local import LocalStorage
 from lakewright.table.leftovers import Leftovers, Traces, find_leftovers, leftovers, sweep
+from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
@@ -147,12 +149,12 @@ def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
     for survive in count():
         world = World()
         begun = world.writer().begin("deltacommit")
-        begun.complete(write(begun, "f1"))
+        begun.complete(write(begun, "f1", "f2"))
         for at in ("20200101000000000", begun.instant):
             world.storage.create(f".hoodie/.heartbeat/{at}", b"")
-        for name in ("a", "b"):
-            path = f".hoodie/.temp/{begun.instant}/p1/{name}.marker.CREATE"
-            world.storage.create(path, b"")
+        for file_id in ("f1", "f2"):
+            name = LogFile(file_id, begun.instant).name
+            create_marker(world.storage, begun.instant, f"p1/{name}", MarkerKind.CREATE)
         world.clock.advance(600_000)
         killed = True
         try:
@@ -173,7 +175,8 @@ def test_markers_of_an_archived_write_are_known_by_history() -> None:
     old, newer = (world.writer(OPTIMISTIC).begin("deltacommit") for _ in range(2))
     done = old.complete(write(old, "f1"))
     newer.complete(write(newer, "f2"))
-    world.storage.create(f".hoodie/.temp/{done.requested_at}/p1/f.marker.CREATE", b"")
+    name = LogFile("f1", done.requested_at).name
+    create_marker(world.storage, done.requested_at, f"p1/{name}", MarkerKind.CREATE)
     archive(world, done)
     world.clock.advance(600_000)
     found = find_leftovers(load_snapshot(world.storage), SETTINGS, world.clock)

@@ -205,8 +205,9 @@ def test_rows_put_aside_that_are_gone_are_a_conflict() -> None:
     class RolledBack(CountingStorage):
         def open_input(self, path: str) -> Any:
             if path.endswith(".arrow") and self.inner.exists(path):
-                instant = path.split("/")[2]
+                instant = path.split("/")[-2]
                 self.inner.delete_folder(f".hoodie/.temp/{instant}")
+                self.inner.delete_folder(path.rpartition("/")[0])
                 for file in self.inner.list_files(TIMELINE):
                     if file.name.startswith(instant):
                         self.inner.delete(file.path)

@@ -145,5 +145,7 @@ def test_handed_on_rows_are_put_aside_and_gone_when_the_write_is_complete() -> N
     table.upsert([row(f"k{n}", 2, "new", DAYS[n % 3]) for n in range(3)], HANDS_ON)
     aside = Counter(name for name, path in counting.touched if path.endswith(".arrow"))
     assert aside == {"open_output": len(DAYS), "open_input": len(DAYS)}
+    assert not any(".hoodie/.temp" in path for _, path in counting.touched if ".arrow" in path)
     assert not [file.path for file in counting.list_tree(".hoodie/.temp")]
+    assert not [file.path for file in counting.list_tree(".hoodie/.lakewright")]
     assert len(load_snapshot(counting).timeline.completed_writes) == 2

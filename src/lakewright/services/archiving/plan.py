@@ -47,12 +47,14 @@ class Needs:
 
     `retained` is the earliest commit that the policy of the cleaner retains now, `cleaned` the one
     that the last clean retained; each is None if there is none on the timeline. `delta_commits` is
-    how many a trigger has to be able to count.
+    how many a trigger has to be able to count. With `all_retained` there are no more commits than
+    the cleaner keeps, which counts those on the timeline.
     """
 
     retained: Instant | None = None
     cleaned: Instant | None = None
     delta_commits: int = 0
+    all_retained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,9 @@ def not_due(timeline: Timeline, settings: ArchivingSettings) -> Skip | None:
 def candidates(timeline: Timeline, settings: ArchivingSettings, needs: Needs) -> Candidates:
     """The oldest writes that nobody needs on the active timeline."""
     done = timeline.completed_writes
-    most = len(done) - settings.keep_min
+    # Saved commits do not mark where the timeline begins: without another one, what was archived
+    # since the first of them would count as uncommitted.
+    most = len(timeline.unsaved_writes if settings.beyond_savepoint else done) - settings.keep_min
     limits = [*_hard_limits(timeline, settings, needs)]
     if len(done) <= _PATIENCE * settings.keep_max:
         limits += _soft_limits(timeline, needs)
@@ -144,13 +148,13 @@ def batches(plan: ArchivePlan, size: int) -> Iterator[tuple[Action, ...]]:
 
 
 def _hard_limits(timeline: Timeline, settings: ArchivingSettings, needs: Needs) -> Iterator[_Limit]:
-    done = timeline.completed_writes
     for undoing in timeline.pending("rollback", "restore"):
         yield _Limit("", f"{undoing.action} {undoing.requested_at} is pending")
     pending = next((i for i in timeline.pending() if i.is_write), None)
     if pending is not None:
         # Older files count as committed: the active timeline begins before a pending write.
-        before = [i.requested_at for i in done if i.requested_at < pending.requested_at]
+        unsaved = timeline.unsaved_writes
+        before = [i.requested_at for i in unsaved if i.requested_at < pending.requested_at]
         begin = before[-1] if before else pending.requested_at
         yield _Limit(begin, f"{pending.action} {pending.requested_at} is pending")
     saved = [i.requested_at for i in timeline if i.action == "savepoint"]
@@ -177,6 +181,8 @@ def _soft_limits(timeline: Timeline, needs: Needs) -> Iterator[_Limit]:
 def _readers_need(write: Instant, needs: Needs) -> str:
     """Why somebody who reads within the retained time looks for a write on the timeline."""
     retained = needs.retained
+    if needs.all_retained:
+        return "all commits are retained"
     if retained is None or is_settled(write.requested_at, write.completed_at, retained):
         return ""
     return f"commits from {retained.requested_at} on are retained"

@@ -23,7 +23,7 @@ from lakewright.services.archiving.settings import ArchivingSettings
 from lakewright.services.archiving.work import archive
 from lakewright.services.cleaning.look import last_clean
 from lakewright.services.cleaning.retention import earliest_to_retain
-from lakewright.services.cleaning.settings import CleaningSettings
+from lakewright.services.cleaning.settings import CleaningSettings, Policy
 from lakewright.services.compaction.settings import CompactionSettings
 from lakewright.services.logcompaction.settings import LogCompactionSettings
 from lakewright.services.service import Job, Service, Sight
@@ -82,8 +82,10 @@ def _needs(sight: Sight) -> Needs:
     cleaning = settings_from(CleaningSettings, options)
     last = last_clean(snapshot)
     cleaned = timeline.by_time.get(last.earliest) if last is not None else None
+    retained = earliest_to_retain(timeline, cleaning, sight.now_ms, zone, last)
     return Needs(
-        retained=earliest_to_retain(timeline, cleaning, sight.now_ms, zone, last),
+        retained=retained,
+        all_retained=retained is None and cleaning.policy is Policy.COMMITS,
         cleaned=cleaned if cleaned is not None and cleaned.is_completed else None,
         delta_commits=max(
             settings_from(CompactionSettings, options).max_delta_commits,

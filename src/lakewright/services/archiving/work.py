@@ -65,7 +65,8 @@ def archive(snapshot: Snapshot, plan: ArchivePlan, settings: ArchivingSettings) 
     while history.merge(settings):
         merges += 1
     if plan.actions:
-        history.sweep(settings.manifests_retained + merges)
+        # Readers may have begun with any state that was published on the way.
+        history.sweep(settings.manifests_retained + history.published)
     return Archived(plan.instants, merges)
 
 
@@ -77,6 +78,7 @@ class _History:
     folder: str
     manifest: Manifest
     version: int
+    published: int = 0
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> _History:
@@ -146,6 +148,7 @@ class _History:
         self.storage.create(path, format_manifest(manifest))
         self.storage.replace(f"{self.folder}/{VERSION_FILE}", format_version(self.version))
         self.manifest = manifest
+        self.published += 1
 
 
 def _keys(data: bytes) -> set[tuple[str, str]] | None:
@@ -175,7 +178,7 @@ def _short_of_strays(snapshot: Snapshot, plan: ArchivePlan) -> ArchivePlan:
     ]
     if not strays:
         return plan
-    before = [i.requested_at for i in timeline.completed_writes if i.requested_at < min(strays)]
+    before = [i.requested_at for i in timeline.unsaved_writes if i.requested_at < min(strays)]
     begin = before[-1] if before else ""
     return ArchivePlan(tuple(a for a in plan.actions if a.completed.requested_at < begin))
 

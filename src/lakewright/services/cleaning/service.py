@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from lakewright.clock import zone_of
 from lakewright.core.instant import Instant, State, parse_time
-from lakewright.core.plans import CleanFile, CleanPlan, RetainedInstant, Skip
+from lakewright.core.plans import CleanFile, CleanPlan, RetainedInstant, Skip, parse_reasons
 from lakewright.core.service_metadata import READABLE_FROM, CleanMetadata
 from lakewright.errors import InvalidError
 from lakewright.services.cleaning.look import last_clean, stock_of
@@ -24,6 +24,7 @@ from lakewright.services.cleaning.retention import (
 )
 from lakewright.services.cleaning.settings import CleaningSettings, Policy
 from lakewright.services.cleaning.worker import clean
+from lakewright.services.reasons import Left
 from lakewright.services.service import Job, Service, Sight
 from lakewright.settings import option_keys, settings_from
 from lakewright.storage.base import join_path
@@ -138,17 +139,29 @@ class _Decision:
         return RetainedInstant(requested_at=at, action=action, state=State.COMPLETED.value)
 
     def _extra(self) -> dict[str, str]:
-        extra = self.due.left.extra()
+        extra = self._left().extra()
         saved = self.sight.snapshot.timeline.saved
         if saved:
             extra[SAVEPOINTS] = ",".join(sorted(saved))
         if self.settings.is_filtered:
             extra[FILTERED] = "true"
-        before = self.last.extra.get(READABLE_FROM, "") if self.last is not None else ""
+        recorded = self._recorded()
+        # What another policy, or a clean that is yet to end, has taken is not readable again.
+        before = self.sight.snapshot.earliest_retained() or ""
         if self.settings.policy is Policy.VERSIONS:
             extra[VERSIONS] = str(self.settings.versions_retained)
             before = max(before, self.due.readable_from)
-        return {**extra, READABLE_FROM: before} if before else extra
+        told = before > (recorded.requested_at if recorded is not None else "")
+        return {**extra, READABLE_FROM: before} if told else extra
+
+    def _left(self) -> Left:
+        """Who keeps more than before cannot tell whether what was left then has gone since."""
+        left = Left(dict(self.due.left.reasons))
+        last, retained = self.last, self.retained
+        if last is not None and retained is not None and retained.requested_at < last.earliest:
+            for partition, reason in parse_reasons(last.extra).items():
+                left.because(partition, reason)
+        return left
 
 
 def _retained(sight: Sight, settings: CleaningSettings, last: LastClean | None) -> Instant | None:

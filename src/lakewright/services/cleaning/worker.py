@@ -9,7 +9,7 @@ from lakewright.core.files import PARTITION_METADATA, parse_data_file
 from lakewright.core.plans import CleanPlan, parse_reasons
 from lakewright.core.service_metadata import CleanedPartition, CleanMetadata
 from lakewright.core.slices import FileSlice, GroupKey
-from lakewright.errors import UnsupportedError
+from lakewright.errors import ConflictError, UnsupportedError
 from lakewright.services.cleaning.look import stock_of
 from lakewright.services.cleaning.plan import Stock
 from lakewright.services.reasons import Left
@@ -19,6 +19,7 @@ from lakewright.table.cleaned import files_of
 from lakewright.table.leftovers import find_leftovers, sweep
 from lakewright.table.locks import holding
 from lakewright.table.metadata_table import drop_metadata_table, has_metadata_table
+from lakewright.table.repair import remove_strays
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
 
@@ -35,15 +36,17 @@ def clean(job: Job, plan: CleanPlan) -> CleanMetadata:
 
     What is gone already counts as deleted. A file that has come to be needed since the plan was
     made stays and is in nobody's list, and its partition is looked at again by the next clean.
+    ConflictError if somebody else has ended the clean before this one deletes anything.
     """
     began = job.clock.monotonic_ms()
     named = _named(plan)
     now = _now(job)
     work = _still_due(now, named)
     storage = job.equipment.storage
+    _require_pending(job)
     storage.delete_many(join_path(p, name) for p, names in work.names.items() for name in names)
     removed = _remove_partitions(job, plan.deleted_partitions, work.left)
-    sweep(storage, find_leftovers(now, job.equipment.heartbeat, job.clock))
+    _sweep(job, now)
     return CleanMetadata(
         started_at=job.instant,
         earliest_to_retain=plan.earliest_to_retain.requested_at if plan.earliest_to_retain else "",
@@ -85,6 +88,22 @@ def _now(job: Job) -> Snapshot:
     with holding(job.equipment.new_lock()):
         drop_metadata_table(now.storage, load_snapshot(now.storage).config)
     return load_snapshot(now.storage)
+
+
+def _require_pending(job: Job) -> None:
+    """Stop if somebody else has ended this clean: what that one left may be needed by now."""
+    timeline = load_snapshot(job.equipment.storage).timeline
+    if not any(i.requested_at == job.instant for i in timeline.pending("clean")):
+        raise ConflictError("the clean was ended by somebody else", instant=job.instant)
+
+
+def _sweep(job: Job, now: Snapshot) -> None:
+    storage = job.equipment.storage
+    dead = find_leftovers(now, job.equipment.heartbeat, job.clock)
+    sweep(storage, dead)
+    if dead.strays:
+        with holding(job.equipment.new_lock()):
+            remove_strays(load_snapshot(storage), dead.strays)
 
 
 def _still_due(now: Snapshot, named: Mapping[str, tuple[str, ...]]) -> _Work:

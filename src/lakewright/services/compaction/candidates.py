@@ -27,11 +27,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file slice, and the operation that would compact it.
-
-    A strategy that folds in only some of the log files replaces the operation by one that names
-    them.
-    """
+    """A file slice, and the operation that would compact it, which names all of its files."""
 
     slice: FileSlice
     operation: CompactionOperation

@@ -35,13 +35,10 @@ def plan_compaction(
     free = candidates(free_slices(slices, held, left), settings.max_file_size)
     choice = _limited(strategy.choose(settings, free), settings.most_operations)
     _check(choice, free)
-    chosen = {c.key: c.operation for c in choice.chosen}
+    chosen = {c.key for c in choice.chosen}
     for item in free:
-        operation = chosen.get(item.key)
-        if operation is None:
+        if item.key not in chosen:
             left.because(item.slice.partition, choice.left.get(item.key, "not chosen"))
-        elif set(item.operation.logs) - set(operation.logs):
-            left.because(item.slice.partition, "some log files stay")
     operations = tuple(c.operation for c in choice.chosen)
     return finish_plan(operations, left, window) or Skip(why_nothing("compact", left))
 
@@ -98,17 +95,23 @@ def _partitions(count: int) -> str:
     return f"{count} partition{'s' * (count > 1)}"
 
 
+def _files(operation: CompactionOperation) -> tuple[str, str | None, list[str]]:
+    return operation.base_instant, operation.base_file, sorted(operation.logs)
+
+
 def _check(choice: Choice, free: Sequence[Candidate]) -> None:
-    """Strategies may come from anywhere; a plan that they bend would lose rows."""
-    known = {item.key: set(item.operation.logs) for item in free}
+    """Strategies may come from anywhere; a plan that they bend would lose rows.
+
+    A log file that a plan leaves out would lie below the new base file, where nobody reads it.
+    """
+    known = {item.key: _files(item.operation) for item in free}
     seen: set[GroupKey] = set()
     for item in choice.chosen:
         operation = item.operation
         key = (operation.partition, operation.file_id)
-        logs = set(operation.logs)
-        if key not in known or key in seen or not logs or not logs <= known[key]:
+        if key in seen or item.key != key or known.get(key) != _files(operation):
             raise InvalidError(
-                "the strategy chose what it was not given, or nothing of it",
+                "the strategy chose what it was not given, or not all of it",
                 partition=operation.partition,
                 file_id=operation.file_id,
                 logs=operation.logs,

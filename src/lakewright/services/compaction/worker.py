@@ -12,12 +12,14 @@ from functools import partial
 from lakewright.core.base_merge import Tally, merge_with_base
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
+from lakewright.core.instant import Instant, State
 from lakewright.core.plans import CompactionOperation, CompactionPlan
 from lakewright.core.slices import FileSlice
 from lakewright.errors import CorruptError
 from lakewright.read.ahead import ahead
 from lakewright.read.log_order import effective_blocks
 from lakewright.read.worker import base_rows, batches_of, merge_blocks, read_blocks
+from lakewright.services.compaction.planned import require_as_planned
 from lakewright.services.rewriting import rewritten, service_task
 from lakewright.services.service import Job
 from lakewright.write.groups import GroupWriter
@@ -27,7 +29,12 @@ _MB = 1 << 20
 
 
 def compact(job: Job, plan: CompactionPlan) -> CommitMetadata:
-    """Execute a plan, whoever made it; gives what the commit records."""
+    """Execute a plan, whoever made it; gives what the commit records.
+
+    Raises:
+        ConflictError: the groups are not what they were when they were planned.
+    """
+    require_as_planned(job.snapshot, Instant(job.instant, "compaction", State.INFLIGHT), plan)
     task = service_task(job, Operation.COMPACT)
     return rewritten(job, task, partial(_fold, task), plan.operations, size=io_bytes)
 

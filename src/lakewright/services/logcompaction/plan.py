@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lakewright.core.plans import CompactionOperation, CompactionPlan, CompactionStrategy, Skip
@@ -18,6 +18,9 @@ from lakewright.services.window import Window
 # By this name Hudi knows how to execute the plan.
 _EXECUTOR = "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
 _FEWEST_LOGS = 2
+
+# Tells which of these file groups have log files with parts of rows.
+InParts = Callable[[Sequence[FileSlice]], Collection[GroupKey]]
 
 
 def not_due(timeline: Timeline, settings: LogCompactionSettings) -> Skip | None:
@@ -83,14 +86,16 @@ def plan_log_compaction(
     history: LogHistory,
     window: Window,
     held: Mapping[GroupKey, str],
+    in_parts: InParts,
 ) -> CompactionPlan | Skip:
     """The plan for these slices, the newest of their file groups; or why there is none.
 
     An operation names all settled log files of its slice, those that an earlier log compaction was
-    made of as well, as in real plans: who executes it finds out which of them count.
+    made of as well, as in real plans: who executes it finds out which of them count. `in_parts` is
+    asked about the slices that are worth it otherwise.
     """
     left = Left()
-    operations: list[CompactionOperation] = []
+    worth: list[tuple[FileSlice, FileSlice]] = []
     least = settings.blocks_threshold
     for slice_ in free_slices(slices, held, left):
         settled = history.settled(slice_)
@@ -99,9 +104,16 @@ def plan_log_compaction(
         elif history.fresh(settled) < least or len(settled.logs) < _FEWEST_LOGS:
             left.because(slice_.partition, f"write {history.first_pending} is not done")
         else:
-            operations.append(candidate(settled, settings.max_file_size).operation)
-            if len(settled.logs) < len(slice_.logs):
-                left.because(slice_.partition, f"write {history.first_pending} is not done")
+            worth.append((slice_, settled))
+    refused = in_parts([settled for _, settled in worth])
+    operations: list[CompactionOperation] = []
+    for slice_, settled in worth:
+        if (slice_.partition, slice_.file_id) in refused:
+            left.because(slice_.partition, "log files hold parts of rows")
+            continue
+        operations.append(candidate(settled, settings.max_file_size).operation)
+        if len(settled.logs) < len(slice_.logs):
+            left.because(slice_.partition, f"write {history.first_pending} is not done")
     plan = finish_plan(operations, left, window)
     if plan is None:
         return Skip(why_nothing("compact in log files", left))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.plans import CompactionPlan, Skip
+from lakewright.services.logcompaction.parts import groups_in_parts
 from lakewright.services.logcompaction.plan import LogHistory, not_due, plan_log_compaction
 from lakewright.services.logcompaction.settings import LogCompactionSettings
 from lakewright.services.logcompaction.worker import log_compact
@@ -41,6 +43,7 @@ class LogCompaction(Service[CompactionPlan, CommitMetadata]):
             history=LogHistory.of(sight.snapshot.timeline),
             window=window,
             held=seen.held,
+            in_parts=partial(groups_in_parts, sight.snapshot.storage),
         )
 
     def run(self, job: Job, plan: CompactionPlan) -> CommitMetadata:

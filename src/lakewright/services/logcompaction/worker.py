@@ -11,10 +11,11 @@ from functools import partial
 import pyarrow as pa
 
 from lakewright.core.commits import CommitMetadata
+from lakewright.core.instant import Instant, State
 from lakewright.core.plans import CompactionOperation, CompactionPlan
-from lakewright.errors import UnsupportedError
 from lakewright.read.log_order import effective_blocks
 from lakewright.read.worker import merge_blocks, read_blocks
+from lakewright.services.compaction.planned import require_as_planned
 from lakewright.services.compaction.worker import io_bytes, slice_of
 from lakewright.services.rewriting import rewritten, service_task
 from lakewright.services.service import Job
@@ -24,7 +25,15 @@ from lakewright.write.upserts import delete_records
 
 
 def log_compact(job: Job, plan: CompactionPlan) -> CommitMetadata:
-    """Execute a plan, whoever made it; gives what the commit records."""
+    """Execute a plan, whoever made it; gives what the commit records.
+
+    A group whose log files hold parts of rows stays as it is: the plan ends, and a compaction can
+    have the group.
+
+    Raises:
+        ConflictError: the groups are not what they were when they were planned.
+    """
+    require_as_planned(job.snapshot, Instant(job.instant, "logcompaction", State.INFLIGHT), plan)
     task = service_task(job, Operation.LOG_COMPACT)
     return rewritten(job, task, partial(_join, task), plan.operations, size=io_bytes)
 
@@ -33,11 +42,7 @@ def _join(task: WriteTask, operation: CompactionOperation, groups: GroupWriter) 
     item = slice_of(operation)
     blocks = read_blocks(task.storage, item)
     if any(block.is_partial for block in blocks):
-        raise UnsupportedError(
-            "log files that hold parts of rows cannot be compacted by themselves: run a compaction",
-            partition=item.partition,
-            file_id=item.file_id,
-        )
+        return
     counting = effective_blocks(blocks)
     outcome = merge_blocks(counting, item, task.stored_schema, task.rule)
     stays = ~outcome.deleted

@@ -48,6 +48,7 @@ class Case:
     retained: int | None = None
     cleaned: int | None = None
     delta_commits: int = 0
+    all_retained: bool = False
     uncleaned: Collection[int] = field(default=())
 
 
@@ -131,9 +132,33 @@ CASES = {
         commit         ||
         commit           ||
         """,
-        "0 5 7",
+        "0 5",
         ArchivingSettings(keep_min=1, keep_max=2, beyond_savepoint=True),
     ),
+    "a commit that nobody saved stays when the newest is saved": Case(
+        """
+        commit    ||
+        commit      ||
+        commit        ||
+        savepoint     | |
+        """,
+        "0",
+        ArchivingSettings(keep_min=1, keep_max=2, beyond_savepoint=True),
+    ),
+    "the commit that stays before a pending write is not a saved one": Case(
+        """
+        commit    ||
+        commit      ||
+        commit        ||
+        savepoint     | |
+        commit           |-
+        commit            ||
+        commit              ||
+        """,
+        "0",
+        ArchivingSettings(keep_min=1, keep_max=2, beyond_savepoint=True),
+    ),
+    "nothing goes while the cleaner retains all": Case(FOUR, "", all_retained=True),
     "a savepoint that was begun counts": Case(
         """
         commit    ||
@@ -331,7 +356,12 @@ def plan(case: Case) -> ArchivePlan | Skip:
     def instant(tick: int | None) -> Instant | None:
         return None if tick is None else timeline.by_time[at(tick)]
 
-    needs = Needs(instant(case.retained), instant(case.cleaned), case.delta_commits)
+    needs = Needs(
+        instant(case.retained),
+        instant(case.cleaned),
+        case.delta_commits,
+        all_retained=case.all_retained,
+    )
     found = candidates(timeline, case.settings, needs)
     uncleaned = {at(tick) for tick in case.uncleaned}
     return plan_archive(timeline, found, uncleaned)

@@ -203,6 +203,11 @@ WRONG: dict[str, Callable[[Sequence[Candidate]], list[Candidate]]] = {
     "a file group twice": lambda given: [given[0], given[0]],
     "an operation without log files": lambda given: [with_logs(given[0])],
     "a log file that is not there": lambda given: [with_logs(given[0], ".f1_1.log.1_1-0-1")],
+    "some of the log files": lambda given: [with_logs(given[0], given[0].operation.logs[0])],
+    "a log file twice": lambda given: [with_logs(given[0], *given[0].operation.logs[:1] * 2)],
+    "another base file": lambda given: [
+        replace(given[0], operation=replace(given[0].operation, base_file=None))
+    ],
 }
 
 
@@ -212,12 +217,6 @@ def test_a_strategy_may_not_choose(
 ) -> None:
     with pytest.raises(InvalidError, match="chose what it was not given"):
         bent(bend)
-
-
-def test_a_group_of_which_log_files_stay_is_missing() -> None:
-    made = bent(lambda given: [with_logs(given[0], given[0].operation.logs[0])])
-    assert isinstance(made, CompactionPlan)
-    assert made.missing_reasons == {"d1": "some log files stay", "d2": f"held by {COMPACTION}"}
 
 
 def test_what_a_strategy_of_a_user_drops_is_missing() -> None:

@@ -166,6 +166,7 @@ def test_plans(
         history=LogHistory.of(draw(picture)),
         window=Window(None),
         held={(s.partition, s.file_id): held[s.file_id] for s in drawn if s.file_id in held},
+        in_parts=lambda _: (),
     )
     assert isinstance(plan, CompactionPlan)
     assert show(plan) == expected
@@ -191,6 +192,7 @@ def test_no_plan_without_operations(text: str, reason: str) -> None:
         history=LogHistory.of(draw(SLOW)),
         window=Window(None),
         held={},
+        in_parts=lambda _: (),
     )
     assert plan == Skip(f"nothing to compact in log files: {reason}")
 
@@ -202,6 +204,7 @@ def test_a_single_log_file_is_left_alone() -> None:
         history=LogHistory.of(draw(QUIET)),
         window=Window(None),
         held={},
+        in_parts=lambda _: (),
     )
     assert str(plan).endswith("fewer than 2 new log files (1 partition)")
 
@@ -213,6 +216,7 @@ def test_where_planning_is_not_incremental_nothing_is_recorded() -> None:
         history=LogHistory.of(draw(QUIET)),
         window=Window(None, is_recorded=False),
         held={},
+        in_parts=lambda _: (),
     )
     assert isinstance(plan, CompactionPlan)
     assert (plan.missing_partitions, plan.extra) == (None, {})
