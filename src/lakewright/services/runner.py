@@ -21,6 +21,7 @@ from lakewright.services.registry import service_by_name, service_of_plan
 from lakewright.services.service import AnyService, Hands, Job, Sight
 from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.storage.base import Storage
+from lakewright.table.cleaned import withdraw_unplanned
 from lakewright.table.locks import Lock, under_lock
 from lakewright.table.meanwhile import latest_time
 from lakewright.table.properties import read_if_there
@@ -112,10 +113,22 @@ class ServiceRunner:
         data = read_if_there(self.storage, path)
         if data is None:
             raise InvalidError("the plan is not there any more", instant=instant)
+        if not data and planned.action not in COMPLETED_NAME:
+            self._withdraw_unplanned(planned)
+            raise ConflictError("there was no plan in its file: it was taken back", instant=instant)
         with found_in(path):
             plan = plan_codec(planned.action).parse(data)
         service = service_of_plan(planned.action, plan.extra)
         return self._execute(_Scheduled(service, planned, plan))
+
+    def _withdraw_unplanned(self, planned: Instant) -> None:
+        """Take a plan off the timeline whose writer died before it was in its file."""
+
+        def gone(lock: Lock) -> bool:
+            lock.verify()
+            return withdraw_unplanned(load_snapshot(self.storage), planned)
+
+        under_lock(self.writer.new_lock, gone)
 
     def _execute(self, scheduled: _Scheduled) -> Commit:
         if scheduled.instant.action in COMPLETED_NAME:

@@ -325,3 +325,13 @@ def test_what_is_over_the_limit_is_missing_and_taken_up_next() -> None:
     assert len(plan.operations) == 1
     (left,) = plan.missing_reasons.values()
     assert left == "over the limit of 1 file groups"
+
+
+def test_a_clean_without_a_plan_is_taken_back() -> None:
+    """Its writer died while it made the file."""
+    table = table_with_logs()
+    path = ".hoodie/timeline/20260101000000999.clean.requested"
+    table.storage.create(path, b"")
+    with pytest.raises(ConflictError, match="taken back"):
+        table.services().execute("20260101000000999")
+    assert not table.storage.exists(path)
