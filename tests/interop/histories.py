@@ -71,6 +71,13 @@ _TOLD_TO_PROCEDURES = (
     "hoodie.write.complex.keygen.validation.enable",
 )
 
+# A compaction forgets the deletes it has folded in, and a clean old versions: both when asked for.
+BY_HAND = {
+    "hoodie.compact.inline": "false",
+    "hoodie.clean.automatic": "false",
+    "hoodie.archive.automatic": "false",
+}
+
 
 def types_written() -> set[str]:
     """The types of the columns, as Arrow names them for Parquet."""
@@ -193,7 +200,8 @@ class SharedTable:
     @property
     def written(self) -> WrittenTable:
         storage = LocalStorage(str(self.path))
-        return WrittenTable(storage, SystemClock(), self.kind.write_options, self._schema)
+        options = {**self.kind.write_options, **BY_HAND}
+        return WrittenTable(storage, SystemClock(), options, self._schema)
 
     @property
     def snapshot(self) -> Snapshot:
