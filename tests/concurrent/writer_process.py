@@ -76,7 +76,11 @@ class FatefulStorage(_Wrapped):
 def do_job(job: Mapping[str, Any]) -> None:
     """Do the steps of a job, each until it has no conflict, and keep a journal of it."""
     storage = FatefulStorage(storage_for(job["table"], job["storage"]), job["fate"])
-    writer = TableWriter.of(storage, job["options"], SystemClock())
+    quiet = {
+        f"hoodie.{name}": "false"
+        for name in ("compact.inline", "clean.automatic", "archive.automatic")
+    }
+    writer = TableWriter.of(storage, {**quiet, **job["options"]}, SystemClock())
     for step in job["steps"]:
         while not _committed(writer, step, job["journal"]):
             pass

@@ -52,6 +52,12 @@ RETRIES = {"hoodie.write.num.retries.on.conflict.failures": "100"}
 SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("p", pa.string())])
 KINDS = {"copy on write": "COPY_ON_WRITE", "merge on read": "MERGE_ON_READ"}
 
+QUIET = {
+    "hoodie.compact.inline": "false",
+    "hoodie.clean.automatic": "false",
+    "hoodie.archive.automatic": "false",
+}
+
 
 def rows_of(partition: str, ts: int, count: int = 3) -> list[Row]:
     return [{"id": f"{partition}{n}", "ts": ts, "p": partition} for n in range(count)]
@@ -68,7 +74,7 @@ class Shared:
 
     @property
     def ours(self) -> WrittenTable:
-        return WrittenTable(LocalStorage(str(self.path)), SystemClock(), LOCK, SCHEMA)
+        return WrittenTable(LocalStorage(str(self.path)), SystemClock(), {**LOCK, **QUIET}, SCHEMA)
 
     def they_write(self, rows: Sequence[Row]) -> Future[None]:
         options = {**THEIRS, "hoodie.datasource.write.table.type": self.kind}
@@ -158,7 +164,7 @@ def test_what_real_hudi_wrote_meanwhile_is_not_lost(shared: Shared) -> None:
     theirs = [{"id": "ours0", "ts": 5, "p": "ours"}, {"id": "ours1", "ts": 1, "p": "ours"}]
     rows = Overtaken(shared, rows_of("ours", 2), theirs)
     retries = {"hoodie.write.num.retries.on.conflict.failures": "1"}
-    writer = TableWriter.of(shared.ours.storage, {**LOCK, **retries}, SystemClock())
+    writer = TableWriter.of(shared.ours.storage, {**LOCK, **QUIET, **retries}, SystemClock())
     writer.write(Operation.UPSERT, rows)
     assert rows.attempts == 2
     both = [row for row in expected(theirs=0, ours=2) if row["id"] != "ours0"]

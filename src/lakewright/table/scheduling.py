@@ -13,7 +13,7 @@ from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.plans import Skip
 from lakewright.core.slices import GroupKey
 from lakewright.core.timeline import Timeline
-from lakewright.errors import ConflictError, InvalidError, UnavailableError
+from lakewright.errors import ConflictError, UnavailableError
 from lakewright.table.execution import Attempt, Execution
 from lakewright.table.heartbeat import alive
 from lakewright.table.locks import Lock, under_lock
@@ -119,7 +119,7 @@ def take_up(writer: Writer, planned: Instant, partition: str = "") -> Execution:
 
     Raises:
         ConflictError: somebody who is alive is executing it.
-        InvalidError: the plan is not there, or no longer pending.
+        ConflictError: or has executed it, or taken it back.
     """
 
     def begun(lock: Lock) -> Execution:
@@ -157,8 +157,9 @@ def _pending(snapshot: Snapshot, planned: Instant) -> Instant:
         if i.requested_at == planned.requested_at
     ]
     if not found:
-        raise InvalidError(
-            f"there is no pending {planned.action} at this instant", instant=planned.requested_at
+        raise ConflictError(
+            f"there is no pending {planned.action} at this instant any more",
+            instant=planned.requested_at,
         )
     return found[0]
 
