@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 # Where a plan keeps, as JSON, which partitions it left for which reason.
 MISSING_REASONS = "lakewright.missing.reasons"
@@ -52,6 +53,29 @@ class CompactionOperation:
     next_base_instant: str | None = None
 
 
+class _Rewriting:
+    """What plans that rewrite file groups have in common; both kinds list `operations`."""
+
+    __slots__ = ()
+    operations: Any
+    extra: Mapping[str, str]
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that the plan touches, sorted."""
+        return tuple(sorted({operation.partition for operation in self.operations}))
+
+    @property
+    def file_groups(self) -> frozenset[tuple[str, str]]:
+        """The (partition, file id) pairs that the plan rewrites."""
+        return frozenset((each.partition, each.file_id) for each in self.operations)
+
+    @property
+    def missing_reasons(self) -> dict[str, str]:
+        """Why each missing partition was left; plans of other writers do not tell."""
+        return parse_reasons(self.extra)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionStrategy:
     """How a compaction is to be executed; log compactions name their executor here."""
@@ -62,7 +86,7 @@ class CompactionStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionPlan:
+class CompactionPlan(_Rewriting):
     """The file groups that a compaction or log compaction will rewrite.
 
     `missing_partitions` are those that incremental planning has to look at again next time;
@@ -75,16 +99,6 @@ class CompactionPlan:
     strategy: CompactionStrategy | None = None
     preserve_metadata: bool = False
     missing_partitions: tuple[str, ...] | None = None
-
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        """The partitions that the plan touches, sorted."""
-        return tuple(sorted({operation.partition for operation in self.operations}))
-
-    @property
-    def missing_reasons(self) -> dict[str, str]:
-        """Why each missing partition was left; plans of other writers do not tell."""
-        return parse_reasons(self.extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +149,7 @@ class ClusteringStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusteringPlan:
+class ClusteringPlan(_Rewriting):
     """The groups of file slices that a clustering will rewrite; see `CompactionPlan`."""
 
     groups: tuple[ClusteringGroup, ...] = ()
@@ -149,16 +163,6 @@ class ClusteringPlan:
     def operations(self) -> tuple[ClusteringSlice, ...]:
         """The slices of all groups."""
         return tuple(slice_ for group in self.groups for slice_ in group.slices)
-
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        """The partitions that the plan touches, sorted."""
-        return tuple(sorted({operation.partition for operation in self.operations}))
-
-    @property
-    def missing_reasons(self) -> dict[str, str]:
-        """Why each missing partition was left; plans of other writers do not tell."""
-        return parse_reasons(self.extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,6 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.commit import Commit
 
 
-def _yes_or_no(text: str) -> bool | None:
-    return parse_bool(text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineSettings:
     """Which services follow a write."""
@@ -34,7 +30,7 @@ class InlineSettings:
     compaction: bool | None = option(
         "hoodie.compact.inline",
         None,
-        parse=_yes_or_no,
+        parse=parse_bool,
         doc="Whether a write to a merge-on-read table is followed by a compaction, if one is due. "
         "Unset: yes, unless compactions are only scheduled.",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lakewright.core.instant import Instant
 from lakewright.core.plans import ClusteringPlan, CompactionPlan
-from lakewright.core.slices import GroupKey
 from lakewright.table.snapshot import Snapshot
 
 Plan = CompactionPlan | ClusteringPlan
@@ -32,21 +31,15 @@ def why_void(snapshot: Snapshot, instant: Instant, plan: Plan) -> str | None:
     """
     if instant.action not in _OVERTAKEN or instant.requested_at > _last_compaction(snapshot):
         return None
-    groups = groups_of(plan)
     done = snapshot.timeline.completed_services("compaction")
     later = [i for i in done if (i.completed_at or "") > instant.requested_at]
     for other, commit in zip(later, snapshot.commits(later), strict=True):
-        if not groups.isdisjoint(commit.file_groups()):
+        if not plan.file_groups.isdisjoint(commit.file_groups()):
             return (
                 f"{instant.action} {instant.requested_at} is void, as compaction "
                 f"{other.requested_at} has compacted its file groups since: roll it back"
             )
     return None
-
-
-def groups_of(plan: Plan) -> frozenset[GroupKey]:
-    """The file groups that a plan rewrites."""
-    return frozenset((o.partition, o.file_id) for o in plan.operations)
 
 
 def _last_compaction(snapshot: Snapshot) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lakewright.core.slices import FileSlice, GroupKey
 from lakewright.core.table_config import TableType
 from lakewright.errors import InvalidError
-from lakewright.services.overtaken import groups_of, why_void
+from lakewright.services.overtaken import why_void
 from lakewright.services.service import Sight
 from lakewright.services.window import Window
 from lakewright.table.snapshot import FilesByPartition, Snapshot
@@ -52,7 +52,7 @@ def held_groups(snapshot: Snapshot) -> dict[GroupKey, str]:
         key: f"{instant.action} {instant.requested_at}"
         for instant, plan in snapshot.pending_plans()
         if why_void(snapshot, instant, plan) is None
-        for key in groups_of(plan)
+        for key in plan.file_groups
     }
 
 

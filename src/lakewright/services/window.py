@@ -18,10 +18,10 @@ from lakewright.core.table_config import TableType
 from lakewright.services.codecs import SERVICE_KEY
 from lakewright.services.service import Sight
 from lakewright.table.snapshot import Snapshot
+from lakewright.write.task import Operation
 
 Plan = CompactionPlan | ClusteringPlan
 
-_DELETE_PARTITION = "DELETE_PARTITION"
 _WRITES = {
     TableType.MERGE_ON_READ: ("deltacommit", "replacecommit"),
     TableType.COPY_ON_WRITE: ("commit", "replacecommit"),
@@ -120,7 +120,7 @@ def window_partitions(
     for instant, commit in sorted(commits, key=lambda item: item[0].completed_at or ""):
         if instant.requested_at == last:
             continue
-        if commit.operation == _DELETE_PARTITION:
+        if commit.operation == Operation.DELETE_PARTITION.value:
             for partition in commit.replaced:
                 deleted[partition] = max(deleted.get(partition, ""), instant.requested_at)
         written.update(dict.fromkeys(commit.stats, instant.completed_at or ""))

@@ -146,20 +146,10 @@ class Transaction:
             self._verify_heartbeat()
             self._commit(completed, data)
             self.after = replace(now, timeline=Timeline.of([*files, completed]))
-            return _Published(completed, frozenset(files), self._kept(lock))
+            return _Published(completed, frozenset(files), self.writer.kept(lock))
         # An earlier call put it there, under another lock than this.
         self.after = now
         return _Published(completed, frozenset(), fenced=False)
-
-    def _kept(self, lock: Lock) -> bool:
-        """Whether a lock that all others take was ours up to the commit; else, or unknown, no."""
-        if not self.writer.transaction.several_writers:
-            return False
-        try:
-            lock.verify()
-        except (ConflictError, UnavailableError):
-            return False
-        return True
 
     def _confirm(self, commit: _Published, require: _Require) -> None:
         """Make sure that nobody has acted as if this write had not completed.

@@ -9,6 +9,7 @@ from typing import Self
 from lakewright.clock import Clock, zone_of
 from lakewright.core.table_config import TableConfig
 from lakewright.core.timeline import Timeline
+from lakewright.errors import ConflictError, UnavailableError
 from lakewright.settings import settings_from
 from lakewright.storage.base import Storage
 from lakewright.table.locks import Lock, lock_for
@@ -61,6 +62,16 @@ class Equipment:
         wait_ms = self.transaction.clock_skew_ms if several else _ALONE_WAIT_MS
         zone = zone_of(config.timeline_zone)
         return TimeSource(self.clock, zone, wait_ms, after=latest_time(timeline), lock=lock)
+
+    def kept(self, lock: Lock) -> bool:
+        """Whether a lock that all others take has been ours up to now; else, or unknown, no."""
+        if not self.transaction.several_writers:
+            return False
+        try:
+            lock.verify()
+        except (ConflictError, UnavailableError):
+            return False
+        return True
 
     @property
     def beats(self) -> bool:

@@ -364,7 +364,7 @@ def _check_newest(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) 
     blocking += [
         str(i)
         for i, plan in snapshot.pending_plans()
-        if i.requested_at > at and groups & {(o.partition, o.file_id) for o in plan.operations}
+        if i.requested_at > at and groups & plan.file_groups
     ]
     if blocking:
         raise InvalidError(

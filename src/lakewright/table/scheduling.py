@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.plans import Skip
-from lakewright.core.slices import GroupKey
 from lakewright.core.timeline import Timeline
-from lakewright.errors import ConflictError, UnavailableError
+from lakewright.errors import ConflictError
 from lakewright.table.execution import Attempt, Execution
 from lakewright.table.heartbeat import alive
 from lakewright.table.locks import Lock, under_lock
@@ -23,6 +22,7 @@ from lakewright.table.repair import repaired
 from lakewright.table.rollback import run_rollback
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.transaction import Writer
+from lakewright.table.undo import timeline_path
 from lakewright.table.writable import require_beginnable, require_writable
 
 _TRIES = 10
@@ -61,8 +61,8 @@ def _scheduled(writer: Writer, action: str, decide: Decide, lock: Lock) -> Insta
             return draft
         requested = Instant(draft.instant, action, State.REQUESTED)
         lock.verify()
-        created = _created(writer, _path(snapshot, requested), draft.data)
-        if created and (_was_kept(writer, lock) or _is_alone(writer, snapshot, requested)):
+        created = _created(writer, timeline_path(snapshot, requested), draft.data)
+        if created and (writer.kept(lock) or _is_alone(writer, snapshot, requested)):
             return requested
     raise ConflictError("others were faster with every plan", action=action, tries=_TRIES)
 
@@ -73,17 +73,6 @@ def _created(writer: Writer, path: str, data: bytes) -> bool:
     except ConflictError:
         # It may be the answer that was lost, and the file our own.
         return read_if_there(writer.storage, path) == data
-    return True
-
-
-def _was_kept(writer: Writer, lock: Lock) -> bool:
-    """Whether a lock that all others take was ours until the plan was there."""
-    if not writer.transaction.several_writers:
-        return False
-    try:
-        lock.verify()
-    except (ConflictError, UnavailableError):
-        return False
     return True
 
 
@@ -100,16 +89,12 @@ def _is_alone(writer: Writer, seen: Snapshot, requested: Instant) -> bool:
     rivals = plans.keys() - seen.timeline.plans.keys() - {requested.requested_at}
     if not rivals or requested not in now.timeline:
         return True
-    mine = _groups(now, requested.requested_at, requested.action)
-    if all(mine.isdisjoint(_groups(now, at, plans[at])) for at in rivals):
+    mine = now.plan_of(requested.requested_at, requested.action)
+    others = [plan for at in rivals if (plan := now.plan_of(at, plans[at]))]
+    if mine is None or all(mine.file_groups.isdisjoint(each.file_groups) for each in others):
         return True
-    writer.storage.delete(_path(now, requested))
+    writer.storage.delete(timeline_path(now, requested))
     return False
-
-
-def _groups(snapshot: Snapshot, at: str, action: str) -> set[GroupKey]:
-    plan = snapshot.plan_of(at, action)
-    return {(o.partition, o.file_id) for o in plan.operations} if plan is not None else set()
 
 
 def take_up(writer: Writer, planned: Instant, partition: str = "") -> Execution:
@@ -118,8 +103,7 @@ def take_up(writer: Writer, planned: Instant, partition: str = "") -> Execution:
     `partition` is one that the plan writes to.
 
     Raises:
-        ConflictError: somebody who is alive is executing it.
-        ConflictError: or has executed it, or taken it back.
+        ConflictError: somebody who is alive is executing it, or has ended it or taken it back.
     """
 
     def begun(lock: Lock) -> Execution:
@@ -182,7 +166,7 @@ def start_plain(writer: Writer, planned: Instant) -> Snapshot:
     if current.state is State.REQUESTED:
         inflight = replace(current, state=State.INFLIGHT)
         try:
-            writer.storage.create(_path(snapshot, inflight), b"")
+            writer.storage.create(timeline_path(snapshot, inflight), b"")
         except ConflictError:
             return snapshot  # somebody else has just begun it; both may do it
     return snapshot
@@ -200,11 +184,7 @@ def end_plain(writer: Writer, planned: Instant, data: bytes) -> Instant:
         time = writer.times(snapshot.config, snapshot.timeline, lock).next()
         completed = Instant(planned.requested_at, planned.action, completed_at=time)
         lock.verify()
-        writer.storage.create(_path(snapshot, completed), data)
+        writer.storage.create(timeline_path(snapshot, completed), data)
         return completed
 
     return under_lock(writer.new_lock, ended)
-
-
-def _path(snapshot: Snapshot, instant: Instant) -> str:
-    return f"{snapshot.config.timeline_folder}/{instant.file_name}"

@@ -297,11 +297,10 @@ def _planned(snapshot: Snapshot) -> tuple[dict[GroupKey, str], frozenset[GroupKe
     clustering: dict[GroupKey, str] = {}
     compacting: set[GroupKey] = set()
     for instant, plan in snapshot.pending_plans():
-        keys = {(operation.partition, operation.file_id) for operation in plan.operations}
         if instant.comparable_action == "replacecommit":
-            clustering |= dict.fromkeys(keys, instant.requested_at)
+            clustering |= dict.fromkeys(plan.file_groups, instant.requested_at)
         else:
-            compacting |= keys
+            compacting |= plan.file_groups
     return clustering, frozenset(compacting)
 
 

@@ -11,6 +11,7 @@ from lakewright.format.metadata import parse_clean, parse_savepoint
 from lakewright.services.cleaning.plan import Holds, Stock
 from lakewright.services.cleaning.retention import LastClean
 from lakewright.table.snapshot import FilesByPartition, Snapshot
+from lakewright.table.undo import timeline_path
 
 
 def last_clean(snapshot: Snapshot) -> LastClean | None:
@@ -18,7 +19,7 @@ def last_clean(snapshot: Snapshot) -> LastClean | None:
     cleans = snapshot.timeline.completed("clean")
     if not cleans:
         return None
-    path = f"{snapshot.config.timeline_folder}/{cleans[-1].file_name}"
+    path = timeline_path(snapshot, cleans[-1])
     with found_in(path):
         done = parse_clean(snapshot.storage.read(path))
     return LastClean(cleans[-1].requested_at, done.earliest_to_retain, done.extra)

@@ -14,7 +14,7 @@ from lakewright.core.instant import Instant
 from lakewright.core.plans import CompactionOperation, CompactionPlan
 from lakewright.core.slices import FileSlice, GroupKey, View, build_groups
 from lakewright.errors import ConflictError, CorruptError
-from lakewright.services.overtaken import groups_of, why_void
+from lakewright.services.overtaken import why_void
 from lakewright.table.snapshot import Snapshot
 
 _CHANGE_FILES = ".cdc"
@@ -26,7 +26,7 @@ def require_as_planned(snapshot: Snapshot, planned: Instant, plan: CompactionPla
 
     Beside a log compaction log files may stay, but none that are merged before those it names.
     """
-    if len(groups_of(plan)) < len(plan.operations):
+    if len(plan.file_groups) < len(plan.operations):
         raise CorruptError("a plan names a file group twice", instant=planned.requested_at)
     reason = why_void(snapshot, planned, plan)
     if reason is not None:
