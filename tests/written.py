@@ -25,6 +25,13 @@ from lakewright.write.task import Operation
 
 Row = dict[str, Any]
 
+# For tests that say themselves when a service runs.
+NO_SERVICES = {
+    "hoodie.compact.inline": "false",
+    "hoodie.clean.automatic": "false",
+    "hoodie.archive.automatic": "false",
+}
+
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.string()),

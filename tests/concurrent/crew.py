@@ -82,6 +82,12 @@ class Process:
     def commits(self) -> list[dict[str, Any]]:
         return [line for line in self.journal if "completed_at" in line]
 
+    def wait_for_commits(self, number: int) -> None:
+        deadline = time.monotonic() + 60
+        while len(self.commits) < number:
+            assert time.monotonic() < deadline, self.errors
+            time.sleep(0.001)
+
     @property
     def conflicts(self) -> list[dict[str, Any]]:
         return [line for line in self.journal if "conflict" in line]
@@ -183,7 +189,10 @@ def steps_on(storage: Storage) -> dict[str, Instant]:
     A write that is no step of a process goes by its instant.
     """
     snapshot = load_snapshot(storage)
-    writes = snapshot.timeline.by_completion
+    writes = sorted(
+        (*snapshot.archived, *snapshot.timeline.completed_writes),
+        key=lambda instant: instant.completed_at or "",
+    )
     commits = zip(writes, snapshot.commits(writes), strict=True)
     names = [commit.extra.get(STEP, instant.requested_at) for instant, commit in commits]
     assert len(set(names)) == len(names), "a step is on the timeline twice"
@@ -210,11 +219,23 @@ def assert_well_formed(storage: Storage) -> None:
 
 def assert_no_orphans(storage: Storage) -> None:
     """The data files are those that completed writes list, no more and no fewer."""
+    found, listed = _data_files(storage)
+    assert found == listed
+
+
+def assert_nothing_strange(storage: Storage) -> None:
+    """Every data file is listed by a completed write; a clean may have deleted others."""
+    found, listed = _data_files(storage)
+    assert not set(found) - set(listed)
+
+
+def _data_files(storage: Storage) -> tuple[list[str], list[str]]:
+    """Those that are there, and those that completed writes list."""
     snapshot = load_snapshot(storage)
-    commits = snapshot.commits(snapshot.timeline.completed_writes)
+    commits = snapshot.commits((*snapshot.archived, *snapshot.timeline.completed_writes))
     listed = sorted(stat.path or "" for commit in commits for stat in commit.write_stats())
-    found = [f.path for f in storage.list_tree("") if not f.path.startswith(".hoodie/")]
-    assert sorted(p for p in found if parse_data_file(p.rpartition("/")[2])) == listed
+    paths = [f.path for f in storage.list_tree("") if not f.path.startswith(".hoodie/")]
+    return sorted(p for p in paths if parse_data_file(p.rpartition("/")[2])), listed
 
 
 def let_age(storage: LocalStorage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from crew import (
     Crew,
     Fate,
     Model,
-    Process,
     Step,
     assert_no_orphans,
     assert_well_formed,
@@ -20,7 +18,7 @@ from crew import (
     steps_on,
 )
 from sizes import sized
-from written import Row, WrittenTable, row
+from written import NO_SERVICES, Row, WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.errors import UnavailableError
@@ -38,8 +36,9 @@ CHANGED = [
     row("k9", 3, "third", DAYS[2]),
 ]
 AFTER = row("last", 1, "after", DAYS[1])
-ONE_WRITER: dict[str, str] = {}
+ONE_WRITER = NO_SERVICES
 SEVERAL = {
+    **NO_SERVICES,
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
     "hoodie.time.generator.max_expected_clock_skew_ms": "1",
     "hoodie.write.lock.filesystem.expire": "1",
@@ -167,7 +166,7 @@ def test_a_writer_killed_at_any_time_loses_nothing_that_it_reported(
             for n in range(1000)
         ]
         victim = crew.start(storage, steps, options)
-        wait_for_commits(victim, 3 + life % 3)
+        victim.wait_for_commits(3 + life % 3)
         victim.send("SIGKILL")
         assert victim.wait() == "SIGKILL"
         told = len(victim.commits)
@@ -181,13 +180,6 @@ def test_a_writer_killed_at_any_time_loses_nothing_that_it_reported(
     assert_repaired(table, model.rows)
 
 
-def wait_for_commits(process: Process, number: int) -> None:
-    deadline = time.monotonic() + 60
-    while len(process.commits) < number:
-        assert time.monotonic() < deadline, process.errors
-        time.sleep(0.001)
-
-
 @each_kind
 def test_the_others_go_on_when_some_are_killed(crew: Crew, tmp_path: Path, kind: str) -> None:
     options = {**SEVERAL, **STORAGE_LOCK}
@@ -198,7 +190,7 @@ def test_the_others_go_on_when_some_are_killed(crew: Crew, tmp_path: Path, kind:
     plans = [plan_of(process, length) for process, length in enumerate(lengths)]
     processes = [crew.start(storage, plan, options) for plan in plans]
     for victim in processes[:2]:
-        wait_for_commits(victim, 3)
+        victim.wait_for_commits(3)
         victim.send("SIGKILL")
     assert [process.wait() for process in processes] == ["SIGKILL", "SIGKILL", "done", "done"]
     told = {line["step"] for process in processes for line in process.commits}

@@ -23,7 +23,7 @@ from crew import (
     steps_on,
 )
 from sizes import sized
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
@@ -31,6 +31,7 @@ from lakewright.storage.locate import storage_for
 from lakewright.testing.s3 import S3Server
 
 SEVERAL = {
+    **NO_SERVICES,
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
     "hoodie.time.generator.max_expected_clock_skew_ms": "1",
     "hoodie.write.lock.wait_time_ms_between_retry": "20",

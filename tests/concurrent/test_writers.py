@@ -20,7 +20,7 @@ from crew import (
     steps_on,
 )
 from sizes import sized
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.storage.base import Storage
@@ -33,6 +33,7 @@ COMMITS = 25
 FEWER = sized(5, soak=COMMITS)
 SHARED = "shared"
 COMMON = {
+    **NO_SERVICES,
     "hoodie.time.generator.max_expected_clock_skew_ms": "2",
     "hoodie.write.lock.wait_time_ms": "120000",
     "hoodie.write.lock.wait_time_ms_between_retry": "20",

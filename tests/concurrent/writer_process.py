@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from lakewright.errors import ConflictError, LakewrightError
 from lakewright.interfaces.writes import TableWriter
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for
-from lakewright.testing.local import LocalRows
+from lakewright.testing.local import LocalHands, LocalRows
 from lakewright.testing.storage import _Wrapped
 from lakewright.write.task import Operation
 
@@ -76,11 +77,7 @@ class FatefulStorage(_Wrapped):
 def do_job(job: Mapping[str, Any]) -> None:
     """Do the steps of a job, each until it has no conflict, and keep a journal of it."""
     storage = FatefulStorage(storage_for(job["table"], job["storage"]), job["fate"])
-    quiet = {
-        f"hoodie.{name}": "false"
-        for name in ("compact.inline", "clean.automatic", "archive.automatic")
-    }
-    writer = TableWriter.of(storage, {**quiet, **job["options"]}, SystemClock())
+    writer = replace(TableWriter.of(storage, job["options"], SystemClock()), hands=LocalHands)
     for step in job["steps"]:
         while not _committed(writer, step, job["journal"]):
             pass
