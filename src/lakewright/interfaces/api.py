@@ -133,7 +133,7 @@ class Table:
             columns=columns,
             fallback=fallback,
         )
-        return Changes(self._scan(plan.read), plan.range.checkpoint, plan.range.instants)
+        return Changes(self._scan(plan.read), plan.context.checkpoint, plan.context.instants)
 
     def upsert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
         """Update the rows whose key the table has, insert the others."""

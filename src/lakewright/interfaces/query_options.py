@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from lakewright.clock import zone_of
 from lakewright.core.instant import Instant, full_time, is_time, query_time
 from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.read.incremental import EARLIEST, IncrementalQueryAnalyzer, QueryContext
 from lakewright.read.plan import ReadPlan
-from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
+from lakewright.read.query import plan_context, plan_read_optimized, plan_snapshot
 from lakewright.read.settings import READ_KEYS, REFUSED_READ_OPTIONS, ReadSettings
 from lakewright.settings import ignored_options, settings_from
 from lakewright.table.snapshot import Snapshot
@@ -30,6 +31,13 @@ def read_settings(options: Mapping[str, str]) -> ReadSettings:
             option="as.of.instant",
             instead="hoodie.datasource.read.end.instanttime",
         )
+    if settings.range_version is not None and settings.range_version < 8:
+        raise UnsupportedError(
+            "ranges over requested times lose writes that complete late: leave the option out for "
+            "ranges over completion times",
+            option="hoodie.datasource.read.incr.table.version",
+            value=settings.range_version,
+        )
     if settings.incremental_format == "cdc":
         raise UnsupportedError(
             "change data is not read yet: leave the option out for the latest state",
@@ -44,12 +52,12 @@ def plan_query(
 ) -> ReadPlan:
     """Plan the query that the settings describe."""
     if settings.query_type == "incremental":
-        since, until = begin_of_range(settings.begin), end_of_range(settings.end)
-        if settings.begin is None:
-            since = _before_the_last(snapshot, until)
-        fallback = settings.full_scan_fallback
-        plan = plan_changes(snapshot, since=since, until=until, columns=columns, fallback=fallback)
-        return plan.read
+        return plan_context(
+            query_context(snapshot, settings),
+            columns=columns,
+            fallback=settings.full_scan_fallback,
+            schema_of_end=settings.schema_of_end,
+        )
     as_of = settings.as_of
     if as_of is not None:
         as_of = query_time(as_of, zone_of(snapshot.config.timeline_zone))
@@ -57,11 +65,15 @@ def plan_query(
     return query(snapshot, as_of=as_of, columns=columns)
 
 
-def _before_the_last(snapshot: Snapshot, until: str | None) -> str | None:
-    """Where a range begins that holds the latest instant alone, up to `until`."""
-    times = [i.completed_at or "" for i in snapshot.timeline.by_completion]
-    seen = [time for time in times if until is None or time <= until]
-    return seen[-2] if len(seen) > 1 else None
+def query_context(snapshot: Snapshot, settings: ReadSettings) -> QueryContext:
+    """The instants of the range that the settings describe."""
+    begin = settings.begin
+    return IncrementalQueryAnalyzer(
+        snapshot=snapshot,
+        begin=None if begin is None else begin_of_range(begin) or EARLIEST,
+        end=end_of_range(settings.end),
+        skip_compaction=settings.skip_compaction,
+    ).analyze()
 
 
 def begin_of_range(value: str | Instant | None) -> str | None:

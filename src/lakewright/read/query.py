@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import Instant
+from lakewright.core.meta_columns import META_FIELDS
 from lakewright.core.slices import FileSlice, GroupKey, View
-from lakewright.core.table_config import TableConfig, TableType
+from lakewright.core.table_config import TableConfig
 from lakewright.errors import InvalidError
-from lakewright.read.incremental import ChangeRange, plan_range
+from lakewright.read.incremental import EARLIEST, IncrementalQueryAnalyzer, QueryContext
 from lakewright.read.plan import ReadPlan, plan_read
 from lakewright.read.prune import path_columns
 from lakewright.storage.base import join_path, split_path
 from lakewright.table.cleaned import files_of, going_files
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 
-# Operations that move rows and keep the commit time of each. A log compaction does not keep it, but
-# the log files it was made of are still there to be read in its place.
-_SERVICES = frozenset({"COMPACT", "CLUSTER"})
-
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """An incremental query: the range, and how to read its rows."""
+    """An incremental query: the instants of its range, and how to read their rows."""
 
-    range: ChangeRange
+    context: QueryContext
     read: ReadPlan
 
 
@@ -77,78 +74,129 @@ def plan_changes(
 ) -> ChangePlan:
     """The rows that instants which completed in (since, until] wrote, as of `until`.
 
-    Without `since` these are all rows as of `until`. Else, as for every reader of the format, the
-    versions that compete are those written in the window of the range, from its first request to
-    its last: files from before need not be read, and a late version that only loses to one of them
-    is still handed over. Only file groups that an instant of the range touched can hold such rows:
-    what it wrote, or what a service made of it since.
+    Without `since` these are all rows as of `until`.
+    """
+    analyzer = IncrementalQueryAnalyzer(
+        snapshot=snapshot, begin=since or EARLIEST, end=until, limit=limit
+    )
+    context = analyzer.analyze()
+    return ChangePlan(context, plan_context(context, columns=columns, fallback=fallback))
+
+
+def plan_context(
+    context: QueryContext,
+    *,
+    columns: Sequence[str] | None = None,
+    fallback: bool = True,
+    schema_of_end: bool = False,
+) -> ReadPlan:
+    """The rows that the instants of a range wrote, as of its end.
+
+    From the beginning these are all rows as of the end. Else, as for every reader of the format,
+    the versions that compete are those written in the window of the range, from its first request
+    to its last: files from before need not be read, and a late version that only loses to one of
+    them is still handed over. Only file groups that an instant of the range touched can hold such
+    rows: what it wrote, or what a service made of it since.
 
     If the cleaner has deleted files of the range, `fallback` allows to look for its rows in the
-    newest files of the whole table: those that were overwritten since are gone.
+    newest files of the whole table: those that were overwritten since are gone. The columns are
+    the table's own now, or with `schema_of_end` those that it had then.
     """
+    snapshot = context.snapshot
     if not snapshot.config.has_meta_fields:
         raise InvalidError(
             "a table without meta fields has no changes to read", table=snapshot.config.name
         )
-    instants = (*snapshot.archived, *snapshot.timeline.completed_writes)
-    chosen = plan_range(instants, since=since, until=until, limit=limit)
-    schema = snapshot.schema(snapshot.view())
-    bounded = snapshot.view(completed_until=chosen.until)
-    view = replace(bounded, archived=snapshot.archived_times)
-    if not chosen.instants or (since is None and chosen.until is None):
-        slices = [group.merged() for group in snapshot.groups(view)] if chosen.instants else []
-        return ChangePlan(chosen, _plan(snapshot.config, schema, slices, columns))
-    commits = snapshot.commits(chosen.instants)
-    wrote: frozenset[str] | None = _ingested(
-        snapshot.config, zip(chosen.instants, commits, strict=True)
-    )
-    written = _written(commits)
-    touched = sorted({partition for partition, _ in written})
-    files = snapshot.files(None if since is None else touched)
-    # The timeline forgets a replacement once the replaced files are gone; the range does not.
-    replaced = snapshot.replaced(view).union(
-        (partition, file_id)
-        for commit in commits
-        for partition, file_ids in commit.replaced.items()
-        for file_id in file_ids
-    )
-    window = view if since is None else _window_of(view, chosen)
-    cleaned = _cleaned(snapshot, window, files, commits, written - replaced)
-    if cleaned:
-        if not fallback:
-            raise InvalidError(
-                "files of the range were cleaned; its rows may be read from the newest files",
-                option="hoodie.datasource.read.incr.fallback.fulltablescan.enable",
-                file=cleaned,
-            )
+    view = snapshot.view(completed_until=context.until)
+    schema = _schema_of(snapshot, view if schema_of_end else snapshot.view())
+    if context.is_empty:
+        return _plan(snapshot.config, schema, [], columns)
+    if context.is_snapshot:
+        slices = [group.merged() for group in snapshot.groups(view)]
+        return _plan(snapshot.config, schema, slices, columns)
+    found = _Range(context, view)
+    lost = found.lost
+    if lost is not None and not fallback:
+        raise InvalidError(
+            "files of the range were cleaned; its rows may be read from the newest files",
+            option="hoodie.datasource.read.incr.fallback.fulltablescan.enable",
+            file=lost,
+        )
+    if lost is not None:
         slices = [group.merged() for group in snapshot.groups(snapshot.view())]
-    elif since is None:
-        slices, wrote = [group.merged() for group in snapshot.groups(view, files)], None
-    else:
-        slices = _window(snapshot, view, window, files, written)
-    return ChangePlan(chosen, _plan(snapshot.config, schema, slices, columns, wrote))
+        return _plan(snapshot.config, schema, slices, columns, context.commit_times)
+    if context.from_beginning:
+        slices = [group.merged() for group in snapshot.groups(view, found.files)]
+        wrote = None if context.whole else context.commit_times
+        return _plan(snapshot.config, schema, slices, columns, wrote)
+    return _plan(snapshot.config, schema, found.slices, columns, context.commit_times)
 
 
-def _window_of(view: View, chosen: ChangeRange) -> View:
-    """A view of a range from its first request to its last."""
-    requested = [instant.requested_at for instant in chosen.instants]
-    return replace(view, requested_from=min(requested), requested_until=max(requested))
+def _schema_of(snapshot: Snapshot, view: View) -> pa.Schema:
+    """The schema of the table, or of rows without columns where nothing was written yet."""
+    if snapshot.avro_schema(view) is not None:
+        return snapshot.schema(view)
+    return pa.schema(META_FIELDS)
 
 
-def _window(
-    snapshot: Snapshot,
-    view: View,
-    window: View,
-    files: FilesByPartition,
-    touched: Collection[GroupKey],
-) -> list[FileSlice]:
-    """What was written in a range's window, to file groups that the range touched."""
-    slices = [g.merged() for g in snapshot.groups(window, files) if g.key in touched]
-    whole = {g.key: g.merged() for g in snapshot.groups(view, files)}
-    return [
-        replace(item, whole=whole[item.partition, item.file_id]) if item.logs else item
-        for item in slices
-    ]
+@dataclass(frozen=True)
+class _Range:
+    """The files of a range, as of its end."""
+
+    context: QueryContext
+    view: View
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        return self.context.snapshot
+
+    @cached_property
+    def _commits(self) -> list[CommitMetadata]:
+        return self._snapshot.commits(self.context.instants)
+
+    @cached_property
+    def _written(self) -> set[GroupKey]:
+        return _written(self._commits)
+
+    @cached_property
+    def files(self) -> FilesByPartition:
+        """The files in the partitions that the range touched, or in all before it."""
+        touched = sorted({partition for partition, _ in self._written})
+        return self._snapshot.files(None if self.context.from_beginning else touched)
+
+    @cached_property
+    def _window(self) -> View:
+        """A view of the range from its first request to its last."""
+        if self.context.from_beginning:
+            return self.view
+        requested = [instant.requested_at for instant in self.context.instants]
+        return replace(self.view, requested_from=min(requested), requested_until=max(requested))
+
+    @property
+    def lost(self) -> str | None:
+        """A file of the range that a clean took, or is about to."""
+        # The timeline forgets a replacement once the replaced files are gone; the range does not.
+        replaced = self._snapshot.replaced(self.view).union(
+            (partition, file_id)
+            for commit in self._commits
+            for partition, file_ids in commit.replaced.items()
+            for file_id in file_ids
+        )
+        groups = self._written - replaced
+        return _cleaned(self._snapshot, self._window, self.files, self._commits, groups)
+
+    @property
+    def slices(self) -> list[FileSlice]:
+        """What was written in the range's window, to file groups that the range touched."""
+        found = self._snapshot.groups(self._window, self.files)
+        slices = [group.merged() for group in found if group.key in self._written]
+        if not any(item.logs for item in slices):
+            return slices
+        whole = {g.key: g.merged() for g in self._snapshot.groups(self.view, self.files)}
+        return [
+            replace(item, whole=whole[item.partition, item.file_id]) if item.logs else item
+            for item in slices
+        ]
 
 
 def _plan(
@@ -213,18 +261,6 @@ def _with_listed(
             if file is not None:
                 known.setdefault(partition, {}).setdefault(name, file)
     return {partition: [*names.values()] for partition, names in known.items()}
-
-
-def _ingested(
-    config: TableConfig, writes: Iterable[tuple[Instant, CommitMetadata]]
-) -> frozenset[str]:
-    """The instants that brought rows; a commit on a merge-on-read table is a compaction."""
-    merge_on_read = config.table_type is TableType.MERGE_ON_READ
-    return frozenset(
-        instant.requested_at
-        for instant, commit in writes
-        if commit.operation not in _SERVICES and not (merge_on_read and instant.action == "commit")
-    )
 
 
 def _as_of(snapshot: Snapshot, as_of: str | None) -> View:

@@ -50,6 +50,26 @@ class ReadSettings:
         parse=parse_bool,
         doc="Whether a range whose files were cleaned may be read from the latest files.",
     )
+    skip_compaction: bool = option(
+        "hoodie.datasource.read.incr.skip_compact",
+        False,
+        parse=parse_bool,
+        doc="Whether compactions of a merge-on-read table are left out of a range; they add no "
+        "rows either way.",
+    )
+    schema_of_end: bool = option(
+        "hoodie.datasource.read.schema.use.end.instanttime",
+        False,
+        parse=parse_bool,
+        doc="Whether an incremental query has the columns that the table had at its end.",
+    )
+    range_version: int | None = option(
+        "hoodie.datasource.read.incr.table.version",
+        None,
+        parse=int,
+        doc="8 or 9, which is no difference: ranges are over completion times. Those of 6, over "
+        "requested times, lose what completes late, and are refused.",
+    )
 
 
 READ_KEYS = option_keys(ReadSettings)
@@ -60,10 +80,8 @@ REFUSED_READ_OPTIONS = {
     "hoodie.datasource.read.extract.partition.values.from.path": "false",
     "hoodie.datasource.read.incr.filters": "",
     "hoodie.datasource.read.incr.path.glob": "",
-    "hoodie.datasource.read.incr.table.version": "",
     "hoodie.datasource.read.partition.value.extractor.enabled": "false",
     "hoodie.datasource.read.paths": "",
-    "hoodie.datasource.read.schema.use.end.instanttime": "false",
     "hoodie.datasource.read.table.valued.function.timeline.relation": "false",
     "hoodie.datasource.read.create.filesystem.relation": "false",
     "hoodie.schema.on.read.enable": "false",

@@ -76,7 +76,7 @@ def test_nothing_new_is_empty_and_keeps_the_checkpoint(
     storage: MemoryStorage, writes: list[Instant]
 ) -> None:
     plan = plan_changes(load_snapshot(storage), since=writes[-1].completed_at)
-    assert plan.range.checkpoint == writes[-1].completed_at
+    assert plan.context.checkpoint == writes[-1].completed_at
     assert plan.read.slices == ()
     assert plan.read.result_schema.names[-3:] == ["id", "day", "ts"]
 

@@ -1,0 +1,1 @@
+"""Where rows come from: tables, cloud events, files and streams, each from a position on."""
