@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from lakewright.table.spec import TableSpec
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.local import LocalHands, LocalRows, read_locally
 from lakewright.write.commit import Commit
-from lakewright.write.task import Operation
+from lakewright.write.task import Operation, Outcome, WriteTask
 
 Row = dict[str, Any]
 
@@ -40,6 +40,21 @@ SCHEMA = pa.schema(
         pa.field("note", pa.string()),
     ]
 )
+
+
+class PausedRows(LocalRows):
+    """Rows whose writer stands still once, with its files written, while others act."""
+
+    def __init__(self, rows: pa.Table, meanwhile: Callable[[], None] | None) -> None:
+        super().__init__(rows)
+        self.meanwhile = meanwhile
+
+    def write(self, task: WriteTask) -> Sequence[Outcome]:
+        written = super().write(task)
+        act, self.meanwhile = self.meanwhile, None
+        if act is not None:
+            act()
+        return written
 
 
 @dataclass
@@ -83,9 +98,12 @@ class WrittenTable:
         *,
         ordered: bool = False,
         schema: pa.Schema | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Commit:
+        """`meanwhile` happens when the files are written and the write is still to complete."""
         table = pa.Table.from_pylist(list(rows), schema or self.schema)
-        return self.writer(options).write(Operation(operation), LocalRows(table), ordered=ordered)
+        written = PausedRows(table, meanwhile)
+        return self.writer(options).write(Operation(operation), written, ordered=ordered)
 
     def writer(self, options: Mapping[str, str] | None = None) -> TableWriter:
         told = {**self.options, **(options or {})}
@@ -94,8 +112,14 @@ class WrittenTable:
     def services(self, options: Mapping[str, str] | None = None) -> ServiceRunner:
         return self.writer(options).services
 
-    def upsert(self, rows: Iterable[Row], options: Mapping[str, str] | None = None) -> Commit:
-        return self.write(Operation.UPSERT, rows, options)
+    def upsert(
+        self,
+        rows: Iterable[Row],
+        options: Mapping[str, str] | None = None,
+        *,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Commit:
+        return self.write(Operation.UPSERT, rows, options, meanwhile=meanwhile)
 
     def delete_partitions(self, *patterns: str) -> Any:
         return self.writer().delete_partitions(patterns)

@@ -1,0 +1,135 @@
+"""Any chain of ranges, reduced to the last version of each key, is the table.
+
+Writers overlap, readers come in between, and services move, clean and archive meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sizes import sized
+from written import NO_SERVICES, Row, WrittenTable, row
+
+from lakewright.errors import ConflictError
+from lakewright.read.query import plan_changes
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local import read_locally
+
+OPTIMISTIC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
+NON_BLOCKING = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
+BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"}
+SERVICES = {
+    "compaction": {"hoodie.compact.inline.max.delta.commits": "1"},
+    "logcompaction": {"hoodie.log.compaction.blocks.threshold": "2"},
+    "clustering": {"hoodie.clustering.inline.max.commits": "1"},
+    "clean": {"hoodie.clean.commits.retained": "1"},
+    "archive": {
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+    },
+}
+KEYS = [f"k{n}" for n in range(4)]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of table, and whether writers that overlap may write to the same files."""
+
+    table_type: str
+    mode: dict[str, str]
+    options: dict[str, str] = field(default_factory=dict)
+    services: tuple[str, ...] = tuple(SERVICES)
+    shared: bool = False
+
+
+KINDS = {
+    "copy on write": Kind("COPY_ON_WRITE", OPTIMISTIC, services=("clustering", "clean", "archive")),
+    "merge on read": Kind("MERGE_ON_READ", OPTIMISTIC),
+    "merge on read, nobody waits": Kind(
+        "MERGE_ON_READ",
+        NON_BLOCKING,
+        BUCKETS,
+        services=("compaction", "logcompaction", "clean", "archive"),
+        shared=True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Write:
+    """A write, and what happens before it completes; `lateness` makes its rows older."""
+
+    keys: frozenset[str]
+    lateness: int
+    meanwhile: tuple[object, ...] = ()
+
+
+def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[object]:
+    writes = st.builds(
+        Write,
+        st.frozensets(st.sampled_from(KEYS), min_size=1),
+        st.sampled_from([0, 0, 0, 5, 50]),
+        st.just(()) if inner is None else st.lists(inner, max_size=3).map(tuple),
+    )
+    return st.one_of(writes, writes, st.just("read"), st.sampled_from(sorted(SERVICES)))
+
+
+@dataclass
+class Play:
+    """A table, and a reader who keeps the newest version of each key."""
+
+    kind: Kind
+    table: WrittenTable
+    kept: dict[tuple[str, str], Row] = field(default_factory=dict)
+    checkpoint: str | None = None
+    number: int = 0
+
+    def do_all(self, steps: Iterable[object], depth: int = 0) -> None:
+        for step in steps:
+            self.do(step, depth)
+
+    def do(self, step: object, depth: int = 0) -> None:
+        match step:
+            case Write(keys, lateness, meanwhile):
+                self.number += 1
+                ts = self.number - lateness
+                day = "shared" if self.kind.shared else f"day{depth}"
+                # No two versions of a key are equally new.
+                rows = [row(key, ts * 1000 + self.number, f"#{self.number}", day) for key in keys]
+                # A clustering that was quicker makes the writer of the same files give way.
+                with suppress(ConflictError):
+                    self.table.upsert(rows, meanwhile=lambda: self.do_all(meanwhile, depth + 1))
+            case "read":
+                self.read()
+            case str(service) if service in self.kind.services:
+                self.table.services(SERVICES[service]).run(service)
+
+    def read(self) -> None:
+        snapshot = load_snapshot(self.table.storage)
+        plan = plan_changes(snapshot, since=self.checkpoint)
+        assert (plan.context.checkpoint or "") >= (self.checkpoint or "")
+        self.checkpoint = plan.context.checkpoint
+        for found in read_locally(self.table.storage, plan.read).to_pylist():
+            version = {k: v for k, v in found.items() if not k.startswith("_hoodie_")}
+            key = (version["day"], version["id"])
+            if key not in self.kept or version["ts"] >= self.kept[key]["ts"]:
+                self.kept[key] = version
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+@settings(max_examples=sized(30, 500), deadline=None)
+@given(history=st.lists(steps(steps(steps())), min_size=2, max_size=8))
+def test_a_chain_of_ranges_is_the_table(kind: Kind, history: list[object]) -> None:
+    table = WrittenTable(options={**NO_SERVICES, **kind.mode})
+    play = Play(kind, table.create(kind.table_type, options=kind.options))
+    play.do_all(history)
+    if not load_snapshot(table.storage).timeline.completed_writes:
+        return
+    play.read()
+    assert sorted(play.kept.values(), key=str) == table.rows()

@@ -1,0 +1,131 @@
+"""A table is streamed into others by a process that is killed again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from sizes import sized
+from written import NO_SERVICES, WrittenTable, row
+
+from lakewright.clock import SystemClock
+from lakewright.interfaces.streaming import BATCHES
+from lakewright.storage.local import LocalStorage
+from lakewright.table.snapshot import load_snapshot
+
+PROGRAM = Path(__file__).with_name("stream_process.py")
+OPERATIONS = ("upsert", "insert")
+KILLS = sized(4, soak=25)
+_PATIENCE_S = 120
+
+
+class Source:
+    """The table that is read; every write changes some rows and brings a new one."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        storage = LocalStorage(str(folder))
+        self.table = WrittenTable(storage, SystemClock(), NO_SERVICES).create(kind)
+        self.writes = 0
+
+    def write(self) -> None:
+        self.writes += 1
+        new = row(f"new{self.writes}", self.writes, day="2026-01-02")
+        changed = [row(f"k{n}", self.writes, f"v{self.writes}") for n in range(self.writes % 3 + 1)]
+        self.table.upsert([new, *changed])
+        if self.writes % 5 == 0:
+            self.table.services({"hoodie.clustering.async.max.commits": "1"}).run("clustering")
+
+
+@contextmanager
+def streaming(folder: Path, way: str) -> Iterator[subprocess.Popen[str]]:
+    """A process with a group of its own, which ends with the block."""
+    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[1])}
+    with (folder / "errors.log").open("a") as errors:
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(folder), way, *OPERATIONS],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill the process and its Java together, as when a machine goes down."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def traces(folder: Path) -> int:
+    """How many files the targets' timelines and Spark's own notes have."""
+    timelines = [folder / operation / ".hoodie" / "timeline" for operation in OPERATIONS]
+    notes = [folder / f"checkpoint-{operation}" for operation in OPERATIONS]
+    kept = [*(note / "offsets" for note in notes), *(note / "commits" for note in notes)]
+    return sum(len(list(place.glob("[0-9]*"))) for place in (*timelines, *kept))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_a_stream_that_is_killed_hands_every_change_over_once(kind: str, tmp_path: Path) -> None:
+    source, chance = Source(tmp_path / "source", kind), random.Random(7)
+    errors = tmp_path / "errors.log"
+    for _ in range(KILLS):
+        source.write()
+        source.write()
+        before, moment = traces(tmp_path), chance.randint(1, 25)
+        with streaming(tmp_path, "on") as process:
+            assert said(process) == "READY", errors.read_text()[-4000:]
+            deadline = time.monotonic() + _PATIENCE_S
+            while (seen := traces(tmp_path) - before) < moment:
+                if source.writes < 100 and seen % 4 == 0:
+                    source.write()
+                assert process.poll() is None, errors.read_text()[-4000:]
+                assert time.monotonic() < deadline, errors.read_text()[-4000:]
+    with streaming(tmp_path, "out") as process:
+        assert [said(process), said(process)] == ["READY", "DONE"], errors.read_text()[-4000:]
+    assert_complete(source, tmp_path)
+
+
+def assert_complete(source: Source, folder: Path) -> None:
+    expected = source.table.rows()
+    upserted = WrittenTable(LocalStorage(str(folder / "upsert")))
+    assert upserted.rows() == expected
+    # Inserts keep every version that was handed over: none may be there twice.
+    inserted = WrittenTable(LocalStorage(str(folder / "insert"))).rows()
+    versions = Counter((each["id"], each["ts"]) for each in inserted)
+    assert set(versions.values()) == {1}
+    newest = {key: max(ts for other, ts in versions if other == key) for key, _ in versions}
+    assert newest == {each["id"]: each["ts"] for each in expected}
+    for operation in OPERATIONS:
+        numbers = batches(LocalStorage(str(folder / operation)))
+        assert sorted(numbers) == list(range(len(numbers)))
+        assert len(numbers) > KILLS
+
+
+def batches(storage: LocalStorage) -> list[int]:
+    """The numbers of the batches that a table has."""
+    snapshot = load_snapshot(storage)
+    commits = snapshot.commits((*snapshot.archived, *snapshot.timeline.completed_writes))
+    notes = [json.loads(commit.extra[BATCHES]) for commit in commits if BATCHES in commit.extra]
+    return [int(number) for note in notes for number in note.values()]
