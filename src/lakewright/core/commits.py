@@ -16,6 +16,9 @@ class RuntimeStats:
     total_create_time: int | None = None
     total_upsert_time: int | None = None
 
+# Operations that move rows and bring none.
+SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteStat:
@@ -58,6 +61,11 @@ class WriteStat:
     temp_path: str | None = None
     num_updates: int | None = None
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that the write made here: the data file, and its change files."""
+        return (*((self.path,) if self.path else ()), *(self.cdc_stats or ()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
@@ -87,6 +95,10 @@ class CommitMetadata:
     def write_stats(self) -> tuple[WriteStat, ...]:
         """The statistics of all partitions in one tuple."""
         return tuple(stat for stats in self.stats.values() for stat in stats)
+
+    def files(self) -> frozenset[str]:
+        """The paths of all files that the write made."""
+        return frozenset(path for stat in self.write_stats() for path in stat.paths)
 
     def file_groups(self) -> frozenset[tuple[str, str]]:
         """The (partition, file id) pairs that were written or replaced: what others may clash with.

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from lakewright.core.commits import SERVICE_OPERATIONS
 from lakewright.core.instant import Instant
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import InvalidError
 from lakewright.table.snapshot import Snapshot
 
 EARLIEST = "earliest"
-# Operations that move rows and keep the commit time of each. A log compaction does not keep it, but
-# the log files it was made of are still there to be read in its place.
-_SERVICES = frozenset({"COMPACT", "CLUSTER"})
+# A log compaction does not keep the commit times of the rows it moves, but the log files it was made
+# of are still there to be read in its place.
+_KEEPING_TIMES = SERVICE_OPERATIONS - {"LOG_COMPACT"}
 _OVERWRITES = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"})
 
 
@@ -96,7 +97,7 @@ class QueryContext:
         return frozenset(
             instant.requested_at
             for instant, commit in zip(self.instants, commits, strict=True)
-            if commit.operation not in _SERVICES and not _is_compaction(config, instant)
+            if commit.operation not in _KEEPING_TIMES and not _is_compaction(config, instant)
         )
 
 

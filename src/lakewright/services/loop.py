@@ -14,19 +14,11 @@ from functools import partial
 from lakewright.clock import Clock
 from lakewright.core.instant import Instant, State
 from lakewright.core.plans import Skip
-from lakewright.errors import (
-    ConflictError,
-    InvalidError,
-    LakewrightError,
-    UnavailableError,
-    found_in,
-)
-from lakewright.services.codecs import plan_codec
+from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
 from lakewright.services.overtaken import overtaken
-from lakewright.services.registry import service_by_name, service_of_plan
-from lakewright.services.runner import ServiceRunner
+from lakewright.services.registry import service_by_name
+from lakewright.services.runner import ServiceRunner, parsed_plan, plan_data
 from lakewright.table.heartbeat import alive
-from lakewright.table.properties import read_if_there
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.commit import Commit
 
@@ -216,14 +208,8 @@ class _Look:
 
     def _owner(self, instant: Instant) -> str | None:
         """The name of the service that a plan is for; None if the plan is gone."""
-        requested = Instant(instant.requested_at, instant.action, State.REQUESTED)
-        path = f"{self.snapshot.config.timeline_folder}/{requested.file_name}"
-        data = read_if_there(self.runner.storage, path)
-        if data is None:
-            return None
-        with found_in(path):
-            plan = plan_codec(instant.action).parse(data)
-        return service_of_plan(instant.action, plan.extra).name
+        data = plan_data(self.snapshot, instant)
+        return None if data is None else parsed_plan(instant, data)[0].name
 
 
 def _attempt(runner: ServiceRunner, name: str, do: Callable[[], Commit | Skip]) -> Step:
@@ -237,7 +223,7 @@ def _unless_gone(runner: ServiceRunner, do: Callable[[], Commit | Skip]) -> Comm
     """Do something with a plan; that somebody took it back meanwhile is no error."""
     try:
         return do()
-    except InvalidError as error:
+    except (ConflictError, InvalidError) as error:
         at = error.facts.get("instant")
         there = {instant.requested_at for instant in load_snapshot(runner.storage).timeline}
         if not isinstance(at, str) or at in there:

@@ -55,6 +55,19 @@ class _Scheduled:
     plan: Any
 
 
+def plan_data(snapshot: Snapshot, instant: Instant) -> bytes | None:
+    """The plan that was scheduled as an instant, as it is stored; None if it is gone."""
+    requested = replace(instant, state=State.REQUESTED)
+    return read_if_there(snapshot.storage, snapshot.timeline_path(requested))
+
+
+def parsed_plan(instant: Instant, data: bytes) -> tuple[AnyService, Instant, Any]:
+    """The service that a stored plan is for, its instant, and the plan."""
+    with found_in(instant.file_name):
+        plan = plan_codec(instant.action).parse(data)
+    return service_of_plan(instant.action, plan.extra), instant, plan
+
+
 RUN_KEYS = option_keys(RunSettings)
 
 
@@ -108,18 +121,13 @@ class ServiceRunner:
         if done is not None:
             return done
         planned = _planned(snapshot, instant)
-        requested = Instant(planned.requested_at, planned.action, State.REQUESTED)
-        path = f"{snapshot.config.timeline_folder}/{requested.file_name}"
-        data = read_if_there(self.storage, path)
+        data = plan_data(snapshot, planned)
         if data is None:
             raise InvalidError("the plan is not there any more", instant=instant)
         if not data and planned.action not in COMPLETED_NAME:
             self._withdraw_unplanned(planned)
             raise ConflictError("there was no plan in its file: it was taken back", instant=instant)
-        with found_in(path):
-            plan = plan_codec(planned.action).parse(data)
-        service = service_of_plan(planned.action, plan.extra)
-        return self._execute(_Scheduled(service, planned, plan))
+        return self._execute(_Scheduled(*parsed_plan(planned, data)))
 
     def _withdraw_unplanned(self, planned: Instant) -> None:
         """Take a plan off the timeline whose writer died before it was in its file."""
@@ -216,7 +224,7 @@ class ServiceRunner:
         """The result of a service that has completed, from the timeline or from history."""
         for instant in snapshot.timeline.completed():
             if instant.requested_at == at and instant.action in PLAIN_RESULTS:
-                path = f"{snapshot.config.timeline_folder}/{instant.file_name}"
+                path = snapshot.timeline_path(instant)
                 with found_in(path):
                     result = PLAIN_RESULTS[instant.action].parse(self.storage.read(path))
                 return _plain_commit(instant, result)

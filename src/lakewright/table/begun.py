@@ -165,7 +165,7 @@ class Transaction:
             if set(files) != commit.seen | {completed}:
                 self._require_unchallenged(completed, files, require)
         except ConflictError:
-            self._storage.delete(self._path(completed))
+            self._storage.delete(self.snapshot.timeline_path(completed))
             self._progress = _Progress.OPEN
             raise
 
@@ -202,7 +202,7 @@ class Transaction:
         Some stores count whole seconds; too late a time finds a conflict where there may be none,
         too early a time overlooks one.
         """
-        status = self._storage.status(self._path(completed))
+        status = self._storage.status(self.snapshot.timeline_path(completed))
         ms = status.modified_ms if status is not None else 0
         latest_ms = ms + (999 if ms % 1000 == 0 else 0)
         zone = zone_of(self.snapshot.config.timeline_zone)
@@ -241,7 +241,7 @@ class Transaction:
 
     def pending_path(self, state: State) -> str:
         """The timeline file of this write while it is pending."""
-        return self._path(self._pending(state))
+        return self.snapshot.timeline_path(self._pending(state))
 
     def _pending(self, state: State) -> Instant:
         return Instant(self.instant, self.action, state)
@@ -259,9 +259,6 @@ class Transaction:
     def _verify_heartbeat(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.verify()
-
-    def _path(self, instant: Instant) -> str:
-        return f"{self.snapshot.config.timeline_folder}/{instant.file_name}"
 
     def _named(self, now: Snapshot) -> Instant:
         """The completed instant that is to be: an unanswered one again, while nothing came after.
@@ -284,12 +281,13 @@ class Transaction:
             raise InvalidError("the transaction is over: begin another", instant=self.instant)
 
     def _checked_bytes(self, metadata: CommitMetadata) -> bytes:
-        for stat in metadata.write_stats():
-            file = parse_data_file(split_path(stat.path or "")[1])
+        paths = [path for stat in metadata.write_stats() for path in stat.paths or ("",)]
+        for path in paths:
+            file = parse_data_file(split_path(path)[1])
             if file is None or file.instant != self.instant:
                 raise InvalidError(
                     "a write lists a file that is not one of its own",
-                    path=stat.path,
+                    path=path,
                     instant=self.instant,
                 )
         replaces = self._completed_action == "replacecommit"
@@ -297,7 +295,7 @@ class Transaction:
 
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
         """Delete what retried tasks left: readers take files by name, listed or not."""
-        self._listed = frozenset(stat.path or "" for stat in metadata.write_stats())
+        self._listed = metadata.files()
         self._remove_unlisted()
 
     def _remove_unlisted(self) -> None:
@@ -339,7 +337,7 @@ class Transaction:
         Meanwhile(self.snapshot.timeline, now).require_not_taken_back(self.instant)
 
     def _commit(self, completed: Instant, data: bytes) -> None:
-        path = self._path(completed)
+        path = self.snapshot.timeline_path(completed)
         self._progress = _Progress.UNCERTAIN
         try:
             self._storage.create(path, data)

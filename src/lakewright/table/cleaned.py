@@ -13,7 +13,6 @@ from lakewright.errors import found_in
 from lakewright.format.metadata import parse_clean
 from lakewright.storage.base import split_path
 from lakewright.table.snapshot import Snapshot
-from lakewright.table.undo import timeline_path
 
 
 def slices_seen(
@@ -67,7 +66,7 @@ def withdraw_unplanned(snapshot: Snapshot, clean: Instant) -> bool:
     if clean in dict(snapshot.pending_cleans()):
         return False
     for state in (State.INFLIGHT, State.REQUESTED):
-        snapshot.storage.delete(timeline_path(snapshot, replace(clean, state=state)))
+        snapshot.storage.delete(snapshot.timeline_path(replace(clean, state=state)))
     return True
 
 
@@ -76,7 +75,7 @@ def _taken(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
     taken = going_files(snapshot)
     for clean in snapshot.timeline.completed("clean"):
         if (clean.completed_at or "") > since:
-            path = timeline_path(snapshot, clean)
+            path = snapshot.timeline_path(clean)
             with found_in(path):
                 done = parse_clean(snapshot.storage.read(path))
             for partition, part in done.partitions.items():

@@ -102,7 +102,7 @@ class Execution(Transaction):
         return found if found is not None and found == self._asked else None
 
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
-        self._listed = frozenset(stat.path or "" for stat in metadata.write_stats())
+        self._listed = metadata.files()
 
     def _require_completable(
         self, now: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
@@ -134,7 +134,7 @@ class Execution(Transaction):
             and instant.comparable_action == self._completed_action
             and instant != self._asked
         ]
-        self._storage.delete_many(self._path(instant) for instant in late)
+        self._storage.delete_many(self.snapshot.timeline_path(instant) for instant in late)
         return bool(late)
 
     def _take_back(self) -> None:

@@ -162,7 +162,7 @@ class Meanwhile:
             return footprint_of_commit(instant, parse_commit(data))
 
     def _read(self, instant: Instant) -> bytes | None:
-        path = f"{self.now.config.timeline_folder}/{instant.file_name}"
+        path = self.now.timeline_path(instant)
         return read_if_there(self.now.storage, path)
 
 

@@ -36,7 +36,6 @@ from lakewright.table.undo import (
     remove,
     rollback_metadata,
     timeline_files,
-    timeline_path,
 )
 
 _ACTION = "restore"
@@ -132,7 +131,7 @@ def pending_restore(snapshot: Snapshot) -> PendingRestore | None:
 
 
 def _plan_of(snapshot: Snapshot, instant: Instant) -> RestorePlan | None:
-    path = timeline_path(snapshot, Instant(instant.requested_at, _ACTION, State.REQUESTED))
+    path = snapshot.timeline_path(Instant(instant.requested_at, _ACTION, State.REQUESTED))
     data = read_if_there(snapshot.storage, path)
     if not data:
         return None
@@ -142,7 +141,7 @@ def _plan_of(snapshot: Snapshot, instant: Instant) -> RestorePlan | None:
 
 def _begin(snapshot: Snapshot, plan: RestorePlan, times: TimeSource) -> PendingRestore:
     requested = Instant(times.next(), _ACTION, State.REQUESTED)
-    snapshot.storage.create(timeline_path(snapshot, requested), format_restore_plan(plan))
+    snapshot.storage.create(snapshot.timeline_path(requested), format_restore_plan(plan))
     return PendingRestore(requested, plan)
 
 
@@ -150,7 +149,7 @@ def _end(snapshot: Snapshot, began: PendingRestore, times: TimeSource, clock: Cl
     start = clock.monotonic_ms()
     storage, plan = snapshot.storage, began.plan
     inflight = replace(began.instant, state=State.INFLIGHT)
-    create_if_missing(storage, timeline_path(snapshot, inflight), b"")
+    create_if_missing(storage, snapshot.timeline_path(inflight), b"")
     states = timeline_files(snapshot)
     # By name in the whole table: also an instant that is gone from the timeline may have left files
     # if somebody else has taken it off since this restore began.
@@ -180,7 +179,7 @@ def _end(snapshot: Snapshot, began: PendingRestore, times: TimeSource, clock: Cl
         },
         instants=plan.instants,
     )
-    storage.create(timeline_path(snapshot, done), format_restore(metadata))
+    storage.create(snapshot.timeline_path(done), format_restore(metadata))
     return done
 
 
@@ -200,7 +199,7 @@ def _withdraw_others(snapshot: Snapshot, began: PendingRestore | None) -> None:
         same = began is not None and plan is not None and plan.savepoint == began.plan.savepoint
         if plan is None or (same and not done):
             for state in (State.INFLIGHT, State.REQUESTED):
-                snapshot.storage.delete(timeline_path(snapshot, replace(other, state=state)))
+                snapshot.storage.delete(snapshot.timeline_path(replace(other, state=state)))
 
 
 def _with_instants_of(plan: RestorePlan, other: RestorePlan) -> RestorePlan:
@@ -252,7 +251,7 @@ def _check_remembered(snapshot: Snapshot, savepoint: str, later: Collection[Inst
 
 
 def _check_saved_files(snapshot: Snapshot, saved: Instant) -> None:
-    path = timeline_path(snapshot, saved)
+    path = snapshot.timeline_path(saved)
     with found_in(path):
         partitions = parse_savepoint(snapshot.storage.read(path)).partitions
     listed = snapshot.storage.list_many(partitions)

@@ -45,7 +45,6 @@ from lakewright.table.undo import (
     remove_late,
     rollback_metadata,
     timeline_files,
-    timeline_path,
 )
 
 
@@ -149,7 +148,7 @@ def pending_rollbacks(snapshot: Snapshot) -> tuple[PendingRollback, ...]:
     found = []
     for instant in snapshot.timeline.pending("rollback"):
         requested = replace(instant, state=State.REQUESTED)
-        path = timeline_path(snapshot, requested)
+        path = snapshot.timeline_path(requested)
         data = read_if_there(snapshot.storage, path)
         # A writer that does not create files in one step may have died before the plan was in it,
         # and so before it did anything.
@@ -199,7 +198,7 @@ def _begin(
         # Who ends this rollback in our place tells by this word whether a schedule stays.
         plan = replace(plan, instant=InstantRef(*key_of(plan.instant)))
     requested = Instant(times.next(), "rollback", State.REQUESTED)
-    snapshot.storage.create(timeline_path(snapshot, requested), format_rollback_plan(plan))
+    snapshot.storage.create(snapshot.timeline_path(requested), format_rollback_plan(plan))
     return PendingRollback(requested, plan)
 
 
@@ -217,7 +216,7 @@ def _end(
     states = timeline_files(snapshot).get(key_of(target), [])
     _require_still_failed(snapshot, began, states)
     inflight = replace(began.instant, state=State.INFLIGHT)
-    create_if_missing(storage, timeline_path(snapshot, inflight), b"")
+    create_if_missing(storage, snapshot.timeline_path(inflight), b"")
     # Who lost the lock on the way may find the target built upon, or this rollback ended.
     times.verify_lock()
     hide(snapshot, states)
@@ -227,7 +226,7 @@ def _end(
     took_ms = clock.monotonic_ms() - start
     done = Instant(began.instant.requested_at, "rollback", completed_at=times.next())
     metadata = rollback_metadata(storage, done.requested_at, target, files, took_ms)
-    storage.create(timeline_path(snapshot, done), format_rollback(metadata))
+    storage.create(snapshot.timeline_path(done), format_rollback(metadata))
     return done
 
 
@@ -263,7 +262,7 @@ def _check_again(snapshot: Snapshot, began: PendingRollback, current: Instant) -
 
 def _withdraw(snapshot: Snapshot, rollback: Instant) -> None:
     for state in (State.INFLIGHT, State.REQUESTED):
-        snapshot.storage.delete(timeline_path(snapshot, replace(rollback, state=state)))
+        snapshot.storage.delete(snapshot.timeline_path(replace(rollback, state=state)))
 
 
 def _planned_files(plan: RollbackPlan) -> set[str]:
@@ -328,7 +327,7 @@ def _ended(snapshot: Snapshot, target: Instant) -> Instant | None:
     for instant in reversed(snapshot.timeline.completed("rollback")):
         if instant.requested_at < target.requested_at:
             return None
-        path = timeline_path(snapshot, instant)
+        path = snapshot.timeline_path(instant)
         with found_in(path):
             if target.requested_at in parse_rollback(snapshot.storage.read(path)).commits:
                 return instant

@@ -13,7 +13,7 @@ from lakewright.table.cleaned import files_of, slices_seen
 from lakewright.table.history import held_from
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.times import TimeSource
-from lakewright.table.undo import create_if_missing, timeline_path
+from lakewright.table.undo import create_if_missing
 
 _ACTION = "savepoint"
 
@@ -39,9 +39,9 @@ def run_savepoint(
         return saved
     metadata = _plan_savepoint(snapshot, instant, clock, user=user, comment=comment)
     inflight = Instant(instant, _ACTION, State.INFLIGHT)
-    create_if_missing(snapshot.storage, timeline_path(snapshot, inflight), b"")
+    create_if_missing(snapshot.storage, snapshot.timeline_path(inflight), b"")
     done = Instant(instant, _ACTION, completed_at=times.next())
-    snapshot.storage.create(timeline_path(snapshot, done), format_savepoint(metadata))
+    snapshot.storage.create(snapshot.timeline_path(done), format_savepoint(metadata))
     return done
 
 
@@ -61,7 +61,7 @@ def delete_savepoint(snapshot: Snapshot, instant: str) -> None:
             instant=instant,
         )
     for state in (*found, Instant(instant, _ACTION, State.INFLIGHT)):
-        snapshot.storage.delete(timeline_path(snapshot, state))
+        snapshot.storage.delete(snapshot.timeline_path(state))
 
 
 def find_savepoint(snapshot: Snapshot, instant: str) -> Instant | None:

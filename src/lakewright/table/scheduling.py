@@ -22,7 +22,6 @@ from lakewright.table.repair import repaired
 from lakewright.table.rollback import run_rollback
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.transaction import Writer
-from lakewright.table.undo import timeline_path
 from lakewright.table.writable import require_beginnable, require_writable
 
 _TRIES = 10
@@ -61,7 +60,7 @@ def _scheduled(writer: Writer, action: str, decide: Decide, lock: Lock) -> Insta
             return draft
         requested = Instant(draft.instant, action, State.REQUESTED)
         lock.verify()
-        created = _created(writer, timeline_path(snapshot, requested), draft.data)
+        created = _created(writer, snapshot.timeline_path(requested), draft.data)
         if created and (writer.kept(lock) or _is_alone(writer, snapshot, requested)):
             return requested
     raise ConflictError("others were faster with every plan", action=action, tries=_TRIES)
@@ -93,7 +92,7 @@ def _is_alone(writer: Writer, seen: Snapshot, requested: Instant) -> bool:
     others = [plan for at in rivals if (plan := now.plan_of(at, plans[at]))]
     if mine is None or all(mine.file_groups.isdisjoint(each.file_groups) for each in others):
         return True
-    writer.storage.delete(timeline_path(now, requested))
+    writer.storage.delete(now.timeline_path(requested))
     return False
 
 
@@ -166,7 +165,7 @@ def start_plain(writer: Writer, planned: Instant) -> Snapshot:
     if current.state is State.REQUESTED:
         inflight = replace(current, state=State.INFLIGHT)
         try:
-            writer.storage.create(timeline_path(snapshot, inflight), b"")
+            writer.storage.create(snapshot.timeline_path(inflight), b"")
         except ConflictError:
             return snapshot  # somebody else has just begun it; both may do it
     return snapshot
@@ -184,7 +183,7 @@ def end_plain(writer: Writer, planned: Instant, data: bytes) -> Instant:
         time = writer.times(snapshot.config, snapshot.timeline, lock).next()
         completed = Instant(planned.requested_at, planned.action, completed_at=time)
         lock.verify()
-        writer.storage.create(timeline_path(snapshot, completed), data)
+        writer.storage.create(snapshot.timeline_path(completed), data)
         return completed
 
     return under_lock(writer.new_lock, ended)

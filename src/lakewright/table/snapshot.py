@@ -10,7 +10,7 @@ from itertools import chain
 import pyarrow as pa
 
 from lakewright.clock import zone_of
-from lakewright.core.commits import CommitMetadata
+from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
 from lakewright.core.instant import WRITE_ACTIONS, Instant, State, parse_instant, parse_time
 from lakewright.core.plans import CleanPlan, ClusteringPlan, CompactionPlan
@@ -110,7 +110,7 @@ class Snapshot:
         active = [i for i in missing if i.requested_at in self.timeline.by_time]
         for instant, data in zip(active, self._read_active(active), strict=True):
             if data is not None:
-                with found_in(self._timeline_path(instant)):
+                with found_in(self.timeline_path(instant)):
                     self._commits[instant.requested_at] = parse_commit(data)
         archived = {i.requested_at for i in missing} - self._commits.keys()
         if archived:
@@ -119,7 +119,7 @@ class Snapshot:
 
     def _read_active(self, instants: list[Instant]) -> list[bytes | None]:
         """The timeline files of instants; None for one that was archived meanwhile."""
-        paths = [self._timeline_path(instant) for instant in instants]
+        paths = [self.timeline_path(instant) for instant in instants]
         try:
             return list(self.storage.read_many(paths)) if paths else []
         except MissingFileError:
@@ -154,9 +154,7 @@ class Snapshot:
 
     def avro_schema(self, view: View | None = None) -> str | None:
         """The table's schema as the newest write that `view` sees has recorded it, if any has."""
-        view = view or self.view()
-        for instant in self._newest_first(view):
-            (commit,) = self.commits([instant])
+        for commit in self._by_schema(view or self.view()):
             if commit.extra.get("latest_schema"):
                 raise UnsupportedError(
                     "the table's schema was evolved by Hudi's schema-on-read",
@@ -166,11 +164,24 @@ class Snapshot:
                 return commit.schema
         return self.config.properties.get("hoodie.table.create.schema") or None
 
-    def _newest_first(self, view: View) -> Iterator[Instant]:
-        """The writes that a view sees, the archived ones after the others and only if asked for."""
-        yield from sorted(view.writes(), key=lambda i: i.requested_at, reverse=True)
+    def _by_schema(self, view: View) -> Iterator[CommitMetadata]:
+        """What writes that a view sees did, in the order in which their schema counts.
+
+        A service does not change the schema: the one it has recorded may lack a column of a write
+        that began before it and completed after it. History is loaded only if asked for.
+        """
+        passed = []
+        for instant in sorted(view.writes(), key=lambda i: i.requested_at, reverse=True):
+            (commit,) = self.commits([instant])
+            if commit.operation in SERVICE_OPERATIONS:
+                passed.append(commit)
+            else:
+                yield commit
+        yield from passed
         known = replace(view, archived=self.archived_times)
-        yield from (i for i in reversed(self.archived) if known.sees(i.requested_at))
+        for instant in reversed(self.archived):
+            if known.sees(instant.requested_at):
+                yield from self.commits([instant])
 
     def replaced(self, view: View) -> set[GroupKey]:
         """The file groups that a replace commit has taken out of the table."""
@@ -240,7 +251,7 @@ class Snapshot:
         known = [_readable_from(plan) for _, plan in self.pending_cleans()]
         cleans = self.timeline.completed("clean")
         if cleans:
-            path = self._timeline_path(cleans[-1])
+            path = self.timeline_path(cleans[-1])
             with found_in(path):
                 known.append(parse_clean(self.storage.read(path)).readable_from)
         return max((at for at in known if at is not None), default=None)
@@ -249,7 +260,7 @@ class Snapshot:
         """The cleans that were planned and have not ended; one without a plan did nothing yet."""
         found = []
         for instant in self.timeline.pending("clean"):
-            path = self._timeline_path(replace(instant, state=State.REQUESTED))
+            path = self.timeline_path(replace(instant, state=State.REQUESTED))
             data = read_if_there(self.storage, path)
             # Not every writer creates a file in one step: it may have died before the plan was in.
             if data:
@@ -272,7 +283,7 @@ class Snapshot:
         None if it is not there: rolled back, or completed and archived, since the timeline was
         listed.
         """
-        path = self._timeline_path(Instant(requested_at, action, State.REQUESTED))
+        path = self.timeline_path(Instant(requested_at, action, State.REQUESTED))
         data = read_if_there(self.storage, path)
         if data is None:
             return None
@@ -281,7 +292,8 @@ class Snapshot:
                 return parse_requested_replace(data).plan
             return parse_compaction_plan(data)
 
-    def _timeline_path(self, instant: Instant) -> str:
+    def timeline_path(self, instant: Instant) -> str:
+        """The path of an instant's timeline file, relative to the table."""
         return f"{self.config.timeline_folder}/{instant.file_name}"
 
 

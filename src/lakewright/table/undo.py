@@ -21,11 +21,6 @@ InstantKey = tuple[str, str]
 TimelineFiles = Mapping[InstantKey, Sequence[Instant]]
 
 
-def timeline_path(snapshot: Snapshot, instant: Instant) -> str:
-    """The path of an instant's timeline file, relative to the table."""
-    return f"{snapshot.config.timeline_folder}/{instant.file_name}"
-
-
 def absolute_path(storage: Storage, path: str) -> str:
     """A path as real Hudi writes it in rollbacks: whole, and on a local disk without scheme."""
     return storage.url(path).removeprefix("file://")
@@ -76,7 +71,7 @@ def hide(snapshot: Snapshot, states: Sequence[Instant]) -> None:
             _create(snapshot, Instant(*key_of(completed[0]), State.REQUESTED))
         _create(snapshot, Instant(completed[0].requested_at, action, State.INFLIGHT))
     for instant in completed:
-        snapshot.storage.delete(timeline_path(snapshot, instant))
+        snapshot.storage.delete(snapshot.timeline_path(instant))
 
 
 def remove(
@@ -98,7 +93,7 @@ def remove(
     planned = actions & COMPLETED_NAME.keys() if keep_plan else set()
     for state, gone in ((State.INFLIGHT, actions), (State.REQUESTED, actions - planned)):
         for action in sorted(gone):
-            storage.delete(timeline_path(snapshot, Instant(requested_at, action, state)))
+            storage.delete(snapshot.timeline_path(Instant(requested_at, action, state)))
     # A task that goes on may have written since the plan was made: its marker tells of the file.
     # Where markers cannot be read, the files were found by listing.
     with suppress(CorruptError):
@@ -147,7 +142,7 @@ def _create(snapshot: Snapshot, instant: Instant) -> None:
     # but not "no record".
     with_record = instant.action == "replacecommit" and instant.state is State.REQUESTED
     data = format_requested_replace(RequestedReplace()) if with_record else b""
-    create_if_missing(snapshot.storage, timeline_path(snapshot, instant), data)
+    create_if_missing(snapshot.storage, snapshot.timeline_path(instant), data)
 
 
 def _listed(storage: Storage, partitions: Iterable[str] | None) -> list[FileStatus]:
@@ -174,7 +169,7 @@ def is_whole(snapshot: Snapshot, completed: Instant) -> bool:
     One that completed while it was being rolled back as a pending one may have lost some.
     """
     commits = snapshot.commits([completed])
-    paths = {stat.path or "" for commit in commits for stat in commit.write_stats()}
+    paths = {path for commit in commits for path in commit.files()}
     listed = snapshot.storage.list_many({split_path(path)[0] for path in paths})
     return paths <= {file.path for files in listed.values() for file in files}
 
@@ -183,4 +178,4 @@ def remove_late(snapshot: Snapshot, target: InstantRef) -> None:
     """Delete the completed file that a writer made as its write was being rolled back."""
     for instant in timeline_files(snapshot).get(key_of(target), []):
         if instant.is_completed:
-            snapshot.storage.delete(timeline_path(snapshot, instant))
+            snapshot.storage.delete(snapshot.timeline_path(instant))

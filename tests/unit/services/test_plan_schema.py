@@ -75,3 +75,24 @@ def test_rows_with_a_column_that_came_after_the_plan_are_read_beside_it(service:
     assert table.rows() == sorted([*({**each, "more": None} for each in before), new], key=str)
     table.write("UPSERT", [{**row("b", 5, "fifth"), "more": 2}], schema=WIDER)
     assert {**row("b", 5, "fifth"), "more": 2} in table.rows()
+
+
+@pytest.mark.parametrize("service", ["compaction", "clustering"])
+def test_a_column_stays_that_a_write_brought_which_ended_after_a_later_service(
+    service: str,
+) -> None:
+    several = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
+    table = WrittenTable(options={**QUIET, **several}).create(SERVICES[service])
+    table.upsert([row("a")])
+    table.upsert([row("a", 2)])
+    due = {**EAGER, "hoodie.clustering.inline.max.commits": "1"}
+    done: list[object] = []
+    new = {**row("z", day="2026-01-02"), "more": 1}
+    table.write(
+        "UPSERT",
+        [new],
+        schema=WIDER,
+        meanwhile=lambda: done.append(table.services(due).run(service)),
+    )
+    assert all(done)
+    assert table.rows() == [{**row("a", 2), "more": None}, new]

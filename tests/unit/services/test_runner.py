@@ -195,16 +195,16 @@ BAD = {
             load_snapshot(table.storage).timeline.completed_writes[0].requested_at
         ),
     ),
-    "a table that captures changes": Bad(
-        UnsupportedError, "captures changes", lambda table: _captured(table)
+    "a table that merges rows column by column": Bad(
+        UnsupportedError, "column by column", lambda table: _partly_updated(table)
     ),
 }
 
 
-def _captured(table: WrittenTable) -> object:
+def _partly_updated(table: WrittenTable) -> object:
     path = ".hoodie/hoodie.properties"
     data = table.storage.read(path)
-    table.storage.replace(path, data + b"hoodie.table.cdc.enabled=true\n")
+    table.storage.replace(path, data + b"hoodie.table.partial.update.mode=IGNORE_DEFAULTS\n")
     try:
         return table.services(AT_ONCE).schedule("compaction")
     finally:

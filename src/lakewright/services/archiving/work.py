@@ -37,7 +37,6 @@ from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.meanwhile import latest_time
 from lakewright.table.repair import remove_strays
 from lakewright.table.snapshot import Snapshot
-from lakewright.table.undo import timeline_path
 
 _WITH_PLAN = frozenset({"clean", "replacecommit", "clustering", "compaction", "logcompaction"})
 
@@ -196,7 +195,7 @@ def _entries(snapshot: Snapshot, actions: Iterable[Action]) -> list[HistoryEntry
     wanted = list(actions)
     plans = {action.completed: _plan_file(action) for action in wanted}
     files = [*plans, *(plan for plan in plans.values() if plan is not None)]
-    paths = [timeline_path(snapshot, file) for file in files]
+    paths = [snapshot.timeline_path(file) for file in files]
     content = dict(zip(files, snapshot.storage.read_many(paths) if paths else [], strict=True))
     return [
         HistoryEntry(
@@ -217,8 +216,8 @@ def _plan_file(action: Action) -> Instant | None:
 
 def _take_off(snapshot: Snapshot, actions: Sequence[Action]) -> None:
     """Delete timeline files: what is left of an action must never look like a pending one."""
-    pending = [timeline_path(snapshot, file) for action in actions for file in action.pending]
+    pending = [snapshot.timeline_path(file) for action in actions for file in action.pending]
     snapshot.storage.delete_many(pending)
     # One by one and from the oldest on, so that no reader sees a hole in the timeline.
     for action in sorted(actions, key=lambda each: each.completed.requested_at):
-        snapshot.storage.delete(timeline_path(snapshot, action.completed))
+        snapshot.storage.delete(snapshot.timeline_path(action.completed))

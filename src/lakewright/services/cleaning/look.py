@@ -11,7 +11,6 @@ from lakewright.format.metadata import parse_clean, parse_savepoint
 from lakewright.services.cleaning.plan import Holds, Stock
 from lakewright.services.cleaning.retention import LastClean
 from lakewright.table.snapshot import FilesByPartition, Snapshot
-from lakewright.table.undo import timeline_path
 
 
 def last_clean(snapshot: Snapshot) -> LastClean | None:
@@ -19,7 +18,7 @@ def last_clean(snapshot: Snapshot) -> LastClean | None:
     cleans = snapshot.timeline.completed("clean")
     if not cleans:
         return None
-    path = timeline_path(snapshot, cleans[-1])
+    path = snapshot.timeline_path(cleans[-1])
     with found_in(path):
         done = parse_clean(snapshot.storage.read(path))
     return LastClean(cleans[-1].requested_at, done.earliest_to_retain, done.extra)
@@ -59,8 +58,7 @@ def holds_of(snapshot: Snapshot) -> Holds:
 
 
 def _saved_files(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
-    folder = snapshot.config.timeline_folder
-    paths = [f"{folder}/{i.file_name}" for i in snapshot.timeline.completed("savepoint")]
+    paths = [snapshot.timeline_path(i) for i in snapshot.timeline.completed("savepoint")]
     for path, data in zip(paths, snapshot.storage.read_many(paths) if paths else [], strict=True):
         with found_in(path):
             saved = parse_savepoint(data)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from lakewright.core.table_options import csv
 from lakewright.errors import UnsupportedError
 from lakewright.services.clustering.ordering import Layout, Ordering
+from lakewright.services.planning_settings import PlanningSettings
 from lakewright.settings import at_least, option, option_keys, parse_bool, parse_word, settings_from
 
 SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
@@ -113,7 +114,7 @@ def _partitions(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusteringSettings:
+class ClusteringSettings(PlanningSettings):
     """Which files are clustered, when, and what comes out of it."""
 
     plan_class: str = option(
@@ -251,13 +252,6 @@ class ClusteringSettings:
         4,
         parse=at_least(0),
         doc="The same, where clusterings are executed beside writes.",
-    )
-    incremental: bool = option(
-        "hoodie.table.services.incremental.enabled",
-        True,
-        parse=parse_bool,
-        doc="Whether planning looks only at partitions that were written since the last plan, or "
-        "that it left.",
     )
     sort_bytes: int = option(
         "lakewright.clustering.sort.bytes",

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lakewright.settings import at_least, option, parse_bool, parse_choice, parse_word
+from lakewright.services.planning_settings import LogPlanningSettings
+from lakewright.settings import at_least, option, parse_choice, parse_word
 
 OLDEST_DEBT_FIRST = "oldest_debt_first"
 
@@ -36,7 +37,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionSettings:
+class CompactionSettings(LogPlanningSettings):
     """When a compaction is due, and what it may take on."""
 
     strategies: tuple[str, ...] = option(
@@ -112,17 +113,4 @@ class CompactionSettings:
         3_600,
         parse=at_least(0),
         doc="How many seconds after the last one a compaction is due.",
-    )
-    incremental: bool = option(
-        "hoodie.table.services.incremental.enabled",
-        True,
-        parse=parse_bool,
-        doc="Whether planning looks only at partitions that were written, or left out, since the "
-        "last plan; else at all of the table.",
-    )
-    max_file_size: int = option(
-        "hoodie.parquet.max.file.size",
-        125_829_120,
-        parse=at_least(1),
-        doc="What writing a base file is taken to cost where there is none yet.",
     )

@@ -25,7 +25,6 @@ def test_the_defaults_are_those_of_hudi() -> None:
     assert (settings.max_delta_commits, settings.max_delta_seconds) == (5, 3600)
     assert settings.incremental
     assert LogCompactionSettings().blocks_threshold == 5
-    assert not LogCompactionSettings().enabled
 
 
 def test_the_keys_are_those_of_hudi() -> None:
