@@ -115,7 +115,7 @@ def _source(order: Order, work: Path) -> Source:
             raise ValueError("the generator of TPC-H is not there: start it by ./dev bench")
         program = Path(peers).with_name("tpchgen-cli")
         lineitem = generate_lineitem(program, order.size.scale, work / "generated")
-    return prepare(lineitem, work / "source", order.size.commits)
+    return prepare(lineitem, work / "source", order.size.commits, order.size.feed)
 
 
 def _version(system: str, member: Member) -> str:

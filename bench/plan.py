@@ -25,6 +25,7 @@ class Kind(StrEnum):
     MOR = "mor"
     BUCKET = "bucket"
     TINY = "tiny"
+    FEED = "feed"
     MANY = "many"
 
 
@@ -36,6 +37,7 @@ class Do(StrEnum):
     DELETE = "delete"
     COMMITS = "commits"
     SCAN = "scan"
+    CHANGES = "changes"
     COMPACT = "compact"
     CLUSTER = "cluster"
     MAKE_MANY = "make_many"
@@ -122,6 +124,9 @@ WORKLOADS = (
     Workload(
         "cluster", "all rows sorted by part within their partitions",
         Kind.COW, Do.CLUSTER, limit=Do.LIMIT_REWRITE),
+    Workload(
+        "changes", "the rows that the last commit changed, and the last ten, out of many",
+        Kind.FEED, Do.CHANGES, "feed", racers=(LAKEWRIGHT, HUDI, DELTA)),
     *(
         Workload(
             f"plan_{count}",
@@ -133,7 +138,6 @@ WORKLOADS = (
 )  # fmt: skip
 
 EXPECTED = {
-    "changes": "an incremental query",
     "ttl_10000": "retention with 10 000 partitions",
 }
 
@@ -147,6 +151,7 @@ class Size:
     commits: int = 30
     scans: int = 2
     partitions: int = 1_000
+    feed: int = 12
 
     def commits_of(self, round_number: int) -> range:
         """The tiny commits of one round: together the rounds make all of them, in a row."""
@@ -156,7 +161,7 @@ class Size:
         )
 
 
-FULL = Size(scale=1.0, rounds=5, commits=200, scans=3, partitions=10_000)
+FULL = Size(scale=1.0, rounds=5, commits=200, scans=3, partitions=10_000, feed=50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +243,9 @@ class _Planner:
                 yield self._step(number, workload, system, Do.MAKE_MANY)
             yield self._step(number, workload, system, Do.PLAN, counted=True)
             return
+        if workload.do is Do.CHANGES:
+            yield from self._changes(number, workload, system)
+            return
         if workload.do is not Do.LOAD:
             yield from self._prepared(number, workload, system)
         counted = self._step(number, workload, system, workload.do, counted=True)
@@ -249,6 +257,15 @@ class _Planner:
             yield self._step(number, workload, system, Do.KEEP)
         # The next rounds do the same to the same rows; only tiny commits go on.
         if number == 0 or workload.do is Do.COMMITS:
+            yield self._step(number, workload, system, Do.CHECK)
+
+    def _changes(self, number: int, workload: Workload, system: str) -> Iterator[Step]:
+        """A table with many commits is made once; reading does not change it."""
+        if number == 0:
+            yield self._step(number, workload, system, Do.LOAD)
+            yield self._step(number, workload, system, Do.COMMITS)
+        yield self._step(number, workload, system, Do.CHANGES, counted=True)
+        if number == 0:
             yield self._step(number, workload, system, Do.CHECK)
 
     def _prepared(self, number: int, workload: Workload, system: str) -> Iterator[Step]:
@@ -277,6 +294,8 @@ class _Planner:
         counted: bool = False,
     ) -> Step:
         commits = self.size.commits_of(number)
+        if do is Do.COMMITS and workload.kind is Kind.FEED:
+            commits = range(self.size.feed)
         return Step(
             round=number,
             workload=workload.name,
@@ -287,8 +306,7 @@ class _Planner:
             starts=workload.starts,
             optimized=workload.optimized,
             first=commits.start,
-            count=workload.partitions
-            or (len(commits) if workload.do is Do.COMMITS else self.size.scans),
+            count=workload.partitions or (len(commits) if do is Do.COMMITS else self.size.scans),
             counted=counted,
             memory=counted and workload.memory and system != LIMIT,
         )

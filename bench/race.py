@@ -28,7 +28,9 @@ class Ledger:
         return self._total(self.source.files(ROWS)).rows
 
     def expected(self, step: Step) -> Total:
-        """The rows after the workload of a step."""
+        """The rows after the workload of a step, or those that it read."""
+        if step.kind is Kind.FEED:
+            return self._changed(self.source.files(step.source))
         before = self._total(self.source.files(loaded(step.kind)))
         change = step.source or step.starts
         if not change or step.do is Do.LOAD:
@@ -38,6 +40,10 @@ class Ledger:
         after = before.with_change(incoming, self._total(self.source.files(f"{change}_old")[:last]))
         # Which updates a writer puts into base files at once is its own choice.
         return Total(after.rows, None) if step.optimized else after
+
+    def _changed(self, commits: Sequence[str]) -> Total:
+        last, ten = self._total(commits[-1:]), self._total(commits[-10:])
+        return last.with_change(ten, NOTHING)
 
     def _total(self, files: Sequence[str]) -> Total:
         key = tuple(files)
@@ -79,7 +85,9 @@ class Race:
         names = (step.round, step.workload, step.system)
         if step.counted:
             parts: dict[str, list[float]] = {
-                name: answer[name] for name in ("all", "two", "incremental") if name in answer
+                name: answer[name]
+                for name in ("all", "two", "incremental", "last", "ten")
+                if name in answer
             }
             seconds = tuple(answer["seconds"])
             self.measurements.append(Measurement(*names, seconds, parts, answer.get("peak_bytes")))

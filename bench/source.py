@@ -54,7 +54,7 @@ def generate_lineitem(program: Path, scale: float, folder: Path) -> list[Path]:
     return sorted((folder / "lineitem").glob("*.parquet"))
 
 
-def prepare(lineitem: list[Path], folder: Path, commits: int) -> Source:
+def prepare(lineitem: list[Path], folder: Path, commits: int, feed: int) -> Source:
     """Write all data sets of the race, made from the files of lineitem."""
     source = Source(folder)
     offset = 0
@@ -63,7 +63,7 @@ def prepare(lineitem: list[Path], folder: Path, commits: int) -> Source:
         for name, part in changes(rows, offset).items():
             _write(part, folder / name / f"part-{number}.parquet")
         if number == 0:
-            for name, part in tiny_changes(rows, commits):
+            for name, part in (*tiny_changes(rows, commits), *feed_changes(rows, feed)):
                 _write(part, folder / name)
         offset += rows.num_rows
     return source
@@ -116,6 +116,18 @@ def tiny_changes(rows: pa.Table, commits: int) -> Iterator[tuple[str, pa.Table]]
         fresh = renumbered(old, NEW_KEYS)
         yield f"tiny_old/{number:04}.parquet", old
         yield f"tiny/{number:04}.parquet", pa.concat_tables([updated(old, number + 1), fresh])
+
+
+def feed_changes(rows: pa.Table, commits: int) -> Iterator[tuple[str, pa.Table]]:
+    """Commits to the whole table, each to one year: half updates of rows of its own, half new."""
+    years = sorted(set(rows["ship_year"].to_pylist()))
+    half = COMMIT_ROWS // 2
+    for number in range(commits):
+        turn, year = divmod(number, len(years))
+        base = rows.filter(pc.equal(rows["ship_year"], years[year]))
+        old = base.slice(turn * half % max(base.num_rows - half, 1), half)
+        fresh = renumbered(old, (number + 1) * NEW_KEYS)
+        yield f"feed/{number:04}.parquet", pa.concat_tables([updated(old, number + 1), fresh])
 
 
 def scattered(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

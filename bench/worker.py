@@ -37,6 +37,7 @@ from bench.systems.base import (
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
+CHANGES = {"last": 1, "ten": 10}
 SCANS = {"all": (scan_all, COLUMNS), "two": (scan_two, TWO_COLUMNS)}
 
 
@@ -62,11 +63,12 @@ class Worker:
             Do.DELETE: self._delete,
             Do.COMMITS: self._commits,
             Do.SCAN: self._scan,
+            Do.CHANGES: self._changes,
             Do.COMPACT: lambda request: self._service(request, self._system.compact),
             Do.CLUSTER: lambda request: self._service(request, self._system.cluster),
             Do.MAKE_MANY: self._make_many,
             Do.PLAN: self._plan,
-            Do.CHECK: lambda request: _total(self._read(request, COLUMNS)),
+            Do.CHECK: self._check,
             Do.KEEP: self._keep,
             Do.RESTORE: self._restore,
             Do.LIMIT_LOAD: self._limit_load,
@@ -171,6 +173,28 @@ class Worker:
                     query(frame(columns))
                 parts[name] += seconds
         return {"seconds": [sum(pair) for pair in zip(*parts.values(), strict=True)], **parts}
+
+    def _changes(self, request: Request) -> Answer:
+        """Read what the last commit changed, and the last ten; where to begin is known before."""
+        kind = Kind(request["kind"])
+        since = {name: self._system.position(kind, back) for name, back in CHANGES.items()}
+        parts: dict[str, list[float]] = {name: [] for name in CHANGES}
+        for _ in range(request["count"]):
+            for name, position in since.items():
+                with timed() as seconds:
+                    scan_all(self._system.changes(kind, position))
+                parts[name] += seconds
+        return {"seconds": [sum(pair) for pair in zip(*parts.values(), strict=True)], **parts}
+
+    def _check(self, request: Request) -> Answer:
+        kind = Kind(request["kind"])
+        if kind is not Kind.FEED:
+            return _total(self._read(request, COLUMNS))
+        found = [
+            total_rows(self._system.changes(kind, self._system.position(kind, back)))
+            for back in CHANGES.values()
+        ]
+        return {"rows": sum(f[0] for f in found), "checksum": sum(f[1] for f in found)}
 
     def _keep(self, request: Request) -> Answer:
         shutil.copytree(place(self._folder, request["kind"]), self._kept(request["kind"]))

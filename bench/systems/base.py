@@ -45,6 +45,12 @@ class System(Protocol):
     def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
         """The table now; a reader may leave out all but `columns`."""
 
+    def position(self, kind: Kind, back: int) -> str:
+        """Where the last `back` commits of a table begin."""
+
+    def changes(self, kind: Kind, position: str) -> DataFrame:
+        """The newest versions of the rows that changed after a position."""
+
     def compact(self, kind: Kind) -> None:
         """Fold what was written beside the base files into new ones."""
 
@@ -61,6 +67,12 @@ class System(Protocol):
 def place(folder: Path, kind: str) -> Path:
     """Where a system keeps its table."""
     return folder / "tables" / kind
+
+
+def completion_times(table: Path) -> list[str]:
+    """When the commits of a table in Hudi's format completed, in order."""
+    names = [file.name for file in (table / ".hoodie" / "timeline").glob("*_*.commit")]
+    return sorted(name.split("_")[1].removesuffix(".commit") for name in names)
 
 
 def start_session(settings: dict[str, str], cores: int, memory: str, folder: Path) -> SparkSession:

@@ -33,7 +33,9 @@ class Racer:
     def load(self, kind: Kind, rows: DataFrame) -> None:
         vectors = "true" if kind is Kind.MOR else "false"
         writer = rows.write.format("delta").partitionBy(PARTITION)
-        writer.option("delta.enableDeletionVectors", vectors).save(str(place(self._folder, kind)))
+        writer = writer.option("delta.enableDeletionVectors", vectors)
+        feed = "true" if kind is Kind.FEED else "false"
+        writer.option("delta.enableChangeDataFeed", feed).save(str(place(self._folder, kind)))
 
     def upsert(self, kind: Kind, rows: DataFrame, partitions: Sequence[str]) -> None:
         rows.createOrReplaceTempView("incoming")
@@ -45,6 +47,16 @@ class Racer:
 
     def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
         return self._spark.read.format("delta").load(str(place(self._folder, kind)))
+
+    def position(self, kind: Kind, back: int) -> str:
+        log = place(self._folder, kind) / "_delta_log"
+        return str(max(int(file.stem) for file in log.glob("*.json")) - back)
+
+    def changes(self, kind: Kind, position: str) -> DataFrame:
+        reader = self._spark.read.format("delta").option("readChangeFeed", "true")
+        reader = reader.option("startingVersion", str(int(position) + 1))
+        found = reader.load(str(place(self._folder, kind)))
+        return found.where("_change_type in ('insert', 'update_postimage')")
 
     def compact(self, kind: Kind) -> None:
         raise NotImplementedError

@@ -8,7 +8,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.plan import Kind
-from bench.systems.base import CLUSTERED_BY, KEYS, ORDERING, PARTITION, place
+from bench.systems.base import (
+    CLUSTERED_BY,
+    KEYS,
+    ORDERING,
+    PARTITION,
+    completion_times,
+    place,
+)
 from bench.systems.hudi_options import COMPACT_NOW, INCREMENTAL, TABLE_TYPES, index_options
 
 NO_METADATA = "hoodie.metadata.enable"
@@ -49,6 +56,15 @@ class Racer:
         reader = self._spark.read.format("hudi")
         if optimized:
             reader = reader.option("hoodie.datasource.query.type", "read_optimized")
+        return reader.load(str(place(self._folder, kind)))
+
+    def position(self, kind: Kind, back: int) -> str:
+        return completion_times(place(self._folder, kind))[-back - 1]
+
+    def changes(self, kind: Kind, position: str) -> DataFrame:
+        reader = self._spark.read.format("hudi")
+        reader = reader.option("hoodie.datasource.query.type", "incremental")
+        reader = reader.option("hoodie.datasource.read.begin.instanttime", position)
         return reader.load(str(place(self._folder, kind)))
 
     def compact(self, kind: Kind) -> None:

@@ -52,6 +52,12 @@ class Racer:
     def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
         return self._spark.table(_table(kind))
 
+    def position(self, kind: Kind, back: int) -> str:
+        raise NotImplementedError
+
+    def changes(self, kind: Kind, position: str) -> DataFrame:
+        raise NotImplementedError
+
     def compact(self, kind: Kind) -> None:
         raise NotImplementedError
 

@@ -9,7 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lakewright as lw
 from bench.plan import Kind
-from bench.systems.base import CLUSTERED_BY, KEYS, ORDERING, PARTITION, place
+from bench.systems.base import (
+    CLUSTERED_BY,
+    KEYS,
+    ORDERING,
+    PARTITION,
+    completion_times,
+    place,
+)
 from bench.systems.hudi_options import (
     COMPACT_NOW,
     INCREMENTAL,
@@ -55,6 +62,12 @@ class Racer:
     def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
         table = self._open(kind)
         return table.read_optimized(columns=columns) if optimized else table.read(columns=columns)
+
+    def position(self, kind: Kind, back: int) -> str:
+        return completion_times(place(self._folder, kind))[-back - 1]
+
+    def changes(self, kind: Kind, position: str) -> DataFrame:
+        return self._open(kind).changes(since=position).dataframe
 
     def compact(self, kind: Kind) -> None:
         self._require(self._open(kind).run("compaction", COMPACT_NOW))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sizes import sized
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant
 from lakewright.services.debt import load_debt
@@ -20,11 +20,7 @@ from lakewright.table.snapshot import load_snapshot
 DAYS = [f"2026/01/{n:02d}" for n in range(1, 7)]
 ELSEWHERE = "2027/01/01"
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": "1"}
-BY_HAND = {
-    "hoodie.compact.inline": "false",
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
-}
+BY_HAND = NO_SERVICES
 STRATEGIES: list[Mapping[str, str]] = [
     {},
     {"hoodie.compaction.strategy": "unbounded"},

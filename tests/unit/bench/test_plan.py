@@ -36,8 +36,8 @@ def test_chosen_workloads(only: str, names: list[str]) -> None:
 
 
 def test_a_workload_that_is_not_there_yet_says_so() -> None:
-    with pytest.raises(ValueError, match="changes is not there yet"):
-        chosen_workloads(["chan"])
+    with pytest.raises(ValueError, match="ttl_10000 is not there yet"):
+        chosen_workloads(["ttl"])
     with pytest.raises(ValueError, match="no workload has such a name"):
         chosen_workloads(["swim"])
 

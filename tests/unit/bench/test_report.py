@@ -106,7 +106,7 @@ def test_the_page_shows_seconds_ratios_targets_and_checks(outcome: Outcome) -> N
     assert "| `load` | 1.00 | 5.00 | 0.25 | 5.00 | 0.25 |  |" in page
     assert "| `load` | hudi | ≥ 3 | 5.00 | yes |" in page
     assert "| `load` | best_peer | ≥ 1.2 | 0.25 | **no** |" in page
-    assert "| `changes` | hudi | ≥ 3 |  | not there yet |" in page
+    assert "| `changes` | hudi | ≥ 3 |  | not measured |" in page
     assert "All 1 checks of rows agree." in page
 
 

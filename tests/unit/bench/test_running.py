@@ -58,7 +58,7 @@ def test_a_wrong_word_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_list_tells_what_is_not_there_yet() -> None:
     assert "upsert_hot" in listing()
-    assert "an incremental query (not there yet)" in listing()
+    assert "retention with 10 000 partitions (not there yet)" in listing()
 
 
 def test_a_system_whose_environment_is_missing_names_the_command_that_makes_it() -> None:

@@ -22,7 +22,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     for number in range(2):
         files.append(folder / f"{number}.parquet")
         pq.write_table(lineitems(number * COUNT // 2, COUNT // 2), files[-1])
-    return prepare(files, folder / "sets", commits=4)
+    return prepare(files, folder / "sets", commits=4, feed=3)
 
 
 def rows_of(source: Source, name: str) -> pa.Table:
@@ -70,8 +70,16 @@ def test_every_commit_is_a_file_of_its_own(source: Source) -> None:
     assert [pq.read_metadata(file).num_rows for file in files] == [COMMIT_ROWS] * 4
 
 
+def test_a_feed_is_of_one_year_a_commit_and_no_key_comes_twice(source: Source) -> None:
+    years = [set(pq.read_table(file)["ship_year"].to_pylist()) for file in source.files("feed")]
+    assert [len(each) for each in years] == [1, 1, 1]
+    assert len(set.union(*years)) == 3
+    rows = rows_of(source, "feed")
+    assert len(keys_of(rows)) == rows.num_rows == 3 * COMMIT_ROWS
+
+
 def test_too_few_rows_for_the_commits_are_told(tmp_path: Path) -> None:
     file = tmp_path / "few.parquet"
     pq.write_table(lineitems(0, 700), file)
     with pytest.raises(ValueError, match="take a greater --scale"):
-        prepare([file], tmp_path / "sets", commits=30)
+        prepare([file], tmp_path / "sets", commits=30, feed=1)

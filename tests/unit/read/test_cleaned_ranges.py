@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
@@ -16,11 +16,7 @@ from lakewright.testing.local import read_locally
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.commit import Commit
 
-QUIET = {
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
-    "hoodie.compact.inline": "false",
-}
+QUIET = NO_SERVICES
 ONE = {"hoodie.clean.commits.retained": "1"}
 COMPACT = {"hoodie.compact.inline.max.delta.commits": "1"}
 ALL = [("a", "w1"), ("b", "w2"), ("c", "first")]

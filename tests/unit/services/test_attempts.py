@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.instant import Instant
@@ -17,11 +17,7 @@ from lakewright.format.metadata import format_commit
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.local import LocalHands
 
-QUIET = {
-    "hoodie.compact.inline": "false",
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
-}
+QUIET = NO_SERVICES
 SEVERAL = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
     "hoodie.write.lock.provider": "in_process",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from hooks import Hooked, Interrupted, another_process
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant
 from lakewright.errors import ConflictError
@@ -17,11 +17,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash
 
-QUIET = {
-    "hoodie.compact.inline": "false",
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
-}
+QUIET = NO_SERVICES
 EAGER = {
     "hoodie.compact.inline.max.delta.commits": "1",
     "hoodie.log.compaction.blocks.threshold": "2",

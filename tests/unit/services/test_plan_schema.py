@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from written import SCHEMA, Row, WrittenTable, row
+from written import NO_SERVICES, SCHEMA, Row, WrittenTable, row
 
 from lakewright.core.instant import Instant
 
 QUIET = {
-    "hoodie.compact.inline": "false",
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
+    **NO_SERVICES,
     "hoodie.parquet.small.file.limit": "0",
 }
 EAGER = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.files import parse_data_file
 from lakewright.core.plans import Skip
@@ -18,11 +18,7 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 
 DAYS = ("2026-01-01", "2026-01-02")
-QUIET = {
-    "hoodie.compact.inline": "false",
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
-}
+QUIET = NO_SERVICES
 
 
 def with_logs() -> WrittenTable:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from hooks import Hooked, another_process
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant, State
 from lakewright.core.plans import Skip
@@ -22,11 +22,7 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.commit import Commit
 
-QUIET = {
-    "hoodie.compact.inline": "false",
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
-}
+QUIET = NO_SERVICES
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": "1"}
 INLINE = {**AT_ONCE, "hoodie.compact.inline": "true"}
 LENIENT = {**INLINE, "hoodie.fail.writes.on.inline.table.service.exception": "false"}

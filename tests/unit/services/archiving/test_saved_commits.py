@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.errors import InvalidError
 from lakewright.table.history import held_from
@@ -16,11 +16,7 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.commit import Commit
 
-QUIET = {
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
-    "hoodie.compact.inline": "false",
-}
+QUIET = NO_SERVICES
 FEW = {
     "hoodie.keep.min.commits": "1",
     "hoodie.keep.max.commits": "2",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant, State
 from lakewright.errors import ConflictError
@@ -18,11 +18,7 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.commit import Commit
 
-QUIET = {
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
-    "hoodie.compact.inline": "false",
-}
+QUIET = NO_SERVICES
 ONE = {"hoodie.clean.commits.retained": "1"}
 VERSIONS = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from written import WrittenTable, row
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant, State
 from lakewright.core.plans import CompactionPlan, Skip
@@ -15,11 +15,7 @@ from lakewright.services.logcompaction import service
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.commit import Commit
 
-QUIET = {
-    "hoodie.compact.inline": "false",
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
-}
+QUIET = NO_SERVICES
 EAGER = {
     "hoodie.log.compaction.blocks.threshold": "2",
     "hoodie.compact.inline.max.delta.commits": "1",

@@ -1,0 +1,184 @@
+"""Changes that are applied one after the other, to nothing at first, make the table.
+
+Every change must fit what is there: the row before it, no row, or any. Writers overlap and complete
+out of order, readers come in between, and services move, clean and archive meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+from changes import applied, change
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sizes import sized
+from written import NO_SERVICES, Row, WrittenTable, row
+
+from lakewright.errors import ConflictError, InvalidError
+from lakewright.read.cdc.plan import plan_cdc
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local import read_changes_locally
+
+OPTIMISTIC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
+NON_BLOCKING = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
+BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"}
+LOGGED = {"hoodie.table.cdc.enabled": "true"}
+LOGGING = "hoodie.table.cdc.supplemental.logging.mode"
+SERVICES = {
+    "compaction": {"hoodie.compact.inline.max.delta.commits": "1"},
+    "logcompaction": {"hoodie.log.compaction.blocks.threshold": "2"},
+    "clustering": {"hoodie.clustering.inline.max.commits": "1"},
+    "clean": {"hoodie.clean.commits.retained": "1"},
+    "archive": {
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+    },
+}
+KEYS = [f"k{n}" for n in range(4)]
+LATE = [0, 0, 0, 5, 50]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of table, and whether writers that overlap may write to the same files."""
+
+    table_type: str
+    options: dict[str, str] = field(default_factory=dict)
+    mode: dict[str, str] = field(default_factory=lambda: OPTIMISTIC)
+    shared: bool = False
+    services: tuple[str, ...] = tuple(SERVICES)
+
+
+COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
+MOVED = ("clustering", "clean", "archive")
+KINDS = {
+    "copy on write": Kind(COW, services=MOVED),
+    "copy on write, by commit time": Kind(
+        COW, {"hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"}, services=MOVED
+    ),
+    "copy on write, keys logged": Kind(COW, {**LOGGED, LOGGING: "OP_KEY_ONLY"}, services=MOVED),
+    "copy on write, all logged": Kind(COW, LOGGED, services=MOVED),
+    "copy on write, buckets, rows before logged": Kind(
+        COW, {**LOGGED, **BUCKETS, LOGGING: "DATA_BEFORE"}, services=("clean", "archive")
+    ),
+    "merge on read": Kind(MOR),
+    "merge on read, by commit time": Kind(
+        MOR, {"hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"}
+    ),
+    "merge on read, keys logged": Kind(MOR, {**LOGGED, LOGGING: "OP_KEY_ONLY"}),
+    "merge on read, nobody waits": Kind(
+        MOR,
+        BUCKETS,
+        NON_BLOCKING,
+        shared=True,
+        services=("compaction", "logcompaction", "clean", "archive"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Write:
+    """A write, and what happens before it completes; `lateness` makes its rows older."""
+
+    operation: str
+    keys: frozenset[str]
+    lateness: int
+    meanwhile: tuple[object, ...] = ()
+
+
+def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[object]:
+    writes = st.builds(
+        Write,
+        st.sampled_from(["UPSERT", "UPSERT", "UPSERT", "DELETE", "INSERT_OVERWRITE"]),
+        st.frozensets(st.sampled_from(KEYS), min_size=1),
+        st.sampled_from(LATE),
+        st.just(()) if inner is None else st.lists(inner, max_size=3).map(tuple),
+    )
+    apart = st.sampled_from(["schedule", "execute"])
+    return st.one_of(writes, writes, st.just("read"), st.sampled_from(sorted(SERVICES)), apart)
+
+
+@dataclass
+class Play:
+    """A table, and a reader who does to a copy what was done to the table."""
+
+    kind: Kind
+    table: WrittenTable
+    rows: list[Row] = field(default_factory=list)
+    checkpoint: str | None = None
+    number: int = 0
+
+    def do_all(self, steps: Iterable[object], depth: int = 0) -> None:
+        for step in steps:
+            self.do(step, depth)
+
+    def do(self, step: object, depth: int = 0) -> None:
+        match step:
+            case Write():
+                self.write(step, depth)
+            case "read":
+                self.read()
+            case "schedule" if "compaction" in self.kind.services:
+                self.table.services(SERVICES["compaction"]).schedule("compaction")
+            case "execute":
+                for instant in load_snapshot(self.table.storage).timeline.pending("compaction"):
+                    self.table.services().execute(instant.requested_at)
+            case str(service) if service in self.kind.services:
+                self.table.services(SERVICES[service]).run(service)
+
+    def write(self, step: Write, depth: int) -> None:
+        if depth and self.kind.shared and step.operation == "INSERT_OVERWRITE":
+            return
+        self.number += 1
+        ts = self.number - step.lateness
+        day = "shared" if self.kind.shared else f"day{depth}"
+        # No two versions of a key are equally new.
+        rows = [row(key, ts * 1000 + self.number, f"#{self.number}", day) for key in step.keys]
+        if step.operation == "DELETE" and not self.is_written:
+            return
+        # A clustering that was quicker makes the writer of the same files give way.
+        with suppress(ConflictError):
+            self.table.write(
+                step.operation,
+                rows,
+                meanwhile=lambda: self.do_all(step.meanwhile, depth + 1),
+            )
+
+    @property
+    def is_written(self) -> bool:
+        return bool(load_snapshot(self.table.storage).timeline.completed_writes)
+
+    def read(self) -> None:
+        if not self.is_written:
+            return
+        try:
+            self.follow()
+        except InvalidError as error:
+            if "cleaned" not in str(error) or self.checkpoint is None:
+                raise
+            self.rows, self.checkpoint = [], None
+            self.follow()
+
+    def follow(self) -> None:
+        snapshot = load_snapshot(self.table.storage)
+        plan = plan_cdc(snapshot, since=self.checkpoint)
+        found = read_changes_locally(self.table.storage, plan.read).to_pylist()
+        changes = [change(each["op"], each["before"], each["after"]) for each in found]
+        self.rows = applied(changes, ("day", "id"), to=self.rows)
+        self.checkpoint = plan.context.checkpoint
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+@settings(max_examples=sized(25, 500), deadline=None)
+@given(history=st.lists(steps(steps(steps())), min_size=2, max_size=8))
+def test_changes_make_the_table(kind: Kind, history: list[object]) -> None:
+    table = WrittenTable(options={**NO_SERVICES, **kind.mode})
+    play = Play(kind, table.create(kind.table_type, options=kind.options))
+    play.do_all(history)
+    play.read()
+    if play.is_written:
+        assert play.rows == table.rows()
