@@ -126,8 +126,9 @@ class IncrementalQueryAnalyzer:
         chosen = self._chosen()
         until = self.end
         if self.limit is not None and self.begin is not None and len(chosen) > self.limit:
-            chosen = chosen[: self.limit]
-            until = chosen[-1].completed_at
+            # Two that completed at the same time are not told apart by a checkpoint.
+            until = chosen[self.limit - 1].completed_at
+            chosen = [i for i in chosen if (i.completed_at or "") <= (until or "")]
         given = None if self.begin == EARLIEST else self.begin
         checkpoint = chosen[-1].completed_at if chosen else given
         moved, brought = self._skipped(chosen)

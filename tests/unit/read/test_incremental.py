@@ -82,6 +82,16 @@ RANGES = {
     "a limit that is not reached changes nothing": Case(
         HOLLOW, {"begin": EARLIEST, "limit": 3}, "0 4 1", 10
     ),
+    "a limit does not part two that completed at the same time": Case(
+        """
+    deltacommit |---|
+    deltacommit  |--|
+    deltacommit   |---|
+    """,
+        {"begin": EARLIEST, "limit": 1},
+        "0 1",
+        4,
+    ),
     "nothing new keeps the checkpoint": Case(HOLLOW, {"begin": 10}, "", 10),
     "nothing at all": Case("clean |-|", {"begin": EARLIEST}, "", None),
     "nothing at all, and no begin": Case("clean |-|", {}, "", None),
