@@ -16,6 +16,8 @@ from lakewright.testing.local import read_changes_locally
 Row = dict[str, Any]
 Change = tuple[str, Row | None, Row | None]
 
+# Which of the rows before and after a change is missing.
+_SIDES = {"i": (True, False), "u": (False, False), "d": (False, True)}
 _EXPECTED = Path(__file__).parent / "golden" / "cow_cdc.expected.json"
 
 
@@ -38,25 +40,24 @@ def changes_of(
     return [change(row["op"], row["before"], row["after"]) for row in rows]
 
 
-def applied(changes: Iterable[Change], key: str = "id", to: Iterable[Row] = ()) -> list[Row]:
+def applied(
+    changes: Iterable[Change], key: tuple[str, ...] = ("id",), to: Iterable[Row] = ()
+) -> list[Row]:
     """The rows of a table after changes, each of which must fit what is there."""
-    rows = {row[key]: row for row in to}
+
+    def of(row: Row | None) -> tuple[Any, ...]:
+        assert row is not None
+        return tuple(row[name] for name in key)
+
+    rows = {of(row): row for row in to}
     for op, before, after in changes:
-        if op == "d":
-            assert before is not None
-            assert after is None
-            assert rows.pop(before[key]) == before
-        elif op == "u":
-            assert before is not None
-            assert after is not None
-            assert rows[before[key]] == before
-            rows[after[key]] = after
+        assert (before is None, after is None) == _SIDES[op]
+        if before is None:
+            assert of(after) not in rows
         else:
-            assert op == "i"
-            assert before is None
-            assert after is not None
-            assert after[key] not in rows
-            rows[after[key]] = after
+            assert rows.pop(of(before)) == before
+        if after is not None:
+            rows[of(after)] = after
     return sorted(rows.values(), key=str)
 
 

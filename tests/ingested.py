@@ -39,7 +39,7 @@ class Counting(Source):
     hidden: frozenset[int] = frozenset()
     acknowledged: list[int] = field(default_factory=list)
     asked: list[str | None] = field(default_factory=list)
-    meanwhile: Callable[[], None] = lambda: None
+    meanwhile: Callable[[], object] = lambda: None
 
     name: ClassVar[str] = "counting"
 
@@ -54,7 +54,7 @@ class Counting(Source):
             return Batch(None, moved)
         table = pa.Table.from_pylist([_numbered(number) for number in numbers], SCHEMA)
         facts = {"bytes": 10 * len(numbers), "objects_waiting": self.total - end, "lag_ms": 7}
-        return Batch(table, Checkpoint(str(end)), facts, lambda: self.acknowledged.append(end))  # type: ignore[arg-type]
+        return Batch(table, Checkpoint(str(end)), facts, lambda: self.acknowledged.append(end))
 
 
 def _numbered(number: int) -> Row:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     )
     from lakewright.interfaces.api import Changes, Table, create
     from lakewright.interfaces.api import open_table as open
+    from lakewright.interfaces.ingest_rounds import IngestRound
+    from lakewright.interfaces.ingesting import ingest
     from lakewright.interfaces.install import install, uninstall
     from lakewright.write.commit import Commit
 
@@ -38,6 +40,7 @@ __all__ = [
     "Commit",
     "ConflictError",
     "CorruptError",
+    "IngestRound",
     "Instant",
     "InvalidError",
     "LakewrightError",
@@ -47,6 +50,7 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "create",
+    "ingest",
     "install",
     "open",
     "uninstall",
@@ -56,11 +60,13 @@ _HOMES = {
     "Changes": "interfaces.api",
     "Commit": "write.commit",
     "META_COLUMNS": "core.meta_columns",
+    "IngestRound": "interfaces.ingest_rounds",
     "Instant": "core.instant",
     "Skip": "core.plans",
     "State": "core.instant",
     "Table": "interfaces.api",
     "create": "interfaces.api",
+    "ingest": "interfaces.ingesting",
     "install": "interfaces.install",
     "open": "interfaces.api:open_table",
     "uninstall": "interfaces.install",

@@ -94,6 +94,32 @@ def check_writes(spark: SparkSession, folder: Path) -> None:
             table.upsert(spark.createDataFrame([(None, "x", 1)], ddl))
 
 
+def check_streams(spark: SparkSession, folder: Path) -> None:
+    """A table into files and into another table, in two runs: the second brings what is new."""
+    place = folder / f"streamed-{os.getpid()}"
+    source = lw.create(str(place / "a"), spark=spark, name="a", record_key="id", ordering="ts")
+    target = lw.create(str(place / "b"), spark=spark, name="b", record_key="id", ordering="ts")
+
+    def run(sink: str) -> None:
+        stream = spark.readStream.format("org.apache.hudi").load(str(place / "a"))
+        writer = stream.select("id", "ts").writeStream.format(sink)
+        writer = writer.option("checkpointLocation", str(place / f"checkpoint-{sink}"))
+        path = str(place / ("b" if sink == "hudi" else sink))
+        writer.trigger(availableNow=True).start(path).awaitTermination()
+
+    for rows in ([("a", 1), ("b", 1)], [("a", 2), ("c", 1)]):
+        source.upsert(spark.createDataFrame(rows, "id STRING, ts BIGINT"))
+        run("parquet")
+        run("hudi")
+    found = sorted((row.id, row.ts) for row in spark.read.parquet(str(place / "parquet")).collect())
+    assert found == [("a", 1), ("a", 2), ("b", 1), ("c", 1)], found
+    found = sorted((row.id, row.ts) for row in target.read().collect())
+    assert found == [("a", 2), ("b", 1), ("c", 1)], found
+    version = "hoodie.datasource.read.streaming.table.version"
+    with pytest.raises(lw.UnsupportedError, match=version):
+        spark.readStream.format("hudi").option(version, "6").load(str(place / "a"))
+
+
 def as_texts(frame: DataFrame) -> list[str]:
     """Rows as sorted JSON, without meta columns."""
     spark_json = frame.selectExpr("to_json(struct(*)) AS row").collect()
@@ -109,6 +135,7 @@ def main(kind: str, folder: str, master: str = "local[2]") -> None:
     for name in TABLES:
         check(spark, Path(folder) / name)
     check_writes(spark, Path(folder))
+    check_streams(spark, Path(folder))
     spark.stop()
     sys.stdout.write("OK\n")
 

@@ -25,8 +25,8 @@ from lakewright.table.snapshot import load_snapshot
 
 PROGRAM = Path(__file__).with_name("stream_process.py")
 OPERATIONS = ("upsert", "insert")
-KILLS = sized(4, soak=25)
-_PATIENCE_S = 120
+KILLS = sized(3, soak=25)
+_PATIENCE_S = 300
 
 
 class Source:
@@ -50,26 +50,23 @@ class Source:
 def streaming(folder: Path, way: str) -> Iterator[subprocess.Popen[str]]:
     """A process with a group of its own, which ends with the block."""
     environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[1])}
-    with (folder / "errors.log").open("a") as errors:
-        process = subprocess.Popen(
+    with (
+        (folder / "errors.log").open("a") as errors,
+        subprocess.Popen(
             [sys.executable, str(PROGRAM), str(folder), way, *OPERATIONS],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             env=environment,
             start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        kill(process)
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """Kill the process and its Java together, as when a machine goes down."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            # Together with its Java, as when a machine goes down.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -96,10 +93,11 @@ def test_a_stream_that_is_killed_hands_every_change_over_once(kind: str, tmp_pat
         before, moment = traces(tmp_path), chance.randint(1, 25)
         with streaming(tmp_path, "on") as process:
             assert said(process) == "READY", errors.read_text()[-4000:]
-            deadline = time.monotonic() + _PATIENCE_S
+            deadline, next_write = time.monotonic() + _PATIENCE_S, 0
             while (seen := traces(tmp_path) - before) < moment:
-                if source.writes < 100 and seen % 4 == 0:
+                if seen >= next_write:
                     source.write()
+                    next_write = seen + 5
                 assert process.poll() is None, errors.read_text()[-4000:]
                 assert time.monotonic() < deadline, errors.read_text()[-4000:]
     with streaming(tmp_path, "out") as process:

@@ -119,3 +119,12 @@ def test_a_filter_on_the_partition_touches_its_files_alone(
     assert table.read().where(where).count() == 4
     frame = spark.read.format("hudi").load(str(many_partitions))
     assert sorted(row.ts for row in frame.where(where).collect()) == [28, 29, 30, 31]
+
+
+def test_names_that_look_like_patterns_are_names(spark: SparkSession, tmp_path: Path) -> None:
+    table = lw.create(str(tmp_path / "t [x]"), spark, name="t", record_key="id", partition_by="day")
+    days = ["b", "a[1]", "a{1,2}", "s*", "q?", "back\\slash"]
+    rows = [(f"k{number}", day) for number, day in enumerate(days)]
+    table.insert(spark.createDataFrame(rows, "id STRING, day STRING"))
+    found = table.read().select("id", "day").collect()
+    assert sorted(map(tuple, found)) == rows

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,9 @@ import pyarrow.compute as pc
 
 from lakewright.core.merge import Flags, Indexes, LogOutcome, MergeRule, comparable
 from lakewright.core.meta_columns import RECORD_KEY
+
+# Told of rows before and after a change, of both in the same order; None where there are none.
+Seen: TypeAlias = Callable[[pa.Table | None, pa.Table | None], None]
 
 
 @dataclass
@@ -28,13 +32,15 @@ def merge_with_base(
     outcome: LogOutcome,
     rule: MergeRule,
     tally: Tally | None = None,
+    seen: Seen | None = None,
 ) -> Iterator[pa.Table]:
     """The merged rows of a slice: base rows that stay, then rows that come from the logs.
 
     `batches` are rows of the base file in the schema of `outcome.rows`; at any time no more of
-    them are held than the outcome has keys, or one of them if that is more.
+    them are held than the outcome has keys, or one of them if that is more. `seen` is told of rows
+    that do not stay as they were.
     """
-    return _merged(batches, outcome, rule, kept=True, tally=tally or Tally())
+    return _merged(batches, outcome, rule, kept=True, tally=tally or Tally(), seen=seen)
 
 
 def changed_rows(
@@ -82,6 +88,7 @@ def _merged(
     *,
     kept: bool,
     tally: Tally,
+    seen: Seen | None = None,
 ) -> Iterator[pa.Table]:
     taken = np.zeros(len(outcome.keys), bool)
     for meeting in _meetings(batches, outcome, rule):
@@ -91,15 +98,24 @@ def _merged(
             keep[meeting.at[meeting.wins]] = False
             yield meeting.base.filter(pa.array(keep))
         emitted = meeting.wins & ~outcome.deleted[meeting.key]
+        gone = meeting.wins & outcome.deleted[meeting.key]
         tally.base += len(meeting.base)
         tally.updated += int(emitted.sum())
-        tally.deleted += int((meeting.wins & outcome.deleted[meeting.key]).sum())
+        tally.deleted += int(gone.sum())
+        if seen is not None and gone.any():
+            seen(meeting.base.take(pa.array(meeting.at[gone])), None)
         if emitted.any():
-            yield _patched(meeting.base, meeting.at[emitted], meeting.key[emitted], outcome)
+            rows = _patched(meeting.base, meeting.at[emitted], meeting.key[emitted], outcome)
+            if seen is not None:
+                seen(meeting.base.take(pa.array(meeting.at[emitted])), rows)
+            yield rows
     new = np.flatnonzero(~taken & ~outcome.deleted)
     tally.inserted += len(new)
     if len(new):
-        yield _patched(None, None, new, outcome)
+        rows = _patched(None, None, new, outcome)
+        if seen is not None:
+            seen(None, rows)
+        yield rows
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

@@ -26,6 +26,8 @@ SLASH_DATES = "hoodie.datasource.write.slash.separated.date.partitioning"
 TIMESTAMPS_AS_TEXT = "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled"
 NEW_KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"
 TIME_ZONE = "hoodie.table.timeline.timezone"
+CHANGE_DATA = "hoodie.table.cdc.enabled"
+CHANGE_LOGGING = "hoodie.table.cdc.supplemental.logging.mode"
 CREATE_SCHEMA = "hoodie.table.create.schema"
 INDEX_TYPE = "hoodie.index.type"
 BUCKETS = "hoodie.bucket.index.num.buckets"
@@ -112,6 +114,31 @@ class IndexType(StrEnum):
     def is_global(self) -> bool:
         """Whether a key is unique in the table, not only in its partition."""
         return self.name.startswith("GLOBAL")
+
+
+class ChangeLogging(StrEnum):
+    """What change files hold beside the kind of a change and its key."""
+
+    KEYS = "OP_KEY_ONLY"
+    BEFORE = "DATA_BEFORE"
+    BOTH = "DATA_BEFORE_AFTER"
+
+
+def change_logging(properties: Mapping[str, str]) -> ChangeLogging | None:
+    """What is logged of each change, by the properties of a table or the options for a new one.
+
+    None if changes are not logged.
+    """
+    if properties.get(CHANGE_DATA, "").strip().lower() != "true":
+        return None
+    word = properties.get(CHANGE_LOGGING, "").strip().upper() or ChangeLogging.BOTH
+    if word not in list(ChangeLogging):
+        raise InvalidError(
+            "changes are not logged in this way",
+            known=list(ChangeLogging),
+            **{CHANGE_LOGGING: word},
+        )
+    return ChangeLogging(word)
 
 
 _OTHER_INDEXES = frozenset(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from lakewright.core.instant import Instant, query_time
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import parse_table_type
-from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.errors import InvalidError
 from lakewright.interfaces.datasource import (
     session_storage_options,
     struct_of,
@@ -24,8 +24,9 @@ from lakewright.interfaces.datasource import (
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
 from lakewright.interfaces.streaming import IDENTIFIER, StreamSink, names_stream
 from lakewright.interfaces.writes import Options, TableWriter, write_frame
-from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
-from lakewright.read.run import scan
+from lakewright.read.cdc.plan import CdcChanges, plan_cdc
+from lakewright.read.cdc.run import scan_any
+from lakewright.read.query import ChangePlan, plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.services.debt import Debt, load_debt
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
@@ -39,7 +40,13 @@ from lakewright.write.task import Operation
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from lakewright.read.cdc.step import CdcPlan
     from lakewright.read.plan import ReadPlan
+
+_CHANGE_FORMATS: dict[str, Callable[..., ChangePlan | CdcChanges]] = {
+    "latest_state": plan_changes,
+    "cdc": plan_cdc,
+}
 
 
 @dataclass(frozen=True)
@@ -118,14 +125,14 @@ class Table:
         """The rows that changed in (since, until], by completion time, as they were at `until`.
 
         Where files of the range were cleaned its rows are looked for in the newest files; without
-        `fallback` that is an error.
+        `fallback` that is an error. The format `cdc` tells what was done to each row instead, with
+        `columns` of it before and after.
         """
-        if format != "latest_state":
-            raise UnsupportedError(
-                "change data is not read yet: leave the format out for the latest state",
-                format=format,
+        if format not in _CHANGE_FORMATS:
+            raise InvalidError(
+                "there is no such format of changes", format=format, known=list(_CHANGE_FORMATS)
             )
-        plan = plan_changes(
+        plan = _CHANGE_FORMATS[format](
             self.snapshot(),
             since=begin_of_range(since),
             until=end_of_range(until),
@@ -224,13 +231,13 @@ class Table:
         """Take the table back to a savepoint."""
         return TableWriter.of(self.storage, options).restore(_time(instant))
 
-    def _scan(self, plan: ReadPlan) -> DataFrame:
+    def _scan(self, plan: ReadPlan | CdcPlan) -> DataFrame:
         spark = self._spark or SparkSession.getActiveSession()
         if spark is None:
             raise InvalidError(
                 "reading rows needs Spark: open the table with spark=..., or start a session before"
             )
-        return scan(spark, self.storage, plan)
+        return scan_any(spark, self.storage, plan)
 
     def __repr__(self) -> str:
         return f"Table({self.path!r})"

@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from lakewright.errors import InvalidError
 from lakewright.interfaces.query_options import plan_query, read_settings
+from lakewright.interfaces.stream_source import stream_reader
+from lakewright.read.cdc.run import ChangeReader
+from lakewright.read.cdc.step import CdcPlan
 from lakewright.read.plan import ReadPlan
 from lakewright.read.run import SliceReader, spark_schema
 from lakewright.storage.base import Storage
@@ -41,8 +44,19 @@ class HudiSource(DataSource):
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
         """A reader of the columns in `schema`."""
-        stored = schema.fields[0].metadata.get(OPTIONS_METADATA, {}) if schema.fields else {}
-        return SliceReader(*planned({**stored, **self.options}, schema.names))
+        storage, plan = planned({**_stored(schema), **self.options}, schema.names)
+        if isinstance(plan, CdcPlan):
+            return ChangeReader(storage, plan)
+        return SliceReader(storage, plan)
+
+    def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
+        """A reader of changes to the columns in `schema`, batch by batch."""
+        return stream_reader({**_stored(schema), **self.options}, schema)
+
+
+def _stored(schema: T.StructType) -> dict[str, str]:
+    """The options that a catalog table's columns carry."""
+    return schema.fields[0].metadata.get(OPTIONS_METADATA, {}) if schema.fields else {}
 
 
 def planned(
@@ -50,7 +64,7 @@ def planned(
     columns: Sequence[str] | None = None,
     *,
     session: Mapping[str, str] | None = None,
-) -> tuple[Storage, ReadPlan]:
+) -> tuple[Storage, ReadPlan | CdcPlan]:
     """Plan the query that options describe, the table's path among them.
 
     `session` holds storage options that count where the query's own say nothing.

@@ -9,6 +9,7 @@ hand over to the library where the format is ours.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,11 @@ from lakewright.interfaces.datasource import (
 from lakewright.interfaces.procedures import run_call
 from lakewright.interfaces.saving import save
 from lakewright.interfaces.sql import parse_statement, run_statement
+from lakewright.interfaces.stream_source import stream_schema
 from lakewright.interfaces.streaming import StreamSink
-from lakewright.read.run import PUSHDOWN, scan
+from lakewright.read.cdc.run import scan_any
+from lakewright.read.run import PUSHDOWN
+from lakewright.read.stream_settings import NEW_COLUMNS, without_effect
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
 
@@ -59,6 +63,10 @@ def install(spark: SparkSession) -> None:
     for name in ("format", "schema", "option", "options"):
         _wrap(reader, name, _noting(name))
     _wrap(reader, "load", _load)
+    source = type(spark.readStream)
+    for name in ("format", "schema", "option", "options"):
+        _wrap(source, name, _noting(name))
+    _wrap(source, "load", _load_stream)
     empty = spark.range(0)
     writer = type(empty.write)
     for name in ("format", "option", "options", "mode", "partitionBy"):
@@ -145,7 +153,7 @@ def _load(original: Callable[..., Any]) -> Callable[..., Any]:
         if (format or asked.format) not in FORMATS or not _is_installed(spark):
             return original(self, path, format, schema, **options)
         told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
-        return _read(spark, path or told.get("path"), told, schema or asked.schema)
+        return _read(spark, path, told, schema or asked.schema)
 
     return load
 
@@ -153,14 +161,42 @@ def _load(original: Callable[..., Any]) -> Callable[..., Any]:
 def _read(
     spark: SparkSession, path: object, options: dict[str, str], schema: T.StructType | str | None
 ) -> DataFrame:
-    if not isinstance(path, str) or not path:
-        raise InvalidError(
-            "one path of a table expected: give it to load; several tables are read one by one",
-            path=path,
-        )
     columns = None if schema is None else struct_of(schema).names
     session = session_storage_options(spark)
-    return scan(spark, *planned({**options, "path": path}, columns, session=session))
+    table = {**options, "path": _one_path(path, options)}
+    return scan_any(spark, *planned(table, columns, session=session))
+
+
+def _one_path(path: object, options: dict[str, str]) -> str:
+    """The path of the table that is to be read."""
+    found = path or options.get("path")
+    if not isinstance(found, str) or not found:
+        raise InvalidError(
+            "one path of a table expected: give it to load; several tables are read one by one",
+            path=found,
+        )
+    return found
+
+
+def _load_stream(original: Callable[..., Any]) -> Callable[..., Any]:
+    def load(
+        self: Any, path: Any = None, format: str | None = None, schema: Any = None, **options: Any
+    ) -> Any:
+        asked = _asked(self)
+        spark = getattr(self, "_spark", None) or self._client
+        if (format or asked.format) not in FORMATS or not _is_installed(spark):
+            return original(self, path, format, schema, **options)
+        told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
+        for key in without_effect(told):
+            warnings.warn(f"option {key} has no effect on a stream", stacklevel=2)
+        named = schema or asked.schema
+        # Who names columns wants no others, also if the table gets some.
+        told = {**({NEW_COLUMNS: "ignore"} if named else {}), **told}
+        told = {**session_storage_options(spark), **told, "path": _one_path(path, told)}
+        columns = stream_schema(told, struct_of(named) if named else None)
+        return original(self, told.pop("path"), FORMATS[0], columns, **told)
+
+    return load
 
 
 def _save(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from lakewright.clock import zone_of
 from lakewright.core.instant import Instant, full_time, is_time, query_time
 from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.read.cdc.plan import plan_cdc_context
+from lakewright.read.cdc.step import CdcPlan
 from lakewright.read.incremental import EARLIEST, IncrementalQueryAnalyzer, QueryContext
 from lakewright.read.plan import ReadPlan
 from lakewright.read.query import plan_context, plan_read_optimized, plan_snapshot
@@ -38,21 +40,22 @@ def read_settings(options: Mapping[str, str]) -> ReadSettings:
             option="hoodie.datasource.read.incr.table.version",
             value=settings.range_version,
         )
-    if settings.incremental_format == "cdc":
-        raise UnsupportedError(
-            "change data is not read yet: leave the option out for the latest state",
-            option="hoodie.datasource.query.incremental.format",
-            value="cdc",
+    if settings.incremental_format == "cdc" and settings.query_type != "incremental":
+        raise InvalidError(
+            "change data is that of a range: ask for an incremental query",
+            option="hoodie.datasource.query.type",
+            value=settings.query_type,
         )
     return settings
 
 
 def plan_query(
     snapshot: Snapshot, settings: ReadSettings, columns: Sequence[str] | None = None
-) -> ReadPlan:
+) -> ReadPlan | CdcPlan:
     """Plan the query that the settings describe."""
     if settings.query_type == "incremental":
-        return plan_context(
+        plan = plan_cdc_context if settings.incremental_format == "cdc" else plan_context
+        return plan(
             query_context(snapshot, settings),
             columns=columns,
             fallback=settings.full_scan_fallback,

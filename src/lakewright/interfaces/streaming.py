@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from lakewright.errors import (
     UnavailableError,
     found_in,
 )
+from lakewright.interfaces.commit_notes import commits_newest_first
 from lakewright.interfaces.saving import Mode, Save
 from lakewright.interfaces.writes import TableWriter, rows_of
 from lakewright.storage.base import MissingFileError, Storage
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 BATCHES = "_hudi_streaming_sink_checkpoint"
 IDENTIFIER = "hoodie.datasource.write.streaming.checkpoint.identifier"
 _QUERY = "lakewright.stream.query"
-_AT_ONCE = 16
 
 
 class BatchWrittenError(ConflictError):
@@ -199,33 +199,11 @@ def _batches(
     snapshot: Snapshot, stream: Stream, before: Snapshot | None = None
 ) -> Iterator[tuple[Instant, int]]:
     """The batches of a stream, newest first; only those that were not there `before`."""
-    for instants in _newest_first(snapshot, before):
-        for instant, commit in zip(instants, snapshot.commits(instants), strict=True):
-            with found_in(instant.file_name):
-                number = stream.batch_in(commit.extra)
-            if number is not None:
-                yield instant, number
-
-
-def _newest_first(snapshot: Snapshot, before: Snapshot | None) -> Iterator[Sequence[Instant]]:
-    """Completed writes to be read together; archived ones only if somebody asks for them."""
-    known = {i.requested_at for i in before.timeline.completed_writes} if before else set()
-    now = snapshot.timeline
-    active = [i for i in reversed(now.by_completion) if i.requested_at not in known]
-    yield from _pieces([i for i in active if i.requested_at >= (now.start or "")])
-    # Archiving may have left saved commits behind that are older than some of the archived ones.
-    rest = [i for i in active if i.requested_at < (now.start or "")]
-    start = before.timeline.start if before else None
-    if before is None or start != now.start:
-        # What is archived before this was so already.
-        archived = [i for i in reversed(snapshot.archived) if i.requested_at >= (start or "")]
-        rest += [i for i in archived if i.requested_at not in known]
-    yield from _pieces(sorted(rest, key=lambda i: i.completed_at or "", reverse=True))
-
-
-def _pieces(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:
-    for first in range(0, len(instants), _AT_ONCE):
-        yield instants[first : first + _AT_ONCE]
+    for instant, commit in commits_newest_first(snapshot, before):
+        with found_in(instant.file_name):
+            number = stream.batch_in(commit.extra)
+        if number is not None:
+            yield instant, number
 
 
 def _skipped(reason: str) -> Skip:

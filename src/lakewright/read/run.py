@@ -42,6 +42,7 @@ SLICES = "lakewright_slices"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _REGISTERED = "spark.lakewright.slices"
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme|ClassNotFoundException|Class \S+ not found")
+_PATTERNS = re.compile(r"[][{}*?\\]")
 _PLAIN_ROOT = re.compile(r"[A-Za-z0-9_./:=@-]+")
 
 
@@ -73,10 +74,10 @@ def _can_open(spark: SparkSession, storage: Storage, plan: ReadPlan) -> bool:
     if storage.root.startswith("file:"):
         return True
     first = next(storage.url(item.path(item.base)) for item in plan.slices if item.base)
-    probe = spark.read.schema("path STRING").option("__globPaths__", "false")
+    probe = spark.read.schema("path STRING")
     try:
         # On Spark Connect nothing is looked at before somebody asks for the schema.
-        return probe.parquet(first).schema is not None
+        return probe.parquet(literal(first)).schema is not None
     except (PySparkException, Py4JJavaError) as error:
         if _NO_FILE_SYSTEM.search(str(error)):
             return False
@@ -108,10 +109,8 @@ def _native(
     schema = plan.result_schema
     if plan.commits is not None and COMMIT_TIME not in schema.names:
         schema = schema.append(plan.schema.field(COMMIT_TIME))
-    urls = [storage.url(item.path(item.base)) for item in plan.slices if item.base]
-    # Spark would take brackets and stars in a partition's name for patterns.
-    reader = spark.read.schema(spark_schema(schema)).option("__globPaths__", "false")
-    frame = reader.parquet(*urls)
+    urls = [literal(storage.url(item.path(item.base))) for item in plan.slices if item.base]
+    frame = spark.read.schema(spark_schema(schema)).parquet(*urls)
     if plan.commits is not None:
         frame = frame.where(F.col(COMMIT_TIME).isin(sorted(plan.commits)))
     told = {
@@ -269,6 +268,14 @@ _PRIMITIVES: dict[str, T.DataType] = {
     "timestamp[us, tz=UTC]": T.TimestampType(),
     "timestamp[us]": T.TimestampNTZType(),
 }
+
+
+def literal(url: str) -> str:
+    """A URI as Spark's readers take it literally: brackets and stars would be patterns.
+
+    Not by the option `__globPaths__`: with it Spark reads the other files of a list twice.
+    """
+    return _PATTERNS.sub(r"\\\g<0>", url)
 
 
 def quoted(name: str) -> str:

@@ -42,7 +42,8 @@ class ReadSettings:
         "hoodie.datasource.query.incremental.format",
         "latest_state",
         parse=parse_choice("latest_state", "cdc"),
-        doc="`latest_state` gives each changed row as it is at the end of the range.",
+        doc="`latest_state` gives each changed row as it is at the end of the range, `cdc` each "
+        "change with the row before and after it.",
     )
     full_scan_fallback: bool = option(
         "hoodie.datasource.read.incr.fallback.fulltablescan.enable",

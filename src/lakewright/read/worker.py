@@ -131,11 +131,12 @@ def merge_blocks(
 ) -> LogOutcome:
     """The winners among the rows of blocks, given in the order in which they are merged."""
     with found_in(f"log files of {item.path(item.logs[0])}"):
-        changes = [_changes(block, schema, item.file_id) for block in blocks]
+        changes = [block_changes(block, schema, item.file_id) for block in blocks]
         return merge_logs(changes, schema, rule)
 
 
-def _changes(block: LogBlock, schema: pa.Schema, file_id: str) -> Upserts | Deletes:
+def block_changes(block: LogBlock, schema: pa.Schema, file_id: str) -> Upserts | Deletes:
+    """What one block of a log file does to rows, in `schema`."""
     if block.kind is BlockKind.DELETE:
         records = parse_delete_block(block)
         return Deletes(records.keys, records.ordering, records.unconditional)

@@ -26,7 +26,6 @@ _FIXED = {
     "hoodie.partition.metafile.use.base.format": "false",
     "hoodie.populate.meta.fields": "true",
     "hoodie.table.base.file.format": "PARQUET",
-    "hoodie.table.cdc.enabled": "false",
     "hoodie.table.format": "native",
     "hoodie.table.multiple.base.file.formats.enable": "false",
     "hoodie.timeline.history.path": "history",
@@ -49,6 +48,7 @@ _KNOWN = frozenset(
         *(name for names in keys.WRITE_NAMES.values() for name in names),
         *(keys.DATABASE, keys.HIVE_STYLE, keys.URL_ENCODE, keys.TIME_ZONE, keys.INDEX_TYPE),
         *(keys.BUCKETS, keys.BUCKET_HASH_FIELDS, keys.EVENT_TIME, keys.TRACK_EVENT_TIME),
+        *(keys.CHANGE_DATA, keys.CHANGE_LOGGING),
     }
 )
 _PREFIXES = (*_STORED_PREFIXES, keys.TIME_GENERATOR, keys.OLD_TIME_GENERATOR)
@@ -96,6 +96,7 @@ def table_properties(spec: TableSpec) -> dict[str, str]:
         keys.PARTITION_FIELDS: ",".join(spec.partition_by),
         keys.TIME_ZONE: _time_zone(options),
         **_FIXED,
+        **_change_data(spec, options),
         **_merging(spec, options, version),
         **_paths(spec, options),
         **_index(spec, options),
@@ -308,6 +309,18 @@ def _index(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
         keys.HASHED_KEY: ",".join(spec.record_key),
         **({keys.BUCKET_HASH_FIELDS: ",".join(hashed)} if hashed else {}),
     }
+
+
+def _change_data(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
+    captured = _flag(options, keys.CHANGE_DATA)
+    logging = keys.change_logging({**options, keys.CHANGE_DATA: captured})
+    if logging is None:
+        return {keys.CHANGE_DATA: captured}
+    if not spec.record_key:
+        raise InvalidError(
+            "changes are logged by key: give the table a record key", table=spec.name
+        )
+    return {keys.CHANGE_DATA: captured, keys.CHANGE_LOGGING: str(logging)}
 
 
 def _event_time(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:

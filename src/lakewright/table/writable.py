@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lakewright.core.table_config import MergeMode, TableConfig, TableType
+from lakewright.core.table_options import CHANGE_DATA, change_logging
 from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, InvalidError, UnsupportedError
 from lakewright.table.metadata_table import metadata_partitions
@@ -25,10 +26,6 @@ class _Refusal:
     property: str
 
 
-def _captured(config: TableConfig) -> str | None:
-    return "true" if config.flag("hoodie.table.cdc.enabled") else None
-
-
 def _without_meta_fields(config: TableConfig) -> str | None:
     return None if config.has_meta_fields else "false"
 
@@ -46,12 +43,6 @@ def _indexes(config: TableConfig) -> str | None:
 
 
 _REFUSALS = (
-    _Refusal(
-        "the table captures changes, and this library would write none: set the property to false, "
-        "or write with Hudi",
-        _captured,
-        "hoodie.table.cdc.enabled",
-    ),
     _Refusal(
         "the table has no meta fields, by which rows are found and merged: write with Hudi",
         _without_meta_fields,
@@ -88,11 +79,19 @@ def require_writable(config: TableConfig) -> None:
 def require_beginnable(config: TableConfig, timeline: Timeline, concurrency: Concurrency) -> None:
     """Raise unless a write may begin on the table as it is now."""
     require_writable(config)
+    captured = change_logging(config.properties) is not None
     non_blocking = concurrency is Concurrency.NON_BLOCKING
     if non_blocking and config.table_type is not TableType.MERGE_ON_READ:
         raise InvalidError(
             "writers can do without blocking each other only in a merge-on-read table",
             table=config.name,
+        )
+    if non_blocking and captured:
+        raise UnsupportedError(
+            "the table logs changes, and writers that do not wait for each other cannot tell what "
+            "a row was before: choose OPTIMISTIC_CONCURRENCY_CONTROL",
+            table=config.name,
+            **{CHANGE_DATA: "true"},
         )
     restores = timeline.pending("restore")
     if restores:

@@ -311,7 +311,7 @@ def refuse_failed(task: WriteTask, outcomes: Sequence[Outcome]) -> None:
         return
     # Who took this writer for dead and rolled it back has deleted its markers: of a file that
     # appeared after that nothing tells but its statistic.
-    paths = [stat.path or "" for outcome in outcomes for stat in outcome.stats]
+    paths = [path for outcome in outcomes for stat in outcome.stats for path in stat.paths]
     with suppress(UnavailableError):
         task.storage.delete_many(paths)
     raise errors[0]

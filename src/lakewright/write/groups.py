@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakewright.core.base_merge import Seen
 from lakewright.core.commits import WriteStat
 from lakewright.core.event_time import event_range
 from lakewright.core.files import BaseFile
@@ -22,6 +23,7 @@ from lakewright.read.worker import base_rows
 from lakewright.storage.base import join_path
 from lakewright.table.markers import MarkerKind
 from lakewright.write.base_files import BaseFileWriter, Written, nothing_on_failure
+from lakewright.write.change_files import ChangeLog, require_base
 from lakewright.write.gather import pieces
 from lakewright.write.log_files import WrittenLog, write_logs
 from lakewright.write.partition import Partition
@@ -114,13 +116,17 @@ class GroupWriter:
         self,
         partition: str,
         item: FileSlice,
-        merge: Callable[[Iterator[pa.Table]], Iterable[pa.Table]],
+        merge: Callable[[Iterator[pa.Table], Seen | None], Iterable[pa.Table]],
         *,
         inserts: int,
     ) -> None:
-        """Write the next base file of a group: what `merge` makes of the rows of the last one."""
+        """Write the next base file of a group: what `merge` makes of the rows of the last one.
+
+        It is told whom to tell of rows that change, where that is logged.
+        """
         assert item.base is not None
         before = 0
+        log = ChangeLog.of(self.task)
 
         def old_rows() -> Iterator[pa.Table]:
             nonlocal before
@@ -135,7 +141,7 @@ class GroupWriter:
                 self.open_base(partition, item.file_id, MarkerKind.MERGE, pool)
             ) as writer,
         ):
-            for table in merge(old_rows()):
+            for table in merge(old_rows(), None if log is None else log.seen):
                 mask = pc.equal(table.column(COMMIT_TIME), self.task.instant)
                 count = int(pc.sum(mask).as_py() or 0)
                 if count and self.task.event_time is not None:
@@ -151,6 +157,7 @@ class GroupWriter:
             num_update_writes=fresh - inserts,
             num_inserts=inserts,
             num_deletes=before + inserts - written.rows,
+            cdc_stats=None if log is None else log.write(partition, item.file_id, str(self.token)),
             **self._event_times(pa.concat_tables(times) if times else None),
         )
 
@@ -189,14 +196,32 @@ class GroupWriter:
         *,
         inserts: int = 0,
         gone: pa.Table | None = None,
+        item: FileSlice | None = None,
     ) -> None:
-        """Write changes beside the base file of a group; `gone` are rows that say so themselves."""
+        """Write changes beside the base file of a group; `gone` are rows that say so themselves.
+
+        `item` is what there is of the group so far.
+        """
+        if self.task.logging is not None:
+            require_base(partition.path, file_id, item)
         partition.enter()
         path = partition.path
+        found = [log.name for log in item.logs] if item is not None else []
         for log in write_logs(self.task, path, file_id, str(self.token), rows, deletes):
             told = [part for part in (log.written, gone if log.deletes else None) if part]
             times = pa.concat_tables(told) if told else None
-            self._note_log(path, log, times, inserts=inserts)
+            found.append(log.file.name)
+            self._note_log(path, log, times, inserts=inserts, **self._found(item, found))
+
+    def _found(self, item: FileSlice | None, logs: Sequence[str]) -> dict[str, Any]:
+        """What readers of changes compare a log file with, where changes are logged."""
+        if self.task.logging is None or item is None or item.base is None:
+            return {}
+        return {
+            "prev_commit": item.base_instant,
+            "base_file": item.base.name,
+            "log_files": tuple(logs),
+        }
 
     def relog(
         self,
@@ -219,21 +244,26 @@ class GroupWriter:
             self._note_log(item.partition, log, log.written)
 
     def _note_log(
-        self, partition: str, log: WrittenLog, times: pa.Table | None, *, inserts: int = 0
+        self,
+        partition: str,
+        log: WrittenLog,
+        times: pa.Table | None,
+        *,
+        inserts: int = 0,
+        **more: Any,
     ) -> None:
-        self._note(
-            partition,
-            log,
-            prev_commit=self.task.instant,
-            num_deletes=log.deletes,
-            num_update_writes=max(0, log.rows - inserts),
-            num_inserts=min(inserts, log.rows),
-            log_version=log.file.version,
-            log_offset=0,
-            base_file="",
-            log_files=(log.file.name,),
+        facts = {
+            "prev_commit": self.task.instant,
+            "num_deletes": log.deletes,
+            "num_update_writes": max(0, log.rows - inserts),
+            "num_inserts": min(inserts, log.rows),
+            "log_version": log.file.version,
+            "log_offset": 0,
+            "base_file": "",
+            "log_files": (log.file.name,),
             **self._event_times(times),
-        )
+        }
+        self._note(partition, log, **{**facts, **more})
 
     def _note(self, partition: str, written: Written | WrittenLog, **facts: Any) -> None:
         same: dict[str, Any] = {**_COUNTERS, **facts}

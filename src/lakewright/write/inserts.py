@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakewright.core.base_merge import Seen
 from lakewright.core.keys import bucket_ids
 from lakewright.core.merge import merge_logs
 from lakewright.core.meta_columns import RECORD_KEY
@@ -60,7 +62,7 @@ def _insert_buckets(groups: GroupWriter, partition: Partition, rows: pa.Table) -
         item = partition.slices[position]
         partition.check_free(item)
         if task.merge_on_read:
-            groups.append(partition, item.file_id, part, None, inserts=len(part))
+            groups.append(partition, item.file_id, part, None, inserts=len(part), item=item)
         else:
             _extend(groups, partition, item, part)
 
@@ -68,7 +70,13 @@ def _insert_buckets(groups: GroupWriter, partition: Partition, rows: pa.Table) -
 def _extend(groups: GroupWriter, partition: Partition, item: FileSlice, rows: pa.Table) -> None:
     """The next base file of a group: its rows, and these."""
     partition.check_free(item)
-    groups.rewrite(partition.path, item, lambda old: chain(old, [rows]), inserts=len(rows))
+
+    def extended(old: Iterator[pa.Table], seen: Seen | None) -> Iterator[pa.Table]:
+        if seen is not None:
+            seen(None, rows)
+        return chain(old, [rows])
+
+    groups.rewrite(partition.path, item, extended, inserts=len(rows))
 
 
 def _without_known(groups: GroupWriter, partition: Partition, rows: pa.Table) -> pa.Table:

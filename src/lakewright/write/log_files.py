@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -35,7 +35,9 @@ class WrittenLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class Block:
+    """A block of a log file, and what it holds."""
+
     data: bytes
     rows: pa.Table | None = None
     deletes: int = 0
@@ -59,13 +61,13 @@ def write_logs(
     named = _with_file_id(rows, file_id)
     pending = [
         *(
-            _Block(_data_block(task, piece, schema_json, compacted), piece)
+            Block(_data_block(task, piece, schema_json, compacted), piece)
             for piece in pieces(named, task.settings.log_block_max_size)
         ),
         *_delete_blocks(task, deletes, schema_json, compacted),
     ]
     written: list[WrittenLog] = []
-    for blocks in _files(pending, task.settings.log_max_size):
+    for blocks in into_files(pending, task.settings.log_max_size):
         file = LogFile(file_id, task.instant, len(written) + 1, token)
         data = b"".join(block.data for block in blocks)
         path = join_path(partition, file.name)
@@ -104,10 +106,10 @@ def _data_block(
 
 def _delete_blocks(
     task: WriteTask, deletes: DeleteRecords | None, schema_json: str, compacted: Sequence[str]
-) -> Iterator[_Block]:
+) -> Iterator[Block]:
     for part in deletes.by_kind() if deletes is not None and len(deletes) else []:
         data = format_delete_block(part, task.instant, schema_json, compacted_instants=compacted)
-        yield _Block(data, deletes=len(part))
+        yield Block(data, deletes=len(part))
 
 
 def _with_file_id(rows: pa.Table, file_id: str) -> pa.Table:
@@ -117,9 +119,9 @@ def _with_file_id(rows: pa.Table, file_id: str) -> pa.Table:
     )
 
 
-def _files(blocks: list[_Block], most_bytes: int) -> Iterator[list[_Block]]:
+def into_files(blocks: Iterable[Block], most_bytes: int) -> Iterator[list[Block]]:
     """Blocks put together to files; a file is full once it has reached its size."""
-    waiting: list[_Block] = []
+    waiting: list[Block] = []
     for block in blocks:
         waiting.append(block)
         if sum(len(each.data) for each in waiting) >= most_bytes:

@@ -50,8 +50,6 @@ REFUSED_WRITE_OPTIONS = {
     "hoodie.table.multiple.base.file.formats.enable": "false",
     "hoodie.table.ro.file.format": "parquet",
     "hoodie.table.rt.file.format": "hoodie_log",
-    # change data
-    "hoodie.table.cdc.enabled": "false",
     # keys and indexes
     "hoodie.bucket.index.partition.expressions": "",
     "hoodie.datasource.write.secondarykey.column": "",

@@ -47,7 +47,8 @@ _REMEMBERED = (
 )
 # Real Hudi does not store these with the table: its writers are told each time.
 _TOLD_EACH_TIME = (keys.TIMESTAMPS_AS_TEXT, keys.NEW_KEY_ENCODING)
-_FLAGS = (keys.HIVE_STYLE, keys.URL_ENCODE, keys.SLASH_DATES)
+_FLAGS = (keys.HIVE_STYLE, keys.URL_ENCODE, keys.SLASH_DATES, keys.CHANGE_DATA)
+_WORDS = (keys.EVENT_TIME, keys.TIME_ZONE, keys.CHANGE_LOGGING)
 # Between these a writer may choose: they look for keys in the same files.
 _LIKE_SIMPLE = frozenset({IndexType.SIMPLE, IndexType.BLOOM})
 _BUCKET_ID = re.compile(r"(\d{8})-")
@@ -292,7 +293,7 @@ def _stored_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterat
         name = _new_name(key)
         stored = config.properties.get(name)
         is_rule = name.startswith(keys.TIME_GENERATOR) or name in _TOLD_EACH_TIME
-        if not (is_rule or name in (keys.EVENT_TIME, keys.TIME_ZONE)) or not stored:
+        if not (is_rule or name in _WORDS) or not stored:
             continue
         # Formats of dates tell upper from lower case, and so do columns.
         exact = name.startswith(keys.TIME_GENERATOR) or name == keys.EVENT_TIME

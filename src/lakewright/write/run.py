@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -40,6 +41,8 @@ Answer = TypeVar("Answer")
 _ROUTE = "_lakewright_route"
 _PARALLELISM = "spark.lakewright.parallelism"
 _NO_KEY = "lakewright: rows have no record key"
+# What a failed task raises here: classic Spark gives some errors as those of Java.
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
 _LOST = re.compile(r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited unexpectedly")
 # Tasks for each core where work is dealt out by size: sizes tell only roughly how long it takes.
 _TASKS_PER_CORE = 3
@@ -79,7 +82,7 @@ class SparkRows:
                 routed = _spread(frame, task) if spreads_freely(task) else _routed(frame, task)
                 first = _outcomes(routed, partial(_work, packed))
             return to_the_end(first, partial(_run_works, spark, packed))
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise _translated(error, task) from error
 
 
@@ -277,13 +280,13 @@ def _parallelism(spark: SparkSession) -> int:
     return pieces
 
 
-def _translated(error: PySparkException, task: WriteTask) -> Exception:
+def _translated(error: Exception, task: WriteTask) -> Exception:
     if _NO_KEY in str(error):
         return InvalidError("rows have no record key", fields=task.keys.fields)
     return failure_of(error)
 
 
-def failure_of(error: PySparkException) -> Exception:
+def failure_of(error: Exception) -> Exception:
     """An error of Spark as one of ours."""
     text = str(error)
     reason = re.sub(r"\s+", " ", text)[:1000]

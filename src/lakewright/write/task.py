@@ -18,6 +18,7 @@ from lakewright.core.meta_columns import META_COLUMNS, META_FIELDS
 from lakewright.core.partition_paths import PartitionRule, partition_rule
 from lakewright.core.slices import FileSlice, GroupKey
 from lakewright.core.table_config import TableConfig, TableType
+from lakewright.core.table_options import ChangeLogging, change_logging
 from lakewright.errors import LakewrightError
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.read.plan import merge_rule
@@ -103,6 +104,11 @@ class WriteTask:
     def merge_on_read(self) -> bool:
         """Whether changes are written beside base files."""
         return self.config.table_type is TableType.MERGE_ON_READ
+
+    @property
+    def logging(self) -> ChangeLogging | None:
+        """What is logged of each change of a row; None if changes are not logged."""
+        return None if self.operation.is_service else change_logging(self.config.properties)
 
     @property
     def buckets(self) -> bool:

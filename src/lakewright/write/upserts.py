@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from lakewright.core.base_merge import merge_with_base
+from lakewright.core.base_merge import Seen, merge_with_base
 from lakewright.core.keys import bucket_ids
 from lakewright.core.merge import LogOutcome, merge_logs
 from lakewright.core.slices import FileSlice
@@ -51,7 +51,7 @@ def merge_rows(groups: GroupWriter, partition: Partition, rows: pa.Table) -> Non
         partition.check_free(item)
         part = _subset(outcome, chosen)
         if task.merge_on_read and position not in inserts:
-            _append(groups, partition, item.file_id, part)
+            _append(groups, partition, item.file_id, part, item)
         else:
             next_bases.append(_NextBase(item, part, inserts.get(position, 0)))
     _write_bases(groups, partition, next_bases)
@@ -75,7 +75,7 @@ def _merge_buckets(groups: GroupWriter, partition: Partition, outcome: LogOutcom
         item = partition.slices[position]
         partition.check_free(item)
         if task.merge_on_read:
-            _append(groups, partition, item.file_id, part)
+            _append(groups, partition, item.file_id, part, item)
         else:
             next_bases.append(_NextBase(item, part, _unknown(groups, item, part)))
     _write_bases(groups, partition, next_bases)
@@ -114,12 +114,18 @@ def _fill(partition: Partition, where: Positions, new: Positions) -> dict[int, i
     return filled
 
 
-def _append(groups: GroupWriter, partition: Partition, file_id: str, outcome: LogOutcome) -> None:
+def _append(
+    groups: GroupWriter,
+    partition: Partition,
+    file_id: str,
+    outcome: LogOutcome,
+    item: FileSlice | None = None,
+) -> None:
     rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
     deletes = delete_records(partition.path, outcome) if outcome.deleted.any() else None
     said = outcome.row[outcome.deleted & (outcome.row >= 0)]
     gone = outcome.rows.take(pa.array(said)) if len(said) else None
-    groups.append(partition, file_id, rows, deletes, gone=gone)
+    groups.append(partition, file_id, rows, deletes, gone=gone, item=item)
 
 
 def _write_bases(groups: GroupWriter, partition: Partition, bases: Sequence[_NextBase]) -> None:
@@ -138,8 +144,8 @@ def merge_group(
 ) -> None:
     """Write the next base file of a group: its rows with these changes."""
 
-    def merged(old: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        return merge_with_base(batches_of(old), outcome, groups.task.rule)
+    def merged(old: Iterator[pa.Table], seen: Seen | None) -> Iterator[pa.Table]:
+        return merge_with_base(batches_of(old), outcome, groups.task.rule, seen=seen)
 
     groups.rewrite(partition, item, merged, inserts=inserts)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
+from hooks import another_process
 from ingested import Counting, arrow_rows, ids, ingester, keys_upto
 from written import SCHEMA, WrittenTable, row
 
@@ -66,7 +68,9 @@ def test_a_round_tells_its_figures() -> None:
     assert (done.inserted, done.updated, done.deleted) == (4, 0, 0)
     assert (done.bytes, done.lag_ms, done.waiting) == (40, 7, 6)
     assert (done.before, done.after) == (None, Checkpoint("4"))
-    assert done.error is None and done.may_pass and not done.troubles
+    assert done.error is None
+    assert done.may_pass
+    assert not done.troubles
     # Read again from the beginning, all of them are there already.
     again = ingester(
         storage, Counting(), clock, {"hoodie.datasource.write.operation": "upsert"}, override="0"
@@ -126,7 +130,8 @@ def test_no_rows_but_a_position_that_moved_are_a_commit_without_files() -> None:
     made.run()
     before = load_snapshot(storage).avro_schema()
     done = made.run()
-    assert done.commit is not None and done.commit.files == 0
+    assert done.commit is not None
+    assert done.commit.files == 0
     assert (done.rows, done.after) == (0, Checkpoint("8"))
     assert load_snapshot(storage).avro_schema() == before
     made.run()
@@ -149,17 +154,19 @@ def test_a_position_without_table_or_columns_stays() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     source = Counting(hidden=frozenset(range(4)))
     done = ingester(storage, source, clock).run()
-    assert isinstance(done.outcome, Skip) and done.after is None
+    assert isinstance(done.outcome, Skip)
+    assert done.after is None
     assert not list(storage.list_tree(""))
     table = WrittenTable(clock=clock).create(name="t")
     done = ingester(table.storage, source, clock).run()
-    assert isinstance(done.outcome, Skip) and done.after is None
+    assert isinstance(done.outcome, Skip)
+    assert done.after is None
 
 
 def test_a_frame_without_columns_has_no_rows() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     made = ingester(storage, Counting(), clock)
-    made.transform = lambda rows: rows.select([])  # type: ignore[return-value, call-overload]
+    made.transform = lambda rows: rows.select([])
     assert isinstance(made.run().outcome, Skip)
 
 
@@ -209,6 +216,26 @@ def test_who_is_overtaken_while_writing_loses(more: Mapping[str, str]) -> None:
     assert ids(storage) == keys_upto(10)
 
 
+@pytest.mark.parametrize("size", [4, 2], ids=["the same batch", "another one"])
+def test_two_that_each_take_themselves_for_the_only_one_bring_rows_once(size: int) -> None:
+    clock = ManualClock()
+    storage = MemoryStorage.fresh(now_ms=clock.now_ms)
+    _round(storage, clock, {})
+
+    def other() -> None:
+        with another_process(), suppress(ConflictError):
+            ingester(storage, Counting(size=size), clock).run()
+
+    made = ingester(storage, Counting(), clock)
+    made.incoming = lambda rows: Incoming(Interrupted(rows, other), lambda: len(rows))
+    with suppress(ConflictError):
+        made.run()
+    made.incoming = arrow_rows
+    for _ in range(4):
+        made.run()
+    assert ids(storage) == keys_upto(10)
+
+
 def test_two_that_make_the_table_at_once_bring_rows_once() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     slow = Counting()
@@ -235,7 +262,7 @@ def test_a_batch_read_after_a_commit_that_was_taken_back_is_refused() -> None:
     second = _round(storage, clock, {}).commit
     assert second is not None
     third = Counting()
-    third.meanwhile = lambda: WrittenTable(storage, clock).writer().rollback(second.instant)  # type: ignore[assignment, return-value]
+    third.meanwhile = lambda: WrittenTable(storage, clock).writer().rollback(second.instant)
     with pytest.raises(ConflictError, match="taken back"):
         ingester(storage, third, clock).run()
     assert ids(storage) == keys_upto(4)
@@ -287,7 +314,8 @@ def test_a_lost_answer_is_told_and_the_source_hears_of_the_commit() -> None:
     # The commit and the questions whether it is there are not answered; what comes after is.
     storage.armed = True
     done = made.run()
-    assert done.commit is not None and done.after == Checkpoint("8")
+    assert done.commit is not None
+    assert done.after == Checkpoint("8")
     assert source.acknowledged == [4, 8]
     assert ids(storage) == keys_upto(8)
 
@@ -374,7 +402,8 @@ def test_each_commit_is_read_once() -> None:
     ingester(inner, Counting(total=100), clock).run()
     storage.reset()
     found = positions.newest(load_snapshot(storage))
-    assert found is not None and found.checkpoint == Checkpoint("24")
+    assert found is not None
+    assert found.checkpoint == Checkpoint("24")
     assert len([path for name, path in storage.touched if name == "read_many"]) == 1
     storage.reset()
     assert positions.newest(load_snapshot(storage)) == found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from undone import SCHEMA
 
 from lakewright.core.instant import Instant
@@ -167,6 +169,35 @@ def test_what_is_unread_where_writes_overlap(begin: int, unread: list[int]) -> N
         if (i.completed_at or "") > found.begin and i.requested_at not in found.seen
     }
     assert left == {tick(number) for number in unread}
+
+
+@given(
+    writes=st.lists(
+        st.tuples(st.integers(0, 20), st.integers(1, 20)),
+        min_size=1,
+        unique_by=lambda each: each[0],
+    ),
+    chosen=st.integers(0, 19),
+)
+def test_a_translated_checkpoint_passes_over_no_write(
+    writes: list[tuple[int, int]], chosen: int
+) -> None:
+    instants = [
+        Instant(str(100 + begin), "commit", completed_at=str(100 + begin + length))
+        for begin, length in writes
+    ]
+    reached = instants[chosen % len(instants)]
+    found = translated(reached.requested_at, instants)
+    for each in instants:
+        behind = each.requested_at <= reached.requested_at and not _after(each, reached)
+        unread = (each.completed_at or "") > found.begin and each.requested_at not in found.seen
+        assert unread == (not behind)
+        # Who goes on behind `through` by completion times alone has read all of them.
+        assert behind <= ((each.completed_at or "") <= max(found.begin, found.through))
+
+
+def _after(one: Instant, other: Instant) -> bool:
+    return (one.completed_at or "") > (other.completed_at or "")
 
 
 def test_positions_on_a_table() -> None:

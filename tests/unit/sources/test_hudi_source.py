@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from lakewright.sources.hudi_table import (
     TableBatch,
 )
 from lakewright.sources.registry import source_kind
-from lakewright.sources.settings import TableSourceSettings
+from lakewright.sources.settings import TABLE_SOURCE_KEYS, TableSourceSettings
 from lakewright.sources.splitters import BoundedLoad, splitter_for
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.local import read_locally
@@ -89,16 +90,16 @@ class Feed:
     def schedule(self, service: str, options: Mapping[str, str]) -> None:
         assert isinstance(self.table.services(options).schedule(service), Instant)
 
-    def reopen(self, index: int) -> Callable[[], Instant]:
+    def reopen(self, index: int) -> Callable[..., Instant]:
         """Make a write inflight again, as if it had not ended yet; the answer ends it, later."""
         done = self.writes[index]
         path = f".hoodie/timeline/{done.file_name}"
         data = self.table.storage.read(path)
         self.table.storage.delete(path)
 
-        def end() -> Instant:
+        def end(at: str | None = None) -> Instant:
             now = str(1 + max(int(i.completed_at or 0) for i in self.timeline()))
-            late = replace(done, completed_at=now)
+            late = replace(done, completed_at=at or now)
             self.table.storage.create(f".hoodie/timeline/{late.file_name}", data)
             self.writes[index] = late
             return late
@@ -224,7 +225,7 @@ HOLLOW: dict[str, Case] = {
 }
 
 
-def hollow(kind: str) -> tuple[Feed, Callable[[], Instant]]:
+def hollow(kind: str) -> tuple[Feed, Callable[..., Instant]]:
     # Else the last insert would have taken over rows of a write that has not completed.
     feed = Feed(kind, options={"hoodie.parquet.small.file.limit": "0"})
     for _ in range(6):
@@ -350,16 +351,20 @@ def test_a_split_load_goes_on_through_history_and_brings_every_row_once(kind: st
     assert after == at(feed.writes[-1])
 
 
-WORN: dict[str, dict[str, str]] = {"COPY_ON_WRITE": CLUSTER, "MERGE_ON_READ": COMPACT}
+SERVICES = {
+    "clustering": ("COPY_ON_WRITE", CLUSTER),
+    "compaction": ("MERGE_ON_READ", COMPACT),
+    "logcompaction": ("MERGE_ON_READ", COMPACT),
+}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_services_bring_no_rows_and_make_no_batch(kind: str) -> None:
+@pytest.mark.parametrize("service", SERVICES)
+def test_services_bring_no_rows_and_make_no_batch(service: str) -> None:
+    kind, options = SERVICES[service]
     feed = Feed(kind)
-    feed.insert(10)
-    feed.insert(10)
-    service = "clustering" if kind == "COPY_ON_WRITE" else "compaction"
-    done = feed.serve(service, WORN[kind])
+    for _ in range(3):
+        feed.insert(10)
+    done = feed.serve(service, options)
     assert feed.pull(at(feed.writes[-1])) == TableBatch(
         None,
         at(feed.writes[-1]),
@@ -371,7 +376,7 @@ def test_services_bring_no_rows_and_make_no_batch(kind: str) -> None:
     for _ in range(3):
         feed.insert(10)
     # The service does not count, and is passed over with the write before it.
-    batch = feed.pull(at(feed.writes[0]), {INSTANTS: "1"})
+    batch = feed.pull(at(feed.writes[1]), {INSTANTS: "1"})
     assert (count(batch), batch.checkpoint) == (10, Checkpoint(done.completed_at, Version.V2))
     assert batch.facts["instants"] == 2
     assert batch.facts["instants_waiting"] == 3
@@ -412,6 +417,17 @@ def test_an_old_checkpoint_where_writes_completed_out_of_order(
     assert (count(batch), batch.checkpoint) == (rows, at(feed.writes[to]))
 
 
+def test_an_old_checkpoint_in_history_where_a_load_is_split() -> None:
+    feed = out_of_order("COPY_ON_WRITE")
+    for _ in range(5):
+        feed.insert(1)
+    feed.serve("archive", FEW)
+    archived = {i.requested_at for i in load_snapshot(feed.table.storage).archived}
+    assert {i.requested_at for i in feed.writes[:4]} <= archived
+    batch = feed.pull(requested(feed.writes[1]), {MAX_ROWS: "1"})
+    assert (count(batch), batch.checkpoint) == (4 + 8, at(feed.writes[1]))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("most", ["1", "2", "3"])
 def test_a_chain_brings_every_row_once_whatever_the_order_of_completion(
@@ -437,6 +453,15 @@ def test_a_chain_brings_every_row_once_whatever_the_order_of_completion(
     assert sorted(keys) == [each["id"] for each in feed.table.rows()]
 
 
+def test_writes_that_completed_at_the_same_time_are_read_together() -> None:
+    feed = Feed("COPY_ON_WRITE", options={"hoodie.parquet.small.file.limit": "0"})
+    for rows in (1, 2, 4, 8):
+        feed.insert(rows)
+    feed.reopen(1)(feed.writes[2].completed_at)
+    batch = feed.pull(at(feed.writes[0]), {INSTANTS: "1"})
+    assert (count(batch), batch.checkpoint) == (6, at(feed.writes[2]))
+
+
 def test_an_empty_table_brings_nothing() -> None:
     feed = Feed("MERGE_ON_READ")
     for options in (ALL, LATEST):
@@ -444,6 +469,18 @@ def test_an_empty_table_brings_nothing() -> None:
         assert (batch.rows, batch.checkpoint) == (None, None)
     given = Checkpoint(INITIAL, Version.V1)
     assert feed.pull(given).checkpoint == given
+
+
+def test_rows_of_writes_that_history_has_lost_come_from_the_beginning() -> None:
+    feed = Feed("COPY_ON_WRITE")
+    feed.insert(10)
+    feed.insert(10)
+    feed.serve("clustering", CLUSTER)
+    for write in feed.writes:
+        feed.table.storage.delete(f".hoodie/timeline/{write.file_name}")
+        for state in ("commit.requested", "inflight"):
+            feed.table.storage.delete(f".hoodie/timeline/{write.requested_at}.{state}")
+    assert count(feed.pull(None, ALL)) == 20
 
 
 def test_without_checkpoint_and_strategy_it_is_an_error_that_names_both(three: Feed) -> None:
@@ -533,3 +570,9 @@ def test_a_source_is_made_from_options_of_either_prefix() -> None:
     assert source.resume_from("resumeFromInstantCompletionTime: 20260101000000000").text == (
         "20260101000000000"
     )
+
+
+def test_the_page_for_users_tells_every_option() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "ingestion.md").read_text("utf-8")
+    told = {key for key in TABLE_SOURCE_KEYS if not key.startswith("hoodie.deltastreamer.")}
+    assert {key for key in told if f"`{key}`" not in page} == set()

@@ -153,3 +153,13 @@ def test_a_table_by_hand_counts_what_its_files_hold() -> None:
 
 def test_no_bounds_and_no_name_is_no_splitter() -> None:
     assert splitter_for(TableSourceSettings(), {}) is None
+
+
+def test_writes_that_completed_at_the_same_time_stay_together() -> None:
+    bench = Bench()
+    first, second, then, last = (bench.tick() for _ in range(4))
+    done = [Instant(at, "commit", completed_at=then) for at in (first, second)]
+    done.append(Instant(then, "commit", completed_at=last))
+    for instant in done:
+        bench.put(instant, format_commit(HUNDRED))
+    assert split_load(unread(bench), BoundedLoad(1)).instants == (done[0], done[1])

@@ -28,6 +28,8 @@ MOR = TableType.MERGE_ON_READ
 HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
 EXTRACTOR = "hoodie.table.partition_extractor_class"
 GENERATOR = "hoodie.table.keygenerator.type"
+CHANGES = "hoodie.table.cdc.enabled"
+LOGGING = "hoodie.table.cdc.supplemental.logging.mode"
 GENERATOR_CLASS = "hoodie.datasource.write.keygenerator.class"
 TIMED = {
     "hoodie.datasource.write.keygenerator.type": "TIMESTAMP",
@@ -58,6 +60,7 @@ def create(storage: Any, wanted: TableSpec) -> dict[str, str]:
 # Each with what real Hudi does not have: the index and the old name of the ordering.
 AS_REAL: dict[str, tuple[TableSpec, dict[str, str]]] = {
     "cow_basic": (spec(), {}),
+    "cow_cdc": (spec(options={CHANGES: "TRUE"}), {}),
     "mor_parquet": (spec(table_type=MOR), {}),
     "cow_hive_complex": (
         spec(
@@ -350,7 +353,14 @@ WRONG: dict[str, tuple[TableSpec, type[Exception]]] = {
         spec(options={"hoodie.index.type": "RECORD_INDEX"}),
         UnsupportedError,
     ),
-    "change data": (spec(options={"hoodie.table.cdc.enabled": "true"}), UnsupportedError),
+    "change data without keys": (
+        spec(record_key=(), options={CHANGES: "true"}),
+        InvalidError,
+    ),
+    "change data that is logged in no known way": (
+        spec(options={CHANGES: "true", LOGGING: "ALL"}),
+        InvalidError,
+    ),
     "no meta fields": (spec(options={"hoodie.populate.meta.fields": "false"}), UnsupportedError),
     "another file format": (
         spec(options={"hoodie.table.base.file.format": "ORC"}),

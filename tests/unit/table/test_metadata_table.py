@@ -103,7 +103,6 @@ def test_the_metadata_table_of_real_hudi_is_found(golden: GoldenTables) -> None:
 
 
 REFUSED = {
-    "change-data capture": {"hoodie.table.cdc.enabled": "true"},
     "no meta fields": {"hoodie.populate.meta.fields": "false"},
     "a merger of its own": {"hoodie.record.merge.mode": "CUSTOM"},
     "a payload of its own": {"hoodie.compaction.payload.class": "org.example.Payload"},
@@ -125,11 +124,11 @@ def test_a_table_that_our_write_would_break_is_refused(extra: Mapping[str, str])
 
 WRITABLE: dict[str, Mapping[str, str]] = {
     "a plain one": {},
+    "one that logs changes": {"hoodie.table.cdc.enabled": "true"},
     "one with a metadata table that is only faster": {
         TRUSTED: "bloom_filters,column_stats,files,partition_stats"
     },
     "one that says no to everything": {
-        "hoodie.table.cdc.enabled": "false",
         "hoodie.populate.meta.fields": "true",
         "hoodie.record.merge.mode": "COMMIT_TIME_ORDERING",
         "hoodie.table.partial.update.mode": "",

@@ -155,7 +155,6 @@ def test_a_refusal_changes_nothing(case: Case) -> None:
 
 
 PROPERTIES_REFUSED = {
-    "change data capture": {"hoodie_table_cdc_enabled": "true"},
     "a record index": {"hoodie_table_metadata_partitions": "files,record_index"},
     "a secondary index": {"hoodie_table_metadata_partitions": "files,secondary_index_note"},
     "rows without meta columns": {"hoodie_populate_meta_fields": "false"},

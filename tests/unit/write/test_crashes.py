@@ -65,6 +65,7 @@ OPERATIONS: dict[str, Callable[[WrittenTable], object]] = {
 }
 TABLES = {
     "copy on write": ("COPY_ON_WRITE", {}),
+    "copy on write, changes logged": ("COPY_ON_WRITE", {"hoodie.table.cdc.enabled": "true"}),
     "merge on read": ("MERGE_ON_READ", {}),
     "merge on read, buckets": (
         "MERGE_ON_READ",

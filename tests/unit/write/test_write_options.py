@@ -78,7 +78,6 @@ SILENT = {
         "hoodie.datasource.write.record.merger.impls": "org.apache.hudi.DefaultSparkRecordMerger"
     },
     "a refused option that says nothing": {
-        "hoodie.table.cdc.enabled": "FALSE",
         "hoodie.index.bucket.engine": "SIMPLE",
         "hoodie.write.schema": "",
     },
@@ -111,7 +110,6 @@ def test_services_that_are_asked_for_and_not_carried_out_are_told() -> None:
 
 
 REFUSED = {
-    "change data": ("hoodie.table.cdc.enabled", "true"),
     "no meta fields": ("hoodie.populate.meta.fields", "false"),
     "a record index": ("hoodie.metadata.record.index.enable", "true"),
     "partition columns left out": ("hoodie.datasource.write.drop.partition.columns", "true"),

@@ -27,6 +27,7 @@ from lakewright.errors import (
 
 if TYPE_CHECKING:
     from lakewright.interfaces.cli import commands, render
+    from lakewright.interfaces.cli import ingest as ingesting
 else:
 
     class _Later:
@@ -39,6 +40,7 @@ else:
             return getattr(import_module(self._name), name)
 
     commands = _Later("lakewright.interfaces.cli.commands")
+    ingesting = _Later("lakewright.interfaces.cli.ingest")
     render = _Later("lakewright.interfaces.cli.render")
 
 EXIT_CODES: dict[type[LakewrightError], int] = {
@@ -124,6 +126,57 @@ def services_run(
             interval_s=interval if continuous else None,
             show=lambda document: render.show(document, as_json=as_json, one_line=continuous),
         )
+
+
+@app.command()
+def ingest(
+    path: PathArgument,
+    source: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="hudi, files, kafka, s3-events, gcs-events, cloud, or an own one."
+        ),
+    ],
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SQL", help="A query on what the source gives: SELECT ... FROM <SRC>."
+        ),
+    ] = None,
+    operation: Annotated[
+        str, typer.Option(metavar="NAME", help="What is done with rows, such as upsert or insert.")
+    ] = "upsert",
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on until a signal says stop.")
+    ] = False,
+    min_interval: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Rounds begin at least this long apart.")
+    ] = 10.0,
+    table_services: Annotated[
+        str,
+        typer.Option(
+            "--services",
+            metavar="MODE",
+            help="inline: after each commit; async: beside the rounds; off: others run them.",
+        ),
+    ] = "inline",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Where to go on from; the same one given again means nothing."
+        ),
+    ] = None,
+    option: OptionsOption = None,
+    master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.")] = "local[*]",
+    as_json: JsonOption = False,
+) -> None:
+    """Bring what a source has into a table: one batch, or batch after batch."""
+    with _exit_codes():
+        wanted = ingesting.Wanted(
+            path, source, _options(option), transform, operation, table_services, checkpoint
+        )
+        interval = min_interval if continuous else None
+        ingesting.run_ingest(wanted, master=master, interval_s=interval, as_json=as_json)
 
 
 @services.command("list")

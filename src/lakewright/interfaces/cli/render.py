@@ -163,11 +163,12 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return str(len(value)) if value else "none"
     if name.endswith(_BYTES) and isinstance(value, int):
-        return _size(value)
+        return size_text(value)
     return "-" if value is None or value == "" else str(value)
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
+    """A number of bytes, in the unit that people would choose."""
     size, unit = float(count), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1

@@ -1,0 +1,90 @@
+"""A plan of change data on Spark: Arrow workers, each with some file groups."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from lakewright.read.cdc.step import CdcPlan
+from lakewright.read.cdc.worker import read_changes
+from lakewright.read.plan import ReadPlan
+from lakewright.read.run import scan, spark_schema
+from lakewright.storage.base import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHANGES = "lakewright_changes"
+_REGISTERED = "spark.lakewright.changes"
+
+
+def scan_any(spark: SparkSession, storage: Storage, plan: ReadPlan | CdcPlan) -> DataFrame:
+    """The rows or changes of a plan as a DataFrame; nothing is read before it is used."""
+    if isinstance(plan, CdcPlan):
+        return scan_changes(spark, storage, plan)
+    return scan(spark, storage, plan)
+
+
+def scan_changes(spark: SparkSession, storage: Storage, plan: CdcPlan) -> DataFrame:
+    """The changes of a plan as a DataFrame; those of a file group stay together, and in order."""
+    if not plan.groups:
+        return spark.createDataFrame([], spark_schema(plan.result_schema))
+    if spark.conf.get(_REGISTERED, "") != "true":
+        spark.dataSource.register(ChangeSource)
+        spark.conf.set(_REGISTERED, "true")
+    return (
+        spark.read.format(CHANGES)
+        .schema(spark_schema(plan.result_schema))
+        .option("plan", base64.b64encode(zlib.compress(pickle.dumps(plan))).decode("ascii"))
+        # Spark hides options whose name says secret; a storage may hold credentials.
+        .option("storage.secret", base64.b64encode(pickle.dumps(storage)).decode("ascii"))
+        .load()
+    )
+
+
+class ChangeSource(DataSource):
+    """File groups of a planned query of change data; internal to `scan_changes`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name under which Spark knows it."""
+        return CHANGES
+
+    def reader(self, schema: T.StructType) -> DataSourceReader:
+        """A reader of the plan in the options."""
+        storage = pickle.loads(base64.b64decode(self.options["storage.secret"]))
+        plan = pickle.loads(zlib.decompress(base64.b64decode(self.options["plan"])))
+        return ChangeReader(storage, plan)
+
+
+@dataclass
+class ChangePartition(InputPartition):
+    """The work of one task."""
+
+    storage: Storage
+    plan: CdcPlan
+
+
+class ChangeReader(DataSourceReader):
+    """Reads the changes of file groups."""
+
+    def __init__(self, storage: Storage, plan: CdcPlan) -> None:
+        self._storage = storage
+        self._plan = plan
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The file groups in pieces of a fair size."""
+        return [ChangePartition(self._storage, task) for task in self._plan.tasks()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of one piece."""
+        assert isinstance(partition, ChangePartition)
+        return read_changes(partition.storage, partition.plan)

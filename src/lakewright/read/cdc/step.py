@@ -1,0 +1,106 @@
+"""What a query of change data reads: values that travel to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+import pyarrow as pa
+
+from lakewright.core.dealing import deal
+from lakewright.core.schema import select_fields
+from lakewright.core.slices import FileSlice
+from lakewright.read.plan import ReadPlan
+
+OP, TIME, BEFORE, AFTER = "op", "ts_ms", "before", "after"
+SCHEMA = pa.schema([(name, pa.string()) for name in (OP, TIME, BEFORE, AFTER)])
+
+_OPEN_COST = 4 << 20
+_TASK_BYTES = 64 << 20
+
+
+class StepKind(Enum):
+    """How the changes of one write to one file group are found."""
+
+    LOGGED = auto()  # they are in change files
+    INSERTED = auto()  # rows of a base file that the write added; it changed no others
+    REPLACED = auto()  # all rows of `before` are gone
+    REWRITTEN = auto()  # rows of the base file in `after` against those in `before`
+    APPENDED = auto()  # rows whose keys are in the log files that only `after` has
+    STATE = auto()  # all rows of `after`, as if each had just been inserted
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one write did to one file group.
+
+    `before` and `after` are its states right before and right after; `files` are paths of change
+    files, relative to the table.
+    """
+
+    instant: str
+    kind: StepKind
+    before: FileSlice | None = None
+    after: FileSlice | None = None
+    files: tuple[str, ...] = ()
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSteps:
+    """The changes of one file group, in the order in which they became part of the table."""
+
+    partition: str
+    file_id: str
+    steps: tuple[Step, ...]
+
+    @property
+    def cost(self) -> int:
+        """What reading it takes, in bytes; opening a file counts as some."""
+        slices = [item for step in self.steps for item in (step.before, step.after) if item]
+        files = sum(1 + len(item.logs) for item in slices) + len(self.steps)
+        read = sum(item.size for item in slices) + sum(step.size for step in self.steps)
+        return read + files * _OPEN_COST
+
+
+@dataclass(frozen=True)
+class CdcPlan:
+    """The file groups of a query of change data, and what becomes of their rows.
+
+    `read` says which columns rows have before and after a change, and how versions are merged; it
+    has no slices of its own. `columns` are those of the result, `instants` the writes that changed
+    something, in the order in which they completed.
+    """
+
+    read: ReadPlan
+    groups: tuple[GroupSteps, ...]
+    columns: tuple[str, ...] = tuple(SCHEMA.names)
+    instants: tuple[str, ...] = ()
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The schema of the changes that the query gives."""
+        return select_fields(SCHEMA, self.columns)
+
+    def with_groups(self, groups: Iterator[GroupSteps] | list[GroupSteps]) -> CdcPlan:
+        """The same query on other file groups."""
+        return replace(self, groups=tuple(groups))
+
+    def in_order(self) -> list[CdcPlan]:
+        """The plan cut into pieces that tell one write after the other."""
+        instants = dict.fromkeys(instant for instant in self.instants)
+        pieces = []
+        for instant in instants:
+            groups = [
+                replace(group, steps=tuple(s for s in group.steps if s.instant == instant))
+                for group in self.groups
+            ]
+            pieces.append(self.with_groups([group for group in groups if group.steps]))
+        return pieces
+
+    def tasks(self) -> list[CdcPlan]:
+        """The plan cut into pieces of a fair size for one worker each."""
+        total = sum(group.cost for group in self.groups)
+        pieces = deal(self.groups, lambda group: group.cost, -(-total // _TASK_BYTES))
+        return [self.with_groups(piece) for piece in pieces]

@@ -1,0 +1,1 @@
+"""A Kafka topic as a source, read by Spark's own connector."""

@@ -1,0 +1,218 @@
+"""Change data between us and real Hudi: both tell the same of tables that either of us wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count, pairwise, product
+from pathlib import Path
+
+import pytest
+from changes import Change, applied, changes_of
+from real_hudi import RealHudi, RealHudiError
+from written import NO_SERVICES, Row, WrittenTable, row
+
+from lakewright.clock import SystemClock
+from lakewright.storage.local import LocalStorage
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.storage import Crash, CrashingStorage
+from lakewright.write.commit import Commit
+
+COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
+MODES = ("OP_KEY_ONLY", "DATA_BEFORE", "DATA_BEFORE_AFTER")
+DAYS = ("2026-01-01", "2026-01-02")
+SCHEMA = "id STRING, day STRING, ts BIGINT, note STRING"
+CDC = {
+    "hoodie.metadata.enable": "false",
+    "hoodie.datasource.query.type": "incremental",
+    "hoodie.datasource.query.incremental.format": "cdc",
+}
+BEGIN = "hoodie.datasource.read.begin.instanttime"
+END = "hoodie.datasource.read.end.instanttime"
+COMPACT = {"hoodie.compact.inline.max.delta.commits": "1"}
+
+Write = tuple[str, list[Row]]
+
+
+@dataclass
+class Captured:
+    """A table that logs changes, and both who write it."""
+
+    hudi: RealHudi
+    path: Path
+    table_type: str
+    mode: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ours(self) -> WrittenTable:
+        return WrittenTable(LocalStorage(str(self.path)), SystemClock(), NO_SERVICES)
+
+    @property
+    def logging(self) -> dict[str, str]:
+        return {
+            "hoodie.table.cdc.enabled": "true",
+            "hoodie.table.cdc.supplemental.logging.mode": self.mode,
+            **self.options,
+        }
+
+    def create(self) -> None:
+        self.path.mkdir()
+        self.ours.create(self.table_type, options=self.logging, name="captured")
+
+    def write(self, operation: str, rows: list[Row]) -> None:
+        self.ours.write(operation, rows)
+
+    def write_by_them(self, operation: str, rows: list[Row], *, small_files: str = "0") -> None:
+        """Without small files to fill, unless told: real Hudi logs no inserts into them."""
+        options = {
+            "hoodie.parquet.small.file.limit": small_files,
+            "hoodie.table.name": "captured",
+            "hoodie.datasource.write.table.type": self.table_type,
+            "hoodie.datasource.write.recordkey.field": "id",
+            "hoodie.datasource.write.partitionpath.field": "day",
+            "hoodie.datasource.write.precombine.field": "ts",
+            "hoodie.datasource.write.operation": operation.lower(),
+            "hoodie.table.timeline.timezone": "UTC",
+            "hoodie.metadata.enable": "false",
+            **NO_SERVICES,
+            **self.logging,
+        }
+        self.hudi.write(self.path, rows, SCHEMA, options)
+
+    @property
+    def times(self) -> list[str]:
+        writes = load_snapshot(LocalStorage(str(self.path))).timeline.by_completion
+        return [instant.completed_at or "" for instant in writes]
+
+    @property
+    def change_files(self) -> list[str]:
+        return sorted(str(path) for path in self.path.glob("2026*/.*.cdc"))
+
+    def told_by_them(self, ranges: list[tuple[str | None, str]]) -> list[list[str]]:
+        asked = [{**CDC, BEGIN: since or "000", END: until} for since, until in ranges]
+        answers = self.hudi.read_all(self.path, asked)
+        return [
+            in_form(
+                (each["op"], _row(each.get("before")), _row(each.get("after"))) for each in rows
+            )
+            for rows in answers
+        ]
+
+    def check(self) -> None:
+        """Of every range both tell the same, and all changes together make the table."""
+        times = self.times
+        ranges: list[tuple[str | None, str]] = [(None, times[-1]), *pairwise(times)]
+        storage = LocalStorage(str(self.path))
+        ours = [in_form(changes_of(storage, *each)) for each in ranges]
+        for asked, mine, theirs in zip(ranges, ours, self.told_by_them(ranges), strict=True):
+            assert (asked, mine) == (asked, theirs)
+        assert applied(changes_of(storage)) == self.ours.rows()
+
+
+def _row(text: str | None) -> Row | None:
+    found: Row | None = None if text is None else json.loads(text)
+    return found
+
+
+def in_form(changes: Iterable[Change]) -> list[str]:
+    """Changes in no order; real Hudi tells meta columns at times, and leaves out nulls."""
+
+    def plain(row: Row | None) -> object:
+        own = (row or {}).items()
+        return sorted((k, v) for k, v in own if v is not None and not k.startswith("_hoodie_"))
+
+    return sorted(f"{op} {plain(before)} {plain(after)}" for op, before, after in changes)
+
+
+def history() -> list[Write]:
+    """Everything that can be done to rows, a late and an empty change among it."""
+    return [
+        ("UPSERT", [row(f"k{n}", 1, "first" if n else None, DAYS[n % 2]) for n in range(8)]),
+        (
+            "UPSERT",
+            [
+                row("k0", 2, 'se"cond', DAYS[0]),
+                row("k1", 0, "late", DAYS[1]),
+                row("k2", 2, None, DAYS[0]),
+                row("n1", 2, "new", DAYS[0]),
+            ],
+        ),
+        ("INSERT", [row("n2", 2, "inserted", DAYS[0]), row("n3", 2, "inserted", "2026-01-03")]),
+        ("DELETE", [row("k4", 3, "gone", DAYS[0]), row("nobody", 3, "gone", DAYS[1])]),
+        ("UPSERT", [row("k1", 0, "late again", DAYS[1])]),
+        ("UPSERT", [row("k0", 4, "third", DAYS[0]), row("k4", 4, "back", DAYS[0])]),
+        ("INSERT_OVERWRITE", [row("o1", 5, "over", DAYS[1])]),
+        ("DELETE", [row("o1", 6, "gone", DAYS[1])]),
+        ("UPSERT", [row("k0", 7, "last", DAYS[0]), row("n3", 7, "last", "2026-01-03")]),
+    ]
+
+
+KINDS = [pytest.param(*each, id=" ".join(each).lower()) for each in product((COW, MOR), MODES)]
+
+
+@pytest.mark.parametrize(("table_type", "mode"), KINDS)
+def test_real_hudi_tells_what_we_did(
+    table_type: str, mode: str, real_hudi: RealHudi, tmp_path: Path
+) -> None:
+    table = Captured(real_hudi, tmp_path / "captured", table_type, mode)
+    table.create()
+    for number, (operation, rows) in enumerate(history()):
+        table.write(operation, rows)
+        if table_type == MOR and number == 3:
+            assert isinstance(table.ours.services(COMPACT).run("compaction"), Commit)
+    table.check()
+
+
+@pytest.mark.parametrize(
+    ("table_type", "mode"), [(COW, MODES[0]), (COW, MODES[2]), (MOR, MODES[2])]
+)
+def test_we_tell_what_real_hudi_did(
+    table_type: str, mode: str, real_hudi: RealHudi, tmp_path: Path
+) -> None:
+    table = Captured(real_hudi, tmp_path / "captured", table_type, mode)
+    for operation, rows in history():
+        table.write_by_them(operation, rows)
+    table.check()
+
+
+def test_we_tell_what_real_hudi_did_and_does_not_tell(real_hudi: RealHudi, tmp_path: Path) -> None:
+    table = Captured(real_hudi, tmp_path / "captured", COW, MODES[2])
+    for operation in ("UPSERT", "INSERT"):
+        table.write_by_them(operation, [row(operation)], small_files="1000000")
+    with pytest.raises(RealHudiError, match="There should be a cdc log file"):
+        table.check()
+    assert applied(changes_of(table.ours.storage)) == table.ours.rows()
+
+
+def test_real_hudi_takes_away_the_change_files_of_a_write_of_ours_that_died(
+    real_hudi: RealHudi, tmp_path: Path
+) -> None:
+    table = Captured(real_hudi, tmp_path / "captured", COW, MODES[2])
+    table.create()
+    table.write("UPSERT", [row("a"), row("b")])
+    for survive in count(1):
+        died = replace(table, path=Path(shutil.copytree(table.path, tmp_path / f"{survive}")))
+        storage = CrashingStorage(died.ours.storage, survive)
+        with suppress(Crash):
+            replace(died.ours, storage=storage).upsert([row("a", 2, "second")])
+        if died.change_files:
+            break
+    assert load_snapshot(died.ours.storage).timeline.pending()
+    died.write_by_them("UPSERT", [row("b", 2, "second")])
+    assert len(died.change_files) == 1
+    died.check()
+    assert {each["id"]: each["note"] for each in died.ours.rows()} == {"a": "first", "b": "second"}
+
+
+@pytest.mark.parametrize("table_type", [COW, MOR])
+def test_both_write_in_turn(table_type: str, real_hudi: RealHudi, tmp_path: Path) -> None:
+    table = Captured(real_hudi, tmp_path / "captured", table_type, MODES[2])
+    table.create()
+    turns: list[Callable[[str, list[Row]], None]] = [table.write, table.write_by_them]
+    for number, (operation, rows) in enumerate(history()):
+        turns[number % 2](operation, rows)
+    table.check()

@@ -1,0 +1,86 @@
+"""Both stages of cloud events, round after round: `cloud_process.py FOLDER WAY OPTIONS`.
+
+Says READY when Spark runs. With the way `on` it goes on until somebody kills it, with `out` until
+nothing has come for some rounds; then it says DONE. OPTIONS are those of queue and store, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from stream_process import session
+
+import lakewright as lw
+
+_SERVICES = {
+    "hoodie.compact.inline": "true",
+    "hoodie.compact.inline.max.delta.commits": "2",
+    "hoodie.clean.commits.retained": "2",
+    "hoodie.keep.min.commits": "4",
+    "hoodie.keep.max.commits": "6",
+}
+_EVENTS = {
+    "hoodie.table.name": "events",
+    "hoodie.datasource.write.recordkey.field": "s3.bucket.name,s3.object.key,eventTime",
+    # A message that comes twice is an event that is there.
+    "hoodie.datasource.write.operation": "insert",
+    "hoodie.datasource.insert.dup.policy": "drop",
+}
+_TARGET = {
+    "hoodie.table.name": "target",
+    "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+    "hoodie.datasource.write.recordkey.field": "id",
+    # Only of an insert one sees that rows came twice.
+    "hoodie.datasource.write.operation": "insert",
+}
+_QUEUE = ("hoodie.streamer.s3.source.", "lakewright.source.queue.")
+_QUIET_ROUNDS = 4
+
+
+def run(spark: SparkSession, folder: Path, options: Mapping[str, str]) -> bool:
+    """One round of each stage; whether anything was brought."""
+    queue = {k: v for k, v in options.items() if k.startswith((*_QUEUE, "fs."))}
+    store = {k: v for k, v in options.items() if not k.startswith(_QUEUE)}
+    events = str(folder / "events")
+    first = lw.ingest(
+        spark, "s3-events", events, options={**_EVENTS, **_SERVICES, **queue}, operation="insert"
+    )
+    if not (folder / "events" / ".hoodie" / "hoodie.properties").exists():
+        return False
+    second = lw.ingest(
+        spark,
+        "cloud",
+        str(folder / "target"),
+        options={
+            **_TARGET,
+            **_SERVICES,
+            **store,
+            "hoodie.streamer.source.hoodieincr.path": events,
+            "hoodie.streamer.source.cloud.data.datafile.format": "json",
+            "hoodie.streamer.source.cloud.data.max.files.per.sync": "3",
+            "lakewright.source.work.folder": str(folder / "work"),
+        },
+        operation="insert",
+    )
+    return first.commit is not None or second.commit is not None
+
+
+def main(folder: str, way: str, options: str) -> None:
+    spark = session()
+    print("READY", flush=True)
+    quiet = 0
+    while way == "on" or quiet < _QUIET_ROUNDS:
+        quiet = 0 if run(spark, Path(folder), json.loads(options)) else quiet + 1
+        if quiet:
+            time.sleep(0.5)
+    spark.stop()
+    print("DONE", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,398 @@
+"""Objects that an events table tells of, read on Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+from cloud_events import DATA, EventsTable, FakeQueue, text_of
+from pyspark.sql import SparkSession
+
+import lakewright as lw
+from lakewright.errors import CorruptError, InvalidError, LakewrightError
+from lakewright.sources.checkpoints import Checkpoint, Version
+from lakewright.sources.cloud.objects.run import SOURCE_PATH
+from lakewright.sources.cloud.s3_events import S3EventsSource
+from lakewright.sources.cloud.source import CloudObjectsSource
+from lakewright.sources.source import Batch
+from lakewright.testing.s3 import S3Server, moto_server
+
+BAD = "lakewright.source.bad.objects"
+QUARANTINE = "lakewright.source.quarantine.path"
+BYTES = "lakewright.source.limit.bytes"
+FILES = DATA + "max.files.per.sync"
+
+
+def line(**values: Any) -> bytes:
+    return json.dumps(values).encode() + b"\n"
+
+
+def names(batch: Batch, column: str = "name") -> list[Any]:
+    assert batch.rows is not None
+    return sorted(row[column] for row in batch.rows.collect())
+
+
+def drained(
+    spark: SparkSession, source: CloudObjectsSource, after: Checkpoint | None = None
+) -> tuple[list[list[Any]], list[str]]:
+    """The names of each batch, and where each ended, until nothing moves."""
+    read: list[list[Any]] = []
+    ends: list[str] = []
+    while True:
+        batch = source.next_batch(spark, after)
+        if batch.checkpoint == after:
+            return read, ends
+        read.append(names(batch) if batch.rows is not None else [])
+        ends.append(text_of(batch.checkpoint))
+        batch.committed()
+        after = batch.checkpoint
+
+
+def test_batches_go_on_within_a_commit_and_across(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    first = table.commit(*(table.put(f"in/{n}.json", line(name=n)) for n in (3, 1, 2)))
+    second = table.commit(table.put("in/0.json", line(name=0)))
+    read, ends = drained(spark, table.source({FILES: "2"}))
+    assert read == [[1, 2], [0, 3]]
+    assert ends == [f"{first.completed_at}#in%2F2.json", f"{second.completed_at}#in%2F0.json"]
+
+
+def test_a_commit_that_completes_late_is_read_then(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    late = table.builder.tick()
+    table.commit(table.put("b.json", line(name="early")))
+    source = table.source()
+    first = source.next_batch(spark, None)
+    assert names(first) == ["early"]
+    done = table.commit(table.put("a.json", line(name="late")), instant=late)
+    second = source.next_batch(spark, first.checkpoint)
+    assert names(second) == ["late"]
+    assert text_of(second.checkpoint) == f"{done.completed_at}#a.json"
+    assert source.next_batch(spark, second.checkpoint).checkpoint == second.checkpoint
+
+
+def test_limits_by_bytes_and_what_waits(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    table.commit(*(table.put(f"{n}.json", line(name=n), size=100) for n in range(5)))
+    batch = table.source({BYTES: "250"}).next_batch(spark, None)
+    assert names(batch) == [0, 1]
+    assert batch.facts["objects"] == 2
+    assert (batch.facts["bytes"], batch.facts["objects_waiting"]) == (200, 3)
+    assert batch.facts["lag_ms"] == 0
+
+
+def test_of_an_object_that_was_written_again_the_newest_event_counts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = EventsTable(tmp_path)
+    old = table.put("a.json", line(name="a"), size=10)
+    table.commit(old, table.put("b.json", line(name="b")))
+    last = table.commit(table.put("a.json", line(name="again")))
+    table.commit(old)
+    batch = table.source().next_batch(spark, None)
+    assert names(batch) == ["again", "b"]
+    assert text_of(batch.checkpoint) == f"{last.completed_at}#a.json"
+
+
+ODD = (
+    "a+b.json", "a b.json", "100%.json", "a%2Bb.json", "a#b?.json", "[x]*{y}.json", "é/ü.json",
+    "_hidden.json", ".dot.json", "x=1/_y=2.json", "~$&,;@'().json",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("store", ["s3", "gcs"])
+def test_any_key_is_read_as_it_is(store: str, spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path, store)
+    table.commit(*(table.put(path, line(name=path)) for path in ODD))
+    batch = table.source({DATA + "include.source.path.field": "true"}).next_batch(spark, None)
+    assert batch.rows is not None
+    found = {row["name"]: row[SOURCE_PATH] for row in batch.rows.collect()}
+    assert found == {path: f"{tmp_path}/lake/{path}" for path in ODD}
+    batch.committed()
+
+
+def test_two_buckets_with_the_same_key(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    table.commit(
+        *(table.put("a.json", line(name=bucket), bucket=bucket) for bucket in ("left", "right")),
+        table.put("b.json", line(name="b")),
+    )
+    read, _ = drained(spark, table.source({FILES: "1"}))
+    assert read == [["left", "right"], ["b"]]
+
+
+def test_only_wanted_objects_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    wanted = ("in/a.json", "in/b.txt")
+    others = ("out/a.json", "in/tmp/a.json", "in/x_old.json", "in/a.csv", "in/c.json")
+    table.commit(*(table.put(path, line(name=path)) for path in (*wanted, *others)))
+    table.commit(table.put("in/empty.json", b""))
+    options = {
+        DATA + "select.relpath.prefix": "in/",
+        DATA + "ignore.relpath.prefix": "in/tmp/",
+        DATA + "ignore.relpath.substring": "_old",
+        DATA + "select.file.extension": ".json,.txt",
+        DATA + "select.relative.path.regex": "/[ab][.]",
+    }
+    assert names(table.source(options).next_batch(spark, None)) == sorted(wanted)
+
+
+def test_nothing_wanted_moves_on_without_rows(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    done = table.commit(table.put("a.csv"))
+    source = table.source()
+    batch = source.next_batch(spark, None)
+    assert (batch.rows, text_of(batch.checkpoint)) == (None, done.completed_at)
+    again = source.next_batch(spark, batch.checkpoint)
+    assert (again.rows, again.checkpoint) == (None, batch.checkpoint)
+
+
+def test_where_to_begin_without_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    for n in range(3):
+        table.commit(table.put(f"{n}.json", line(name=n)))
+    strategy = "hoodie.streamer.source.hoodieincr.missing.checkpoint.strategy"
+    assert names(table.source().next_batch(spark, None)) == [0, 1, 2]
+    assert names(table.source({strategy: "READ_LATEST"}).next_batch(spark, None)) == [2]
+
+
+def test_a_number_of_commits_bounds_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    for n in range(5):
+        table.commit(table.put(f"{n}.json", line(name=n)))
+    few = {"hoodie.streamer.source.hoodieincr.num_instants": "2"}
+    read, _ = drained(spark, table.source(few))
+    assert read == [[0, 1], [2, 3], [4]]
+
+
+def test_checkpoints_of_hudi_are_translated_once(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    first = table.commit(*(table.put(f"{n}.json", line(name=n)) for n in range(3)))
+    after = Checkpoint(f"{first.requested_at}#0.json", Version.V1)
+    batch = table.source().next_batch(spark, after)
+    assert names(batch) == [1, 2]
+    assert batch.checkpoint == Checkpoint(f"{first.completed_at}#2.json", Version.V2)
+    end = Checkpoint(first.requested_at, Version.V1)
+    idle = table.source().next_batch(spark, end)
+    assert (idle.rows, idle.checkpoint) == (None, end)
+    with pytest.raises(InvalidError, match="does not have"):
+        table.source().next_batch(spark, Checkpoint("20200101000000000", Version.V1))
+
+
+def test_an_object_that_is_gone_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    done = table.commit(table.put("a.json", line(name="a")), table.put("b.json", None))
+    source = table.source({DATA + "check.file.exists": "true"})
+    batch = source.next_batch(spark, None)
+    assert names(batch) == ["a"]
+    assert text_of(batch.checkpoint) == f"{done.completed_at}#b.json"
+    assert batch.facts["objects_missing"] == 1
+
+
+BROKEN = {
+    "vanished": (None, "not there any more"),
+    "cut off": (b'{"name": "x"', "JSONDecodeError"),
+}
+
+
+@pytest.mark.parametrize(("data", "reason"), BROKEN.values(), ids=list(BROKEN))
+def test_bad_objects(data: bytes | None, reason: str, spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    done = table.commit(table.put("a.json", line(name="a")), table.put("b.json", data))
+    end = f"{done.completed_at}#b.json"
+    with pytest.raises(CorruptError, match="cannot be read"):
+        table.source().next_batch(spark, None)
+    with pytest.warns(RuntimeWarning, match=reason):
+        skipped = table.source({BAD: "skip"}).next_batch(spark, None)
+    assert (names(skipped), text_of(skipped.checkpoint)) == (["a"], end)
+    held = str(tmp_path / "held")
+    kept = table.source({BAD: "quarantine", QUARANTINE: held}).next_batch(spark, None)
+    assert (names(kept), text_of(kept.checkpoint)) == (["a"], end)
+    (row,) = lw.open(held, spark=spark).read().collect()
+    assert (row["place"], row["source"]) == ("s3://lake/b.json", "cloud")
+    assert reason in row["reason"]
+
+
+def test_a_batch_of_bad_objects_alone_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    done = table.commit(table.put("b.json", b"?"))
+    with pytest.warns(RuntimeWarning, match="passed over"):
+        batch = table.source({BAD: "skip"}).next_batch(spark, None)
+    assert (batch.rows, text_of(batch.checkpoint)) == (None, f"{done.completed_at}#b.json")
+
+
+ROWS = pa.table({"name": ["a", "b"], "n": [1, 2]})
+
+
+def content(kind: str, rows: pa.Table = ROWS) -> bytes:
+    sink = io.BytesIO()
+    if kind == "json":
+        return b"".join(line(**row) for row in rows.to_pylist())
+    if kind == "csv":
+        return b"name,n\na,1\nb,2\n"
+    if kind == "avro":
+        fields = [{"name": "name", "type": "string"}, {"name": "n", "type": "long"}]
+        schema = {"type": "record", "name": "row", "fields": fields}
+        fastavro.writer(sink, schema, rows.to_pylist())
+    elif kind == "orc":
+        orc.write_table(rows, sink)
+    else:
+        pq.write_table(rows, sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "avro", "orc", "parquet"])
+@pytest.mark.parametrize("bad", ["error", "skip"])
+def test_reads_the_format(kind: str, bad: str, spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    table.commit(*(table.put(f"day=2026-01-0{n}/hour=7/x.{kind}", content(kind)) for n in (1, 2)))
+    options = {
+        DATA + "datafile.format": kind,
+        DATA + "datasource.options": '{"header": "true"}' if kind == "csv" else "{}",
+        DATA + "partition.fields.from.path": "day,hour,minute",
+        BAD: bad,
+    }
+    batch = table.source(options).next_batch(spark, None)
+    assert batch.rows is not None
+    assert sorted(batch.rows.columns[:2]) == ["n", "name"]
+    assert batch.rows.columns[2:] == ["day", "hour", "minute"]
+    found = sorted((r["name"], int(r["n"]), r["day"], r["hour"]) for r in batch.rows.collect())
+    assert found == [
+        (name, n, f"2026-01-0{day}", "7") for name, n in (("a", 1), ("b", 2)) for day in (1, 2)
+    ]
+    assert {row["minute"] for row in batch.rows.collect()} == {None}
+    batch.committed()
+
+
+@pytest.mark.parametrize("kind", ["json", "avro", "parquet"])
+def test_a_column_that_is_new_is_null_in_older_objects(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    table = EventsTable(tmp_path)
+    wide = pa.table({"name": ["c"], "n": [3], "more": ["x"]})
+    if kind == "avro":
+        sink = io.BytesIO()
+        fields = [{"name": name, "type": "string"} for name in ("name", "more")]
+        fastavro.writer(sink, {"type": "record", "name": "r", "fields": fields}, wide.to_pylist())
+        data = sink.getvalue()
+    else:
+        data = content(kind, wide)
+    table.commit(table.put(f"1.{kind}", content(kind)), table.put(f"2.{kind}", data))
+    batch = table.source({DATA + "datafile.format": kind}).next_batch(spark, None)
+    assert batch.rows is not None
+    found = {row["name"]: row["more"] for row in batch.rows.collect()}
+    assert found == {"a": None, "b": None, "c": "x"}
+    batch.committed()
+
+
+def test_csv_with_other_columns_is_an_error_and_not_mixed_up(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = EventsTable(tmp_path)
+    table.commit(table.put("1.csv", b"name,n\na,1\n"), table.put("2.csv", b"n,name\n2,b\n"))
+    options = {
+        DATA + "datafile.format": "csv",
+        DATA + "datasource.options": '{"header": "true"}',
+    }
+    target = lw.create(str(tmp_path / "target"), spark, name="target", record_key="name")
+    with pytest.raises(LakewrightError):
+        lw.ingest(
+            spark,
+            table.source(options),
+            target,
+            options={},
+        )
+    assert not any(instant.is_write for instant in target.timeline())
+
+
+def test_a_schema_may_be_given(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    table.commit(table.put("1.json", line(name="a", n=1)))
+    source = table.source({"lakewright.source.schema": "name string, n double, other date"})
+    batch = source.next_batch(spark, None)
+    assert batch.rows is not None
+    assert batch.rows.dtypes == [("name", "string"), ("n", "double"), ("other", "date")]
+
+
+def test_only_as_many_events_as_a_batch_may_have_come_to_the_driver(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = EventsTable(tmp_path)
+    table.put("0000.json", line(name="x"))
+    table.commit(*(table.put(f"{n:04d}.json", None, size=1) for n in range(5000)))
+    batch = table.source({FILES: "1"}).next_batch(spark, None)
+    assert names(batch) == ["x"]
+    assert batch.facts["objects_waiting"] == 0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with moto_server() as server:
+        server.create_bucket("lake")
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet", "avro"])
+def test_reads_from_s3_without_a_jar(
+    kind: str, server: S3Server, spark: SparkSession, tmp_path: Path
+) -> None:
+    table = EventsTable(tmp_path)
+    data = content(kind)
+    path = f"in/a +%.{kind}"
+    server.client().put_object(Bucket="lake", Key=path, Body=data)
+    table.commit(table.put(path, None, size=len(data)))
+    work = tmp_path / "work"
+    options = {
+        "lakewright.source.bucket.address": "s3://{bucket}",
+        "lakewright.source.work.folder": str(work),
+        DATA + "datafile.format": kind,
+        DATA + "include.source.path.field": "true",
+        **server.hadoop_options(),
+    }
+    batch = table.source(options).next_batch(spark, None)
+    assert batch.rows is not None
+    found = [(row["name"], row[SOURCE_PATH]) for row in batch.rows.collect()]
+    assert sorted(found) == [("a", f"s3://lake/{path}"), ("b", f"s3://lake/{path}")]
+    assert list(work.glob("*/*"))
+    batch.committed()
+    assert not list(work.glob("*/*"))
+    server.client().delete_object(Bucket="lake", Key=path)
+    with pytest.raises(CorruptError, match="not there any more"):
+        table.source(options).next_batch(spark, None)
+
+
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_an_events_table_that_holds_the_last_event_of_each_object(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Stage one and stage two, with services in between; one object is written again."""
+    bucket, path = EventsTable(tmp_path / "objects"), tmp_path / "events"
+    options = {
+        "hoodie.table.name": "events",
+        "hoodie.datasource.write.table.type": kind,
+        "hoodie.datasource.write.recordkey.field": "s3.bucket.name,s3.object.key",
+        "hoodie.datasource.write.precombine.field": "eventTime",
+    }
+    queue = FakeQueue()
+    for number, keys in enumerate(("abc", "bd")):
+        for key in keys:
+            record = bucket.put(f"{key}.json", line(name=f"{key}{number}"))
+            queue.put(json.dumps({"Records": [record]}))
+        lw.ingest(spark, S3EventsSource.from_options({}, queue=queue), str(path), options=options)
+    assert queue.there == {}
+    source = bucket.source({FILES: "1", "hoodie.streamer.source.hoodieincr.path": str(path)})
+    first = source.next_batch(spark, None)
+    assert names(first) == ["a0"]
+    if kind == "MERGE_ON_READ":
+        due = {"hoodie.compact.inline.max.delta.commits": "1"}
+        assert isinstance(lw.open(str(path), spark=spark).run("compaction", due), lw.Commit)
+    read, _ = drained(spark, source, first.checkpoint)
+    assert [each for each in read if each] == [["c0"], ["b1"], ["d1"]]

@@ -1,0 +1,136 @@
+"""Objects of S3 come into a table by way of SQS, by a process that is killed again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from sizes import sized
+from test_killed_streams import kill, said
+from written import WrittenTable
+
+from lakewright.storage.local import LocalStorage
+from lakewright.testing.s3 import S3Server, moto_server
+
+PROGRAM = Path(__file__).with_name("cloud_process.py")
+KILLS = sized(3, soak=10)
+ROWS = 3
+_PATIENCE_S = 180
+_BUCKET = "lake"
+
+
+class World:
+    """A bucket whose new objects are told to a queue."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.server = server
+        hadoop = server.hadoop_options()
+        self.queues = boto3.client(
+            "sqs",
+            endpoint_url=server.endpoint,
+            region_name=hadoop["fs.s3a.endpoint.region"],
+            aws_access_key_id=hadoop["fs.s3a.access.key"],
+            aws_secret_access_key=hadoop["fs.s3a.secret.key"],
+        )
+        self.store = server.client()
+        self.store.create_bucket(Bucket=_BUCKET)
+        self.url = self.queues.create_queue(QueueName="events")["QueueUrl"]
+        asked = self.queues.get_queue_attributes(QueueUrl=self.url, AttributeNames=["QueueArn"])
+        queue = {"QueueArn": asked["Attributes"]["QueueArn"], "Events": ["s3:ObjectCreated:*"]}
+        self.store.put_bucket_notification_configuration(
+            Bucket=_BUCKET, NotificationConfiguration={"QueueConfigurations": [queue]}
+        )
+        self.objects = 0
+
+    def put(self) -> None:
+        """A new object, whose name needs to be decoded exactly once."""
+        number = self.objects
+        self.objects += 1
+        rows = [{"id": f"{number}-{n}", "object": number, "n": n} for n in range(ROWS)]
+        body = "".join(json.dumps(row) + "\n" for row in rows)
+        self.store.put_object(Bucket=_BUCKET, Key=f"in/a+b %{number:04d}.json", Body=body)
+
+    def left(self) -> int:
+        """How many messages the queue has, seen or not."""
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        asked: Any = self.queues.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)
+        return sum(int(asked["Attributes"][name]) for name in names)
+
+    def options(self) -> dict[str, str]:
+        queue = "hoodie.streamer.s3.source.queue."
+        return {
+            queue + "url": self.url,
+            queue + "region": "us-east-1",
+            queue + "long.poll.wait": "0",
+            queue + "visibility.timeout": "1",
+            queue + "max.messages.per.batch": "4",
+            "lakewright.source.queue.endpoint": self.server.endpoint,
+            **self.server.hadoop_options(),
+        }
+
+
+@contextmanager
+def consuming(folder: Path, way: str, world: World) -> Iterator[subprocess.Popen[str]]:
+    """A process with a group of its own, which ends with the block."""
+    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[1])}
+    with (folder / "errors.log").open("a") as errors:
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(folder), way, json.dumps(world.options())],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        kill(process)
+
+
+def traces(folder: Path) -> int:
+    """How many files the tables' timelines have, and how many copies of objects there were."""
+    timelines = [folder / name / ".hoodie" / "timeline" for name in ("events", "target")]
+    files = sum(len(list(place.glob("[0-9]*"))) for place in timelines)
+    return files + len(list((folder / "work").glob("*")))
+
+
+@pytest.mark.slow
+def test_every_row_of_every_object_comes_once(tmp_path: Path) -> None:
+    chance, errors = random.Random(11), tmp_path / "errors.log"
+    with moto_server() as server:
+        world = World(server)
+        for _ in range(KILLS):
+            for _ in range(3):
+                world.put()
+            before, moment = traces(tmp_path), chance.randint(1, 14)
+            with consuming(tmp_path, "on", world) as process:
+                assert said(process) == "READY", errors.read_text()[-4000:]
+                deadline, next_put = time.monotonic() + _PATIENCE_S, 0
+                # Archiving takes files away: what counts is that something has moved.
+                while abs(seen := traces(tmp_path) - before) < moment:
+                    if seen >= next_put:
+                        world.put()
+                        next_put = seen + 4
+                    assert process.poll() is None, errors.read_text()[-4000:]
+                    assert time.monotonic() < deadline, errors.read_text()[-4000:]
+                    time.sleep(0.01)
+        with consuming(tmp_path, "out", world) as process:
+            assert [said(process), said(process)] == ["READY", "DONE"], errors.read_text()[-4000:]
+        assert world.left() == 0
+    rows = WrittenTable(LocalStorage(str(tmp_path / "target"))).rows()
+    expected = {f"{number}-{n}" for number in range(world.objects) for n in range(ROWS)}
+    counted = Counter(row["id"] for row in rows)
+    assert set(counted) == expected
+    assert set(counted.values()) == {1}

@@ -1,0 +1,67 @@
+"""An ingestion that is killed again and again brings every row once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sizes import sized
+from written import WrittenTable
+
+from lakewright.storage.local import LocalStorage
+
+PROGRAM = Path(__file__).with_name("ingest_process.py")
+FILES = 24
+ROWS = 5
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The program, with the JVM that it starts: at the end both are killed."""
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        # Its own group, which nobody else is in.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.parametrize("services", ["inline", "async"])
+def test_every_row_comes_once(tmp_path: Path, services: str) -> None:
+    folder, table = tmp_path / "in", tmp_path / "table"
+    folder.mkdir()
+    chance = random.Random(7)
+    keys = [f"k{number:04}" for number in range(FILES * ROWS)]
+    for number in range(FILES):
+        some = keys[number * ROWS : (number + 1) * ROWS]
+        rows = [{"id": key, "day": f"d{number % 3}", "ts": 1, "note": "x"} for key in some]
+        file = folder / f"{number:03}.json"
+        file.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        os.utime(file, (1_000_000 + number // 4, 1_000_000 + number // 4))
+    arguments = (str(folder), str(table), services)
+    for _ in range(sized(4, soak=15)):
+        with running(*arguments) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            time.sleep(chance.uniform(0, 2.5))
+    with running(*arguments) as process:
+        assert process.stdout is not None
+        assert any(line == "idle\n" for line in process.stdout)
+    rows = WrittenTable(LocalStorage.at(str(table), {})).rows()
+    assert sorted(each["id"] for each in rows) == keys

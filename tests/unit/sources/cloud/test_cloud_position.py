@@ -1,0 +1,111 @@
+"""Checkpoints of cloud objects: their text, and what real Hudi's mean here."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakewright.core.instant import Instant
+from lakewright.errors import InvalidError
+from lakewright.sources.checkpoints import Checkpoint, Version, checkpoint_in
+from lakewright.sources.cloud.position import Position, parse_position, translated
+from lakewright.sources.cloud.source import CloudObjectsSource
+from lakewright.storage.memory import MemoryStorage
+
+DAY = "20260101"
+
+
+def at(second: int) -> str:
+    return f"{DAY}{second:06d}000"
+
+
+def write(requested: int, completed: int) -> Instant:
+    return Instant(at(requested), "commit", completed_at=at(completed))
+
+
+TEXTS = {
+    "a commit": (at(1), Position(at(1))),
+    "a key in a commit": (f"{at(1)}#a/b.json", Position(at(1), "a/b.json")),
+    "a key with the sign that divides": (f"{at(1)}#a#b", Position(at(1), "a#b")),
+    "a time of old writers": (f"{at(1)[:14]}#a", Position(at(1)[:14] + "999", "a")),
+    "zeros are the beginning": ("00000000000000", None),
+    "a zero is the beginning": ("0", None),
+}
+
+
+@pytest.mark.parametrize(("text", "place"), TEXTS.values(), ids=list(TEXTS))
+def test_reads_a_checkpoint(text: str, place: Position | None) -> None:
+    assert parse_position(Checkpoint(text, Version.V2)) == place
+
+
+WRONG = {
+    "Kafka's offsets": "topic,0:12,1:7",
+    "milliseconds of stage one": "1767225600000",
+    "a file name": "part-1.parquet",
+    "a key without a commit": "#a/b.json",
+    "nothing": "",
+    "Hudi's words, which are for users": f"resumeFromInstantCompletionTime:{at(1)}",
+}
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=list(WRONG))
+def test_refuses_a_checkpoint_of_another_kind(text: str) -> None:
+    with pytest.raises(InvalidError, match="not a checkpoint of cloud objects"):
+        parse_position(Checkpoint(text, Version.V2))
+
+
+def test_the_target_keeps_a_place_under_the_key_of_completion_times() -> None:
+    extra = Position(at(1), "a#b").checkpoint().as_extra()
+    assert extra == {"streamer.checkpoint.key.v2": f"{at(1)}#a#b"}
+    found = checkpoint_in(extra)
+    assert found is not None
+    assert parse_position(found) == Position(at(1), "a#b")
+
+
+ORDERLY = (write(1, 2), write(3, 4), write(5, 6))
+# The second was requested first and completed last.
+CROSSED = (write(1, 2), write(3, 9), write(4, 6), write(5, 7))
+TRANSLATED = {
+    "a commit": (ORDERLY, Position(at(3)), Position(at(4))),
+    "a key in a commit": (ORDERLY, Position(at(3), "k"), Position(at(4), "k")),
+    "commits that were requested later and completed earlier are not passed over": (
+        CROSSED, Position(at(3), "k"), Position(at(2))),
+    "a commit that completes later is read again rather than never": (
+        CROSSED, Position(at(5), "k"), Position(at(7), "k")),
+    "nothing before what was not read is the beginning": (
+        CROSSED[1:], Position(at(3)), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("instants", "place", "expected"), TRANSLATED.values(), ids=list(TRANSLATED)
+)
+def test_a_place_by_requested_time_is_translated(
+    instants: tuple[Instant, ...], place: Position, expected: Position | None
+) -> None:
+    assert translated(place, instants) == expected
+
+
+def test_a_commit_that_is_not_there_cannot_be_translated() -> None:
+    with pytest.raises(InvalidError, match="does not have"):
+        translated(Position(at(8)), ORDERLY)
+
+
+OVERRIDES = {
+    "a completion time in Hudi's words": (
+        f"resumeFromInstantCompletionTime:{at(1)}", Checkpoint(at(1), Version.V2)),
+    "a requested time in Hudi's words": (
+        f"resumeFromInstantRequestTime: {at(1)}#a:b", Checkpoint(f"{at(1)}#a:b", Version.V1)),
+    "a place as it is": (f"{at(1)}#a:b", Checkpoint(f"{at(1)}#a:b", Version.V2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), OVERRIDES.values(), ids=list(OVERRIDES))
+def test_users_say_where_to_go_on(text: str, expected: Checkpoint) -> None:
+    source = CloudObjectsSource(MemoryStorage.fresh(), {})
+    found = source.resume_from(text)
+    assert (found.text, found.version, found.reset) == (expected.text, expected.version, text)
+
+
+def test_users_who_say_something_else_are_told() -> None:
+    with pytest.raises(InvalidError, match="not a checkpoint of cloud objects"):
+        CloudObjectsSource(MemoryStorage.fresh(), {}).resume_from("resumeFromInstantTime:7")

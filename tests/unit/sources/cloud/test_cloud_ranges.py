@@ -1,0 +1,138 @@
+"""Which commits of the events table a batch looks at."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from lakewright.core.instant import Instant
+from lakewright.read.incremental import EARLIEST
+from lakewright.sources.checkpoints import Checkpoint, Version
+from lakewright.sources.cloud.metadata.run import CloudMetadataIncrementalQueryRunner
+from lakewright.sources.cloud.notifications import S3_SCHEMA
+from lakewright.sources.cloud.position import Position
+from lakewright.sources.cloud.selection import CloudObject, ObjectFilter, select
+from lakewright.sources.cloud.settings import EventTableSettings, SelectionSettings
+from lakewright.sources.cloud.source import CloudObjectsSource
+from lakewright.sources.cloud.stores import S3
+from lakewright.sources.settings import MissingCheckpoint
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.create import create_table
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.spec import TableSpec
+from lakewright.testing.build import TableBuilder
+from lakewright.testing.clock import ManualClock
+
+
+def events_table(kind: str = "COPY_ON_WRITE") -> tuple[TableBuilder, list[Instant]]:
+    """Three commits; the first to be requested is the last to complete."""
+    table = TableBuilder(
+        MemoryStorage.fresh(), S3_SCHEMA, partition_by=None, ordering=None, table_type=kind
+    ).create()
+    late = table.tick()
+    return table, [*(table.commit() for _ in range(2)), table.commit(instant=late)]
+
+
+def runner(
+    table: TableBuilder, after: Position | None, settings: EventTableSettings
+) -> CloudMetadataIncrementalQueryRunner:
+    return CloudMetadataIncrementalQueryRunner(
+        spark=cast(SparkSession, None),
+        snapshot=load_snapshot(table.storage),
+        shape=S3,
+        wanted=ObjectFilter(SelectionSettings()),
+        table=settings,
+        after=after,
+    )
+
+
+TWO = EventTableSettings(instants=2)
+RANGES: dict[str, tuple[EventTableSettings, tuple[int, str | None] | None, list[int]]] = {
+    "without a place all are looked at": (EventTableSettings(), None, [0, 1, 2]),
+    "without a place the last may be enough": (
+        EventTableSettings(missing=MissingCheckpoint.READ_LATEST), None, [2]),
+    "after a whole commit come the later ones": (EventTableSettings(), (0, None), [1, 2]),
+    "a commit that was begun is looked at again": (EventTableSettings(), (0, "k"), [0, 1, 2]),
+    "nothing is left after the last": (EventTableSettings(), (2, None), []),
+    "the rest of the last may be left": (EventTableSettings(), (2, "k"), [2]),
+    "a number of commits from the beginning": (TWO, None, [0, 1]),
+    "a number of commits after a whole one": (TWO, (0, None), [1, 2]),
+    "a commit that was begun does not count": (TWO, (0, "k"), [0, 1, 2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "after", "expected"), RANGES.values(), ids=list(RANGES))
+def test_commits_are_chosen_by_completion(
+    settings: EventTableSettings, after: tuple[int, str | None] | None, expected: list[int]
+) -> None:
+    table, commits = events_table()
+    place = None if after is None else Position(commits[after[0]].completed_at or "", after[1])
+    found = runner(table, place, settings).get_metadata()
+    assert list(found.instants) == [commits[number] for number in expected]
+
+
+def test_a_load_of_a_table_that_merges_on_read_is_a_range_and_no_snapshot() -> None:
+    for kind, begin in (("COPY_ON_WRITE", EARLIEST), ("MERGE_ON_READ", "0" * 17)):
+        table, _ = events_table(kind)
+        found = runner(table, None, EventTableSettings()).get_metadata()
+        assert found.begin == begin
+        assert len(found.instants) == 3
+
+
+def test_an_events_table_that_nobody_has_written_to_brings_nothing() -> None:
+    storage = MemoryStorage.fresh()
+    create_table(storage, ManualClock(), TableSpec(name="events", record_key=("eventTime",)))
+    after = Checkpoint("20260101000000001", Version.V2)
+    batch = CloudObjectsSource(storage, {}).next_batch(cast(SparkSession, None), after)
+    assert (batch.rows, batch.checkpoint) == (None, after)
+
+
+EVENTS = st.builds(
+    CloudObject,
+    completed_at=st.just(""),
+    bucket=st.sampled_from(["left", "right"]),
+    key=st.sampled_from("abcdef"),
+    path=st.just(""),
+    size=st.integers(1, 100),
+    time=st.sampled_from("123456"),
+)
+
+
+@given(
+    commits=st.lists(st.lists(EVENTS, max_size=6), min_size=1, max_size=6),
+    seen=st.lists(st.integers(0, 2), min_size=1),
+    files=st.integers(1, 4),
+    size=st.none() | st.integers(1, 300),
+)
+def test_a_chain_of_batches_reads_every_object_after_its_newest_event(
+    commits: list[list[CloudObject]], seen: list[int], files: int, size: int | None
+) -> None:
+    """Commits appear between batches, as `seen` says; in the end there are no more."""
+    named = [
+        [CloudObject(str(n), e.bucket, e.key, e.key, e.size, e.time) for e in commit]
+        for n, commit in enumerate(commits, 1)
+    ]
+    there, place = 1, None
+    last_read: dict[tuple[str, str], int] = {}
+    steps = iter(seen)
+    while True:
+        events = [event for commit in named[:there] for event in commit]
+        chosen = select(events, after=place, until=str(there), most_files=files, most_bytes=size)
+        last_read |= {(item.bucket, item.path): there for item in chosen.objects}
+        for item in chosen.objects:
+            assert place is None or place.is_before(item.completed_at, item.key)
+        if chosen.position == place and there == len(named):
+            break
+        place = chosen.position
+        there = min(len(named), there + next(steps, 1))
+    newest: dict[tuple[str, str], tuple[str, int]] = {}
+    for number, commit in enumerate(named, 1):
+        for event in commit:
+            name = (event.bucket, event.path)
+            newest[name] = max(newest.get(name, ("", 0)), (event.time, number))
+    for name, (_, number) in newest.items():
+        assert last_read[name] >= number

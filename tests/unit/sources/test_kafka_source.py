@@ -1,0 +1,288 @@
+"""Offsets of a topic: checkpoints in Hudi's form, fair batches, and what Spark is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.errors import AnalysisException, PySparkException
+
+from lakewright.errors import InvalidError, UnavailableError, UnsupportedError
+from lakewright.sources.checkpoints import Checkpoint
+from lakewright.sources.kafka.offsets import OffsetRange, Offsets, lost, next_range
+from lakewright.sources.kafka.run import Topic, ends_in
+from lakewright.sources.kafka.source import KafkaSettings, KafkaSource
+
+OPTIONS = {
+    "hoodie.streamer.source.kafka.topic": "t",
+    "bootstrap.servers": "here:9092",
+    "auto.offset.reset": "earliest",
+}
+
+
+def test_a_checkpoint_is_written_as_hudi_writes_it() -> None:
+    offsets = Offsets("my.topic-1_x", {10: 5, 2: 7})
+    assert str(offsets) == "my.topic-1_x,2:7,10:5"
+    assert Offsets.parse(str(offsets)) == offsets
+    assert json.loads(offsets.as_option()) == {"my.topic-1_x": {"2": 7, "10": 5}}
+
+
+NO_CHECKPOINTS = [
+    "",
+    "t",
+    "t,",
+    ",0:1",
+    "t,0",
+    "t,0:x",
+    "t,0:1:2",
+    "t,0:-1",
+    "t,0:1,0:2",
+    "0:1,1:2",
+    "1700000000000",
+]
+
+
+@pytest.mark.parametrize("text", NO_CHECKPOINTS)
+def test_a_checkpoint_of_another_kind_is_refused(text: str) -> None:
+    with pytest.raises(InvalidError, match="no topic's"):
+        Offsets.parse(text)
+
+
+Bounds = dict[int, int]
+RANGES: dict[str, tuple[Bounds | None, Bounds, Bounds, int, Bounds, int]] = {
+    # after, first, last, most: end and what waits
+    "all there is": ({0: 1, 1: 2}, {0: 0, 1: 0}, {0: 5, 1: 6}, 100, {0: 5, 1: 6}, 0),
+    "nothing new": ({0: 5}, {0: 0}, {0: 5}, 100, {0: 5}, 0),
+    "the same share of each": ({0: 0, 1: 0}, {0: 0, 1: 0}, {0: 9, 1: 9}, 6, {0: 3, 1: 3}, 12),
+    "what one does not need the others have": (
+        {0: 0, 1: 0}, {0: 0, 1: 0}, {0: 1, 1: 9}, 6, {0: 1, 1: 5}, 4,
+    ),
+    "fewer than there are partitions": (
+        {0: 0, 1: 0, 2: 0}, {0: 0, 1: 0, 2: 0}, {0: 9, 1: 9, 2: 9}, 2, {0: 1, 1: 1, 2: 0}, 25,
+    ),
+    "a new partition from its beginning": (
+        {0: 5}, {0: 0, 1: 3}, {0: 5, 1: 6}, 100, {0: 5, 1: 6}, 0,
+    ),
+    "no checkpoint, from the beginning": (None, {0: 2, 1: 0}, {0: 5, 1: 1}, 100, {0: 5, 1: 1}, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("after", "first", "last", "most", "end", "waiting"), RANGES.values(), ids=list(RANGES)
+)
+def test_a_batch_ends(
+    after: Bounds | None, first: Bounds, last: Bounds, most: int, end: Bounds, waiting: int
+) -> None:
+    place = Offsets("t", after) if after is not None else None
+    found = next_range(place, first, last, topic="t", from_latest=False, most=most)
+    assert dict(found.end.next) == end
+    assert found.waiting == waiting
+    assert found.count <= most
+    if after is None:
+        assert dict(found.start.next) == first
+
+
+def test_the_latest_is_where_the_topic_ends_now() -> None:
+    found = next_range(None, {0: 0}, {0: 9}, topic="t", from_latest=True, most=5)
+    assert found == OffsetRange(Offsets("t", {0: 9}), Offsets("t", {0: 9}), 0)
+
+
+BAD: dict[str, tuple[Offsets, Bounds, str]] = {
+    "another topic": (Offsets("other", {0: 1}), {0: 5}, "another topic"),
+    "a topic that was made anew": (Offsets("t", {0: 7}), {0: 5}, "made anew"),
+    "a partition that is gone": (Offsets("t", {0: 1, 1: 1}), {0: 5}, "made anew"),
+}
+
+
+@pytest.mark.parametrize(("after", "last", "told"), BAD.values(), ids=list(BAD))
+def test_a_checkpoint_does_not_fit(after: Offsets, last: Bounds, told: str) -> None:
+    with pytest.raises(InvalidError, match=told):
+        next_range(after, {}, last, topic="t", from_latest=False, most=5)
+
+
+@given(
+    st.dictionaries(st.integers(0, 4), st.integers(0, 20), min_size=1),
+    st.integers(1, 7),
+)
+def test_batches_read_every_message_once(last: Bounds, most: int) -> None:
+    first = dict.fromkeys(last, 0)
+    place: Offsets | None = None
+    seen: set[tuple[int, int]] = set()
+    while True:
+        found = next_range(place, first, last, topic="t", from_latest=False, most=most)
+        read = {
+            (number, offset)
+            for number, start in found.start.next.items()
+            for offset in range(start, found.end.next[number])
+        }
+        assert not seen & read
+        assert len(read) == min(most, sum(last.values()) - len(seen))
+        seen |= read
+        place = Offsets.parse(str(found.end))
+        if not found.count:
+            break
+    assert len(seen) == sum(last.values())
+
+
+def test_what_kafka_threw_away_is_counted() -> None:
+    assert lost(Offsets("t", {0: 3, 1: 9, 2: 1}), {0: 5, 1: 9}) == {0: 2}
+
+
+@dataclass
+class FakeTopic:
+    """A topic whose rows are the ranges asked for."""
+
+    first: Bounds
+    last: Bounds
+
+    def bounds(self) -> tuple[Bounds, Bounds]:
+        return dict(self.first), dict(self.last)
+
+    def rows(self, wanted: OffsetRange) -> Any:
+        return wanted
+
+
+def source(topic: FakeTopic, more: dict[str, str] | None = None) -> KafkaSource:
+    made = KafkaSource.from_options({**OPTIONS, **(more or {})})
+    made._topic = lambda spark: cast(Topic, topic)  # type: ignore[method-assign]
+    return made
+
+
+def test_batches_follow_each_other() -> None:
+    topic = FakeTopic({0: 0, 1: 0}, {0: 4, 1: 2})
+    made = source(topic, {"hoodie.streamer.kafka.source.maxEvents": "4"})
+    first = made.next_batch(cast(Any, None), None)
+    assert first.checkpoint == Checkpoint("t,0:2,1:2")
+    assert dict(first.facts) == {"objects": 4, "objects_waiting": 2}
+    second = made.next_batch(cast(Any, None), first.checkpoint)
+    assert (second.checkpoint, second.facts["objects_waiting"]) == (Checkpoint("t,0:4,1:2"), 0)
+    third = made.next_batch(cast(Any, None), second.checkpoint)
+    assert (third.rows, third.checkpoint) == (None, second.checkpoint)
+
+
+def test_from_the_latest_on_nothing_is_passed_over() -> None:
+    topic = FakeTopic({0: 0}, {0: 4})
+    made = source(topic, {"auto.offset.reset": "LATEST"})
+    first = made.next_batch(cast(Any, None), None)
+    assert (first.rows, first.checkpoint) == (None, Checkpoint("t,0:4"))
+    # Its position could not be kept: there is no table yet.
+    topic.last = {0: 6}
+    second = made.next_batch(cast(Any, None), None)
+    assert second.facts["objects"] == 2
+
+
+def test_messages_that_are_gone_are_an_error_unless_told() -> None:
+    topic = FakeTopic({0: 5}, {0: 9})
+    after = Checkpoint("t,0:3")
+    with pytest.raises(InvalidError, match=r"lost=\{0: 2\}"):
+        source(topic).next_batch(cast(Any, None), after)
+    careless = {"hoodie.deltastreamer.source.kafka.enable.failOnDataLoss": "false"}
+    batch = source(topic, careless).next_batch(cast(Any, None), after)
+    assert batch.facts["objects"] == 4
+
+
+def test_options_of_kafkas_clients_are_handed_on() -> None:
+    more = {"security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN", "hoodie.x": "y"}
+    made = KafkaSource.from_options({**OPTIONS, **more})
+    assert made.client == {
+        "kafka.bootstrap.servers": "here:9092",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+    }
+    assert made.settings == KafkaSettings(topic="t", servers="here:9092", reset="earliest")
+    assert made.resume_from("t,0:1") == Checkpoint("t,0:1", reset="t,0:1")
+
+
+@pytest.mark.parametrize("key", ["hoodie.streamer.source.kafka.topic", "bootstrap.servers"])
+def test_an_option_that_is_missing_is_named(key: str) -> None:
+    with pytest.raises(InvalidError, match=key):
+        KafkaSource.from_options({k: v for k, v in OPTIONS.items() if k != key})
+
+
+@dataclass
+class FakeReader:
+    """What Spark's connector would be asked for."""
+
+    told: dict[str, str] = field(default_factory=dict)
+    fails: PySparkException | None = None
+
+    def format(self, name: str) -> FakeReader:
+        self.told["format"] = name
+        return self
+
+    def options(self, **options: str) -> FakeReader:
+        self.told |= options
+        return self
+
+    def option(self, key: str, value: str) -> FakeReader:
+        self.told[key] = value
+        return self
+
+    def load(self) -> Any:
+        if self.fails is not None:
+            raise self.fails
+        return SimpleNamespace(selectExpr=lambda *columns: columns)
+
+
+def topic_of(reader: FakeReader, **facts: Any) -> Topic:
+    spark = SimpleNamespace(read=reader, readStream=reader)
+    options = {"subscribe": "t", "kafka.bootstrap.servers": "here:9092"}
+    return Topic(cast(Any, spark), options, **facts)
+
+
+WANTED = OffsetRange(Offsets("t", {0: 1}), Offsets("t", {0: 5}))
+
+
+def test_spark_is_asked_for_a_range() -> None:
+    reader = FakeReader()
+    columns = topic_of(reader, min_partitions=7).rows(WANTED)
+    assert cast(Any, columns) == ("key", "value")
+    assert reader.told == {
+        "format": "kafka",
+        "subscribe": "t",
+        "kafka.bootstrap.servers": "here:9092",
+        "startingOffsets": '{"t": {"0": 1}}',
+        "endingOffsets": '{"t": {"0": 5}}',
+        "failOnDataLoss": "true",
+        "minPartitions": "7",
+    }
+
+
+def test_columns_tell_where_a_message_was() -> None:
+    columns = cast(Any, topic_of(FakeReader(), append_offsets=True).rows(WANTED))
+    assert "offset AS _hoodie_kafka_source_offset" in columns
+
+
+FAILURES: dict[str, tuple[PySparkException, type[Exception], str]] = {
+    "the connector is not there": (
+        AnalysisException("Failed to find data source: kafka."),
+        UnsupportedError,
+        "spark-sql-kafka",
+    ),
+    "Kafka is not there": (AnalysisException("timed out"), UnavailableError, "timed out"),
+}
+
+
+@pytest.mark.parametrize(("error", "kind", "told"), FAILURES.values(), ids=list(FAILURES))
+def test_failures_are_told(error: PySparkException, kind: type[Exception], told: str) -> None:
+    topic = topic_of(FakeReader(fails=error))
+    asks: list[Callable[[], object]] = [topic.bounds, lambda: topic.rows(WANTED)]
+    for ask in asks:
+        with pytest.raises(kind, match=told):
+            ask()
+
+
+def test_a_stream_tells_where_a_topic_ends() -> None:
+    def progress(end: object) -> Any:
+        return SimpleNamespace(json=json.dumps({"sources": [{"endOffset": end}]}))
+
+    assert ends_in([progress({"t": {"0": 4, "1": 2}})], "t") == {0: 4, 1: 2}
+    assert ends_in([progress(None), progress('{"t": {"0": 4}}'), progress(None)], "t") == {0: 4}
+    with pytest.raises(UnavailableError, match="topic='t'"):
+        ends_in([progress(None)], "t")
