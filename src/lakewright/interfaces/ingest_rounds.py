@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -132,11 +134,16 @@ def counted(frame: Any) -> Incoming:
 def _count_seen(seen: Observation) -> int | None:
     """What Spark has counted, if it tells.
 
-    It does not where it knows without a task that there are no rows; and its drivers drop such
-    news when they have too much to do.
+    It fails where its plan has changed on the way since there are no rows; and its drivers drop
+    such news when they have too much to do.
     """
-    answer: list[int | None] = []
-    asking = threading.Thread(target=lambda: answer.append(seen.get.get("rows")), daemon=True)
+    answer: list[int] = []
+
+    def ask() -> None:
+        with suppress(Py4JJavaError, PySparkException):
+            answer.append(int(seen.get["rows"]))
+
+    asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_PATIENCE_S)
     return answer[0] if answer else None

@@ -7,8 +7,8 @@ driver as a batch may have.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -89,23 +89,27 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
     def fetch_data(self, metadata: QueryContext) -> Selection:
         """The objects of the batch: the first that are unread, as many as the limits allow."""
         limits = self.wanted.settings
-        page: Sequence[CloudObject] = ()
-        if not metadata.is_empty:
-            unread = self._unread(metadata)
-            asked = limits.most_files + 1
-            page = _page(unread, asked)
-            # A place that is in more buckets than a batch may have objects.
-            while page and not complete_places(page, asked):
-                asked *= 2
-                page = _page(unread, asked)
-            page = complete_places(page, asked)
-        return select(
-            page,
+        choose = partial(
+            select,
             after=self.after,
             until=metadata.checkpoint,
             most_files=limits.most_files,
             most_bytes=limits.most_bytes,
         )
+        if metadata.is_empty:
+            return choose(())
+        unread = self._unread(metadata)
+        asked = limits.most_files + 1
+        page = _page(unread, asked)
+        # A place that is in more buckets than a batch may have objects.
+        while page and not complete_places(page, asked):
+            asked *= 2
+            page = _page(unread, asked)
+        chosen = choose(complete_places(page, asked))
+        if len(page) < asked:
+            return chosen
+        # Who is that far behind wants to know how far, and can wait for it.
+        return replace(chosen, waiting=_count(unread) - len(chosen.objects))
 
     def post_actions(self, metadata: QueryContext, data: Selection) -> Selection:
         """The same without objects that are gone, if that is asked for."""
@@ -174,6 +178,13 @@ def _page(events: DataFrame, most: int) -> list[CloudObject]:
     except SPARK_ERRORS as error:
         raise failure_of(error) from error
     return [CloudObject(**{**row, "time": row["time"] or ""}) for row in rows.to_pylist()]
+
+
+def _count(events: DataFrame) -> int:
+    try:
+        return events.count()
+    except SPARK_ERRORS as error:
+        raise failure_of(error) from error
 
 
 def _is_after(place: Position) -> Column:
