@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakewright.core.files import LogFile
 from lakewright.core.meta_columns import RECORD_KEY
 from lakewright.core.slices import FileSlice
 from lakewright.errors import CorruptError, found_in
@@ -37,7 +38,8 @@ def locate(task: WriteTask, slices: Sequence[FileSlice], keys: pa.Array) -> Posi
     """For each key the position of the slice that holds it, or NOWHERE.
 
     Base files are looked into; log files only where a group has no base file, since keys that are
-    new to a group go into its base file unless their group follows from the key.
+    new to a group go into its base file unless their group follows from the key; and where they
+    were written for the base file before, which may have had keys that this one has not.
 
     A key that log files have deleted from one group may live in another by now. So what is found
     in a slice with log files is looked for in the others too, and only where two such slices have
@@ -93,9 +95,28 @@ def file_shape(storage: Storage, path: str) -> FileShape:
 
 def _keys_in_slice(task: WriteTask, item: FileSlice, wanted: pa.Array) -> Positions:
     """Positions in `wanted` of the keys that a slice holds."""
-    if item.base is not None:
-        return _keys_in_file(task, item.path(item.base), wanted)
-    return living(task, item, wanted)
+    if item.base is None:
+        return living(task, item, wanted)
+    found = _keys_in_file(task, item.path(item.base), wanted)
+    earlier = _logs_for_another_base(task, item)
+    if not earlier:
+        return found
+    alone = replace(item, base=None, logs=earlier)
+    return np.union1d(found, living(task, alone, wanted))
+
+
+def _logs_for_another_base(task: WriteTask, item: FileSlice) -> tuple[LogFile, ...]:
+    """The log files of writers that began before the slice's base file was there.
+
+    They updated what they found in the base file before it. A compaction leaves out what was
+    deleted; of a key that was deleted and written again, only such a log file knows.
+    """
+    if item.base is None or not item.logs:
+        return ()
+    there = task.snapshot.timeline.by_time.get(item.base.instant)
+    known = there.completed_at if there is not None else None
+    completed_at = known or task.snapshot.archived_times.get(item.base.instant, "")
+    return tuple(log for log in item.logs if log.instant < completed_at)
 
 
 def _merged_keys(task: WriteTask, item: FileSlice) -> pa.ChunkedArray:
