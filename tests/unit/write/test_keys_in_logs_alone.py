@@ -8,9 +8,15 @@ import pytest
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant
+from lakewright.table.snapshot import load_snapshot
 
 SEVERAL = {**NO_SERVICES, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 DUE = {"hoodie.compact.inline.max.delta.commits": "1"}
+ELSEWHERE = {
+    **DUE,
+    "hoodie.compaction.strategy": "partition_regex",
+    "hoodie.compaction.partition.path.regex": "elsewhere",
+}
 INDEXES = ("SIMPLE", "BLOOM")
 OTHERS = [row(f"other{n}") for n in range(3)]
 
@@ -46,10 +52,13 @@ def archived(table: WrittenTable) -> None:
         "hoodie.keep.max.commits": "3",
         "hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS",
     }
-    for number in range(6):
+    table.upsert([row("far", day="elsewhere")])
+    for number in range(1, 6):
         table.upsert([row("far", number, day="elsewhere")])
-        table.services(DUE).run("compaction")
-    table.services(keep).run("archive")
+        assert table.services(ELSEWHERE).run("compaction")
+    before = load_snapshot(table.storage).timeline.completed("commit")[0]
+    assert table.services(keep).run("archive")
+    assert before.requested_at in load_snapshot(table.storage).archived_times
 
 
 @pytest.mark.parametrize("index", INDEXES)
