@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from stream_process import session
 
 import lakewright as lw
 
@@ -40,6 +39,21 @@ _TARGET = {
 }
 _QUEUE = ("hoodie.streamer.s3.source.", "lakewright.source.queue.")
 _QUIET_ROUNDS = 4
+
+
+def session() -> SparkSession:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.log.level": "ERROR",
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def run(spark: SparkSession, folder: Path, options: Mapping[str, str]) -> bool:

@@ -1,6 +1,6 @@
 """An ingestion of files that goes on until it is killed: `ingest_process.py FOLDER TABLE MODE`.
 
-Prints a line for each round that has ended.
+Prints a line when it begins, and for each round that has ended.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def main(folder: str, table: str, services: str) -> None:
         left = done.waiting or 0
         print("idle" if done.commit is None and not left else f"round {done.number}", flush=True)
 
+    print("begin", flush=True)
     lw.ingest(
         spark,
         "files",

@@ -382,7 +382,7 @@ def test_an_events_table_that_holds_the_last_event_of_each_object(
         "hoodie.datasource.write.precombine.field": "eventTime",
     }
     queue = FakeQueue()
-    for number, keys in enumerate(("abc", "bd")):
+    for number, keys in enumerate(("abc", "b")):
         for key in keys:
             record = bucket.put(f"{key}.json", line(name=f"{key}{number}"))
             queue.put(json.dumps({"Records": [record]}))
@@ -395,4 +395,4 @@ def test_an_events_table_that_holds_the_last_event_of_each_object(
         due = {"hoodie.compact.inline.max.delta.commits": "1"}
         assert isinstance(lw.open(str(path), spark=spark).run("compaction", due), lw.Commit)
     read, _ = drained(spark, source, first.checkpoint)
-    assert [each for each in read if each] == [["c0"], ["b1"], ["d1"]]
+    assert [each for each in read if each] == [["c0"], ["b1"]]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from sizes import sized
-from test_killed_streams import kill, said
 from written import WrittenTable
 
 from lakewright.storage.local import LocalStorage
@@ -26,7 +26,7 @@ from lakewright.testing.s3 import S3Server, moto_server
 PROGRAM = Path(__file__).with_name("cloud_process.py")
 KILLS = sized(3, soak=10)
 ROWS = 3
-_PATIENCE_S = 180
+_PATIENCE_S = 300
 _BUCKET = "lake"
 
 
@@ -84,19 +84,28 @@ class World:
 def consuming(folder: Path, way: str, world: World) -> Iterator[subprocess.Popen[str]]:
     """A process with a group of its own, which ends with the block."""
     environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[1])}
-    with (folder / "errors.log").open("a") as errors:
-        process = subprocess.Popen(
+    with (
+        (folder / "errors.log").open("a") as errors,
+        subprocess.Popen(
             [sys.executable, str(PROGRAM), str(folder), way, json.dumps(world.options())],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             env=environment,
             start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        kill(process)
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            # Together with its Java, as when a machine goes down.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 def traces(folder: Path) -> int:

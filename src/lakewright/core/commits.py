@@ -16,6 +16,7 @@ class RuntimeStats:
     total_create_time: int | None = None
     total_upsert_time: int | None = None
 
+
 # Operations that move rows and bring none.
 SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
 

@@ -240,20 +240,21 @@ def _start(original: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         asked = _asked(self)
-        if (format or asked.format) not in FORMATS or not _is_installed(self._spark):
+        spark = getattr(self, "_spark", None) or self._session
+        if (format or asked.format) not in FORMATS or not _is_installed(spark):
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
         told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
         by = _flat((partitionBy,)) if partitionBy else asked.partition_by
-        storage, rest = _target(self._spark, path, told)
+        storage, rest = _target(spark, path, told)
         kept = {key: rest.pop(key) for key in list(rest) if key.lower() == "checkpointlocation"}
         name = queryName or asked.query_name
-        checkpoint = _checkpoint(self._spark, next(iter(kept.values()), None), name)
+        checkpoint = _checkpoint(spark, next(iter(kept.values()), None), name)
         sink = StreamSink(
             storage,
             rest,
             by,
             checkpoint,
-            places={**session_storage_options(self._spark), **storage_options(told)},
+            places={**session_storage_options(spark), **storage_options(told)},
             fresh=checkpoint is None,
             complete=(outputMode or asked.output_mode or "").lower() == "complete",
         )

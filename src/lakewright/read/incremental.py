@@ -19,8 +19,8 @@ from lakewright.errors import InvalidError
 from lakewright.table.snapshot import Snapshot
 
 EARLIEST = "earliest"
-# A log compaction does not keep the commit times of the rows it moves, but the log files it was made
-# of are still there to be read in its place.
+# A log compaction does not keep the commit times of the rows it moves, but the log files it was
+# made of are still there to be read in its place.
 _KEEPING_TIMES = SERVICE_OPERATIONS - {"LOG_COMPACT"}
 _OVERWRITES = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"})
 

@@ -111,13 +111,16 @@ class ObjectReader:
         return Preparation(
             format=self.settings.format,
             options=dict(self.settings.options),
-            addresses={bucket: self.address.format(bucket=bucket) for bucket in buckets},
+            addresses={bucket: self._bucket(bucket) for bucket in buckets},
             places=self.places,
             checked=self.bad is not OnBad.ERROR,
         )
 
     def _name(self, item: CloudObject) -> str:
-        return f"{self.address.format(bucket=item.bucket)}/{item.path}"
+        return f"{self._bucket(item.bucket)}/{item.path}"
+
+    def _bucket(self, name: str) -> str:
+        return self.address.replace("{bucket}", name)
 
     def _opens(self, what: Preparation, item: CloudObject) -> bool:
         """Whether Spark reads an object where it is, without a JAR that is not there.
