@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
@@ -26,6 +24,7 @@ from lakewright.format.avro_arrow import arrow_schema
 from lakewright.interfaces.ingest_positions import Position, PositionCheck, Positions, note
 from lakewright.interfaces.saving import Mode, Save
 from lakewright.interfaces.writes import TableWriter, rows_of
+from lakewright.read.run import SPARK_ERRORS
 from lakewright.services.loop import Step
 from lakewright.sources.checkpoints import Checkpoint, resumed
 from lakewright.sources.source import Batch, Source
@@ -140,7 +139,7 @@ def _count_seen(seen: Observation) -> int | None:
     answer: list[int] = []
 
     def ask() -> None:
-        with suppress(Py4JJavaError, PySparkException):
+        with suppress(*SPARK_ERRORS):
             answer.append(int(seen.get["rows"]))
 
     asking = threading.Thread(target=ask, daemon=True)
@@ -198,7 +197,7 @@ class Ingester:
             after = resumed(_checkpoint(base), self.override, self.source.resume_from)
             batch = self._batch(after)
             done = self._brought(base, batch)
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise failure_of(error) from error
         took_ms = self.writer.clock.monotonic_ms() - started
         return replace(done, number=number, took_ms=took_ms)
@@ -296,7 +295,7 @@ def _acknowledged(batch: Batch) -> tuple[str, ...]:
     """Let the source know that its rows are in the table; what goes wrong is only told."""
     try:
         batch.committed()
-    except (LakewrightError, PySparkException, OSError) as error:
+    except (LakewrightError, *SPARK_ERRORS, OSError) as error:
         told = f"the rows are in the table, but their source could not be told: {error}"
         warnings.warn(told, RuntimeWarning, stacklevel=2)
         return (told,)

@@ -38,6 +38,8 @@ from lakewright.storage.base import Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# What Spark raises; errors of the JVM come in more than one wrapping.
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
 SLICES = "lakewright_slices"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _REGISTERED = "spark.lakewright.slices"
@@ -78,7 +80,7 @@ def _can_open(spark: SparkSession, storage: Storage, plan: ReadPlan) -> bool:
     try:
         # On Spark Connect nothing is looked at before somebody asks for the schema.
         return probe.parquet(literal(first)).schema is not None
-    except (PySparkException, Py4JJavaError) as error:
+    except SPARK_ERRORS as error:
         if _NO_FILE_SYSTEM.search(str(error)):
             return False
         raise UnavailableError(

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -23,7 +21,7 @@ from lakewright.core.dealing import deal
 from lakewright.core.meta_columns import META_COLUMNS, OPERATION, PARTITION_PATH
 from lakewright.core.partition_paths import DEFAULT_PARTITION, PartitionField
 from lakewright.errors import InvalidError, UnavailableError
-from lakewright.read.run import quoted
+from lakewright.read.run import SPARK_ERRORS, quoted
 from lakewright.write.columns.run import field_name, field_of, path_column
 from lakewright.write.global_index.run import placed
 from lakewright.write.incoming import LEAVES
@@ -41,8 +39,6 @@ Answer = TypeVar("Answer")
 _ROUTE = "_lakewright_route"
 _PARALLELISM = "spark.lakewright.parallelism"
 _NO_KEY = "lakewright: rows have no record key"
-# What a failed task raises here: classic Spark gives some errors as those of Java.
-SPARK_ERRORS = (PySparkException, Py4JJavaError)
 _LOST = re.compile(r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited unexpectedly")
 # Tasks for each core where work is dealt out by size: sizes tell only roughly how long it takes.
 _TASKS_PER_CORE = 3

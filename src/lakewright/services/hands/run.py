@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from pyspark.errors import PySparkException
-
+from lakewright.read.run import SPARK_ERRORS
 from lakewright.write.run import failure_of, on_workers
 from lakewright.write.task import Token
 
@@ -33,7 +32,7 @@ class SparkHands:
         """Let workers do something with each item; see `Hands`."""
         try:
             bundles = on_workers(self._spark, partial(_each, do), items, size)
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise failure_of(error) from error
         return [answer for bundle in bundles for answer in bundle]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lakewright.errors import UnavailableError, UnsupportedError
+from lakewright.read.run import SPARK_ERRORS
 from lakewright.sources.kafka.offsets import OffsetRange
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Topic:
         try:
             last = self._ends()
             first = self._beginnings()
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise failure_of(error) from error
         # Between the two looks Kafka may have thrown all of a partition away.
         return {number: min(first.get(number, end), end) for number, end in last.items()}, last
@@ -57,7 +57,7 @@ class Topic:
             reader = reader.option("minPartitions", str(self.min_partitions))
         try:
             return self._columns(reader.load())
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise failure_of(error) from error
 
     def _columns(self, messages: DataFrame) -> DataFrame:
@@ -102,7 +102,7 @@ def ends_in(progress: list[Any], topic: str) -> dict[int, int]:
     raise UnavailableError("Spark does not tell where the topic ends: is it there?", topic=topic)
 
 
-def failure_of(error: PySparkException) -> Exception:
+def failure_of(error: Exception) -> Exception:
     """An error of Spark's connector as one of ours."""
     text = re.sub(r"\s+", " ", str(error))[:500]
     if _NO_CONNECTOR.search(text):

@@ -19,7 +19,7 @@ from lakewright.core.meta_columns import COMMIT_TIME
 from lakewright.core.table_config import TableType
 from lakewright.read.incremental import EARLIEST, IncrementalQueryAnalyzer, QueryContext, RangeType
 from lakewright.read.query import plan_context
-from lakewright.read.run import scan
+from lakewright.read.run import SPARK_ERRORS, scan
 from lakewright.sources.cloud.position import Position
 from lakewright.sources.cloud.selection import (
     CloudObject,
@@ -33,7 +33,7 @@ from lakewright.sources.cloud.stores import EventShape
 from lakewright.sources.runner import IncrementalQueryRunner
 from lakewright.sources.settings import MissingCheckpoint
 from lakewright.table.snapshot import Snapshot
-from lakewright.write.run import SPARK_ERRORS, failure_of
+from lakewright.write.run import failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

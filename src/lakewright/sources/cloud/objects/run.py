@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from lakewright.clock import Clock
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnavailableError
-from lakewright.read.run import literal
+from lakewright.read.run import SPARK_ERRORS, literal
 from lakewright.sources.cloud.objects.worker import (
     Preparation,
     Prepared,
@@ -26,7 +26,7 @@ from lakewright.sources.cloud.selection import CloudObject
 from lakewright.sources.cloud.settings import ObjectSettings, OnBad
 from lakewright.storage.base import join_path
 from lakewright.storage.locate import storage_for
-from lakewright.write.run import SPARK_ERRORS, failure_of, on_workers
+from lakewright.write.run import failure_of, on_workers
 from lakewright.write.task import Token
 
 if TYPE_CHECKING:
