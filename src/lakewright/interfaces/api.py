@@ -32,7 +32,7 @@ from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.create import create_table
-from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.snapshot import Snapshot, load_moment, load_snapshot
 from lakewright.table.spec import TableSpec
 from lakewright.write.commit import Commit
 from lakewright.write.task import Operation
@@ -133,7 +133,7 @@ class Table:
                 "there is no such format of changes", format=format, known=list(_CHANGE_FORMATS)
             )
         plan = _CHANGE_FORMATS[format](
-            self.snapshot(),
+            load_moment(self.storage),
             since=begin_of_range(since),
             until=end_of_range(until),
             limit=limit,

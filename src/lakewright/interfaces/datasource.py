@@ -21,7 +21,7 @@ from lakewright.read.plan import ReadPlan
 from lakewright.read.run import SliceReader, spark_schema
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import load_moment, load_snapshot
 
 FORMATS = ("hudi", "org.apache.hudi")
 
@@ -72,7 +72,9 @@ def planned(
     if not options.get("path"):
         raise InvalidError("the table's path is missing: give it as an option", option="path")
     storage = storage_for(options["path"], {**(session or {}), **storage_options(options)})
-    return storage, plan_query(load_snapshot(storage), read_settings(options), columns)
+    settings = read_settings(options)
+    load = load_moment if settings.query_type == "incremental" else load_snapshot
+    return storage, plan_query(load(storage), settings, columns)
 
 
 def struct_of(schema: T.StructType | str) -> T.StructType:

@@ -49,7 +49,7 @@ from lakewright.sources.splitters import (
 )
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
-from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.snapshot import Snapshot, load_moment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -243,7 +243,7 @@ class HudiTableSource(Source):
     def next_batch(self, spark: SparkSession, after: Checkpoint | None) -> Batch:
         """What the next writes brought; without rows the checkpoint given comes back."""
         runner: HoodieSourceIncrementalQueryRunner[DataFrame] = HoodieSourceIncrementalQueryRunner(
-            load_snapshot(self.storage),
+            load_moment(self.storage),
             after,
             self.settings,
             partial(scan, spark, self.storage),

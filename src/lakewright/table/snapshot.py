@@ -321,6 +321,21 @@ def load_snapshot(storage: Storage) -> Snapshot:
     return look(storage)[0]
 
 
+def load_moment(storage: Storage) -> Snapshot:
+    """The table as it was at one moment: all that had completed by then, and nothing later.
+
+    A listing is no moment. Who completes while it runs may be missing from it, though another one
+    that completed after it is not; whoever remembers how far it has read would never look for it
+    again. What a second listing finds that had completed when the first was at its end is whole.
+    """
+    first = load_snapshot(storage)
+    last = max((i.completed_at or "" for i in first.timeline), default="")
+    files = list_timeline(storage, first.config)
+    return replace(
+        first, timeline=Timeline.of(i for i in files if (i.completed_at or "") <= last), _commits={}
+    )
+
+
 def look(storage: Storage) -> tuple[Snapshot, tuple[Instant, ...]]:
     """The table now, and every file of its timeline: the lower states of an instant as well."""
     with found_in(PROPERTIES):

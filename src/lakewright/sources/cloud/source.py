@@ -38,7 +38,7 @@ from lakewright.sources.runner import IncrementalQueryRunner
 from lakewright.sources.source import Batch, Source
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
-from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.snapshot import Snapshot, load_moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,7 +136,7 @@ class CloudObjectsSource(Source):
         It does not where nothing was left out, so that an idle source makes no commits.
         """
         self._forget()
-        snapshot = load_snapshot(self._storage)
+        snapshot = load_moment(self._storage)
         if snapshot.avro_schema() is None:
             return Batch(None, after)
         place = _place(after, snapshot)
