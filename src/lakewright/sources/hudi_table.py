@@ -234,7 +234,7 @@ class HudiTableSource(Source):
         if not settings.path:
             raise InvalidError("a table as a source needs its path", option=PATH)
         storage = storage_for(settings.path, storage_options(options))
-        return cls(storage, settings, splitter_for(settings, options))
+        return cls(storage, settings, splitter_for(options))
 
     def resume_from(self, text: str) -> Checkpoint:
         """An override in Hudi's words; see `parse_override`."""

@@ -59,14 +59,6 @@ class TableSourceSettings:
         doc="Whether `_hoodie_partition_path` is left out too; the other meta columns always are.",
         aliases=(f"{_OLD_PREFIX}{_TABLE}drop.all.meta.fields.from.source",),
     )
-    splitter: str | None = option(
-        _PREFIX + "snapshotload.query.splitter.class.name",
-        None,
-        parse=str.strip,
-        doc="Who splits a load from the beginning: a name given to `register_splitter`. Without "
-        "one, `bounded` does it if a number of rows or bytes is given.",
-        aliases=(_OLD_PREFIX + "snapshotload.query.splitter.class.name",),
-    )
     fallback: bool = option(
         "hoodie.datasource.read.incr.fallback.fulltablescan.enable",
         True,
@@ -84,6 +76,14 @@ class TableSourceSettings:
 class SplitSettings:
     """How large a batch of a load from the beginning is."""
 
+    splitter: str | None = option(
+        _PREFIX + "snapshotload.query.splitter.class.name",
+        None,
+        parse=str.strip,
+        doc="Who splits a load from the beginning: a name given to `register_splitter`. Without "
+        "one, `bounded` does it if a number of rows or bytes is given.",
+        aliases=(_OLD_PREFIX + "snapshotload.query.splitter.class.name",),
+    )
     max_rows: int | None = option(
         "lakewright.source.snapshotload.max.rows",
         None,

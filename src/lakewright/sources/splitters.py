@@ -11,7 +11,7 @@ from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
 from lakewright.read.incremental import QueryContext
 from lakewright.settings import settings_from
-from lakewright.sources.settings import SplitSettings, TableSourceSettings
+from lakewright.sources.settings import SplitSettings
 
 # Metadata of instants is read together, and not much more of it than is asked for. One file of
 # history holds that of many: reading ever more at a time, few of them are read twice.
@@ -76,12 +76,12 @@ def register_splitter(name: str, factory: Factory) -> None:
     _FACTORIES[name.strip()] = factory
 
 
-def splitter_for(
-    settings: TableSourceSettings, options: Mapping[str, str]
-) -> SnapshotLoadQuerySplitter | None:
+def splitter_for(options: Mapping[str, str]) -> SnapshotLoadQuerySplitter | None:
     """The splitter that options name or imply, if any."""
+    settings = settings_from(SplitSettings, options)
     if settings.splitter is None:
-        return BoundedLoad.from_options(options) if _bounds(options) else None
+        bounded = settings.max_rows is not None or settings.max_bytes is not None
+        return BoundedLoad.from_options(options) if bounded else None
     factory = _FACTORIES.get(settings.splitter)
     if factory is None:
         raise InvalidError(
@@ -127,11 +127,6 @@ def brought(context: QueryContext) -> Iterator[tuple[Instant, CommitMetadata | N
             moved = moved or instant.requested_at not in piece.commit_times
             yield instant, commit if commit.write_stats() and not moved else None
         start, size = start + size, size * 2
-
-
-def _bounds(options: Mapping[str, str]) -> bool:
-    settings = settings_from(SplitSettings, options)
-    return settings.max_rows is not None or settings.max_bytes is not None
 
 
 def _reaches(amount: float, bound: int | None) -> bool:

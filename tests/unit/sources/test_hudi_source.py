@@ -120,7 +120,7 @@ class Feed:
             after,
             settings,
             lambda plan: read_locally(storage, plan),
-            splitter_for(settings, told),
+            splitter_for(told),
         )
         return runner.run()
 

@@ -13,9 +13,7 @@ from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
 from lakewright.format.metadata import format_commit
 from lakewright.read.incremental import EARLIEST, IncrementalQueryAnalyzer, QueryContext
-from lakewright.settings import settings_from
 from lakewright.sources import splitters
-from lakewright.sources.settings import TableSourceSettings
 from lakewright.sources.splitters import (
     BoundedLoad,
     SnapshotLoadQuerySplitter,
@@ -109,7 +107,7 @@ SPLIT_POINTS = {
 def test_a_splitter_of_ones_own(registered: None, point: int, taken: int) -> None:
     context, done = table_of(HUNDRED, HUNDRED, HUNDRED)
     options = {CLASS_NAME: "org.example.At", "at": done[point].completed_at or ""}
-    splitter = splitter_for(settings_from(TableSourceSettings, options), options)
+    splitter = splitter_for(options)
     assert splitter is not None
     batch = split_load(context, splitter)
     assert batch.instants == tuple(done[:taken])
@@ -152,7 +150,7 @@ def test_a_table_by_hand_counts_what_its_files_hold() -> None:
 
 
 def test_no_bounds_and_no_name_is_no_splitter() -> None:
-    assert splitter_for(TableSourceSettings(), {}) is None
+    assert splitter_for({}) is None
 
 
 def test_writes_that_completed_at_the_same_time_stay_together() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lakewright.errors import InvalidError
 from lakewright.settings import at_least, option, option_keys, parse_bool, parse_choice, parse_word
-from lakewright.sources.settings import MissingCheckpoint
+from lakewright.sources.settings import MissingCheckpoint, SplitSettings
 
 _PREFIX = "hoodie.streamer."
 _OLD_PREFIX = "hoodie.deltastreamer."
@@ -350,7 +350,9 @@ _WITHOUT_EFFECT = frozenset(
 SQS_KEYS = option_keys(SqsSettings, HoldingSettings) | _WITHOUT_EFFECT
 PUBSUB_KEYS = option_keys(PubSubSettings, HoldingSettings) | _WITHOUT_EFFECT
 OBJECT_KEYS = (
-    option_keys(EventTableSettings, SelectionSettings, ObjectSettings, HoldingSettings)
+    option_keys(
+        EventTableSettings, SelectionSettings, ObjectSettings, HoldingSettings, SplitSettings
+    )
     | _WITHOUT_EFFECT
     | REFUSED_CLOUD_OPTIONS.keys()
 )

@@ -36,6 +36,7 @@ from lakewright.sources.cloud.settings import (
 from lakewright.sources.cloud.stores import EventShape, shape_of
 from lakewright.sources.runner import IncrementalQueryRunner
 from lakewright.sources.source import Batch, Source
+from lakewright.sources.splitters import splitter_for
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.snapshot import Snapshot, load_moment
@@ -101,6 +102,7 @@ class CloudObjectsSource(Source):
         self._table = settings_from(EventTableSettings, options)
         self._selection = settings_from(SelectionSettings, options)
         self._objects = settings_from(ObjectSettings, options)
+        self._splitter = splitter_for(options)
         holding = settings_from(HoldingSettings, options)
         self._bad = holding.bad_objects
         self._quarantine = quarantine_of(holding, options, self.name, clock)
@@ -166,6 +168,7 @@ class CloudObjectsSource(Source):
             wanted=self._filter(shape),
             table=self._table,
             after=place,
+            splitter=self._splitter,
             missing=reader.missing if self._selection.check_existence else None,
         )
         return CloudEventsSourceIncrementalQueryRunner(events, reader, self._quarantine)

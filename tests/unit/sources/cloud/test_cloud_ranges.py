@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakewright.core.instant import Instant
-from lakewright.read.incremental import EARLIEST
+from lakewright.read.incremental import EARLIEST, QueryContext
 from lakewright.sources.checkpoints import Checkpoint, Version
 from lakewright.sources.cloud.metadata.run import CloudMetadataIncrementalQueryRunner
 from lakewright.sources.cloud.notifications import S3_SCHEMA
@@ -20,6 +21,7 @@ from lakewright.sources.cloud.settings import EventTableSettings, SelectionSetti
 from lakewright.sources.cloud.source import CloudObjectsSource
 from lakewright.sources.cloud.stores import S3
 from lakewright.sources.settings import MissingCheckpoint
+from lakewright.sources.splitters import BoundedLoad, SnapshotLoadQuerySplitter
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.create import create_table
 from lakewright.table.snapshot import load_snapshot
@@ -73,6 +75,36 @@ def test_commits_are_chosen_by_completion(
     place = None if after is None else Position(commits[after[0]].completed_at or "", after[1])
     found = runner(table, place, settings).get_metadata()
     assert list(found.instants) == [commits[number] for number in expected]
+
+
+@dataclass(frozen=True)
+class EndsAt(SnapshotLoadQuerySplitter):
+    """Splits a load at one commit."""
+
+    end: str
+
+    def next_end(self, context: QueryContext) -> str | None:
+        return self.end
+
+
+@pytest.mark.parametrize("point", [0, 1, 2])
+def test_a_load_is_split_and_what_follows_is_not(point: int) -> None:
+    table, commits = events_table()
+    splitter = EndsAt(commits[point].completed_at or "")
+    load = replace(runner(table, None, EventTableSettings()), splitter=splitter)
+    found = load.get_metadata()
+    assert list(found.instants) == commits[: point + 1]
+    assert found.checkpoint == splitter.end
+    rest = replace(load, after=Position(found.checkpoint or "")).get_metadata()
+    assert list(rest.instants) == commits[point + 1 :]
+
+
+def test_a_load_is_split_by_the_options_of_a_table_as_a_source() -> None:
+    source = CloudObjectsSource(
+        MemoryStorage.fresh(), {"lakewright.source.snapshotload.max.rows": "100"}
+    )
+    assert source._splitter == BoundedLoad(max_rows=100)
+    assert "lakewright.source.snapshotload.max.rows" in source.keys
 
 
 def test_a_load_of_a_table_that_merges_on_read_is_a_range_and_no_snapshot() -> None:

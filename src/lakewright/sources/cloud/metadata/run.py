@@ -32,6 +32,7 @@ from lakewright.sources.cloud.settings import EventTableSettings
 from lakewright.sources.cloud.stores import EventShape
 from lakewright.sources.runner import IncrementalQueryRunner
 from lakewright.sources.settings import MissingCheckpoint
+from lakewright.sources.splitters import SnapshotLoadQuerySplitter, split_load
 from lakewright.table.snapshot import Snapshot
 from lakewright.write.run import failure_of
 
@@ -59,6 +60,7 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
     table: EventTableSettings
     after: Position | None = None
     missing: Callable[[Sequence[CloudObject]], Sequence[CloudObject]] | None = None
+    splitter: SnapshotLoadQuerySplitter | None = None
 
     def get_metadata(self) -> QueryContext:
         """The commits that may hold unread events.
@@ -70,12 +72,14 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
             begin, within = self.after.completed_at, self.after.key is not None
         # A limit counts the commits after the one that was begun.
         most = self.table.instants
-        return IncrementalQueryAnalyzer(
+        context = IncrementalQueryAnalyzer(
             snapshot=self.snapshot,
             begin=begin,
             limit=None if most is None else most + within,
             range_type=RangeType.CLOSED_CLOSED if within else RangeType.OPEN_CLOSED,
         ).analyze()
+        is_load = self.after is None or bool(context.archived)
+        return split_load(context, self.splitter) if self.splitter and is_load else context
 
     @property
     def _beginning(self) -> str | None:
