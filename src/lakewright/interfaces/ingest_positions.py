@@ -50,13 +50,22 @@ class Positions:
     def newest(self, snapshot: Snapshot) -> Position | None:
         """The position that the table, as it is in a snapshot, was brought to last."""
         found = self._find(snapshot, self._seen)
-        if found is None and self._newest is not None and not _is_there(self._newest, snapshot):
-            # It was archived, or taken back: then an older one counts again.
+        if self._newest is not None and self._is_doubtful(found, snapshot):
             found = self._newest = self._find(snapshot, None)
         self._newest = found or self._newest
         # Without the commits that it has read.
         self._seen = Snapshot(snapshot.storage, snapshot.config, snapshot.timeline)
         return self._newest
+
+    def _is_doubtful(self, found: Position | None, snapshot: Snapshot) -> bool:
+        """Whether what is new since the last look does not tell which position is the newest."""
+        assert self._newest is not None
+        if found is None:
+            # The last one was archived, or taken back: then an older one counts again.
+            return not _is_there(self._newest, snapshot)
+        # Somebody got in between the last look, which saw a later one and not this.
+        last = self._newest.instant.completed_at or ""
+        return (found.instant.completed_at or "") < last
 
     def _find(self, snapshot: Snapshot, before: Snapshot | None) -> Position | None:
         for instant, commit in commits_newest_first(snapshot, before):

@@ -178,6 +178,7 @@ class Ingester:
 
     def __post_init__(self) -> None:
         self._positions = Positions(self.source_name)
+        self._held: Checkpoint | None = None
 
     @property
     def table_exists(self) -> bool:
@@ -195,12 +196,29 @@ class Ingester:
         base = self._position()
         try:
             after = resumed(_checkpoint(base), self.override, self.source.resume_from)
-            batch = self._batch(after)
-            done = self._brought(base, batch)
+            done = self._next(base, self._held if base is None and self._held else after)
         except SPARK_ERRORS as error:
             raise failure_of(error) from error
         took_ms = self.writer.clock.monotonic_ms() - started
         return replace(done, number=number, took_ms=took_ms)
+
+    def _next(self, base: Position | None, after: Checkpoint | None) -> IngestRound:
+        """Bring the next batch that can be committed; one without rows cannot be without a table.
+
+        Such a position is kept in mind alone. Who comes again finds the same batches empty.
+        """
+        while True:
+            batch = self._batch(after)
+            done = self._brought(base, batch)
+            if done is not None:
+                return done
+            if not _moved(after, batch.checkpoint):
+                told = "the source has no rows, and the table no columns: the position stays"
+                stored = _checkpoint(base)
+                return IngestRound(
+                    0, self.source.name, Skip(told), stored, stored, facts=batch.facts
+                )
+            after = self._held = batch.checkpoint
 
     def _position(self) -> Position | None:
         if not self.table_exists:
@@ -213,8 +231,8 @@ class Ingester:
             return batch
         return replace(batch, rows=self.transform(batch.rows))
 
-    def _brought(self, base: Position | None, batch: Batch) -> IngestRound:
-        """Commit a batch, or its checkpoint alone, or nothing."""
+    def _brought(self, base: Position | None, batch: Batch) -> IngestRound | None:
+        """Commit a batch, or its checkpoint alone, or nothing; None if it has nowhere to go."""
         stored = _checkpoint(base)
         done = IngestRound(0, self.source.name, Skip(""), stored, stored, facts=batch.facts)
         found = self.incoming(batch.rows) if batch.rows is not None else None
@@ -224,8 +242,7 @@ class Ingester:
             return replace(done, outcome=Skip("the source has nothing new"))
         columns = self._columns()
         if columns is None:
-            told = "the source has no rows, and the table no columns: the position stays"
-            return replace(done, outcome=Skip(told))
+            return None
         return self._committed(done, batch, base, Incoming(NoMoreRows(columns), lambda: 0))
 
     def _committed(

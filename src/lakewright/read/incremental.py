@@ -38,7 +38,8 @@ class QueryContext:
 
     `until` is None if the range is open and takes in all that has completed; a limit ends a range
     early. `checkpoint` is the begin if there is nothing new, None if there is nothing at all. Not
-    `whole`: instants that brought rows were left out on request.
+    `whole`: instants that brought rows were left out on request. `moved` are services that were
+    left out: rows of the range may be where these have put them.
     """
 
     snapshot: Snapshot
@@ -48,6 +49,7 @@ class QueryContext:
     until: str | None
     checkpoint: str | None
     whole: bool = True
+    moved: tuple[Instant, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -134,7 +136,14 @@ class IncrementalQueryAnalyzer:
         moved, brought = self._skipped(chosen)
         kept = tuple(i for i in chosen if i.requested_at not in moved | brought)
         return QueryContext(
-            self.snapshot, self.begin, self.end, kept, until, checkpoint, whole=not brought
+            self.snapshot,
+            self.begin,
+            self.end,
+            kept,
+            until,
+            checkpoint,
+            whole=not brought,
+            moved=tuple(i for i in chosen if i.requested_at in moved),
         )
 
     def _check(self) -> None:

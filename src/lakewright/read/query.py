@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
+from lakewright.core.instant import Instant
 from lakewright.core.meta_columns import META_FIELDS
 from lakewright.core.slices import FileSlice, GroupKey, View
 from lakewright.core.table_config import TableConfig
@@ -152,7 +153,11 @@ class _Range:
 
     @cached_property
     def _commits(self) -> list[CommitMetadata]:
-        return self._snapshot.commits(self.context.instants)
+        return self._snapshot.commits(self._instants)
+
+    @property
+    def _instants(self) -> tuple[Instant, ...]:
+        return (*self.context.instants, *self.context.moved)
 
     @cached_property
     def _written(self) -> set[GroupKey]:
@@ -169,7 +174,7 @@ class _Range:
         """A view of the range from its first request to its last."""
         if self.context.from_beginning:
             return self.view
-        requested = [instant.requested_at for instant in self.context.instants]
+        requested = [instant.requested_at for instant in self._instants]
         return replace(self.view, requested_from=min(requested), requested_until=max(requested))
 
     @property

@@ -93,7 +93,9 @@ class FilePosition:
     @classmethod
     def parse(cls, text: str) -> FilePosition:
         """Read a checkpoint: ours, or Hudi's, which is a time alone."""
-        time, found, path = text.strip().partition(_BETWEEN)
+        # A name may end in a blank.
+        time, found, path = text.partition(_BETWEEN)
+        time = time.strip()
         if not time.isdecimal() or not time.isascii() or (found and not path):
             raise InvalidError(
                 "the checkpoint is no file's: a time in milliseconds, with or without # and a name",

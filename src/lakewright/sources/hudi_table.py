@@ -23,6 +23,7 @@ from lakewright.read.query import plan_context
 from lakewright.read.run import scan
 from lakewright.settings import ignored_options, settings_from
 from lakewright.sources.checkpoints import (
+    INITIAL,
     Checkpoint,
     Position,
     Version,
@@ -94,7 +95,10 @@ def plan_pull(
             option=MISSING_CHECKPOINT,
         )
     if after is None and settings.beginning is MissingCheckpoint.READ_LATEST:
-        position, unread = Position(""), _latest(snapshot)
+        position, unread = Position(""), latest_write(snapshot)
+        if unread.is_empty:
+            # All that is written from now on is wanted, however much it is at the next look.
+            return TablePull(None, Checkpoint(INITIAL, Version.V2))
     else:
         position = Position(EARLIEST) if after is None else position_of(after, snapshot)
         unread = _unread(snapshot, position)
@@ -113,7 +117,7 @@ def _unread(snapshot: Snapshot, position: Position) -> QueryContext:
     return replace(context, instants=kept)
 
 
-def _latest(snapshot: Snapshot) -> QueryContext:
+def latest_write(snapshot: Snapshot) -> QueryContext:
     """The last write that brought rows, and the services after it."""
     analyzer = IncrementalQueryAnalyzer(snapshot=snapshot, range_type=RangeType.CLOSED_CLOSED)
     found = _last_write(snapshot, snapshot.timeline.by_completion)

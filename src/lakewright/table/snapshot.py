@@ -40,6 +40,8 @@ _META_FOLDER = ".hoodie"
 _MOST_PIECES = 1000
 # How much earlier than the timeline says a file may seem to have been written.
 _UNSURE_MS = 2 * 3_600_000
+# The zone of a table in local time is that of its writers, wherever they are.
+_UNSURE_LOCAL_MS = 28 * 3_600_000
 _PLANNED = ("compaction", "logcompaction", "clustering")
 
 
@@ -76,7 +78,9 @@ class Snapshot:
         """
         try:
             moment = parse_time(completed_at, zone_of(self.config.timeline_zone))
-            since_ms = int(moment.timestamp() * 1000) - _UNSURE_MS
+            local = self.config.timeline_zone.strip().upper() != "UTC"
+            unsure_ms = _UNSURE_LOCAL_MS if local else _UNSURE_MS
+            since_ms = int(moment.timestamp() * 1000) - unsure_ms
         except InvalidError:
             since_ms = 0  # no date, which tells nothing
         entries = load_late_entries(self.storage, self.config.history_folder, since_ms)
@@ -331,9 +335,9 @@ def load_moment(storage: Storage) -> Snapshot:
     first = load_snapshot(storage)
     last = max((i.completed_at or "" for i in first.timeline), default="")
     files = list_timeline(storage, first.config)
-    return replace(
-        first, timeline=Timeline.of(i for i in files if (i.completed_at or "") <= last), _commits={}
-    )
+    # What is no write stays: a savepoint tells where the timeline begins.
+    kept = (i for i in files if not i.is_write or (i.completed_at or "") <= last)
+    return replace(first, timeline=Timeline.of(kept), _commits={})
 
 
 def look(storage: Storage) -> tuple[Snapshot, tuple[Instant, ...]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakewright.core.commits import CommitMetadata, WriteStat
+from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata, WriteStat
 from lakewright.core.instant import Instant
 from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
 from lakewright.core.timeline import Timeline
@@ -31,9 +31,10 @@ def refuse_rivals(task: WriteTask, metadata: CommitMetadata, now: Snapshot) -> N
     others = _completed_since(task.snapshot.timeline, now.timeline)
     if not others:
         return
-    _refuse_other_schema(task, now)
-    if task.operation is Operation.UPSERT and not task.buckets:
-        for other, commit in zip(others, now.commits(others), strict=True):
+    done = list(zip(others, now.commits(others), strict=True))
+    _refuse_other_schema(task, done, now)
+    for other, commit in done:
+        if _must_not_share_keys(task, commit):
             _refuse_shared_keys(task, metadata, other, commit)
 
 
@@ -42,12 +43,40 @@ def _completed_since(before: Timeline, now: Timeline) -> list[Instant]:
     return [i for i in now.completed_writes if i.requested_at not in known]
 
 
-def _refuse_other_schema(task: WriteTask, now: Snapshot) -> None:
-    newest = now.avro_schema()
-    if newest not in (None, task.schema, task.snapshot.avro_schema()):
+def _refuse_other_schema(
+    task: WriteTask, done: Iterable[tuple[Instant, CommitMetadata]], now: Snapshot
+) -> None:
+    before, newest = task.snapshot.avro_schema(), now.avro_schema()
+    if newest not in (None, task.schema, before):
         raise ConflictError(
             "another writer has changed the table's schema meanwhile", instant=task.instant
         )
+    # Of two schemas that of the later request counts: it would hide what this write has added.
+    hiding = [
+        other.file_name
+        for other, commit in done
+        if other.requested_at > task.instant
+        and commit.operation not in SERVICE_OPERATIONS
+        and commit.schema not in (None, task.schema)
+    ]
+    if hiding and before not in (None, task.schema):
+        raise ConflictError(
+            "another writer began later with the table's old columns, and they would count: write "
+            "again",
+            instant=task.instant,
+            other=hiding[0],
+        )
+
+
+def _must_not_share_keys(task: WriteTask, commit: CommitMetadata) -> bool:
+    """Whether a key that both inserted would be there twice and must not be."""
+    if task.buckets:
+        return False
+    if task.operation.replaces:
+        # Rows that come to stay beside an overwrite: an upsert after it would have updated them.
+        return commit.operation == Operation.UPSERT
+    keeps_one = task.settings.duplicate_policy != "none"
+    return task.operation is Operation.UPSERT or (task.operation is Operation.INSERT and keeps_one)
 
 
 def _refuse_shared_keys(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -152,7 +153,7 @@ def test_no_rows_take_nothing_away(operation: str) -> None:
 
 def test_a_position_without_table_or_columns_stays() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
-    source = Counting(hidden=frozenset(range(4)))
+    source = Counting(hidden=frozenset(range(100)))
     done = ingester(storage, source, clock).run()
     assert isinstance(done.outcome, Skip)
     assert done.after is None
@@ -161,6 +162,14 @@ def test_a_position_without_table_or_columns_stays() -> None:
     done = ingester(table.storage, source, clock).run()
     assert isinstance(done.outcome, Skip)
     assert done.after is None
+
+
+def test_batches_without_rows_do_not_hide_those_behind_them() -> None:
+    storage, clock = MemoryStorage.fresh(), ManualClock()
+    source = Counting(total=12, size=4, hidden=frozenset(range(8)))
+    done = ingester(storage, source, clock).run()
+    assert done.after == Checkpoint("12")
+    assert ids(storage) == keys_upto(12)[8:]
 
 
 def test_a_frame_without_columns_has_no_rows() -> None:
@@ -445,3 +454,17 @@ def test_a_table_that_nobody_describes_is_not_made() -> None:
     with pytest.raises(InvalidError, match="name"):
         ingester(storage, Counting(), clock, {"hoodie.table.name": ""}).run()
     assert not list(storage.list_tree(""))
+
+
+def test_a_position_that_a_listing_missed_does_not_count_again() -> None:
+    storage, clock = MemoryStorage.fresh(), ManualClock()
+    made = ingester(storage, Counting(total=40), clock)
+    commits = [made.run().commit for _ in range(3)]
+    whole = load_snapshot(storage)
+    assert commits[1] is not None
+    missed = [i for i in whole.timeline if i.requested_at != commits[1].instant]
+    positions = Positions()
+    torn = replace(whole, timeline=replace(whole.timeline, instants=tuple(missed)))
+    last = positions.newest(torn)
+    assert last is not None
+    assert positions.newest(whole) == last

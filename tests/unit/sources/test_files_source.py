@@ -203,3 +203,8 @@ def test_options_describe_a_folder() -> None:
 def test_a_bad_option_is_refused(key: str, value: str) -> None:
     with pytest.raises(InvalidError, match="does not parse"):
         settings_from(FileSettings, {f"lakewright.source.files.{key}": value})
+
+
+def test_a_name_may_end_in_a_blank() -> None:
+    file = FileStatus("a.json ", 5, 1000)
+    assert FilePosition.parse(str(FilePosition.of(file))) == FilePosition.of(file)

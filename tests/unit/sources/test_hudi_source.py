@@ -464,11 +464,19 @@ def test_writes_that_completed_at_the_same_time_are_read_together() -> None:
 
 def test_an_empty_table_brings_nothing() -> None:
     feed = Feed("MERGE_ON_READ")
-    for options in (ALL, LATEST):
-        batch = feed.pull(None, options)
-        assert (batch.rows, batch.checkpoint) == (None, None)
+    batch = feed.pull(None, ALL)
+    assert (batch.rows, batch.checkpoint) == (None, None)
     given = Checkpoint(INITIAL, Version.V1)
     assert feed.pull(given).checkpoint == given
+
+
+def test_who_wants_the_latest_of_an_empty_table_gets_all_that_comes() -> None:
+    feed = Feed("MERGE_ON_READ")
+    first = feed.pull(None, LATEST)
+    assert first.rows is None
+    feed.insert(3)
+    feed.insert(4)
+    assert count(feed.pull(first.checkpoint, LATEST)) == 7
 
 
 def test_rows_of_writes_that_history_has_lost_come_from_the_beginning() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.read.query import plan_changes
@@ -63,3 +65,37 @@ def test_what_completes_after_the_first_listing_comes_with_the_next_moment() -> 
 def test_a_table_that_nothing_was_written_to() -> None:
     table = WrittenTable().create()
     assert not load_moment(table.storage).timeline.instants
+
+
+class Meanwhile(CountingStorage):
+    """Something happens after the first listing of the timeline."""
+
+    def __init__(self, inner: Storage, act: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.act: Callable[[], None] | None = act
+
+    def list_files(self, folder: str) -> list[FileStatus]:
+        found = list(super().list_files(folder))
+        if folder == ".hoodie/timeline" and self.act is not None:
+            act, self.act = self.act, None
+            act()
+        return found
+
+
+def test_a_savepoint_that_archiving_goes_past_meanwhile_hides_nothing() -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    commits = [table.upsert([row(key)]) for key in "abcdefg"]
+    beyond = {
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "hoodie.archive.beyond.savepoint": "true",
+    }
+
+    def archived() -> None:
+        table.writer().savepoint(commits[0].instant, user="", comment="")
+        assert table.services(beyond).run("archive")
+
+    snapshot = load_moment(Meanwhile(table.storage, archived))
+    plan = plan_changes(snapshot)
+    assert sorted(read_locally(table.storage, plan.read)["id"].to_pylist()) == [*"abcdefg"]

@@ -15,7 +15,7 @@ from lakewright.core.instant import Instant, full_time
 from lakewright.errors import InvalidError
 from lakewright.sources.checkpoints import Checkpoint, Version
 
-_TEXT = re.compile(r"(?P<time>\d{17}|\d{14}|0+)(?:#(?P<key>.+))?", re.DOTALL)
+_TEXT = re.compile(r"\s*(?P<time>\d{17}|\d{14}|0+)(?:#(?P<key>.+)|\s*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Position:
 
 def parse_position(checkpoint: Checkpoint) -> Position | None:
     """Read a checkpoint's text, whatever its time means; None is the beginning."""
-    found = _TEXT.fullmatch(checkpoint.text.strip())
+    found = _TEXT.fullmatch(checkpoint.text)
     if found is None:
         raise InvalidError(
             "not a checkpoint of cloud objects, which is `<completion time>` or "
@@ -72,7 +72,9 @@ def translated(position: Position, instants: Sequence[Instant]) -> Position | No
             requested_at=position.completed_at,
         )
     unread = [
-        time for at, time in requested.items() if at > position.completed_at and time < completed_at
+        time
+        for at, time in requested.items()
+        if at > position.completed_at and time <= completed_at
     ]
     if not unread:
         return Position(completed_at, position.key)

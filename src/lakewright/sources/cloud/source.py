@@ -127,7 +127,7 @@ class CloudObjectsSource(Source):
         """
         word, colon, rest = text.partition(":")
         version = {RESUME_REQUESTED: Version.V1, RESUME_COMPLETED: Version.V2}.get(word.strip())
-        place = rest.strip() if colon and version is not None else text.strip()
+        place = (rest if colon and version is not None else text).lstrip()
         checkpoint = Checkpoint(place, version or Version.V2, reset=text)
         parse_position(checkpoint)
         return checkpoint

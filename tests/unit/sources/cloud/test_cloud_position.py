@@ -109,3 +109,16 @@ def test_users_say_where_to_go_on(text: str, expected: Checkpoint) -> None:
 def test_users_who_say_something_else_are_told() -> None:
     with pytest.raises(InvalidError, match="not a checkpoint of cloud objects"):
         CloudObjectsSource(MemoryStorage.fresh(), {}).resume_from("resumeFromInstantTime:7")
+
+
+@pytest.mark.parametrize("key", ["x ", " ", "\n", "a#b "])
+def test_a_key_may_have_blanks_at_its_end(key: str) -> None:
+    place = Position("20260101000000000", key)
+    assert parse_position(place.checkpoint()) == place
+
+
+def test_two_that_completed_in_the_same_millisecond_are_both_read() -> None:
+    at = [f"2026010100000{number:04}" for number in range(10)]
+    writes = [Instant(at[n], "commit", completed_at=at[9]) for n in (5, 6)]
+    place = translated(Position(at[5], "k"), writes)
+    assert place is None or place.is_before(at[9], "a")

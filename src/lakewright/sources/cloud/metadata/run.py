@@ -30,6 +30,7 @@ from lakewright.sources.cloud.selection import (
 )
 from lakewright.sources.cloud.settings import EventTableSettings
 from lakewright.sources.cloud.stores import EventShape
+from lakewright.sources.hudi_table import latest_write
 from lakewright.sources.runner import IncrementalQueryRunner
 from lakewright.sources.settings import MissingCheckpoint
 from lakewright.sources.splitters import SnapshotLoadQuerySplitter, split_load
@@ -67,6 +68,8 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
 
         A place within a commit has that commit looked at again.
         """
+        if self.after is None and self.table.missing is MissingCheckpoint.READ_LATEST:
+            return latest_write(self.snapshot)
         begin, within = self._beginning, False
         if self.after is not None:
             begin, within = self.after.completed_at, self.after.key is not None
@@ -82,9 +85,7 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
         return split_load(context, self.splitter) if self.splitter and is_load else context
 
     @property
-    def _beginning(self) -> str | None:
-        if self.table.missing is MissingCheckpoint.READ_LATEST:
-            return None
+    def _beginning(self) -> str:
         # Rows that a log compaction moved carry its time in a snapshot, and their own in a range:
         # an event must not be at one place in this batch and at another in the next.
         merges = self.snapshot.config.table_type is TableType.MERGE_ON_READ
