@@ -74,6 +74,12 @@ def living(task: WriteTask, item: FileSlice, keys: pa.Array) -> Positions:
     return _matches(_merged_keys(task, item), keys)
 
 
+def missing_keys(task: WriteTask, item: FileSlice, base: str) -> pa.Array:
+    """The keys that a slice has rows for and a base file has not."""
+    keys = _merged_keys(task, item).combine_chunks()
+    return keys.take(pa.array(np.setdiff1d(np.arange(len(keys)), _keys_in_file(task, base, keys))))
+
+
 def bucket_of_group(file_id: str) -> int | None:
     """The bucket that a file id names, if it names one."""
     head = file_id[:8]

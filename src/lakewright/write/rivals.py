@@ -15,12 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata, WriteStat
+from lakewright.core.files import LogFile, parse_data_file
 from lakewright.core.instant import Instant
 from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
+from lakewright.core.slices import FileSlice
 from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, CorruptError
-from lakewright.storage.base import MissingFileError, Storage
+from lakewright.storage.base import MissingFileError, Storage, split_path
 from lakewright.table.snapshot import Snapshot
+from lakewright.write.locate import missing_keys
 from lakewright.write.task import Operation, WriteTask
 
 _SHOWN = 5
@@ -36,6 +39,8 @@ def refuse_rivals(task: WriteTask, metadata: CommitMetadata, now: Snapshot) -> N
     for other, commit in done:
         if _must_not_share_keys(task, commit):
             _refuse_shared_keys(task, metadata, other, commit)
+        if task.operation is Operation.UPSERT and commit.operation == Operation.COMPACT:
+            _refuse_forgotten_keys(task, metadata, other, commit)
 
 
 def _completed_since(before: Timeline, now: Timeline) -> list[Instant]:
@@ -100,6 +105,39 @@ def _refuse_shared_keys(
                 keys=both.slice(0, _SHOWN).to_pylist(),
                 count=len(both),
             )
+
+
+def _refuse_forgotten_keys(
+    task: WriteTask, metadata: CommitMetadata, other: Instant, commit: CommitMetadata
+) -> None:
+    """Refuse to update rows in a file group whose base file has lost them since.
+
+    They had been deleted, and the compaction left them out. Writers that began after it would not
+    find them in the group, and insert them elsewhere.
+    """
+    compacted = {
+        (partition, stat.file_id): stat
+        for partition, stats in commit.stats.items()
+        for stat in stats
+        if stat.num_deletes != 0
+    }
+    for partition, stats in metadata.stats.items():
+        for stat in stats:
+            base = compacted.get((partition, stat.file_id))
+            log = parse_data_file(split_path(stat.path or "")[1])
+            if base is None or task.buckets or not isinstance(log, LogFile):
+                continue
+            item = FileSlice(partition, log.file_id, log.instant, None, (log,))
+            forgotten = missing_keys(task, item, base.path or "")
+            if len(forgotten):
+                raise ConflictError(
+                    "rows that were deleted, and that this write brings back, were compacted away "
+                    "meanwhile: write again",
+                    instant=task.instant,
+                    other=other.file_name,
+                    keys=forgotten.slice(0, _SHOWN).to_pylist(),
+                    count=len(forgotten),
+                )
 
 
 def _inserting(commit: CommitMetadata) -> dict[str, list[WriteStat]]:

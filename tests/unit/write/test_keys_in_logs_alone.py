@@ -8,6 +8,7 @@ import pytest
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant
+from lakewright.errors import ConflictError
 from lakewright.table.snapshot import load_snapshot
 
 SEVERAL = {**NO_SERVICES, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
@@ -33,6 +34,7 @@ def meanwhile(table: WrittenTable) -> None:
     """The compaction begins and ends while the key is being written again."""
     table.upsert(
         [row("k", 2, "again")],
+        {"hoodie.write.num.retries.on.conflict.failures": "1"},
         meanwhile=lambda: _assert_done(table.services(DUE).run("compaction")),
     )
 
@@ -78,3 +80,20 @@ def test_it_is_updated_and_deleted_where_it_is(
     assert here == [row("k", 3, "third"), *OTHERS]
     table.write("DELETE", [row("k", 4)])
     assert [each for each in table.rows() if each["day"] != "elsewhere"] == OTHERS
+
+
+def test_two_writers_do_not_both_bring_a_deleted_key_back() -> None:
+    options = {**SEVERAL, "hoodie.parquet.small.file.limit": "0"}
+    table = WrittenTable(options=options).create("MERGE_ON_READ")
+    table.upsert([row("k"), *OTHERS])
+    table.write("DELETE", [row("k")])
+
+    def others() -> None:
+        _assert_done(table.services(DUE).run("compaction"))
+        table.upsert([row("k", 2, "theirs")])
+
+    with pytest.raises(ConflictError, match="compacted away"):
+        table.upsert([row("k", 3, "mine")], meanwhile=others)
+    assert table.rows() == [row("k", 2, "theirs"), *OTHERS]
+    table.upsert([row("k", 3, "mine")])
+    assert table.rows() == [row("k", 3, "mine"), *OTHERS]
