@@ -68,6 +68,10 @@ class S3Server:
         )
 
 
+# Moto looks whether an object is there and then puts it: no other thread may come in between.
+_MOTO = "import sys; sys.setswitchinterval(1); from moto.server import main; main(sys.argv[1:])"
+
+
 @contextmanager
 def moto_server(page_size: int = 1000) -> Iterator[S3Server]:
     """Run moto's server, which keeps everything in memory, until the block ends.
@@ -75,7 +79,7 @@ def moto_server(page_size: int = 1000) -> Iterator[S3Server]:
     A listing gives `page_size` objects at a time.
     """
     with _running(
-        lambda port: [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        lambda port: [sys.executable, "-c", _MOTO, "-H", "127.0.0.1", "-p", str(port)],
         {"MOTO_S3_DEFAULT_MAX_KEYS": str(page_size)},
     ) as server:
         yield server
