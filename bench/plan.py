@@ -306,7 +306,8 @@ class _Planner:
             starts=workload.starts,
             optimized=workload.optimized,
             first=commits.start,
-            count=workload.partitions or (len(commits) if do is Do.COMMITS else self.size.scans),
+            count=workload.partitions
+            or (len(commits) if Do.COMMITS in (do, workload.do) else self.size.scans),
             counted=counted,
             memory=counted and workload.memory and system != LIMIT,
         )

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from sizes import sized
+from victims import doomed, said
 from written import WrittenTable
 
 from lakewright.storage.local import LocalStorage
@@ -80,34 +75,6 @@ class World:
         }
 
 
-@contextmanager
-def consuming(folder: Path, way: str, world: World) -> Iterator[subprocess.Popen[str]]:
-    """A process with a group of its own, which ends with the block."""
-    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[1])}
-    with (
-        (folder / "errors.log").open("a") as errors,
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(folder), way, json.dumps(world.options())],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            # Together with its Java, as when a machine goes down.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def said(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 def traces(folder: Path) -> int:
     """How many files the tables' timelines have, and how many copies of objects there were."""
     timelines = [folder / name / ".hoodie" / "timeline" for name in ("events", "target")]
@@ -124,7 +91,9 @@ def test_every_row_of_every_object_comes_once(tmp_path: Path) -> None:
             for _ in range(3):
                 world.put()
             before, moment = traces(tmp_path), chance.randint(1, 14)
-            with consuming(tmp_path, "on", world) as process:
+            with doomed(
+                PROGRAM, str(tmp_path), "on", json.dumps(world.options()), errors=errors
+            ) as process:
                 assert said(process) == "READY", errors.read_text()[-4000:]
                 deadline, next_put = time.monotonic() + _PATIENCE_S, 0
                 # Archiving takes files away: what counts is that something has moved.
@@ -135,7 +104,9 @@ def test_every_row_of_every_object_comes_once(tmp_path: Path) -> None:
                     assert process.poll() is None, errors.read_text()[-4000:]
                     assert time.monotonic() < deadline, errors.read_text()[-4000:]
                     time.sleep(0.01)
-        with consuming(tmp_path, "out", world) as process:
+        with doomed(
+            PROGRAM, str(tmp_path), "out", json.dumps(world.options()), errors=errors
+        ) as process:
             assert [said(process), said(process)] == ["READY", "DONE"], errors.read_text()[-4000:]
         assert world.left() == 0
     rows = WrittenTable(LocalStorage(str(tmp_path / "target"))).rows()

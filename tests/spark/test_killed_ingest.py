@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from sizes import sized
+from victims import doomed, said
 from written import WrittenTable
 
 from lakewright.storage.local import LocalStorage
@@ -22,24 +18,6 @@ from lakewright.storage.local import LocalStorage
 PROGRAM = Path(__file__).with_name("ingest_process.py")
 FILES = 24
 ROWS = 5
-
-
-@contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The program, with the JVM that it starts: at the end both are killed."""
-    command = [sys.executable, str(PROGRAM), *arguments]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            # Its own group, which nobody else is in.
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("services", ["inline", "async"])
@@ -56,11 +34,10 @@ def test_every_row_comes_once(tmp_path: Path, services: str) -> None:
         os.utime(file, (1_000_000 + number // 4, 1_000_000 + number // 4))
     arguments = (str(folder), str(table), services)
     for _ in range(sized(4, soak=15)):
-        with running(*arguments) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "begin\n"
+        with doomed(PROGRAM, *arguments, errors=tmp_path / "errors.log") as process:
+            assert said(process) == "begin"
             time.sleep(chance.uniform(0, 12))
-    with running(*arguments) as process:
+    with doomed(PROGRAM, *arguments, errors=tmp_path / "errors.log") as process:
         assert process.stdout is not None
         assert any(line == "idle\n" for line in process.stdout)
     rows = WrittenTable(LocalStorage.at(str(table), {})).rows()

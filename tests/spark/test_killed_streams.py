@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from sizes import sized
+from victims import doomed, said
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
@@ -46,34 +41,6 @@ class Source:
             self.table.services({"hoodie.clustering.async.max.commits": "1"}).run("clustering")
 
 
-@contextmanager
-def streaming(folder: Path, way: str) -> Iterator[subprocess.Popen[str]]:
-    """A process with a group of its own, which ends with the block."""
-    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[1])}
-    with (
-        (folder / "errors.log").open("a") as errors,
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(folder), way, *OPERATIONS],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            # Together with its Java, as when a machine goes down.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def said(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 def traces(folder: Path) -> int:
     """How many files the targets' timelines and Spark's own notes have."""
     notes = [folder / f"checkpoint-{operation}" for operation in OPERATIONS]
@@ -101,7 +68,7 @@ def test_a_stream_that_is_killed_hands_every_change_over_once(kind: str, tmp_pat
         for _ in range(4):
             source.write()
         moment = traces(tmp_path) + chance.randint(1, 20)
-        with streaming(tmp_path, "on") as process:
+        with doomed(PROGRAM, str(tmp_path), "on", *OPERATIONS, errors=errors) as process:
             assert said(process) == "READY", errors.read_text()[-4000:]
             source.write()
             deadline = time.monotonic() + _PATIENCE_S
@@ -109,7 +76,7 @@ def test_a_stream_that_is_killed_hands_every_change_over_once(kind: str, tmp_pat
             while traces(tmp_path) < moment or (life % 2 == 0 and not unnoted(tmp_path)):
                 assert process.poll() is None, errors.read_text()[-4000:]
                 assert time.monotonic() < deadline, errors.read_text()[-4000:]
-    with streaming(tmp_path, "out") as process:
+    with doomed(PROGRAM, str(tmp_path), "out", *OPERATIONS, errors=errors) as process:
         assert [said(process), said(process)] == ["READY", "DONE"], errors.read_text()[-4000:]
     assert_complete(source, tmp_path)
 

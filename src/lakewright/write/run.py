@@ -39,7 +39,11 @@ Answer = TypeVar("Answer")
 _ROUTE = "_lakewright_route"
 _PARALLELISM = "spark.lakewright.parallelism"
 _NO_KEY = "lakewright: rows have no record key"
-_LOST = re.compile(r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited unexpectedly")
+# The last two: queries that run side by side share objects which Spark sends while it changes them.
+_LOST = re.compile(
+    r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited unexpectedly|"
+    r"OptionalDataException|ConcurrentModificationException"
+)
 # Tasks for each core where work is dealt out by size: sizes tell only roughly how long it takes.
 _TASKS_PER_CORE = 3
 _ADAPTIVE = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.coalescePartitions.enabled")
