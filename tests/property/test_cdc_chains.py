@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
+from chained import BUCKETS, KEYS, LATE, NON_BLOCKING, OPTIMISTIC, SERVICES
 from changes import applied, change
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,24 +23,8 @@ from lakewright.read.cdc.plan import plan_cdc
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.local import read_changes_locally
 
-OPTIMISTIC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
-NON_BLOCKING = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
-BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"}
 LOGGED = {"hoodie.table.cdc.enabled": "true"}
 LOGGING = "hoodie.table.cdc.supplemental.logging.mode"
-SERVICES = {
-    "compaction": {"hoodie.compact.inline.max.delta.commits": "1"},
-    "logcompaction": {"hoodie.log.compaction.blocks.threshold": "2"},
-    "clustering": {"hoodie.clustering.inline.max.commits": "1"},
-    "clean": {"hoodie.clean.commits.retained": "1"},
-    "archive": {
-        "hoodie.clean.commits.retained": "1",
-        "hoodie.keep.min.commits": "2",
-        "hoodie.keep.max.commits": "3",
-    },
-}
-KEYS = [f"k{n}" for n in range(4)]
-LATE = [0, 0, 0, 5, 50]
 
 
 @dataclass(frozen=True)

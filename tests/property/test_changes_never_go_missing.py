@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
+from chained import BUCKETS, KEYS, LATE, NON_BLOCKING, OPTIMISTIC, SERVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sizes import sized
@@ -19,22 +20,6 @@ from lakewright.errors import ConflictError
 from lakewright.read.query import plan_changes
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.local import read_locally
-
-OPTIMISTIC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
-NON_BLOCKING = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
-BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"}
-SERVICES = {
-    "compaction": {"hoodie.compact.inline.max.delta.commits": "1"},
-    "logcompaction": {"hoodie.log.compaction.blocks.threshold": "2"},
-    "clustering": {"hoodie.clustering.inline.max.commits": "1"},
-    "clean": {"hoodie.clean.commits.retained": "1"},
-    "archive": {
-        "hoodie.clean.commits.retained": "1",
-        "hoodie.keep.min.commits": "2",
-        "hoodie.keep.max.commits": "3",
-    },
-}
-KEYS = [f"k{n}" for n in range(4)]
 
 
 @dataclass(frozen=True)
@@ -74,7 +59,7 @@ def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[o
     writes = st.builds(
         Write,
         st.frozensets(st.sampled_from(KEYS), min_size=1),
-        st.sampled_from([0, 0, 0, 5, 50]),
+        st.sampled_from(LATE),
         st.just(()) if inner is None else st.lists(inner, max_size=3).map(tuple),
     )
     return st.one_of(writes, writes, st.just("read"), st.sampled_from(sorted(SERVICES)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from lakewright.errors import CorruptError, UnsupportedError
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -116,6 +116,13 @@ class TableConfig:
         field = self._merge_property("hoodie.payload.delete.field")
         marker = self._merge_property("hoodie.payload.delete.marker")
         return (field, marker) if field and marker else None
+
+    def require_changes(self) -> None:
+        """InvalidError if rows do not carry the write that they come from."""
+        if not self.has_meta_fields:
+            raise InvalidError(
+                "a table without meta fields has no changes to read", table=self.name
+            )
 
     def require_mergeable(self) -> None:
         """Refuse to merge rows by rules that this library does not have."""

@@ -28,7 +28,7 @@ from lakewright.read.run import SPARK_ERRORS
 from lakewright.services.loop import Step
 from lakewright.sources.checkpoints import Checkpoint, resumed
 from lakewright.sources.source import Batch, Source
-from lakewright.table.properties import BACKUP, PROPERTIES
+from lakewright.table.properties import table_exists
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.commit import Commit, IncomingRows, WriteRequest, commit_of
 from lakewright.write.run import failure_of
@@ -183,7 +183,7 @@ class Ingester:
     @property
     def table_exists(self) -> bool:
         """Whether there is a table to write to: the first rows make one."""
-        return any(self.writer.storage.exists(path) for path in (PROPERTIES, BACKUP))
+        return table_exists(self.writer.storage)
 
     def run(self, number: int = 1) -> IngestRound:
         """Read the next batch and commit it.

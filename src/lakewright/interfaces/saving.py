@@ -17,7 +17,7 @@ from lakewright.interfaces.writes import TableWriter, parse_operation, rows_of
 from lakewright.storage.base import Storage
 from lakewright.table.create import create_table
 from lakewright.table.locks import holding
-from lakewright.table.properties import BACKUP, PROPERTIES
+from lakewright.table.properties import BACKUP, PROPERTIES, table_exists
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.spec import TableSpec, table_properties
 from lakewright.write.commit import Commit, IncomingRows, WriteRequest, check_operation
@@ -113,7 +113,7 @@ class Save:
         return self.writer.storage
 
     def _exists(self) -> bool:
-        return any(self._storage.exists(path) for path in (PROPERTIES, BACKUP))
+        return table_exists(self._storage)
 
     def _replace(self, operation: Operation, rows: IncomingRows) -> Commit | Skip:
         """Put rows in the place of those that are there, or another table in the table's place."""

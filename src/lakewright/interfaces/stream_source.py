@@ -214,10 +214,7 @@ def stream_schema(options: Mapping[str, str], columns: T.StructType | None) -> T
     A table that nothing was written to may have no columns yet: then those given are meant.
     """
     settings, snapshot = _settings(options), load_snapshot(_storage(options))
-    if not snapshot.config.has_meta_fields:
-        raise InvalidError(
-            "a table without meta fields has no changes to read", table=snapshot.config.name
-        )
+    snapshot.config.require_changes()
     if settings.incremental_format == "latest_state" and snapshot.avro_schema() is None:
         if columns is None:
             raise InvalidError(

@@ -99,7 +99,7 @@ class QueryContext:
         return frozenset(
             instant.requested_at
             for instant, commit in zip(self.instants, commits, strict=True)
-            if commit.operation not in _KEEPING_TIMES and not _is_compaction(config, instant)
+            if commit.operation not in _KEEPING_TIMES and not is_compaction(config, instant)
         )
 
 
@@ -184,7 +184,7 @@ class IncrementalQueryAnalyzer:
         """The instants that are left out: those that moved rows, and those that brought some."""
         config = self.snapshot.config
         moved = {
-            i.requested_at for i in instants if self.skip_compaction and _is_compaction(config, i)
+            i.requested_at for i in instants if self.skip_compaction and is_compaction(config, i)
         }
         brought: set[str] = set()
         if self.skip_clustering or self.skip_insert_overwrite:
@@ -202,6 +202,6 @@ def in_order(instants: Iterable[Instant]) -> list[Instant]:
     return sorted(instants, key=lambda i: (i.completed_at or "", i.requested_at))
 
 
-def _is_compaction(config: TableConfig, instant: Instant) -> bool:
+def is_compaction(config: TableConfig, instant: Instant) -> bool:
     """On a table that merges on read nothing else is a commit."""
     return config.table_type is TableType.MERGE_ON_READ and instant.action == "commit"

@@ -104,12 +104,9 @@ def plan_context(
     the table's own now, or with `schema_of_end` those that it had then.
     """
     snapshot = context.snapshot
-    if not snapshot.config.has_meta_fields:
-        raise InvalidError(
-            "a table without meta fields has no changes to read", table=snapshot.config.name
-        )
+    snapshot.config.require_changes()
     view = snapshot.view(completed_until=context.until)
-    schema = _schema_of(snapshot, view if schema_of_end else snapshot.view())
+    schema = schema_seen(snapshot, view if schema_of_end else snapshot.view())
     if context.is_empty:
         return _plan(snapshot.config, schema, [], columns)
     if context.is_snapshot:
@@ -133,7 +130,7 @@ def plan_context(
     return _plan(snapshot.config, schema, found.slices, columns, context.commit_times)
 
 
-def _schema_of(snapshot: Snapshot, view: View) -> pa.Schema:
+def schema_seen(snapshot: Snapshot, view: View) -> pa.Schema:
     """The schema of the table, or of rows without columns where nothing was written yet."""
     if snapshot.avro_schema(view) is not None:
         return snapshot.schema(view)

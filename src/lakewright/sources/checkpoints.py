@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from lakewright.core.instant import Instant, is_time
+from lakewright.clock import zone_of
+from lakewright.core.instant import Instant, is_time, parse_time
 from lakewright.errors import InvalidError
 from lakewright.read.incremental import EARLIEST
 from lakewright.table.snapshot import Snapshot
@@ -47,6 +48,16 @@ class Checkpoint:
         """What a commit keeps of it."""
         key, reset = _KEYS[self.version]
         return {key: self.text} | ({reset: self.reset} if self.reset is not None else {})
+
+
+def lag_ms(newest: str, read: str, zone: str) -> int | None:
+    """From how far a table was read to its newest completion; None if a time is no date."""
+    known = zone_of(zone)
+    try:
+        behind = parse_time(newest, known) - parse_time(read, known)
+    except InvalidError:
+        return None
+    return max(0, round(behind.total_seconds() * 1000))
 
 
 def checkpoint_in(extra: Mapping[str, str]) -> Checkpoint | None:

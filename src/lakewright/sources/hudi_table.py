@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, Self, TypeVar
 
-from lakewright.clock import zone_of
-from lakewright.core.instant import Instant, parse_time
+from lakewright.core.instant import Instant
 from lakewright.core.meta_columns import META_COLUMNS, PARTITION_PATH
 from lakewright.errors import InvalidError
 from lakewright.read.incremental import (
@@ -27,6 +26,7 @@ from lakewright.sources.checkpoints import (
     Checkpoint,
     Position,
     Version,
+    lag_ms,
     parse_override,
     position_of,
 )
@@ -210,12 +210,8 @@ class HoodieSourceIncrementalQueryRunner(IncrementalQueryRunner[TablePull, Table
         """From the end of the batch to the newest completion; None if times are no dates."""
         if metadata.context is None or metadata.checkpoint is None or metadata.newest is None:
             return 0
-        zone = zone_of(self.snapshot.config.timeline_zone)
-        try:
-            behind = parse_time(metadata.newest, zone) - parse_time(metadata.checkpoint.text, zone)
-        except InvalidError:
-            return None
-        return max(0, round(behind.total_seconds() * 1000))
+        zone = self.snapshot.config.timeline_zone
+        return lag_ms(metadata.newest, metadata.checkpoint.text, zone)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,11 @@ PROPERTIES = ".hoodie/hoodie.properties"
 BACKUP = PROPERTIES + ".backup"
 
 
+def table_exists(storage: Storage) -> bool:
+    """Whether there is a table, or what somebody who died has left of its properties."""
+    return any(storage.exists(path) for path in (PROPERTIES, BACKUP))
+
+
 def load_properties(storage: Storage) -> dict[str, str]:
     """The table's properties.
 

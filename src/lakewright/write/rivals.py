@@ -39,7 +39,8 @@ def refuse_rivals(task: WriteTask, metadata: CommitMetadata, now: Snapshot) -> N
     for other, commit in done:
         if _must_not_share_keys(task, commit):
             _refuse_shared_keys(task, metadata, other, commit)
-        if task.operation is Operation.UPSERT and commit.operation == Operation.COMPACT:
+        brings_back = task.operation is Operation.UPSERT and not task.buckets
+        if brings_back and commit.operation == Operation.COMPACT:
             _refuse_forgotten_keys(task, metadata, other, commit)
 
 
@@ -125,7 +126,7 @@ def _refuse_forgotten_keys(
         for stat in stats:
             base = compacted.get((partition, stat.file_id))
             log = parse_data_file(split_path(stat.path or "")[1])
-            if base is None or task.buckets or not isinstance(log, LogFile):
+            if base is None or not isinstance(log, LogFile):
                 continue
             item = FileSlice(partition, log.file_id, log.instant, None, (log,))
             forgotten = missing_keys(task, item, base.path or "")

@@ -11,20 +11,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import pyarrow as pa
-
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata, WriteStat
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
 from lakewright.core.instant import Instant
-from lakewright.core.meta_columns import COMMIT_TIME, META_COLUMNS, META_FIELDS, RECORD_KEY
+from lakewright.core.meta_columns import COMMIT_TIME, META_COLUMNS, RECORD_KEY
 from lakewright.core.schema import select_fields
 from lakewright.core.slices import FileSlice, GroupKey, View, build_groups
-from lakewright.core.table_config import TableConfig, TableType
+from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import CHANGE_LOGGING, ChangeLogging
 from lakewright.errors import InvalidError
 from lakewright.read.cdc.step import SCHEMA, CdcPlan, GroupSteps, Step, StepKind
-from lakewright.read.incremental import EARLIEST, IncrementalQueryAnalyzer, QueryContext
+from lakewright.read.incremental import (
+    EARLIEST,
+    IncrementalQueryAnalyzer,
+    QueryContext,
+    is_compaction,
+)
 from lakewright.read.plan import ReadPlan, merge_rule
+from lakewright.read.query import schema_seen
 from lakewright.storage.base import split_path
 from lakewright.table.cleaned import going_files, slices_seen
 from lakewright.table.snapshot import Snapshot
@@ -87,10 +91,7 @@ def plan_cdc_context(
     as of its end instead, as if each had just been inserted, if `fallback` allows it.
     """
     snapshot = context.snapshot
-    if not snapshot.config.has_meta_fields:
-        raise InvalidError(
-            "a table without meta fields has no changes to read", table=snapshot.config.name
-        )
+    snapshot.config.require_changes()
     result = tuple(select_fields(SCHEMA, columns).names)
     if context.is_empty:
         return CdcPlan(_reading(context, images, schema_of_end), (), result)
@@ -111,8 +112,7 @@ def plan_cdc_context(
 def _reading(context: QueryContext, images: Sequence[str] | None, schema_of_end: bool) -> ReadPlan:
     snapshot = context.snapshot
     view = snapshot.view(completed_until=context.until if schema_of_end else None)
-    known = snapshot.avro_schema(view) is not None
-    schema = snapshot.schema(view) if known else pa.schema(META_FIELDS)
+    schema = schema_seen(snapshot, view)
     own = [name for name in schema.names if name not in META_COLUMNS]
     asked = own if images is None else select_fields(schema, images).names
     names = dict.fromkeys((COMMIT_TIME, RECORD_KEY, *(n for n in asked if n not in META_COLUMNS)))
@@ -160,10 +160,7 @@ def _state(context: QueryContext) -> list[GroupSteps]:
 
 def is_change(config: TableConfig, instant: Instant, commit: CommitMetadata) -> bool:
     """Whether a write changed rows, and did not merely move them."""
-    # On a table that merges on read nothing else than a compaction is a commit.
-    merge_on_read = config.table_type is TableType.MERGE_ON_READ
-    compacted = merge_on_read and instant.action == "commit"
-    return commit.operation not in SERVICE_OPERATIONS and not compacted
+    return commit.operation not in SERVICE_OPERATIONS and not is_compaction(config, instant)
 
 
 @dataclass(frozen=True)
@@ -319,8 +316,7 @@ class _Changes:
         found = self._snapshot.timeline.by_time.get(requested_at) or self._archived.get(
             requested_at
         )
-        merge_on_read = self._snapshot.config.table_type is TableType.MERGE_ON_READ
-        return merge_on_read and found is not None and found.action == "commit"
+        return found is not None and is_compaction(self._snapshot.config, found)
 
 
 def _is_log(path: str) -> bool:

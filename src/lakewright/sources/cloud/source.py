@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from lakewright.clock import Clock, SystemClock, zone_of
-from lakewright.core.instant import parse_time
+from lakewright.clock import Clock, SystemClock
 from lakewright.errors import InvalidError
 from lakewright.settings import ignored_options, settings_from
 from lakewright.sources.checkpoints import (
@@ -16,6 +15,7 @@ from lakewright.sources.checkpoints import (
     RESUME_REQUESTED,
     Checkpoint,
     Version,
+    lag_ms,
 )
 from lakewright.sources.cloud.events import quarantine_of
 from lakewright.sources.cloud.metadata.run import CloudMetadataIncrementalQueryRunner
@@ -216,10 +216,5 @@ def _lag_ms(snapshot: Snapshot, place: Position | None) -> int | None:
     newest = snapshot.timeline.by_completion[-1:]
     if place is None or not newest:
         return 0
-    zone = zone_of(snapshot.config.timeline_zone)
-    try:
-        last = parse_time(newest[0].completed_at or "", zone)
-        behind = last - parse_time(place.completed_at, zone)
-    except InvalidError:
-        return None
-    return max(0, round(behind.total_seconds() * 1000))
+    zone = snapshot.config.timeline_zone
+    return lag_ms(newest[0].completed_at or "", place.completed_at, zone)
