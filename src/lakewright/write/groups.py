@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.core.base_merge import Seen
+from lakewright.core.buckets import look_like_buckets
 from lakewright.core.commits import WriteStat
 from lakewright.core.event_time import event_range
 from lakewright.core.files import BaseFile
@@ -68,8 +69,10 @@ class GroupWriter:
         return put_aside(self.task, self.token, len(self.works), rows)
 
     def new_file_id(self) -> str:
-        """The id of a file group that does not exist yet."""
-        return f"{self.task.clock.new_id()}-0"
+        """The id of a file group that does not exist yet; never one that looks like a bucket."""
+        while look_like_buckets([file_id := f"{self.task.clock.new_id()}-0"]):
+            continue
+        return file_id
 
     def bucket_file_id(self, partition: Partition, bucket: int) -> str:
         """The id of the file group of a bucket that does not exist yet.

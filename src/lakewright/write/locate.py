@@ -80,12 +80,6 @@ def missing_keys(task: WriteTask, item: FileSlice, base: str) -> pa.Array:
     return keys.take(pa.array(np.setdiff1d(np.arange(len(keys)), _keys_in_file(task, base, keys))))
 
 
-def bucket_of_group(file_id: str) -> int | None:
-    """The bucket that a file id names, if it names one."""
-    head = file_id[:8]
-    return int(head) if head.isascii() and head.isdigit() else None
-
-
 def file_shape(storage: Storage, path: str) -> FileShape:
     """Look into the footer of a base file."""
     with storage.open_input(path) as source, found_in(path):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lakewright.core import table_options as keys
+from lakewright.core.buckets import bucket_of_group, look_like_buckets
 from lakewright.core.table_config import MERGE_PROPERTY, TableConfig
 from lakewright.core.table_options import IndexType, csv, same_fields, told
 from lakewright.errors import InvalidError
@@ -51,9 +51,6 @@ _FLAGS = (keys.HIVE_STYLE, keys.URL_ENCODE, keys.SLASH_DATES, keys.CHANGE_DATA)
 _WORDS = (keys.EVENT_TIME, keys.TIME_ZONE, keys.CHANGE_LOGGING)
 # Between these a writer may choose: they look for keys in the same files.
 _LIKE_SIMPLE = frozenset({IndexType.SIMPLE, IndexType.BLOOM})
-_BUCKET_ID = re.compile(r"(\d{8})-")
-# An id at random may consist of digits; but nobody has this many buckets.
-_MANY_BUCKETS = 100_000
 _TIME_GENERATORS = (keys.TIME_GENERATOR, keys.OLD_TIME_GENERATOR)
 
 Conflict = tuple[str, str, str]
@@ -130,9 +127,9 @@ def check_index(settings: WriteSettings, file_ids: Iterable[str]) -> None:
     do.
     """
     ids = list(file_ids)
-    numbers = [int(found[1]) for each in ids if (found := _BUCKET_ID.match(each))]
+    numbers = [number for each in ids if (number := bucket_of_group(each)) is not None]
     if settings.index_type is not IndexType.BUCKET:
-        if ids and len(numbers) == len(ids) and max(numbers) < _MANY_BUCKETS:
+        if look_like_buckets(ids):
             raise InvalidError(
                 "the file groups are those of a bucket index: say so, and how many buckets it has",
                 option=keys.INDEX_TYPE,

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from lakewright.core.buckets import bucket_of_group
 from lakewright.core.files import PARTITION_METADATA, parse_data_file
 from lakewright.core.slices import FileSlice
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.format.partition_metadata import PartitionMetadata, format_partition_metadata
 from lakewright.storage.base import join_path
-from lakewright.write.locate import bucket_of_group, file_shape
+from lakewright.write.locate import file_shape
 from lakewright.write.options import check_index
 from lakewright.write.route import room_in
 from lakewright.write.task import WriteTask

@@ -218,9 +218,11 @@ FITTING: dict[str, tuple[WriteSettings, list[str]]] = {
     "others": (WriteSettings(), [UUID]),
     "others, one of them by chance like a bucket": (WriteSettings(), [UUID, BUCKET_0]),
     "an id of digits that is no bucket": (WriteSettings(), ["82345678-3f3e-4c58-b0a5-4a7d-0"]),
+    "digits with naughts before them": (WriteSettings(), ["00045678-3f3e-4c58-b0a5-4a7d-0"]),
 }
 MISFITTING: dict[str, tuple[WriteSettings, list[str]]] = {
     "buckets that nobody told of": (WriteSettings(), [BUCKET_0, BUCKET_3]),
+    "very many buckets": (WriteSettings(), [BUCKET_0, "00045678-3f3e-4c58-b0a5-4a7d-0"]),
     "no buckets": (BUCKET, [UUID]),
     "one that is no bucket": (BUCKET, [BUCKET_0, UUID]),
     "a bucket too many": (WriteSettings(index_type=IndexType.BUCKET, buckets=3), [BUCKET_3]),

@@ -8,6 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from lakewright.core.buckets import look_like_buckets
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.plans import ClusteringPlan, ClusteringSlice
 from lakewright.core.slices import FileGroup, FileSlice, GroupKey
@@ -29,14 +30,11 @@ from lakewright.table.snapshot import Snapshot
 from lakewright.write.base_files import nothing_on_failure
 from lakewright.write.gather import pieces
 from lakewright.write.groups import GroupWriter, RollingWriter
-from lakewright.write.locate import bucket_of_group
 from lakewright.write.options import write_settings
 from lakewright.write.settings import IndexType, WriteSettings
 from lakewright.write.task import Operation
 
 _CHANGE_FILES = ".cdc"
-# An id at random may consist of digits; but nobody has this many buckets.
-_MANY_BUCKETS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +88,7 @@ def write_bundle(
 
 def has_buckets(settings: WriteSettings, file_ids: Sequence[str]) -> bool:
     """Whether file groups belong to a bucket index, by the table's word or by their names."""
-    buckets = [bucket_of_group(file_id) for file_id in file_ids]
-    named = [bucket for bucket in buckets if bucket is not None and bucket < _MANY_BUCKETS]
-    by_name = bool(buckets) and len(named) == len(buckets)
-    return settings.index_type is IndexType.BUCKET or by_name
+    return settings.index_type is IndexType.BUCKET or look_like_buckets(file_ids)
 
 
 def _check(job: Job, plan: ClusteringPlan) -> ClusteringSettings:
