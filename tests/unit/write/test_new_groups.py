@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.written import WrittenTable, row
+from written import WrittenTable, row
 
 from lakewright.testing.clock import ManualClock
 
