@@ -1,4 +1,4 @@
-"""Writes the tables of options in docs/services.md anew, from the settings that the code reads.
+"""Writes the tables of options in pages of docs/ anew, from the settings that the code reads.
 
 A table stands between `<!-- options: NAME -->` and `<!-- end -->`.
 """
@@ -18,8 +18,10 @@ from lakewright.services.compaction.settings import CompactionSettings
 from lakewright.services.inline import InlineSettings
 from lakewright.services.logcompaction.settings import LogCompactionSettings
 from lakewright.services.runner import RunSettings
+from lakewright.write.freshness_settings import FreshnessSettings
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "services.md"
+_DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES = (_DOCS / "services.md", _DOCS / "freshness.md")
 FAMILIES: dict[str, type[Any]] = {
     "inline": InlineSettings,
     "run": RunSettings,
@@ -28,6 +30,7 @@ FAMILIES: dict[str, type[Any]] = {
     "clustering": ClusteringSettings,
     "clean": CleaningSettings,
     "archive": ArchivingSettings,
+    "freshness": FreshnessSettings,
 }
 _TABLE = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -59,4 +62,5 @@ def renewed(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(renewed(PAGE.read_text("utf-8")), "utf-8")
+    for page in PAGES:
+        page.write_text(renewed(page.read_text("utf-8")), "utf-8")

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lakewright.core.freshness import Freshness
     from lakewright.core.instant import Instant, State
     from lakewright.core.meta_columns import META_COLUMNS
     from lakewright.core.plans import Skip
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from lakewright.interfaces.ingest_rounds import IngestRound
     from lakewright.interfaces.ingesting import ingest
     from lakewright.interfaces.install import install, uninstall
+    from lakewright.table.waiting_logs import HeldBack
     from lakewright.write.commit import Commit
+    from lakewright.write.reporting import Reporter, report_to
 
 # Spark starts its Python workers with the first `python3` on PATH, where this library is not if it
 # was installed into a virtual environment; it must be told before a session starts.
@@ -40,10 +43,13 @@ __all__ = [
     "Commit",
     "ConflictError",
     "CorruptError",
+    "Freshness",
+    "HeldBack",
     "IngestRound",
     "Instant",
     "InvalidError",
     "LakewrightError",
+    "Reporter",
     "Skip",
     "State",
     "Table",
@@ -53,6 +59,7 @@ __all__ = [
     "ingest",
     "install",
     "open",
+    "report_to",
     "uninstall",
 ]
 
@@ -60,8 +67,11 @@ _HOMES = {
     "Changes": "interfaces.api",
     "Commit": "write.commit",
     "META_COLUMNS": "core.meta_columns",
+    "Freshness": "core.freshness",
+    "HeldBack": "table.waiting_logs",
     "IngestRound": "interfaces.ingest_rounds",
     "Instant": "core.instant",
+    "Reporter": "write.reporting",
     "Skip": "core.plans",
     "State": "core.instant",
     "Table": "interfaces.api",
@@ -69,6 +79,7 @@ _HOMES = {
     "ingest": "interfaces.ingesting",
     "install": "interfaces.install",
     "open": "interfaces.api:open_table",
+    "report_to": "write.reporting",
     "uninstall": "interfaces.install",
 }
 

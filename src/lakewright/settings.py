@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from importlib import resources
@@ -18,6 +19,8 @@ from lakewright.errors import InvalidError, UnsupportedError
 Family = TypeVar("Family")
 
 _PREFIXES = ("hoodie.", "lakewright.")
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
+_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
 
 
 def option(
@@ -91,6 +94,16 @@ def at_least(least: int) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def parse_duration(text: str) -> int:
+    """A length of time such as `2h`, `90s` or `1d12h`, in milliseconds."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or not any(found.groups()):
+        raise ValueError("a length of time expected, such as 30m, 2h or 1d12h")
+    return sum(
+        int(count) * unit for count, unit in zip(found.groups(), _UNITS_MS, strict=True) if count
+    )
 
 
 def parse_choice(*choices: str) -> Callable[[str], str]:

@@ -19,6 +19,9 @@ class RuntimeStats:
 
 # Operations that move rows and bring none.
 SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
+DELETE_PARTITION = "DELETE_PARTITION"
+# Operations of writers that take rows out and bring none.
+DELETING_OPERATIONS = frozenset({"DELETE", DELETE_PARTITION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,12 @@ class WriteStat:
     def paths(self) -> tuple[str, ...]:
         """The files that the write made here: the data file, and its change files."""
         return (*((self.path,) if self.path else ()), *(self.cdc_stats or ()))
+
+
+def is_log(stat: WriteStat) -> bool:
+    """Whether the file of a statistic is a log file; names of base files do not begin so."""
+    name = (stat.path or "").rpartition("/")[2]
+    return name.startswith(".") and ".log." in name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

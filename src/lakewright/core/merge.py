@@ -14,7 +14,7 @@ unconditional delete with a lower ordering value than its base row has; then the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +73,19 @@ class LogOutcome:
     beats_any_base: Flags
     ordering: tuple[pa.Array, ...]
     sources: dict[str, Indexes] = field(default_factory=dict)
+
+    def only(self, at: Indexes) -> LogOutcome:
+        """The same for some of the keys, by their positions."""
+        chosen = pa.array(at)
+        return replace(
+            self,
+            keys=self.keys.take(chosen),
+            row=self.row[at],
+            deleted=self.deleted[at],
+            beats_any_base=self.beats_any_base[at],
+            ordering=tuple(column.take(chosen) for column in self.ordering),
+            sources={name: rows[at] for name, rows in self.sources.items()},
+        )
 
 
 def merge_logs(

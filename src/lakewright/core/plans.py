@@ -7,6 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# Where a plan keeps the time at which it was made, if its own instant lies before that.
+PLANNED_AT = "lakewright.planned.at"
+# Where a compaction keeps up to which event time it goes, and whether it leaves newer rows out.
+EVENT_TIME_THRESHOLD = "lakewright.event.time.threshold"
+EXACT_SPLIT = "lakewright.event.time.exact.split"
+# Where a plan that had to take more than it was asked for tells why.
+WIDENED = "lakewright.event.time.widened"
+# Names the service in a plan, where the action alone does not tell who is to execute it.
+SERVICE_KEY = "lakewright.service"
 # Where a plan keeps, as JSON, which partitions it left for which reason.
 MISSING_REASONS = "lakewright.missing.reasons"
 
@@ -69,6 +78,10 @@ class _Rewriting:
     def file_groups(self) -> frozenset[tuple[str, str]]:
         """The (partition, file id) pairs that the plan rewrites."""
         return frozenset((each.partition, each.file_id) for each in self.operations)
+
+    def planned_at(self, instant: str) -> str:
+        """When the plan of an instant was made: what had completed by then is known to it."""
+        return self.extra.get(PLANNED_AT, instant)
 
     @property
     def missing_reasons(self) -> dict[str, str]:

@@ -28,6 +28,12 @@ class Timeline:
         plans = {i.requested_at: i.action for i in known if i.action in COMPLETED_NAME}
         return cls(tuple(furthest(known)), plans)
 
+    def with_completed(self, completed: Instant, action: str) -> Timeline:
+        """The timeline with one more completed write, which was pending as `action`."""
+        plans = {completed.requested_at: action} if action in COMPLETED_NAME else {}
+        instants = furthest([*self.instants, completed])
+        return Timeline(tuple(instants), {**self.plans, **plans})
+
     def __iter__(self) -> Iterator[Instant]:
         return iter(self.instants)
 

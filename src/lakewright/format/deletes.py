@@ -67,6 +67,15 @@ class DeleteRecords:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def plus(self, other: DeleteRecords) -> DeleteRecords:
+        """These and others of the same table."""
+        return DeleteRecords(
+            pa.concat_arrays([self.keys, other.keys]),
+            pa.concat_arrays([self.partitions, other.partitions]),
+            pa.concat_arrays([self.unconditional, other.unconditional]),
+            tuple(map(pa.concat_arrays, zip(self.ordering, other.ordering, strict=True))),
+        )
+
     def by_kind(self) -> list[DeleteRecords]:
         """Unconditional and competing deletes apart, as readers want them in blocks."""
         if not len(self):

@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from lakewright.clock import SystemClock, zone_of
+from lakewright.core.freshness import Freshness
 from lakewright.core.instant import Instant, query_time
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig
@@ -20,6 +21,14 @@ from lakewright.errors import InvalidError
 from lakewright.interfaces.datasource import (
     session_storage_options,
     struct_of,
+)
+from lakewright.interfaces.freshness import (
+    Catalog,
+    SparkCatalog,
+    catalog_properties,
+    load_freshness,
+    load_holding,
+    wait_until_complete,
 )
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
 from lakewright.interfaces.streaming import IDENTIFIER, StreamSink, names_stream
@@ -34,6 +43,7 @@ from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.create import create_table
 from lakewright.table.snapshot import Snapshot, load_moment, load_snapshot
 from lakewright.table.spec import TableSpec
+from lakewright.table.waiting_logs import HeldBack
 from lakewright.write.commit import Commit
 from lakewright.write.task import Operation
 
@@ -212,6 +222,44 @@ class Table:
         """What the table owes: log files that no compaction has folded in yet, and why."""
         return load_debt(self.services().sight(self.snapshot()))
 
+    def freshness(self, options: Options = None) -> Freshness:
+        """Completion and freshness of the snapshot and of the read-optimized view.
+
+        They are told from commits, no data file is read. An option says how far in the future an
+        event time may lie before it is flagged: `lakewright.event.time.future.tolerance.ms`.
+        """
+        return load_freshness(self.storage, SystemClock(), options)
+
+    def holding_back(self, limit: int = 20) -> tuple[HeldBack, ...]:
+        """The log files that hold read-optimized completion back, the worst first."""
+        return load_holding(self.storage, limit)
+
+    def wait_until_complete(
+        self,
+        time: int | str | datetime,
+        view: str = "read_optimized",
+        timeout: float = 600.0,
+        poll: float = 5.0,
+    ) -> Freshness:
+        """Wait until a view is complete up to an event time; gives the freshness seen then.
+
+        `time` is in milliseconds since 1970, a date and time, or an instant. UnavailableError after
+        `timeout` seconds tells what holds the view back.
+        """
+        return wait_until_complete(
+            self.storage, SystemClock(), time, view=view, timeout=timeout, poll=poll
+        )
+
+    def sync_catalog(self, name: str, catalog: Catalog | None = None) -> dict[str, str | None]:
+        """Put completion and freshness among the properties of a table in a catalog.
+
+        That is the catalog of the Spark session unless another one is given. Gives what was set;
+        what is unknown is taken away there.
+        """
+        properties = catalog_properties(self.freshness())
+        (catalog or SparkCatalog(self._session(), self.path)).set_properties(name, properties)
+        return properties
+
     def services(self, options: Options = None) -> ServiceRunner:
         """What runs services on the table, with some options."""
         return TableWriter.of(self.storage, options, spark=self._spark).services
@@ -232,12 +280,15 @@ class Table:
         return TableWriter.of(self.storage, options).restore(_time(instant))
 
     def _scan(self, plan: ReadPlan | CdcPlan) -> DataFrame:
+        return scan_any(self._session(), self.storage, plan)
+
+    def _session(self) -> SparkSession:
         spark = self._spark or SparkSession.getActiveSession()
         if spark is None:
             raise InvalidError(
                 "reading rows needs Spark: open the table with spark=..., or start a session before"
             )
-        return scan_any(spark, self.storage, plan)
+        return spark
 
     def __repr__(self) -> str:
         return f"Table({self.path!r})"

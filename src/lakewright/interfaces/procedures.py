@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from lakewright.core.freshness import PartitionFreshness
 from lakewright.core.plans import Skip
 from lakewright.errors import InvalidError
 from lakewright.interfaces.calls import Call, Parameter, Value, bound_arguments
@@ -161,6 +163,25 @@ def _show_debt(table: Table, arguments: Arguments) -> Rows:
     return [(d.partition, d.log_files, d.log_bytes, d.oldest, d.reason) for d in owed]
 
 
+def _show_freshness(table: Table, arguments: Arguments) -> Rows:
+    found = table.freshness()
+    whole = PartitionFreshness(found.snapshot, found.read_optimized)
+    shown = islice(found.partitions.items(), int(arguments["limit"] or 0))
+    return [
+        (path, name, view.completion, view.freshness)
+        for path, values in (("", whole), *shown)
+        for name, view in (
+            ("snapshot", values.snapshot),
+            ("read_optimized", values.read_optimized),
+        )
+    ]
+
+
+def _show_holding_back(table: Table, arguments: Arguments) -> Rows:
+    held = table.holding_back(int(arguments["limit"] or 0))
+    return [(h.partition, h.file_id, h.log, h.instant, h.event_time, h.size) for h in held]
+
+
 _OPERATE = (Parameter("op", "scheduleAndExecute"), *_TABLE)
 _PLAN_COLUMNS = "timestamp STRING, operation_size INT, state STRING"
 _GROUP_COLUMNS = "timestamp STRING, input_group_size INT, state STRING, involved_partitions STRING"
@@ -208,6 +229,21 @@ _PROCEDURES = {
             (*_TABLE, _LIMIT),
             "partition STRING, log_files INT, log_bytes BIGINT, oldest STRING, reason STRING",
             _show_debt,
+        ),
+        Procedure(
+            "show_freshness",
+            "how complete and how fresh both views are: of the table, then of partitions",
+            (*_TABLE, _LIMIT),
+            "partition STRING, view STRING, completion BIGINT, freshness BIGINT",
+            _show_freshness,
+        ),
+        Procedure(
+            "show_holding_back",
+            "the log files that hold read-optimized completion back, the worst first",
+            (*_TABLE, _LIMIT),
+            "partition STRING, file_id STRING, log STRING, instant STRING, event_time BIGINT, "
+            "size BIGINT",
+            _show_holding_back,
         ),
     )
 }

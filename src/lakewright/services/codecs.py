@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lakewright.core.plans import ClusteringPlan, RequestedReplace
+from lakewright.core.plans import SERVICE_KEY, ClusteringPlan, RequestedReplace
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.format.metadata import (
     format_clean,
@@ -18,9 +18,6 @@ from lakewright.format.metadata import (
     parse_compaction_plan,
     parse_requested_replace,
 )
-
-# Names the service in the plan, where the action alone does not tell who is to execute it.
-SERVICE_KEY = "lakewright.service"
 
 
 @dataclass(frozen=True, slots=True)

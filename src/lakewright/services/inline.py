@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import ConflictError, LakewrightError
+from lakewright.services.compaction.settings import TRIGGER, Trigger
 from lakewright.services.overtaken import overtaken
 from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner
@@ -106,6 +107,8 @@ def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, .
     A plan that cannot be executed stops neither those after it nor the next one from being made.
     """
     settings = settings_from(InlineSettings, runner.options)
+    # Strategies that need no trigger would be asked after every write.
+    runner = replace(runner, options={TRIGGER: Trigger.NUM_COMMITS, **runner.options})
     results: list[Commit | Skip] = []
     for name, only_scheduled in settings.steps(after.config):
         tries = _Tries(name)

@@ -29,10 +29,11 @@ def why_void(snapshot: Snapshot, instant: Instant, plan: Plan) -> str | None:
 
     One file group is enough, as a plan is executed as a whole.
     """
-    if instant.action not in _OVERTAKEN or instant.requested_at > _last_compaction(snapshot):
+    planned_at = plan.planned_at(instant.requested_at)
+    if instant.action not in _OVERTAKEN or planned_at > _last_compaction(snapshot):
         return None
     done = snapshot.timeline.completed_services("compaction")
-    later = [i for i in done if (i.completed_at or "") > instant.requested_at]
+    later = [i for i in done if (i.completed_at or "") > planned_at]
     for other, commit in zip(later, snapshot.commits(later), strict=True):
         if not plan.file_groups.isdisjoint(commit.file_groups()):
             return (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lakewright.core.plans import SERVICE_KEY
 from lakewright.errors import InvalidError
 from lakewright.services.archiving.service import Archiving
 from lakewright.services.cleaning.service import Cleaning
 from lakewright.services.clustering.service import Clustering
-from lakewright.services.codecs import SERVICE_KEY, plan_codec
+from lakewright.services.codecs import plan_codec
 from lakewright.services.compaction.service import Compaction
 from lakewright.services.logcompaction.service import LogCompaction
 from lakewright.services.service import AnyService

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -51,14 +52,16 @@ def rewritten(
     outcomes = job.hands.work(partial(_outcome, task, do), items, size)
     refuse_failed(task, outcomes)
     stats: dict[str, list[WriteStat]] = {}
+    notes: Counter[str] = Counter()
     for outcome in outcomes:
+        notes.update(outcome.notes)
         for stat in outcome.stats:
             stats.setdefault(stat.partition_path or "", []).append(stat)
     return CommitMetadata(
         stats={partition: tuple(found) for partition, found in sorted(stats.items())},
         operation=task.operation.value,
         compacted=task.operation is Operation.COMPACT,
-        extra={SCHEMA_KEY: task.schema},
+        extra={SCHEMA_KEY: task.schema, **{key: str(count) for key, count in notes.items()}},
         replaced=dict(sorted((replaced or {}).items())),
     )
 

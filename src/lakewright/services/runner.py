@@ -30,7 +30,7 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.times import following, time_of
 from lakewright.table.transaction import Writer
 from lakewright.table.writable import require_beginnable, require_writable
-from lakewright.write.commit import Commit, commit_of, complete
+from lakewright.write.finish import Commit, commit_of, finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,8 @@ class ServiceRunner:
                 return plan
             plan = signed(plan, service.name, service.action)
             made.append(plan)
-            return Draft(instant, plan_codec(service.action).format(plan))
+            at = service.place(plan, instant)
+            return Draft(at, plan_codec(service.action).format(plan))
 
         found = schedule(self.writer, service.action, decide)
         return found if isinstance(found, Skip) else _Scheduled(service, found, made[-1])
@@ -174,14 +175,15 @@ class ServiceRunner:
     def _execute_writing(self, scheduled: _Scheduled) -> Commit:
         at = scheduled.instant.requested_at
         partition = next(iter(scheduled.plan.partitions), "")
-        with take_up(self.writer, scheduled.instant, partition) as transaction:
+        known = scheduled.plan.planned_at(at)
+        with take_up(self.writer, scheduled.instant, partition, known) as transaction:
             job = replace(self._job(transaction.snapshot, at), attempt=transaction.attempt)
             metadata = scheduled.service.run(job, scheduled.plan)
 
             def verify(now: Snapshot) -> None:
                 _require_same_schema(at, transaction.snapshot, now)
 
-            return commit_of(complete(transaction, metadata, verify), metadata)
+            return finish(transaction, metadata, self.options, verify)
 
     def _execute_plain(self, scheduled: _Scheduled) -> Commit:
         planned = scheduled.instant

@@ -96,6 +96,10 @@ class Service(ABC, Generic[PlanT, ResultT]):
     def plan(self, sight: Sight) -> PlanT | Skip:
         """What is to be done, or why nothing is; reads the table and changes nothing."""
 
+    def place(self, plan: PlanT, instant: str) -> str:
+        """The instant at which a plan stands on the timeline; the one it was made for."""
+        return instant
+
     @abstractmethod
     def run(self, job: Job, plan: PlanT) -> ResultT:
         """Do it; may be called again after a failure, on the table as it was before."""

@@ -11,21 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.instant import Instant
-from lakewright.core.plans import ClusteringPlan, CompactionPlan
-from lakewright.core.table_config import TableType
-from lakewright.services.codecs import SERVICE_KEY
 from lakewright.services.service import Sight
-from lakewright.table.snapshot import Snapshot
-from lakewright.write.task import Operation
-
-Plan = CompactionPlan | ClusteringPlan
-
-_WRITES = {
-    TableType.MERGE_ON_READ: ("deltacommit", "replacecommit"),
-    TableType.COPY_ON_WRITE: ("commit", "replacecommit"),
-}
+from lakewright.table.written_since import last_service, partitions_since
 
 
 @runtime_checkable
@@ -86,50 +73,11 @@ def find_window(
     if not aware:
         return Window(None, "the strategy wants to see all partitions")
     snapshot = sight.snapshot
-    last, plan = _last(snapshot, action, service or action)
+    last, plan = last_service(snapshot, action, service or action)
     if last is None:
         return Window(None, f"no {action} has completed on the active timeline")
     if plan is None:
         return Window(None, f"the plan of the last {action} is not there any more")
     if plan.missing_partitions is None:
         return Window(None, f"the plan of the last {action} does not tell what it left")
-    writes = _writes(snapshot, last.requested_at, sight.instant)
-    commits = list(zip(writes, snapshot.commits(writes), strict=True))
-    return Window(window_partitions(commits, plan.missing_partitions, last.requested_at))
-
-
-def _last(snapshot: Snapshot, action: str, service: str) -> tuple[Instant | None, Plan | None]:
-    """The completed execution with the greatest instant among those of a service; its plan."""
-    for instant in sorted(snapshot.timeline.completed_services(action), reverse=True):
-        plan = snapshot.plan_of(instant.requested_at, action)
-        if plan is None or plan.extra.get(SERVICE_KEY, action) == service:
-            return instant, plan
-    return None, None
-
-
-def window_partitions(
-    commits: Iterable[tuple[Instant, CommitMetadata]], carried: Iterable[str], last: str
-) -> tuple[str, ...]:
-    """The partitions of a window: written in it, or carried over from the plan at `last`. Pure.
-
-    `commits` completed in the window. A partition that was deleted is out, unless something wrote
-    it that completed after the delete was requested: the delete need not have seen that.
-    """
-    written = dict.fromkeys(carried, last)
-    deleted: dict[str, str] = {}
-    for instant, commit in sorted(commits, key=lambda item: item[0].completed_at or ""):
-        if instant.requested_at == last:
-            continue
-        if commit.operation == Operation.DELETE_PARTITION.value:
-            for partition in commit.replaced:
-                deleted[partition] = max(deleted.get(partition, ""), instant.requested_at)
-        written.update(dict.fromkeys(commit.stats, instant.completed_at or ""))
-    return tuple(sorted(p for p, when in written.items() if when > deleted.get(p, "")))
-
-
-def _writes(snapshot: Snapshot, since: str, until: str) -> list[Instant]:
-    actions = _WRITES[snapshot.config.table_type]
-    known = snapshot.timeline.completed(*actions)
-    # A write that began before the last service and completed after it may be archived already.
-    late = [i for i in snapshot.archived_after(since) if i.action in actions]
-    return [i for i in (*late, *known) if since <= (i.completed_at or "") < until]
+    return Window(partitions_since(snapshot, last, plan, until=sight.instant))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from types import TracebackType
@@ -11,7 +11,6 @@ from typing import Self
 
 from lakewright.clock import zone_of
 from lakewright.core.commits import CommitMetadata
-from lakewright.core.files import parse_data_file
 from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.timeline import Timeline
 from lakewright.errors import (
@@ -20,8 +19,7 @@ from lakewright.errors import (
     LakewrightError,
     UnavailableError,
 )
-from lakewright.format.metadata import format_commit, format_replace_commit
-from lakewright.storage.base import split_path
+from lakewright.table.commit_files import check_files, commit_bytes
 from lakewright.table.equipment import Equipment
 from lakewright.table.heartbeat import Heartbeat
 from lakewright.table.locks import Lock, holding, under_lock
@@ -38,6 +36,7 @@ _LOOKS = 6
 _PAUSE_S = 0.2
 
 _Require = Callable[[Snapshot, Sequence[Instant]], None]
+_Form = Callable[[Snapshot], CommitMetadata]
 
 
 class _Progress(Enum):
@@ -80,6 +79,7 @@ class Transaction:
         self._storage = writer.storage
         self._progress = _Progress.OPEN
         self._asked: Instant | None = None
+        self._formed: CommitMetadata | None = None
         self._listed: frozenset[str] = frozenset()
         self.after = snapshot
         self._heartbeat = (
@@ -107,18 +107,23 @@ class Transaction:
             error.add_note(f"The write could not be taken back, it stays as it is: {failure}")
 
     def complete(
-        self, metadata: CommitMetadata, *, verify: Callable[[Snapshot], None] | None = None
+        self,
+        metadata: CommitMetadata,
+        *,
+        verify: Callable[[Snapshot], None] | None = None,
+        extra: Callable[[Snapshot], Mapping[str, str]] | None = None,
     ) -> Instant:
         """Make the write part of the table, which is decided by one file; gives its instant.
 
-        `verify` sees the table as it is then, under the lock, and raises if it knows a conflict.
+        `verify` sees the table as it is then, under the lock, and raises if it knows a conflict;
+        what `extra` makes of it is added to the metadata.
 
         Raises:
             ConflictError: others were faster; nothing is visible, and the write is to be withdrawn.
             UnavailableError: storage did not answer; the same call may be made again.
         """
         self._require_unfinished()
-        data = self._checked_bytes(metadata)
+        check_files(metadata, self.instant)
         # After a call that was not answered these files may be part of the table already.
         if self._progress is _Progress.OPEN:
             self._remove_other_attempts(metadata)
@@ -128,7 +133,11 @@ class Transaction:
             if verify is not None:
                 verify(now)
 
-        commit = under_lock(self.writer.new_lock, lambda lock: self._published(lock, data, require))
+        def form(now: Snapshot) -> CommitMetadata:
+            added = extra(now) if extra is not None else {}
+            return replace(metadata, extra={**metadata.extra, **added}) if added else metadata
+
+        commit = under_lock(self.writer.new_lock, lambda lock: self._published(lock, form, require))
         if not commit.fenced:
             with holding(self.writer.new_lock()):
                 self._confirm(commit, require)
@@ -136,16 +145,22 @@ class Transaction:
         self._clean_up()
         return commit.instant
 
-    def _published(self, lock: Lock, data: bytes, require: _Require) -> _Published:
+    def _published(self, lock: Lock, form: _Form, require: _Require) -> _Published:
         now, files = look(self._storage)
         completed = self._landed(now)
         if completed is None:
             require(now, files)
+            asked = self._asked
             completed = self._named(now)
+            # A request that storage may still carry out is made again as it was.
+            if completed is not asked or self._formed is None:
+                self._formed = form(now)
+            metadata = self._formed
             lock.verify()
             self._verify_heartbeat()
-            self._commit(completed, data)
-            self.after = replace(now, timeline=Timeline.of([*files, completed]))
+            self._commit(completed, commit_bytes(completed.action, metadata))
+            timeline = Timeline.of([*files, completed])
+            self.after = now.with_write(timeline, self.instant, metadata)
             return _Published(completed, frozenset(files), self.writer.kept(lock))
         # An earlier call put it there, under another lock than this.
         self.after = now
@@ -279,19 +294,6 @@ class Transaction:
     def _require_unfinished(self) -> None:
         if self._progress in (_Progress.COMMITTED, _Progress.WITHDRAWN):
             raise InvalidError("the transaction is over: begin another", instant=self.instant)
-
-    def _checked_bytes(self, metadata: CommitMetadata) -> bytes:
-        paths = [path for stat in metadata.write_stats() for path in stat.paths or ("",)]
-        for path in paths:
-            file = parse_data_file(split_path(path)[1])
-            if file is None or file.instant != self.instant:
-                raise InvalidError(
-                    "a write lists a file that is not one of its own",
-                    path=path,
-                    instant=self.instant,
-                )
-        replaces = self._completed_action == "replacecommit"
-        return (format_replace_commit if replaces else format_commit)(metadata)
 
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
         """Delete what retried tasks left: readers take files by name, listed or not."""

@@ -13,10 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakewright.clock import Clock
-from lakewright.core.commits import CommitMetadata
 from lakewright.core.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State
 from lakewright.core.plans import InstantRef, RollbackPlan, RollbackRequest
-from lakewright.core.slices import View
 from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
 from lakewright.format.metadata import (
@@ -26,8 +24,6 @@ from lakewright.format.metadata import (
     parse_rollback_plan,
 )
 from lakewright.storage.base import join_path, split_path
-from lakewright.table.cleaned import slices_seen
-from lakewright.table.history import held_from
 from lakewright.table.markers import marked_files
 from lakewright.table.properties import read_if_there
 from lakewright.table.settings import FailedWrites
@@ -46,6 +42,7 @@ from lakewright.table.undo import (
     rollback_metadata,
     timeline_files,
 )
+from lakewright.table.undoable import require_undoable, require_write
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +85,11 @@ def plan_rollback(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> 
 
     - for an instant that a savepoint holds;
     - for a completed write under a later one, completed or pending, as real Hudi does; a pending
-      compaction or clustering counts only if it is to rewrite a file group of this instant;
+      compaction or clustering counts only if it is to rewrite a file group of this instant, and
+      later log files do not keep a compaction in place;
     - for a completed write whose predecessor's files were cleaned: rows would be lost.
     """
-    _check(snapshot, instant)
+    require_undoable(snapshot, instant)
     files = _files_of(snapshot, instant, by_markers=by_markers)
     return RollbackPlan(
         instant=InstantRef(instant.requested_at, instant.action),
@@ -124,7 +122,7 @@ def run_rollback(
     Raises:
         CompletedMeanwhileError: the instant was pending in the snapshot, and is so no more.
     """
-    _check_kind(target)
+    require_write(target)
     current = _current(snapshot, target)
     began = _began(snapshot, target)
     if began is not None:
@@ -254,7 +252,7 @@ def _require_still_failed(
 def _check_again(snapshot: Snapshot, began: PendingRollback, current: Instant) -> None:
     """Withdraw a rollback that has had no effect yet and must not have one any more."""
     try:
-        _check(snapshot, current)
+        require_undoable(snapshot, current)
     except InvalidError:
         _withdraw(snapshot, began.instant)
         raise
@@ -332,68 +330,3 @@ def _ended(snapshot: Snapshot, target: Instant) -> Instant | None:
             if target.requested_at in parse_rollback(snapshot.storage.read(path)).commits:
                 return instant
     return None
-
-
-def _check_kind(instant: Instant) -> None:
-    if not instant.is_write:
-        raise InvalidError("only writes and table services are rolled back", instant=str(instant))
-
-
-def _check(snapshot: Snapshot, instant: Instant) -> None:
-    timeline = snapshot.timeline
-    _check_kind(instant)
-    if timeline.by_time.get(instant.requested_at) != instant:
-        raise InvalidError(
-            "this is not how the instant stands on the timeline", instant=str(instant)
-        )
-    if instant.requested_at in timeline.saved:
-        raise InvalidError(
-            "a savepoint holds this instant: delete the savepoint first", instant=str(instant)
-        )
-    if instant.is_completed:
-        (commit,) = snapshot.commits([instant])
-        _check_newest(snapshot, instant, commit)
-        _check_whole_without(snapshot, instant, commit)
-
-
-def _check_newest(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
-    groups, at = commit.file_groups(), instant.requested_at
-    later = [i for i in snapshot.timeline if i.is_write and i.requested_at > at]
-    blocking = [str(i) for i in later if i.is_completed or i.action in WRITE_ACTIONS]
-    blocking += [
-        str(i)
-        for i, plan in snapshot.pending_plans()
-        if i.requested_at > at and groups & plan.file_groups
-    ]
-    if blocking:
-        raise InvalidError(
-            "only the newest write can be rolled back: roll back the later ones first, or restore",
-            instant=str(instant),
-            later=blocking,
-        )
-
-
-def _check_whole_without(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
-    """Refuse where the table without this instant would lack rows it had before."""
-    rest = Timeline(tuple(i for i in snapshot.timeline if i != instant))
-    if snapshot.forgotten_with(rest):
-        raise InvalidError(
-            "the last write on the active timeline that no savepoint holds cannot be rolled back: "
-            "readers would take archived ones for uncommitted",
-            instant=str(instant),
-        )
-    at = instant.requested_at
-    if at in held_from(snapshot.storage, snapshot.config.history_folder, at):
-        raise InvalidError(
-            "archiving that was interrupted has this write in history already, which keeps it",
-            instant=str(instant),
-        )
-    _, lost = slices_seen(snapshot, View(rest), commit.partitions, since=instant.requested_at)
-    missing = [name for group in sorted(commit.file_groups() & lost.keys()) for name in lost[group]]
-    if missing:
-        raise InvalidError(
-            "what this write replaced was cleaned, or is about to be: rolling it back would lose "
-            "rows",
-            instant=str(instant),
-            files=missing,
-        )

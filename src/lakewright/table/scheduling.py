@@ -96,10 +96,13 @@ def _is_alone(writer: Writer, seen: Snapshot, requested: Instant) -> bool:
     return False
 
 
-def take_up(writer: Writer, planned: Instant, partition: str = "") -> Execution:
+def take_up(
+    writer: Writer, planned: Instant, partition: str = "", planned_at: str = ""
+) -> Execution:
     """Begin to execute a plan; what an earlier attempt left is rolled back first.
 
-    `partition` is one that the plan writes to.
+    `partition` is one that the plan writes to; `planned_at` is when it was made, if not at its own
+    instant.
 
     Raises:
         ConflictError: somebody who is alive is executing it, or has ended it or taken it back.
@@ -123,7 +126,7 @@ def take_up(writer: Writer, planned: Instant, partition: str = "") -> Execution:
         snapshot = repaired(snapshot, writer.transaction, writer.heartbeat, times, writer.clock)
         # What completed after the plan was made is not in it, however long ago that was.
         at = planned.requested_at
-        known = [i for i in snapshot.timeline if (i.completed_at or "") < at]
+        known = [i for i in snapshot.timeline if (i.completed_at or "") < (planned_at or at)]
         attempt = Attempt.of(at, partition, writer.clock.new_id())
         execution = Execution(writer, snapshot, planned, attempt, Timeline.of(known))
         lock.verify()

@@ -107,6 +107,19 @@ class Snapshot:
         """What a query sees that is bounded like this; unbounded it sees all that is committed."""
         return View(self.timeline, requested_until=requested_until, completed_until=completed_until)
 
+    def with_write(self, timeline: Timeline, at: str, commit: CommitMetadata) -> Snapshot:
+        """The table with a write that this process knows: its metadata is not read again."""
+        return replace(self, timeline=timeline, _commits={**self._commits, at: commit})
+
+    def knowing(self, earlier: Snapshot) -> Snapshot:
+        """The same, with what an earlier look has read of writes that have not changed since."""
+        same = {
+            at: commit
+            for at, commit in earlier._commits.items()
+            if self.timeline.by_time.get(at) == earlier.timeline.by_time.get(at)
+        }
+        return replace(self, _commits={**same, **self._commits})
+
     def commits(self, instants: Iterable[Instant]) -> list[CommitMetadata]:
         """What each of these completed writes did, active or archived."""
         wanted = list(instants)

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from lakewright.core.commits import SCHEMA_KEY, CommitMetadata, WriteStat
 from lakewright.core.event_time import check_event_time
-from lakewright.core.instant import Instant
 from lakewright.core.partition_paths import matches_any
-from lakewright.core.plans import RequestedReplace, Skip
+from lakewright.core.plans import RequestedReplace
 from lakewright.core.slices import GroupKey
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
@@ -24,6 +23,7 @@ from lakewright.format.metadata import format_commit, format_requested_replace
 from lakewright.table.settings import Concurrency, Updates
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import Start, Transaction, Writer
+from lakewright.write.finish import Commit, check_functions, commit_of, complete, finish
 from lakewright.write.options import (
     check_index,
     config_conflicts,
@@ -36,8 +36,18 @@ from lakewright.write.settings import IndexType, WriteSettings
 from lakewright.write.task import Operation, Outcome, WriteTask
 from lakewright.write.works import forget
 
-_ASK_AGAIN = 2
-_PAUSE_S = 0.5
+__all__ = [
+    "Commit",
+    "IncomingRows",
+    "NoRows",
+    "WriteRequest",
+    "check_operation",
+    "commit_of",
+    "complete",
+    "partitions_named",
+    "refuse_failed",
+    "write",
+]
 
 
 class IncomingRows(Protocol):
@@ -83,25 +93,6 @@ class WriteRequest:
     check: Callable[[Snapshot], None] | None = None
 
 
-@dataclass(frozen=True)
-class Commit:
-    """A completed write or service, and the services that ran after it.
-
-    `files` is how many data files a service wrote, or deleted if it only does that.
-    """
-
-    instant: str
-    completed_at: str
-    action: str
-    operation: str
-    partitions: tuple[str, ...] = ()
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    files: int = 0
-    services: tuple[Commit | Skip, ...] = ()
-
-
 def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Commit, Snapshot]:
     """Write rows; one that lost against another writer is planned and done again, if allowed.
 
@@ -119,6 +110,7 @@ def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Co
 
 def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Commit, Snapshot]:
     decided: list[tuple[WriteSettings, str]] = []
+    check_functions(request.options)
 
     def decide(snapshot: Snapshot) -> Start:
         if request.check is not None:
@@ -140,36 +132,21 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple
         forget(task, outcomes)
         refuse_failed(task, outcomes)
         metadata = _metadata(task, request, outcomes)
-        commit = commit_of(_completed(transaction, task, metadata, request.check), metadata)
-        return commit, transaction.after
+        return _completed(transaction, task, metadata, request), transaction.after
 
 
 def _completed(
     transaction: Transaction,
     task: WriteTask,
     metadata: CommitMetadata,
-    check: Callable[[Snapshot], None] | None,
-) -> Instant:
+    request: WriteRequest,
+) -> Commit:
     def verify(now: Snapshot) -> None:
-        if check is not None:
-            check(now)
+        if request.check is not None:
+            request.check(now)
         refuse_rivals(task, metadata, now)
 
-    return complete(transaction, metadata, verify)
-
-
-def complete(
-    transaction: Transaction,
-    metadata: CommitMetadata,
-    verify: Callable[[Snapshot], None] | None = None,
-) -> Instant:
-    """Complete a write, and ask again where storage did not answer: it may be there already."""
-    for _ in range(_ASK_AGAIN):
-        try:
-            return transaction.complete(metadata, verify=verify)
-        except UnavailableError:
-            transaction.writer.clock.sleep(_PAUSE_S)
-    return transaction.complete(metadata, verify=verify)
+    return finish(transaction, metadata, request.options, verify)
 
 
 def _schema(
@@ -367,19 +344,3 @@ def _refuse_twins(stats: Mapping[str, Sequence[WriteStat]]) -> None:
     twins = [key for key, count in bases.items() if count > 1]
     if twins:
         raise CorruptError("two tasks wrote the same file group", groups=twins[:5])
-
-
-def commit_of(instant: Instant, metadata: CommitMetadata) -> Commit:
-    """What a completed write did."""
-    stats = metadata.write_stats()
-    return Commit(
-        instant=instant.requested_at,
-        completed_at=instant.completed_at or "",
-        action=instant.action,
-        operation=metadata.operation or "",
-        partitions=metadata.partitions,
-        inserted=sum(stat.num_inserts or 0 for stat in stats),
-        updated=sum(stat.num_update_writes or 0 for stat in stats),
-        deleted=sum(stat.num_deletes or 0 for stat in stats),
-        files=len(stats),
-    )

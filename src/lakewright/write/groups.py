@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
@@ -44,6 +45,7 @@ class GroupWriter:
         self.token = token
         self.stats: list[WriteStat] = []
         self.works: list[Work] = []
+        self.notes: Counter[str] = Counter()
 
     def outcome(
         self,
@@ -51,7 +53,9 @@ class GroupWriter:
         error: LakewrightError | None = None,
     ) -> Outcome:
         """What the task has done so far."""
-        return Outcome(tuple(self.stats), replaced or {}, error, tuple(self.works))
+        return Outcome(
+            tuple(self.stats), replaced or {}, error, tuple(self.works), dict(self.notes)
+        )
 
     def hand_on(self, partition: Partition, rows: pa.Table) -> None:
         """Leave the rows of a partition to another task."""

@@ -19,6 +19,7 @@ from lakewright.settings import (
 )
 from lakewright.table.settings import HeartbeatSettings, LockSettings, TransactionSettings
 from lakewright.table.spec import TableSpec, is_table_option
+from lakewright.write.freshness_settings import FreshnessSettings
 from lakewright.write.option_names import (
     AGREED,
     OPERATION_KEYS,
@@ -31,7 +32,7 @@ from lakewright.write.settings import WRITE_KEYS, WriteSettings
 
 _HONOURED = (
     WRITE_KEYS
-    | option_keys(LockSettings, HeartbeatSettings, TransactionSettings)
+    | option_keys(LockSettings, HeartbeatSettings, TransactionSettings, FreshnessSettings)
     | OPERATION_KEYS
     | OWN_KEYS
 )

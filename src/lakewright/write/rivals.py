@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata, WriteStat
+from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata, WriteStat, is_log
 from lakewright.core.files import LogFile, parse_data_file
 from lakewright.core.instant import Instant
 from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
@@ -120,7 +120,7 @@ def _refuse_forgotten_keys(
         (partition, stat.file_id): stat
         for partition, stats in commit.stats.items()
         for stat in stats
-        if stat.num_deletes != 0
+        if stat.num_deletes != 0 and not is_log(stat)
     }
     for partition, stats in metadata.stats.items():
         for stat in stats:

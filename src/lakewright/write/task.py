@@ -185,13 +185,14 @@ Work: TypeAlias = PartitionWork | GroupWork
 class Outcome:
     """What one worker did: a statistic for each file, groups taken out, and why it gave up.
 
-    `works` is what it left for others to do.
+    `works` is what it left for others to do, `notes` are counts for the commit's extra metadata.
     """
 
     stats: tuple[WriteStat, ...] = ()
     replaced: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     error: LakewrightError | None = None
     works: tuple[Work, ...] = ()
+    notes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

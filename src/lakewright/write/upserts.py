@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -49,7 +49,7 @@ def merge_rows(groups: GroupWriter, partition: Partition, rows: pa.Table) -> Non
     for position, chosen in _grouped(where):
         item = partition.slices[position]
         partition.check_free(item)
-        part = _subset(outcome, chosen)
+        part = outcome.only(chosen)
         if task.merge_on_read and position not in inserts:
             _append(groups, partition, item.file_id, part, item)
         else:
@@ -68,7 +68,7 @@ def _merge_buckets(groups: GroupWriter, partition: Partition, outcome: LogOutcom
     next_bases = []
     for bucket, chosen in _grouped(ids.astype(np.int64)):
         position = partition.by_bucket.get(bucket)
-        part = _subset(outcome, chosen)
+        part = outcome.only(chosen)
         if position is None:
             _begin_bucket(groups, partition, bucket, part)
             continue
@@ -160,18 +160,6 @@ def delete_records(path: str, outcome: LogOutcome) -> DeleteRecords:
         pa.repeat(pa.scalar(path), len(keys)),
         unconditional,
         tuple(column.take(gone) for column in outcome.ordering),
-    )
-
-
-def _subset(outcome: LogOutcome, chosen: Positions) -> LogOutcome:
-    at = pa.array(chosen)
-    return replace(
-        outcome,
-        keys=outcome.keys.take(at),
-        row=outcome.row[chosen],
-        deleted=outcome.deleted[chosen],
-        beats_any_base=outcome.beats_any_base[chosen],
-        ordering=tuple(column.take(at) for column in outcome.ordering),
     )
 
 

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 from written import WrittenTable, row
 
 from lakewright.core.instant import Instant
-from lakewright.core.plans import ClusteringPlan, Skip
+from lakewright.core.plans import SERVICE_KEY, ClusteringPlan, Skip
 from lakewright.format.metadata import parse_requested_replace
 from lakewright.interfaces.cli.app import app
-from lakewright.services.codecs import SERVICE_KEY
 from lakewright.services.loop import run_round
 from lakewright.services.registry import unregister
 from lakewright.table.snapshot import load_snapshot

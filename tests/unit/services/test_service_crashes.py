@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
+import event_times
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
@@ -27,6 +28,15 @@ def with_logs() -> WrittenTable:
     table.upsert([row("k0", 2, "second", DAYS[0]), row("k1", 2, "second", DAYS[1])])
     table.write("DELETE", [row("k2", day=DAYS[0])])
     table.upsert([row("k0", 3, "third", DAYS[0])])
+    return table
+
+
+def with_event_times() -> WrittenTable:
+    table = WrittenTable(options=QUIET).create("MERGE_ON_READ", event_time="ts")
+    table.upsert([event_times.row(key, 1) for key in "abc"])
+    table.upsert([event_times.row("a", 2), event_times.row("b", 6)])
+    table.write("DELETE", [event_times.row("c", 3)], ordered=True)
+    table.upsert([event_times.row("a", 7), event_times.row("c", 2, "late")])
     return table
 
 
@@ -58,6 +68,9 @@ class Served:
 
 SERVED = {
     "compaction": Served("compaction", with_logs, {"hoodie.compact.inline.max.delta.commits": "1"}),
+    "compaction by event time, split": Served(
+        "compaction", with_event_times, event_times.before(4) | event_times.EXACT
+    ),
     "log compaction": Served(
         "logcompaction", with_logs, {"hoodie.log.compaction.blocks.threshold": "2"}
     ),

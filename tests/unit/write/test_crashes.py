@@ -67,6 +67,13 @@ TABLES = {
     "copy on write": ("COPY_ON_WRITE", {}),
     "copy on write, changes logged": ("COPY_ON_WRITE", {"hoodie.table.cdc.enabled": "true"}),
     "merge on read": ("MERGE_ON_READ", {}),
+    "merge on read, event times tracked": (
+        "MERGE_ON_READ",
+        {
+            "hoodie.payload.event.time.field": "ts",
+            "hoodie.write.track.event.time.watermark": "true",
+        },
+    ),
     "merge on read, buckets": (
         "MERGE_ON_READ",
         {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"},

@@ -206,6 +206,37 @@ def debt(path: PathArgument, option: OptionsOption = None, as_json: JsonOption =
 
 
 @app.command()
+def freshness(
+    path: PathArgument,
+    holding: Annotated[
+        bool, typer.Option("--holding", help="Also the log files that hold completion back.")
+    ] = False,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="Also every partition: reads all commits.")
+    ] = False,
+    wait: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Wait until the view is complete up to this event time."),
+    ] = None,
+    view: Annotated[
+        str, typer.Option(metavar="NAME", help="What to wait for: read_optimized or snapshot.")
+    ] = "read_optimized",
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long to wait at most.")
+    ] = 600.0,
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Up to which event time the two views of a table are complete, and how fresh they are."""
+    with _exit_codes():
+        waiting = None if wait is None else (wait, view, timeout)
+        document = commands.show_freshness(
+            path, _options(option), holding=holding, partitions=partitions, wait=waiting
+        )
+        render.show(document, as_json=as_json)
+
+
+@app.command()
 def timeline(
     path: PathArgument,
     archived: Annotated[

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module
 from types import TracebackType
@@ -23,6 +24,12 @@ from lakewright.interfaces.cli.render import (
     service_document,
 )
 from lakewright.interfaces.cli.stopping import StopRequest
+from lakewright.interfaces.freshness import (
+    freshness_document,
+    load_freshness,
+    load_holding,
+    wait_until_complete,
+)
 from lakewright.services.debt import load_debt
 from lakewright.services.loop import Round, run_continuously, run_round
 from lakewright.services.registry import services
@@ -37,6 +44,8 @@ Options = Mapping[str, str]
 
 _SESSION = "lakewright.interfaces.cli.session"
 _ELSEWHERE = ("fs.", "spark.")
+_MOST_HELD = 20
+_POLL_S = 5.0
 _MODE = "hoodie.write.concurrency.mode"
 # Who runs services from a process of their own has writers beside them.
 _SEVERAL_WRITERS = {_MODE: "OPTIMISTIC_CONCURRENCY_CONTROL"}
@@ -97,6 +106,31 @@ def show_debt(path: str, options: Options) -> Document:
     runner = runner_at(path, options)
     owed = load_debt(runner.sight(load_snapshot(runner.storage)))
     return {"table": runner.storage.root, **debt_document(owed)}
+
+
+def show_freshness(
+    path: str,
+    options: Options,
+    *,
+    holding: bool,
+    partitions: bool,
+    wait: tuple[str, str, float] | None,
+) -> Document:
+    """How complete and how fresh a table is; `wait` for an event time, of a view, so long."""
+    runner = runner_at(path, options)
+    storage, clock = runner.storage, runner.clock
+    if wait is not None:
+        time, view, timeout = wait
+        found = wait_until_complete(storage, clock, time, view=view, timeout=timeout, poll=_POLL_S)
+    else:
+        found = load_freshness(storage, clock, runner.options)
+    document = {
+        "table": storage.root,
+        **freshness_document(found, partitions=partitions),
+    }
+    if holding:
+        document["holding_back"] = [asdict(each) for each in load_holding(storage, _MOST_HELD)]
+    return document
 
 
 def show_timeline(path: str, options: Options, *, archived: bool) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, tzinfo
 
 from lakewright.core.plans import CompactionOperation
 from lakewright.core.slices import FileSlice, GroupKey
@@ -23,6 +23,7 @@ class Scene:
     timeline: Timeline
     instant: str
     today: date
+    zone: tzinfo = UTC
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,11 @@ class Choice:
     left: Mapping[GroupKey, str] = field(default_factory=dict)
 
 
-def candidate(slice_: FileSlice, max_file_size: int) -> Candidate:
-    """A slice with all of its log files; `max_file_size` is the cost of a first base file."""
+def candidate(slice_: FileSlice, max_file_size: int, at: str | None = None) -> Candidate:
+    """A slice with all of its log files; `max_file_size` is the cost of a first base file.
+
+    `at` is the instant of the new base file, where that is not simply the plan's.
+    """
     operation = CompactionOperation(
         partition=slice_.partition,
         file_id=slice_.file_id,
@@ -73,13 +77,16 @@ def candidate(slice_: FileSlice, max_file_size: int) -> Candidate:
         base_file=slice_.base.name if slice_.base else None,
         logs=tuple(log.name for log in slice_.logs),
         metrics=_metrics(slice_, max_file_size),
+        next_base_instant=at,
     )
     return Candidate(slice_, operation)
 
 
-def candidates(slices: Iterable[FileSlice], max_file_size: int) -> list[Candidate]:
+def candidates(
+    slices: Iterable[FileSlice], max_file_size: int, at: str | None = None
+) -> list[Candidate]:
     """The slices as candidates, in their order."""
-    return [candidate(slice_, max_file_size) for slice_ in slices]
+    return [candidate(slice_, max_file_size, at) for slice_ in slices]
 
 
 def _metrics(slice_: FileSlice, max_file_size: int) -> dict[str, float]:

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
 
+from lakewright.core.partition_times import partition_day
 from lakewright.services.compaction.candidates import Candidate, Choice
 from lakewright.services.compaction.settings import CompactionSettings
 from lakewright.services.compaction.strategies import Unbounded, in_order, within_budget
-
-_NAMED = re.compile(r"(^|/)[^/]*?=")
-_DAY = re.compile(r"(\d{4})([/-])(\d{1,2})\2(\d{1,2})(?!\d)|(\d{4})(\d{2})(\d{2})(?!\d)")
-
-
-def partition_day(path: str) -> date | None:
-    """The day that a partition path begins with; None if it does not.
-
-    Hudi knows `2026/01/31`, also with names as in `year=2026/month=01/day=31`, and with further
-    levels behind. `2026-01-31` and `20260131` are days here as well.
-    """
-    found = _DAY.match(_NAMED.sub(r"\1", path))
-    if found is None:
-        return None
-    year, _, month, day, *compact = found.groups()
-    try:
-        return date(*map(int, (year, month, day) if year else compact))
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from lakewright.core.plans import CompactionOperation, CompactionPlan, Skip
 from lakewright.core.slices import FileSlice, GroupKey
 from lakewright.errors import InvalidError
 from lakewright.services.compaction.candidates import Candidate, Choice, candidates
+from lakewright.services.compaction.event_time import Placed
 from lakewright.services.compaction.registry import Chain
 from lakewright.services.compaction.settings import CompactionSettings
 from lakewright.services.reasons import Left
 from lakewright.services.window import Window
 
 _MOST_REASONS = 5
+
+Placing = Callable[[Sequence[FileSlice], Left], Placed | Skip]
 
 
 def plan_compaction(
@@ -25,22 +29,33 @@ def plan_compaction(
     window: Window,
     held: Mapping[GroupKey, str],
     filtered: Mapping[str, str] | None = None,
+    placing: Placing | None = None,
 ) -> CompactionPlan | Skip:
     """The plan for these slices, the newest of their file groups; or why there is none.
 
     `held` names the pending plan that a file group waits for. `filtered` are the partitions of the
-    window that were not even looked into, with the reason.
+    window that were not even looked into, with the reason. `placing` is asked first where a plan
+    goes up to some event time.
     """
     left = Left(dict(filtered or {}))
-    free = candidates(free_slices(slices, held, left), settings.max_file_size)
+    slices = free_slices(slices, held, left, bare=settings.exact_split)
+    placed = placing(slices, left) if placing is not None else None
+    if isinstance(placed, Skip):
+        return placed if slices else Skip(why_nothing("compact", left))
+    free = placed.candidates if placed else candidates(slices, settings.max_file_size)
     choice = _limited(strategy.choose(settings, free), settings.most_operations)
     _check(choice, free)
     chosen = {c.key for c in choice.chosen}
     for item in free:
         if item.key not in chosen:
             left.because(item.slice.partition, choice.left.get(item.key, "not chosen"))
+        elif settings.exact_split:
+            left.because(item.slice.partition, "what is after the threshold stays in log files")
     operations = tuple(c.operation for c in choice.chosen)
-    return finish_plan(operations, left, window) or Skip(why_nothing("compact", left))
+    plan = finish_plan(operations, left, window)
+    if plan is None:
+        return Skip(why_nothing("compact", left))
+    return replace(plan, extra={**plan.extra, **placed.extra}) if placed else plan
 
 
 def _limited(choice: Choice, most: int) -> Choice:
@@ -53,13 +68,20 @@ def _limited(choice: Choice, most: int) -> Choice:
 
 
 def free_slices(
-    slices: Iterable[FileSlice], held: Mapping[GroupKey, str], left: Left
+    slices: Iterable[FileSlice],
+    held: Mapping[GroupKey, str],
+    left: Left,
+    *,
+    bare: bool = False,
 ) -> list[FileSlice]:
-    """The slices with log files that no pending plan holds; the held ones are noted in `left`."""
+    """The slices with log files that no pending plan holds; the held ones are noted in `left`.
+
+    With `bare` those without log files are among them.
+    """
     free = []
     for slice_ in slices:
         holder = held.get((slice_.partition, slice_.file_id))
-        if not slice_.logs:
+        if not slice_.logs and not bare:
             continue
         if holder is None:
             free.append(slice_)

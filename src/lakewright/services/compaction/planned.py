@@ -38,6 +38,21 @@ def require_as_planned(snapshot: Snapshot, planned: Instant, plan: CompactionPla
         _compare(snapshot, planned, named)
 
 
+def followed_groups(snapshot: Snapshot, at: str, plan: CompactionPlan) -> frozenset[GroupKey]:
+    """The groups of a plan with log files from its instant on, whether they count yet or not."""
+    found = set()
+    partitions = plan.partitions
+    for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
+        listed = snapshot.files(partitions[start : start + _PARTITIONS_AT_ONCE])
+        found |= {
+            (partition, file.file_id)
+            for partition, files in listed.items()
+            for file in files
+            if isinstance(file, LogFile) and file.instant > at
+        }
+    return plan.file_groups & found
+
+
 def _compare(
     snapshot: Snapshot, planned: Instant, named: Mapping[GroupKey, CompactionOperation]
 ) -> None:

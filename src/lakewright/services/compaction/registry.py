@@ -9,6 +9,7 @@ from lakewright.core.slices import GroupKey
 from lakewright.errors import InvalidError
 from lakewright.services.compaction.candidates import Candidate, Choice, Scene
 from lakewright.services.compaction.days import BoundedPartition, DayBased, UnboundedPartition
+from lakewright.services.compaction.event_time import EventTimeBasedCompactionStrategy
 from lakewright.services.compaction.settings import CompactionSettings
 from lakewright.services.compaction.strategies import (
     BoundedIO,
@@ -34,6 +35,7 @@ _HUDI_CLASSES = {
     "BoundedPartitionAwareCompactionStrategy": "bounded_partition",
     "UnBoundedPartitionAwareCompactionStrategy": "unbounded_partition",
     "PartitionRegexBasedCompactionStrategy": "partition_regex",
+    "EventTimeBasedCompactionStrategy": "event_time",
 }
 _FACTORIES: dict[str, Factory] = {
     "log_file_size": lambda _: LogFileSize(),
@@ -44,6 +46,7 @@ _FACTORIES: dict[str, Factory] = {
     "bounded_partition": lambda scene: BoundedPartition(scene.today),
     "unbounded_partition": lambda scene: UnboundedPartition(scene.today),
     "partition_regex": lambda _: PartitionRegex(),
+    "event_time": lambda scene: EventTimeBasedCompactionStrategy(scene.zone),
 }
 
 
@@ -62,6 +65,12 @@ class Chain:
     """One strategy or several by name: each chooses from what the one before has left in."""
 
     parts: tuple[tuple[str, Strategy], ...]
+
+    @property
+    def by_event_time(self) -> EventTimeBasedCompactionStrategy | None:
+        """The strategy that goes by event times, if there is one."""
+        found = (p for _, p in self.parts if isinstance(p, EventTimeBasedCompactionStrategy))
+        return next(found, None)
 
     @property
     def is_aware(self) -> bool:

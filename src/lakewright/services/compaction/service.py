@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
 from lakewright.clock import zone_of
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.plans import CompactionPlan, Skip
+from lakewright.core.slices import FileSlice
 from lakewright.services.compaction.candidates import Scene
-from lakewright.services.compaction.plan import plan_compaction
+from lakewright.services.compaction.event_time import (
+    Placed,
+    check_event_time_table,
+    placed_candidates,
+    threshold_of,
+)
+from lakewright.services.compaction.plan import Placing, plan_compaction
 from lakewright.services.compaction.registry import Chain, strategy_for
-from lakewright.services.compaction.settings import CompactionSettings
+from lakewright.services.compaction.settings import TRIGGER, CompactionSettings
 from lakewright.services.compaction.triggers import not_due
 from lakewright.services.compaction.worker import compact
 from lakewright.services.reasons import Left
@@ -19,6 +27,15 @@ from lakewright.services.service import Job, Service, Sight
 from lakewright.services.sighted import look_into, need_log_files
 from lakewright.services.window import find_window
 from lakewright.settings import option_keys, settings_from
+from lakewright.write.options import write_settings
+
+_TRIGGERS = frozenset(
+    {
+        TRIGGER,
+        "hoodie.compact.inline.max.delta.commits",
+        "hoodie.compact.inline.max.delta.seconds",
+    }
+)
 
 
 class Compaction(Service[CompactionPlan, CommitMetadata]):
@@ -32,7 +49,11 @@ class Compaction(Service[CompactionPlan, CommitMetadata]):
         """Why the trigger has not gone off; options that make no plan are refused here."""
         settings = settings_from(CompactionSettings, sight.options)
         need_log_files(sight.snapshot, self.name)
-        _strategy(sight, settings)
+        strategy = _strategy(sight, settings)
+        _placing(sight, settings, strategy)
+        if strategy.by_event_time is not None and _TRIGGERS.isdisjoint(sight.options):
+            # What lies before the threshold is due, unless somebody says when to look.
+            return None
         zone = zone_of(sight.snapshot.config.timeline_zone)
         return not_due(sight.snapshot.timeline, settings, sight.instant, zone)
 
@@ -45,7 +66,7 @@ class Compaction(Service[CompactionPlan, CommitMetadata]):
         )
         if window.is_empty:
             return Skip("nothing was written or left since the last compaction")
-        left = Left()
+        left, placing = Left(), _placing(sight, settings, strategy)
         seen = look_into(
             sight, window, lambda paths: strategy.filter_partitions(settings, paths, left)
         )
@@ -56,7 +77,12 @@ class Compaction(Service[CompactionPlan, CommitMetadata]):
             window=window,
             held=seen.held,
             filtered=left.reasons,
+            placing=placing,
         )
+
+    def place(self, plan: CompactionPlan, instant: str) -> str:
+        """A plan by event time stands in the past."""
+        return next((o.next_base_instant for o in plan.operations if o.next_base_instant), instant)
 
     def run(self, job: Job, plan: CompactionPlan) -> CommitMetadata:
         """Write the new base files."""
@@ -66,4 +92,18 @@ class Compaction(Service[CompactionPlan, CommitMetadata]):
 def _strategy(sight: Sight, settings: CompactionSettings) -> Chain:
     zone = zone_of(sight.snapshot.config.timeline_zone)
     today = datetime.fromtimestamp(sight.now_ms / 1000, zone).date()
-    return strategy_for(settings, Scene(sight.snapshot.timeline, sight.instant, today))
+    return strategy_for(settings, Scene(sight.snapshot.timeline, sight.instant, today, zone))
+
+
+def _placing(sight: Sight, settings: CompactionSettings, strategy: Chain) -> Placing | None:
+    """How a plan by event time is placed; options that make none are refused here."""
+    if strategy.by_event_time is None:
+        return None
+    event_time = write_settings(sight.snapshot.config, sight.options).event_time
+    check_event_time_table(sight.snapshot, settings, event_time)
+    threshold = threshold_of(strategy.by_event_time, sight, settings)
+
+    def placing(slices: Sequence[FileSlice], left: Left) -> Placed | Skip:
+        return placed_candidates(slices, sight, threshold, settings, left)
+
+    return placing

@@ -6,9 +6,18 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lakewright.services.compaction.thresholds import Floor, parse_floor, parse_threshold
 from lakewright.services.planning_settings import LogPlanningSettings
-from lakewright.settings import at_least, option, parse_choice, parse_word
+from lakewright.settings import (
+    at_least,
+    option,
+    parse_bool,
+    parse_choice,
+    parse_duration,
+    parse_word,
+)
 
+TRIGGER = "hoodie.compact.inline.trigger.strategy"
 OLDEST_DEBT_FIRST = "oldest_debt_first"
 
 
@@ -46,8 +55,8 @@ class CompactionSettings(LogPlanningSettings):
         parse=_names,
         doc="Which file groups are compacted: `log_file_size`, `log_file_num`, `bounded_io`, "
         "`unbounded`, `day_based`, `bounded_partition`, `unbounded_partition`, `partition_regex`, "
-        "or Hudi's class of that kind. Several, with commas between them, choose one after the "
-        "other from what the one before has left in.",
+        "`event_time`, or Hudi's class of that kind. Several, with commas between them, choose one "
+        "after the other from what the one before has left in.",
     )
     target_io_mb: int = option(
         "hoodie.compaction.target.io",
@@ -81,6 +90,33 @@ class CompactionSettings(LogPlanningSettings):
         parse=_pattern,
         doc="`partition_regex` takes the partitions in whose path this is found.",
     )
+    threshold: str | None = option(
+        "hoodie.compaction.event.time.threshold",
+        None,
+        parse=parse_threshold,
+        doc="`event_time` takes what happened before this: a time with its zone, such as "
+        "2026-01-31T00:00:00Z, or an instant.",
+    )
+    lateness_ms: int | None = option(
+        "hoodie.compaction.event.time.lateness",
+        None,
+        parse=parse_duration,
+        doc="`event_time` takes what happened longer ago than this, such as 2h.",
+    )
+    floor: Floor | None = option(
+        "hoodie.compaction.event.time.floor",
+        None,
+        parse=parse_floor,
+        doc="`event_time` takes what happened before the last full `hour` or `day`, by UTC or by "
+        "a zone such as `day Europe/Berlin`; after the lateness, where one is given.",
+    )
+    exact_split: bool = option(
+        "hoodie.compaction.event.time.exact.split",
+        False,
+        parse=parse_bool,
+        doc="Whether `event_time` leaves rows from the threshold on out of base files: they stay "
+        "in a log file. Needs EVENT_TIME_ORDERING.",
+    )
     order: str = option(
         "lakewright.compaction.order",
         "strategy",
@@ -96,7 +132,7 @@ class CompactionSettings(LogPlanningSettings):
         "The next plan takes up what is left.",
     )
     trigger: Trigger = option(
-        "hoodie.compact.inline.trigger.strategy",
+        TRIGGER,
         Trigger.NUM_COMMITS,
         parse=parse_word(Trigger),
         doc="When a compaction is due: NUM_COMMITS and TIME_ELAPSED since the last completed one, "

@@ -7,25 +7,50 @@ is bounded by a file group, never by a partition.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import numpy as np
+
+from lakewright.clock import zone_of
 from lakewright.core.base_merge import Tally, merge_with_base
 from lakewright.core.commits import CommitMetadata
+from lakewright.core.event_split import Cut
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CompactionOperation, CompactionPlan
-from lakewright.core.slices import FileSlice
-from lakewright.errors import CorruptError
+from lakewright.core.instant import Instant, State, parse_time
+from lakewright.core.merge import LogOutcome, merge_logs
+from lakewright.core.plans import (
+    EVENT_TIME_THRESHOLD,
+    EXACT_SPLIT,
+    CompactionOperation,
+    CompactionPlan,
+)
+from lakewright.core.slices import FileSlice, GroupKey
+from lakewright.errors import CorruptError, InvalidError, found_in
 from lakewright.read.ahead import ahead
 from lakewright.read.log_order import effective_blocks
-from lakewright.read.worker import base_rows, batches_of, merge_blocks, read_blocks
-from lakewright.services.compaction.planned import require_as_planned
+from lakewright.read.worker import base_rows, batches_of, block_changes, read_blocks
+from lakewright.services.compaction.planned import followed_groups, require_as_planned
+from lakewright.services.compaction.splitting import Fold, split_slice
 from lakewright.services.rewriting import rewritten, service_task
 from lakewright.services.service import Job
 from lakewright.write.groups import GroupWriter
 from lakewright.write.task import Operation, WriteTask
+from lakewright.write.upserts import delete_records
 
+# Where a commit tells how many rows from the threshold on it had to leave in base files.
+BEYOND = "lakewright.event.time.beyond"
 _MB = 1 << 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One operation; `carries` tells that newer log files may hold what it deletes."""
+
+    operation: CompactionOperation
+    carries: bool = False
 
 
 def compact(job: Job, plan: CompactionPlan) -> CommitMetadata:
@@ -36,7 +61,12 @@ def compact(job: Job, plan: CompactionPlan) -> CommitMetadata:
     """
     require_as_planned(job.snapshot, Instant(job.instant, "compaction", State.INFLIGHT), plan)
     task = service_task(job, Operation.COMPACT)
-    return rewritten(job, task, partial(_fold, task), plan.operations, size=io_bytes)
+    cut = _cut(task, plan)
+    followed = _followed(job, plan, task)
+    works = [_Work(o, (o.partition, o.file_id) in followed) for o in plan.operations]
+    done = rewritten(job, task, partial(_fold, task, cut), works, size=_size)
+    told = {k: v for k, v in plan.extra.items() if k in (EVENT_TIME_THRESHOLD, EXACT_SPLIT)}
+    return replace(done, extra={**done.extra, **told})
 
 
 def io_bytes(operation: CompactionOperation) -> int:
@@ -64,17 +94,54 @@ def slice_of(operation: CompactionOperation) -> FileSlice:
     )
 
 
-def _fold(task: WriteTask, operation: CompactionOperation, groups: GroupWriter) -> None:
-    item = slice_of(operation)
+def _size(work: _Work) -> int:
+    return io_bytes(work.operation)
+
+
+def _cut(task: WriteTask, plan: CompactionPlan) -> Cut | None:
+    """Where rows are split, if the plan says so."""
+    if plan.extra.get(EXACT_SPLIT) != "true":
+        return None
+    threshold = plan.extra.get(EVENT_TIME_THRESHOLD)
+    if threshold is None or task.event_time is None or not task.rule.ordering:
+        raise InvalidError(
+            "a plan splits rows by event time, which the table does not tell any more",
+            instant=task.instant,
+            threshold=threshold,
+            event_time=task.event_time,
+        )
+    moment = parse_time(threshold, zone_of(task.config.timeline_zone))
+    ms = (moment - _EPOCH) // timedelta(milliseconds=1)
+    return Cut(task.event_time, ms, in_order=task.rule.ordering == (task.event_time,))
+
+
+def _followed(job: Job, plan: CompactionPlan, task: WriteTask) -> frozenset[GroupKey]:
+    """The groups with log files that a plan leaves out, or that somebody may be writing to now."""
+    if EVENT_TIME_THRESHOLD not in plan.extra or not task.rule.ordering:
+        return frozenset()
+    if job.snapshot.timeline.pending("deltacommit"):
+        return plan.file_groups
+    return followed_groups(job.snapshot, job.instant, plan)
+
+
+def _fold(task: WriteTask, cut: Cut | None, work: _Work, groups: GroupWriter) -> None:
+    item = slice_of(work.operation)
     started = task.clock.now_ms()
     blocks = read_blocks(task.storage, item)
     size = sum(len(block.content) for block in blocks)
-    outcome = merge_blocks(effective_blocks(blocks), item, task.stored_schema, task.rule)
+    counting = effective_blocks(blocks)
+    with found_in(f"log files of {item.partition}/{item.file_id}"):
+        changes = [block_changes(block, task.stored_schema, item.file_id) for block in counting]
+        if cut is None or any(block.is_partial for block in counting):
+            fold = Fold.whole(merge_logs(changes, task.stored_schema, task.rule))
+        else:
+            fold = split_slice(task, item, changes, cut)
     took = task.clock.now_ms() - started
-    versions = len(outcome.keys)
+    versions = fold.versions
     tally = Tally()
-    base = batches_of(ahead(base_rows(task.storage, item, task.stored_schema)))
-    rows = merge_with_base(base, outcome, task.rule, tally)
+    stored = ahead(base_rows(task.storage, item, task.stored_schema))
+    base = batches_of(fold.base(stored, task.rule))
+    rows = fold.counted(merge_with_base(base, fold.logs.taken, task.rule, tally), cut)
 
     def facts() -> Mapping[str, int]:
         return {
@@ -90,3 +157,23 @@ def _fold(task: WriteTask, operation: CompactionOperation, groups: GroupWriter) 
         }
 
     groups.fold(item, rows, facts)
+    _leave(item, fold, work.carries, groups)
+    if cut is not None:
+        groups.notes[BEYOND] += fold.beyond
+
+
+def _leave(item: FileSlice, fold: Fold, carries: bool, groups: GroupWriter) -> None:
+    """Write beside the base file what it does not hold, and what newer log files must meet."""
+    rows, deletes = fold.left(), delete_records(item.partition, fold.logs.remaining)
+    if carries:
+        deletes = deletes.plus(delete_records(item.partition, carried_deletes(fold.logs.taken)))
+    if len(rows) or len(deletes):
+        groups.relog(item, rows, deletes, compacted=())
+
+
+def carried_deletes(outcome: LogOutcome) -> LogOutcome:
+    """The deletes that compete with older versions in log files to come.
+
+    One without ordering value ends what was before it and nothing else.
+    """
+    return outcome.only(np.flatnonzero(outcome.deleted & ~outcome.beats_any_base))

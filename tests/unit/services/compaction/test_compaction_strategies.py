@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from compactions import TODAY, by_hand, chain_of, compaction_settings
 
+from lakewright.core.partition_times import partition_day
 from lakewright.core.slices import FileSlice
 from lakewright.errors import InvalidError
 from lakewright.services.compaction.candidates import MB, Candidate, Choice, candidates
-from lakewright.services.compaction.days import partition_day
 from lakewright.services.compaction.registry import register_strategy
 from lakewright.services.compaction.settings import CompactionSettings
 from lakewright.services.reasons import Left

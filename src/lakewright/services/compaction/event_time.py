@@ -1,0 +1,276 @@
+"""Compaction by event time: base files that hold everything up to a time that can be named.
+
+The threshold is turned into the instant of the plan, which lies in the past: see `placing.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata, WriteStat
+from lakewright.core.instant import Instant, format_time, full_time, is_time, parse_time
+from lakewright.core.plans import (
+    EVENT_TIME_THRESHOLD,
+    EXACT_SPLIT,
+    PLANNED_AT,
+    WIDENED,
+    Skip,
+)
+from lakewright.core.slices import FileSlice, View
+from lakewright.core.table_config import MergeMode
+from lakewright.core.table_options import IndexType
+from lakewright.errors import CorruptError, InvalidError
+from lakewright.services.compaction.candidates import Candidate, candidate
+from lakewright.services.compaction.placing import (
+    LogFacts,
+    Placement,
+    Surroundings,
+    Waiting,
+    place,
+)
+from lakewright.services.compaction.settings import CompactionSettings
+from lakewright.services.compaction.strategies import Unbounded
+from lakewright.services.compaction.thresholds import earlier
+from lakewright.services.reasons import Left
+from lakewright.services.service import Sight
+from lakewright.table.history import load_manifest
+from lakewright.table.snapshot import Snapshot
+from lakewright.write.options import write_settings
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OPTIONS = "hoodie.compaction.event.time."
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimeBasedCompactionStrategy(Unbounded):
+    """Takes the file groups with data before a threshold, as far as that needs.
+
+    `zone` is that of the table's instants. A class of one's own need only tell its threshold.
+    """
+
+    zone: tzinfo = UTC
+
+    def calc_event_time_threshold(
+        self, compaction_instant: str, settings: CompactionSettings
+    ) -> str:
+        """The time, as an instant, before which everything is to be in base files."""
+        fixed, now = settings.threshold, parse_time(compaction_instant, self.zone)
+        derived = settings.lateness_ms is not None or settings.floor is not None
+        if fixed is not None and derived:
+            raise InvalidError(
+                "a threshold is given, and how to derive one: leave one of them out",
+                option=f"{_OPTIONS}threshold",
+                also=[f"{_OPTIONS}lateness", f"{_OPTIONS}floor"],
+            )
+        if fixed is not None:
+            return (
+                fixed if is_time(fixed) else format_time(datetime.fromisoformat(fixed), self.zone)
+            )
+        if not derived:
+            raise InvalidError(
+                "a compaction by event time needs to know how far it goes",
+                options=[f"{_OPTIONS}{name}" for name in ("threshold", "lateness", "floor")],
+            )
+        return format_time(earlier(now, settings.lateness_ms, settings.floor), self.zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The file groups with something before the threshold, cut to what the plan folds."""
+
+    candidates: list[Candidate]
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The event time up to which a plan goes: as an instant, and in milliseconds."""
+
+    instant: str
+    ms: int
+
+
+def threshold_of(
+    strategy: EventTimeBasedCompactionStrategy, sight: Sight, settings: CompactionSettings
+) -> Threshold:
+    """The threshold of a plan; InvalidError for one that cannot be kept."""
+    instant = full_time(strategy.calc_event_time_threshold(sight.instant, settings))
+    if instant > sight.instant:
+        raise InvalidError(
+            "the threshold lies in the future: nothing can be complete up to there yet",
+            threshold=instant,
+            now=sight.instant,
+        )
+    ms = (parse_time(instant, strategy.zone) - _EPOCH) // timedelta(milliseconds=1)
+    return Threshold(instant, ms)
+
+
+def check_event_time_table(
+    snapshot: Snapshot, settings: CompactionSettings, event_time: str | None
+) -> None:
+    """InvalidError if the table's rows tell no event times, or no order to split them by."""
+    if event_time is None:
+        raise InvalidError(
+            "the table keeps no event times: name the column when it is created (event_time=...), "
+            "or write with these options",
+            table=snapshot.config.name,
+            options=["hoodie.payload.event.time.field", "hoodie.write.track.event.time.watermark"],
+        )
+    if settings.exact_split and snapshot.config.merge_mode is not MergeMode.EVENT_TIME:
+        raise InvalidError(
+            "rows can be split by event time only where the greatest ordering value wins: "
+            "EVENT_TIME_ORDERING",
+            table=snapshot.config.name,
+            merge_mode=snapshot.config.merge_mode.value,
+            option=f"{_OPTIONS}exact.split",
+        )
+
+
+def placed_candidates(
+    slices: Sequence[FileSlice],
+    sight: Sight,
+    threshold: Threshold,
+    settings: CompactionSettings,
+    left: Left,
+) -> Placed | Skip:
+    """What a plan up to a threshold may take on; why not the others is noted in `left`."""
+    waiting = _waiting(slices, sight.snapshot)
+    due = [group for group in waiting if _is_due(group, threshold, settings, sight)]
+    taken = {id(group) for group in due}
+    for group in waiting:
+        if group.slice.logs and id(group) not in taken:
+            left.because(group.slice.partition, f"nothing before {threshold.instant}")
+    if not due:
+        return Skip(_why_nothing(waiting, threshold))
+    placement = place(due, threshold.ms, _surroundings(sight))
+    cut = [
+        candidate(group.until(placement.instant), settings.max_file_size, placement.instant)
+        for group in due
+    ]
+    return Placed(cut, _extra(placement, threshold, settings, sight.instant))
+
+
+def _is_due(
+    group: Waiting, threshold: Threshold, settings: CompactionSettings, sight: Sight
+) -> bool:
+    """Whether a group lacks something before the threshold, or has to give up something after it.
+
+    Only with a bucket index can rows be taken out of a base file.
+    """
+    if group.is_before(threshold.ms):
+        return True
+    if not settings.exact_split or not group.is_beyond(threshold.ms):
+        return False
+    return write_settings(sight.snapshot.config, sight.options).index_type is IndexType.BUCKET
+
+
+def _extra(
+    placement: Placement, threshold: Threshold, settings: CompactionSettings, now: str
+) -> dict[str, str]:
+    told = {EVENT_TIME_THRESHOLD: threshold.instant, PLANNED_AT: now}
+    if settings.exact_split:
+        told[EXACT_SPLIT] = "true"
+    if placement.reason is not None:
+        told[WIDENED] = f"an ordinary compaction, as {placement.reason}"
+    return told
+
+
+def _why_nothing(waiting: Sequence[Waiting], threshold: Threshold) -> str:
+    told = [(group, *group.earliest()) for group in waiting if group.slice.logs]
+    if not told:
+        return "nothing to compact: no log files"
+    group, log, facts = min(told, key=lambda item: item[2].least or 0)
+    until = _EPOCH + timedelta(milliseconds=facts.least or 0)
+    return (
+        f"nothing to compact before {threshold.instant}: what happened first is at {facts.least} "
+        f"({until.isoformat(timespec='milliseconds')}) in log file {log.name} of partition "
+        f"{group.slice.partition!r}, written by {log.instant}, and waits until the threshold is "
+        "above that"
+    )
+
+
+def _surroundings(sight: Sight) -> Surroundings:
+    snapshot = sight.snapshot
+    timeline = snapshot.timeline
+    compactions = [
+        *timeline.completed_services("compaction"),
+        *timeline.pending("compaction", "logcompaction"),
+    ]
+    archived = load_manifest(snapshot.storage, snapshot.config.history_folder).files
+    above = ["", *(file.last for file in archived), *(i.requested_at for i in compactions)]
+    pending = [i.requested_at for i in timeline.pending("deltacommit")]
+    taken = {time for i in timeline for time in (i.requested_at, i.completed_at) if time}
+    return Surroundings(sight.instant, max(above), min(pending, default=None), frozenset(taken))
+
+
+def _waiting(slices: Sequence[FileSlice], snapshot: Snapshot) -> list[Waiting]:
+    """The slices with what the commits of their log files tell of them."""
+    commits = _commits_of({log.instant for item in slices for log in item.logs}, snapshot)
+    stats = {
+        (stat.partition_path or "", _name(stat)): (commit, stat)
+        for commit in commits.values()
+        for stat in commit.write_stats()
+    }
+    view = _completions(slices, snapshot)
+    found = []
+    for item in slices:
+        told = (stats.get((item.partition, log.name)) for log in item.logs)
+        ends = (view.completion(log.instant) or log.instant for log in item.logs)
+        facts = tuple(map(_facts, ends, told))
+        greatest = _base_greatest(item, snapshot)
+        found.append(Waiting(item, facts, _base_completion(item, view), greatest))
+    return found
+
+
+def _base_greatest(item: FileSlice, snapshot: Snapshot) -> int | None:
+    """The greatest event time in a base file; of archived writes, which are long past, none."""
+    instant = snapshot.timeline.by_time.get(item.base.instant) if item.base is not None else None
+    if instant is None or item.base is None:
+        return None
+    (commit,) = snapshot.commits([instant])
+    stats = commit.stats.get(item.partition, ())
+    return next((s.max_event_time for s in stats if _name(s) == item.base.name), None)
+
+
+def _base_completion(item: FileSlice, view: View) -> str:
+    """When the rows of a base file were there; those of a compaction were there before it."""
+    if item.base is None or view.timeline.plans.get(item.base.instant) == "compaction":
+        return ""
+    return view.completion(item.base.instant) or ""
+
+
+def _facts(completed_at: str, told: tuple[CommitMetadata, WriteStat] | None) -> LogFacts:
+    if told is None:
+        return LogFacts(completed_at)
+    commit, stat = told
+    return LogFacts(
+        completed_at,
+        stat.min_event_time,
+        stat.max_event_time,
+        repeats=(commit.operation or "").upper() in SERVICE_OPERATIONS,
+        rows=stat.num_writes,
+    )
+
+
+def _commits_of(times: Iterable[str], snapshot: Snapshot) -> dict[str, CommitMetadata]:
+    active = snapshot.timeline.by_time
+    wanted = [active.get(at) or Instant(at, "deltacommit") for at in sorted(times)]
+    try:
+        return dict(zip((i.requested_at for i in wanted), snapshot.commits(wanted), strict=True))
+    except CorruptError:
+        # History that somebody has deleted tells nothing of its log files, which then are unknown.
+        known = [i for i in wanted if i.requested_at in active]
+        return dict(zip((i.requested_at for i in known), snapshot.commits(known), strict=True))
+
+
+def _completions(slices: Sequence[FileSlice], snapshot: Snapshot) -> View:
+    files: dict[str, list[object]] = {}
+    for item in slices:
+        files.setdefault(item.partition, []).extend(item.logs)
+    return snapshot.with_completions(snapshot.view(), files)  # type: ignore[arg-type]
+
+
+def _name(stat: WriteStat) -> str:
+    return (stat.path or "").rpartition("/")[2]

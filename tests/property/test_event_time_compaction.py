@@ -1,0 +1,161 @@
+"""Random arrivals, compacted by event time: no answer changes, and the fast view keeps its word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+from answers import ask
+from chained import BUCKETS, NON_BLOCKING, OPTIMISTIC, SERVICES
+from event_times import BEGIN, EXACT, HOUR, before, row
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sizes import sized
+from written import NO_SERVICES, WrittenTable
+
+from lakewright.core.plans import Skip
+from lakewright.errors import ConflictError
+from lakewright.services.compaction.worker import BEYOND
+from lakewright.table.snapshot import load_snapshot
+
+KEYS = ["a", "b", "c"]
+HOURS = [float(hour) for hour in range(1, 9)]
+
+AT_ONCE = {
+    "hoodie.compact.inline.trigger.strategy": "TIME_ELAPSED",
+    "hoodie.compact.inline.max.delta.seconds": "0",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How writers get along, and which index finds their rows."""
+
+    mode: dict[str, str]
+    options: dict[str, str] = field(default_factory=dict)
+    shared: bool = False
+
+
+KINDS = {
+    "simple index": Kind(OPTIMISTIC),
+    "bucket index": Kind(OPTIMISTIC, BUCKETS),
+    "bucket index, nobody waits": Kind(NON_BLOCKING, BUCKETS, shared=True),
+}
+
+
+@dataclass(frozen=True)
+class Write:
+    """Rows that arrive, or deletes that compete with them; others act before it completes."""
+
+    hours: dict[str, float]
+    deletes: bool = False
+    ordered: bool = True
+    meanwhile: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compact:
+    """A compaction up to an hour."""
+
+    hour: float
+    exact: bool = False
+
+
+def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[object]:
+    def writes(*, deletes: bool) -> st.SearchStrategy[object]:
+        return st.builds(
+            Write,
+            st.dictionaries(st.sampled_from(KEYS), st.sampled_from(HOURS), min_size=1),
+            st.just(deletes),
+            st.sampled_from([True, True, False]),
+            st.just(()) if inner is None else st.lists(inner, max_size=2).map(tuple),
+        )
+
+    compactions = st.builds(Compact, st.sampled_from(HOURS[1:]), st.booleans())
+    others = st.sampled_from(["compaction", "logcompaction"])
+    arriving, leaving = writes(deletes=False), writes(deletes=True)
+    return st.one_of(arriving, arriving, arriving, leaving, compactions, compactions, others)
+
+
+@dataclass
+class Play:
+    """A table, and every version of a key that arrived; a delete makes a key uncertain."""
+
+    kind: Kind
+    table: WrittenTable
+    arrived: dict[str, list[float]] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
+
+    def run(self, steps: Iterable[object]) -> None:
+        for step in steps:
+            match step:
+                case Write():
+                    self._write(step)
+                case Compact():
+                    self._compact(step)
+                case str():
+                    with suppress(ConflictError):
+                        self.table.services(SERVICES[step]).run(step)
+
+    def _write(self, step: Write) -> None:
+        rows = [row(key, hour) for key, hour in step.hours.items()]
+        write = self.table.write
+        try:
+            if step.deletes:
+                write("DELETE", rows, ordered=step.ordered, meanwhile=self._later(step))
+            else:
+                write("UPSERT", rows, meanwhile=self._later(step))
+        except ConflictError:
+            assert step.meanwhile
+            return
+        if step.deletes:
+            self.deleted |= step.hours.keys()
+            return
+        for key, hour in step.hours.items():
+            self.arrived.setdefault(key, []).append(hour)
+
+    def _later(self, step: Write) -> Callable[[], None] | None:
+        return (lambda: self.run(step.meanwhile)) if step.meanwhile else None
+
+    def _compact(self, step: Compact) -> None:
+        services = self.table.services({**before(step.hour), **(EXACT if step.exact else {})})
+        asked = ask(self.table.storage)
+        try:
+            done = services.run("compaction")
+        except ConflictError:
+            return
+        assert asked.differences(ask(self.table.storage, asked)) == {}
+        if isinstance(done, Skip):
+            return
+        self._check_optimized(step, self._beyond(done.instant))
+
+    def _beyond(self, instant: str) -> int:
+        snapshot = load_snapshot(self.table.storage)
+        (commit,) = snapshot.commits([snapshot.timeline.by_time[instant]])
+        return int(commit.extra.get(BEYOND, "-1"))
+
+    def _check_optimized(self, step: Compact, beyond: int) -> None:
+        found = {r["id"]: (r["ts"] - BEGIN) / HOUR for r in self.table.rows(optimized=True)}
+        for key, hours in self.arrived.items():
+            early = max((hour for hour in hours if hour < step.hour), default=None)
+            if key not in self.deleted and early is not None:
+                assert found.get(key, 0) >= early, f"{key} is missing"
+        if step.exact:
+            late = [key for key, hour in found.items() if hour >= step.hour]
+            assert len(late) <= beyond, f"{late} are there too early"
+            assert not self.kind.options or beyond == 0
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+@settings(max_examples=sized(25, 500), deadline=None)
+@given(st.lists(steps(steps()), min_size=3, max_size=8))
+def test_whatever_arrives(kind: Kind, play: list[object]) -> None:
+    options = {**NO_SERVICES, **kind.mode, **kind.options}
+    table = WrittenTable(options=options).create("MERGE_ON_READ", event_time="ts")
+    table.upsert([row("z", 0.5)])
+    Play(kind, table).run(play)
+    while table.services(AT_ONCE).run("compaction"):
+        continue
+    assert table.rows() == table.rows(optimized=True), "something was left behind"

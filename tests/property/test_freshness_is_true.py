@@ -1,0 +1,124 @@
+"""Whatever happens to a table, completion never says more than its rows do."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import UTC, datetime
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measured import AT_ONCE, DAY, NEXT, T, at, freshness, told, told_of, tracked, untracked
+from sizes import sized
+from written import Row, WrittenTable
+
+from lakewright.errors import InvalidError
+from lakewright.table.snapshot import load_snapshot
+
+KEYS = [f"k{n}" for n in range(5)]
+DAYS = (DAY, NEXT)
+KEPT = {
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+    "hoodie.clean.commits.retained": "1",
+}
+ALWAYS = {
+    **AT_ONCE,
+    **KEPT,
+    "hoodie.clustering.inline.max.commits": "1",
+    "hoodie.clustering.plan.strategy.small.file.limit": "1000000000",
+    "hoodie.log.compaction.blocks.threshold": "1",
+}
+FORMS = {
+    "simple": {},
+    "buckets": {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"},
+}
+
+rows = st.lists(
+    st.tuples(st.sampled_from(KEYS), st.sampled_from(DAYS), st.integers(1, 500)),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda item: item[:2],
+)
+writes = st.tuples(
+    st.sampled_from(["UPSERT", "UPSERT", "UPSERT", "DELETE", "INSERT_OVERWRITE", "UNTRACKED"]), rows
+)
+SERVICES = ["compaction", "compaction", "clustering", "logcompaction", "clean", "archive"]
+BY_EVENT_TIME = {
+    **ALWAYS,
+    "hoodie.compaction.strategy": "event_time",
+    "hoodie.compaction.event.time.threshold": datetime.fromtimestamp(
+        (T + 250) / 1000, UTC
+    ).isoformat(),
+}
+EXACT = {**BY_EVENT_TIME, "hoodie.compaction.event.time.exact.split": "true"}
+others: st.SearchStrategy[tuple[str, list[tuple[str, str, int]]]] = st.tuples(
+    st.sampled_from(
+        [*SERVICES, "by event time", "exact", "schedule", "drop", "rollback", "silent compaction"]
+    ),
+    st.just([]),
+)
+steps = st.lists(st.one_of(writes, writes, others), min_size=1, max_size=9)
+
+
+def written(items: list[tuple[str, str, int]]) -> list[Row]:
+    return [at(key, time, day) for key, day, time in items]
+
+
+def act(table: WrittenTable, step: str, items: list[tuple[str, str, int]]) -> None:
+    if step == "UNTRACKED":
+        table.upsert(written(items), untracked(table))
+    elif step in ("UPSERT", "DELETE", "INSERT_OVERWRITE"):
+        table.write(step, written(items))
+    elif step == "drop":
+        table.delete_partitions(NEXT)
+    elif step == "schedule":
+        table.services(ALWAYS).schedule("compaction")
+    elif step in ("by event time", "exact"):
+        table.services(EXACT if step == "exact" else BY_EVENT_TIME).run("compaction")
+    elif step == "silent compaction":
+        table.services({**ALWAYS, **untracked(table)}).run("compaction")
+    elif step == "rollback":
+        newest = load_snapshot(table.storage).timeline.completed_writes[-1:]
+        for instant in newest:
+            table.writer().rollback(instant.requested_at)
+    else:
+        table.services(ALWAYS).run(step)
+
+
+def check_truth(table: WrittenTable) -> None:
+    completion = freshness(table).read_optimized.completion
+    if completion is None:
+        return
+    now, optimized = table.rows(), table.rows(optimized=True)
+    assert [each for each in now if each["ts"] <= completion and each not in optimized] == []
+    there = {(each["id"], each["day"]) for each in now}
+    assert {(each["id"], each["day"]) for each in optimized} <= there
+
+
+def check_same_without_memory(table: WrittenTable) -> None:
+    kept = told(table), *(told_of(table, day) for day in DAYS)
+    with (
+        patch("lakewright.table.freshness.parse_stored", lambda extra: None),
+        patch("lakewright.table.partition_freshness.parse_stored", lambda extra: None),
+    ):
+        assert (told(table), *(told_of(table, day) for day in DAYS)) == kept
+
+
+@given(steps, st.sampled_from(list(FORMS)))
+@settings(max_examples=sized(60, 1500), deadline=None)
+def test_completion_is_never_more_than_the_truth(
+    history: list[tuple[str, list[tuple[str, str, int]]]], form: str
+) -> None:
+    table = tracked(options=FORMS[form])
+    table.upsert([at("k0", 100), at("k1", 50, NEXT)])
+    for step, items in history:
+        table.clock.sleep(1)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                act(table, step, items)
+        except InvalidError:
+            continue
+        check_truth(table)
+        check_same_without_memory(table)

@@ -1,0 +1,89 @@
+"""Completion and freshness on Spark: by the table, by CALL, and in the session's catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lakewright as lw
+
+T = 1_767_000_000_000
+ROWS = "id STRING, day STRING, ts LONG"
+QUIET = {"hoodie.compact.inline": "false"}
+SOON = {"hoodie.compact.inline.max.delta.commits": "1"}
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> lw.Table:
+    """Base files for two days, and a log file for one."""
+    lw.install(spark)
+    table = lw.create(
+        str(tmp_path / "t"),
+        spark,
+        name="t",
+        table_type="MERGE_ON_READ",
+        record_key="id",
+        partition_by="day",
+        ordering="ts",
+        event_time="ts",
+    )
+    first = [("a", "2026-01-01", T + 10), ("b", "2026-01-02", T + 20)]
+    table.upsert(spark.createDataFrame(first, ROWS), QUIET)
+    table.upsert(spark.createDataFrame([("a", "2026-01-01", T + 50)], ROWS), QUIET)
+    return table
+
+
+def test_it_is_told_and_waited_for(table: lw.Table) -> None:
+    now = table.freshness()
+    assert (now.snapshot.completion, now.snapshot.freshness) == (T + 50, T + 50)
+    assert (now.read_optimized.completion, now.read_optimized.freshness) == (T + 49, T + 20)
+    assert now.partitions["2026-01-02"].read_optimized.completion == T + 20
+    (held,) = table.holding_back()
+    assert (held.partition, held.event_time) == ("2026-01-01", T + 50)
+    with pytest.raises(lw.UnavailableError, match="held_back_by"):
+        table.wait_until_complete(T + 50, timeout=0)
+    done = table.run("compaction", SOON)
+    assert isinstance(done, lw.Commit)
+    assert done.metrics["read_optimized.completion"] == T + 50
+    assert table.wait_until_complete(T + 50, timeout=0).read_optimized.completion == T + 50
+    assert table.holding_back() == ()
+
+
+def test_procedures_show_it(spark: SparkSession, table: lw.Table) -> None:
+    rows = spark.sql(f"CALL show_freshness(path => '{table.path}')").collect()
+    assert [tuple(row) for row in rows[:3]] == [
+        ("", "snapshot", T + 50, T + 50),
+        ("", "read_optimized", T + 49, T + 20),
+        ("2026-01-01", "snapshot", T + 50, T + 50),
+    ]
+    assert len(rows) == 6
+    (held,) = spark.sql(f"CALL show_holding_back(path => '{table.path}', limit => 3)").collect()
+    assert (held.partition, held.event_time) == ("2026-01-01", T + 50)
+    assert held.size > 0
+
+
+def test_the_catalog_of_the_session_is_told(spark: SparkSession, table: lw.Table) -> None:
+    with pytest.raises(lw.InvalidError, match="CREATE TABLE fresh USING hudi LOCATION"):
+        table.sync_catalog("fresh")
+    spark.sql(f"CREATE TABLE fresh USING hudi LOCATION '{table.path}'")
+    try:
+        table.sync_catalog("fresh")
+        assert f"lakewright.read_optimized.completion={T + 49}," in shown(spark)
+        assert f"lakewright.snapshot.freshness={T + 50}," in shown(spark)
+        gone = spark.createDataFrame([("b", "2026-01-02", T)], ROWS)
+        table.delete(gone, QUIET)
+        told = table.sync_catalog("fresh")
+        assert told["lakewright.read_optimized.completion"] is None
+        assert "lakewright.read_optimized.completion" not in shown(spark)
+        assert spark.table("fresh").count() == 1
+    finally:
+        spark.sql("DROP TABLE fresh")
+
+
+def shown(spark: SparkSession) -> str:
+    """What the catalog has; `SHOW TBLPROPERTIES` asks the data source, which has none."""
+    (row,) = spark.sql("SHOW TABLE EXTENDED LIKE 'fresh'").collect()
+    (line,) = [line for line in row.information.splitlines() if line.startswith("Table Properties")]
+    return str(line)

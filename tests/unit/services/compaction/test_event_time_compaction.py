@@ -1,0 +1,544 @@
+"""Compaction by event time: nobody's answers change, and the fast view is complete to a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from answers import ask
+from chained import BUCKETS, NON_BLOCKING, OPTIMISTIC, SERVICES
+from event_times import EXACT, at, before, row
+from written import NO_SERVICES, WrittenTable
+
+from lakewright.core.plans import EVENT_TIME_THRESHOLD, WIDENED, CompactionPlan, Skip
+from lakewright.errors import InvalidError
+from lakewright.services.compaction.event_time import EventTimeBasedCompactionStrategy
+from lakewright.services.compaction.registry import register_strategy
+from lakewright.services.compaction.settings import CompactionSettings
+from lakewright.services.compaction.worker import BEYOND
+from lakewright.settings import settings_from
+from lakewright.table.snapshot import load_snapshot
+from lakewright.write.commit import Commit
+
+ARCHIVE = {
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+}
+
+
+@dataclass
+class Trips(WrittenTable):
+    """A merge-on-read table whose rows tell when they happened."""
+
+    options: Mapping[str, str] = field(default_factory=lambda: {**NO_SERVICES, **OPTIMISTIC})
+
+    def made(self, **options: str) -> Trips:
+        self.create("MERGE_ON_READ", event_time="ts", options=options)
+        return self
+
+    def plan(self, hour: float, options: Mapping[str, str] | None = None) -> CompactionPlan | Skip:
+        found = self.services({**before(hour), **(options or {})}).preview("compaction")
+        assert isinstance(found, CompactionPlan | Skip)
+        return found
+
+    def compact(self, hour: float, options: Mapping[str, str] | None = None) -> Commit | Skip:
+        """Compact, and see that nobody is told anything else: before, during and after."""
+        asked = ask(self.storage)
+        services = self.services({**before(hour), **(options or {})})
+        instant = services.schedule("compaction")
+        if isinstance(instant, Skip):
+            return instant
+        assert asked.differences(ask(self.storage, asked)) == {}, "while it was pending"
+        done = services.execute(instant.requested_at)
+        assert asked.differences(ask(self.storage, asked)) == {}, "when it was done"
+        return done
+
+    def optimized(self) -> dict[str, str]:
+        return {each["id"]: each["note"] for each in self.rows(optimized=True)}
+
+    def notes(self) -> dict[str, str]:
+        return {each["id"]: each["note"] for each in self.rows()}
+
+    def files_of(self, instant: str) -> list[str]:
+        names = (path.rpartition("/")[2] for path in self.storage.files())  # type: ignore[attr-defined]
+        return sorted(name for name in names if f"_{instant}." in name)
+
+    def extra(self, done: Commit | Skip) -> Mapping[str, str]:
+        assert isinstance(done, Commit)
+        snapshot = load_snapshot(self.storage)
+        (commit,) = snapshot.commits([snapshot.timeline.by_time[done.instant]])
+        return commit.extra
+
+
+def test_a_plan_stands_in_the_past_and_says_up_to_when_it_goes() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1), row("b", 1)])
+    first = table.upsert([row("a", 2)])
+    last = table.upsert([row("b", 5)])
+    plan = table.plan(4)
+    assert isinstance(plan, CompactionPlan)
+    (operation,) = plan.operations
+    assert first.completed_at < (operation.next_base_instant or "") < last.instant
+    assert [first.instant in log for log in operation.logs] == [True]
+    assert plan.extra[EVENT_TIME_THRESHOLD] == "20251231040000000"
+    done = table.compact(4)
+    assert isinstance(done, Commit)
+    assert done.instant == operation.next_base_instant
+    assert done.instant < last.instant < done.completed_at
+    assert table.extra(done)[EVENT_TIME_THRESHOLD] == "20251231040000000"
+    assert table.optimized() == {"a": "a2", "b": "b1"}
+
+
+def overlapping(table: Trips) -> None:
+    """a: [--------------]     one write around two others
+    b:        [--]
+    c:             [--]
+    """
+
+    def others() -> None:
+        table.upsert([row("b", 2, day="2026-01-02")])
+        table.upsert([row("c", 3, day="2026-01-03")])
+
+    table.upsert([row("a", 3)], meanwhile=others)
+
+
+def three_days(table: Trips) -> None:
+    days = ["2026-01-01", "2026-01-02", "2026-01-03"]
+    table.upsert([row(key, 0, day=day) for key, day in zip("abc", days, strict=True)])
+
+
+OVERLAPS: dict[str, tuple[float, dict[str, str]]] = {
+    "a write that overlaps is in another group, and does not matter": (
+        2.5,
+        {"a": "a0", "b": "b2", "c": "c0"},
+    ),
+    "overlapping writes in the groups of the plan are all taken": (
+        3.5,
+        {"a": "a3", "b": "b2", "c": "c3"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("hour", "expected"), OVERLAPS.values(), ids=list(OVERLAPS))
+def test_overlapping_writes(hour: float, expected: dict[str, str]) -> None:
+    table = Trips().made()
+    three_days(table)
+    overlapping(table)
+    table.upsert([row("a", 9)])
+    assert table.compact(hour)
+    assert table.optimized() == expected
+
+
+def test_a_write_under_way_makes_it_an_ordinary_compaction() -> None:
+    """a: [----------------]   still under way when the plan is made
+    b:       [--]
+    """
+    table = Trips().made()
+    three_days(table)
+    plans: list[CompactionPlan | Skip] = []
+
+    def others() -> None:
+        table.upsert([row("b", 2, day="2026-01-02")])
+        plans.append(table.plan(2.5))
+
+    under_way = table.upsert([row("a", 3)], meanwhile=others)
+    (plan,) = plans
+    assert isinstance(plan, CompactionPlan)
+    assert under_way.instant in plan.extra[WIDENED]
+    assert all((o.next_base_instant or "") > under_way.instant for o in plan.operations)
+
+
+def test_a_write_that_begins_later_does_not_matter() -> None:
+    table = Trips().made()
+    three_days(table)
+    table.upsert([row("b", 2, day="2026-01-02")])
+    plans: list[Commit | Skip] = []
+    late = table.upsert(
+        [row("b", 1, "late", "2026-01-02")], meanwhile=lambda: plans.append(table.compact(2.5))
+    )
+    (done,) = plans
+    assert isinstance(done, Commit)
+    assert done.instant < late.instant
+    assert table.optimized()["b"] == table.notes()["b"] == "b2"
+
+
+def late_after_a_delete(table: Trips) -> None:
+    table.upsert([row("a", 1), row("b", 1)])
+    table.write("DELETE", [row("b", 4)], ordered=True)
+    table.upsert([row("a", 5), row("b", 3, "late")])
+
+
+@pytest.mark.parametrize("options", [{}, EXACT], ids=["whole", "split"])
+def test_a_delete_stays_where_an_older_version_comes_late(options: Mapping[str, str]) -> None:
+    table = Trips().made()
+    late_after_a_delete(table)
+    done = table.compact(2, options)
+    assert isinstance(done, Commit)
+    assert [".log.1_" in name for name in table.files_of(done.instant)] == [True, False]
+    assert table.notes() == {"a": "a5"}
+    assert table.compact(8)
+    assert table.notes() == {"a": "a5"}
+    table.services(SERVICES["compaction"]).run("compaction")
+    assert table.notes() == {"a": "a5"}
+
+
+def test_deletes_are_not_carried_where_nothing_newer_is() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1), row("b", 1)])
+    table.write("DELETE", [row("b", 4)], ordered=True)
+    done = table.compact(8)
+    assert isinstance(done, Commit)
+    assert len(table.files_of(done.instant)) == 1
+    assert table.optimized() == {"a": "a1"}
+
+
+def test_an_unconditional_delete_is_not_carried() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1), row("b", 1)])
+    table.write("DELETE", [row("b", 1)])
+    table.upsert([row("b", 3)])
+    done = table.compact(2)
+    assert isinstance(done, Commit)
+    assert len(table.files_of(done.instant)) == 1
+    assert table.notes() == {"a": "a1", "b": "b3"}
+
+
+def test_two_in_a_row() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 0), row("b", 0)])
+    for hour in (1, 3, 5, 7):
+        table.upsert([row("a", hour), row("b", hour + 0.5)])
+    first, second = table.compact(2), table.compact(4)
+    assert isinstance(first, Commit)
+    assert isinstance(second, Commit)
+    assert first.instant < second.instant < first.completed_at
+    assert table.optimized() == {"a": "a3", "b": "b3.5"}
+
+
+def test_what_wrote_a_log_file_is_followed_above_its_completion() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 0), row("b", 0)])
+    for hour in (1, 3, 5, 7):
+        table.upsert([row("a", hour), row("b", hour + 4)])
+    first, second = table.compact(2, EXACT), table.compact(4, EXACT)
+    assert isinstance(first, Commit)
+    assert isinstance(second, Commit)
+    assert len(table.files_of(first.instant)) == 2
+    assert second.instant > first.completed_at
+    assert table.optimized() == {"a": "a3", "b": "b0"}
+
+
+def test_a_pending_ordinary_compaction_keeps_its_groups() -> None:
+    table = Trips().made()
+    three_days(table)
+    table.upsert([row("a", 1)])
+    ordinary = table.services(SERVICES["compaction"])
+    pending = ordinary.schedule("compaction")
+    assert not isinstance(pending, Skip)
+    table.upsert([row("a", 2), row("b", 2, day="2026-01-02")])
+    table.upsert([row("b", 5, day="2026-01-02")])
+    done = table.compact(4)
+    assert isinstance(done, Commit)
+    assert done.instant > pending.requested_at
+    assert done.partitions == ("2026-01-02",)
+    assert table.optimized() == {"a": "a0", "b": "b2", "c": "c0"}
+    ordinary.execute(pending.requested_at)
+    assert table.optimized() == {"a": "a1", "b": "b2", "c": "c0"}
+    assert table.compact(4)
+    assert table.optimized() == {"a": "a2", "b": "b2", "c": "c0"}
+
+
+def test_delta_commits_in_history_tell_their_event_times() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 0)])
+    for hour in (1, 2, 6, 7, 8, 9):
+        table.upsert([row("a", hour)])
+    table.services(ARCHIVE).run("archive")
+    archived = load_snapshot(table.storage).archived
+    assert len(archived) == 2
+    done = table.compact(3)
+    assert isinstance(done, Commit)
+    assert done.instant > max(i.requested_at for i in archived)
+    assert table.notes() == {"a": "a9"}
+
+
+def test_groups_of_log_files_alone_get_their_first_base_file() -> None:
+    table = Trips(options={**NO_SERVICES, **NON_BLOCKING, **BUCKETS}).made()
+    table.upsert([row("a", 1)])
+    table.upsert([row("b", 2)])
+    assert table.optimized() == {}
+    table.upsert([row("a", 5), row("b", 5), row("c", 5)])
+    assert table.compact(4)
+    assert table.optimized() == {"a": "a1", "b": "b2"}
+
+
+def test_a_log_compaction_is_taken_as_a_whole() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 0)])
+    for hour in (1, 2, 6):
+        table.upsert([row("a", hour)])
+    assert table.services(SERVICES["logcompaction"]).run("logcompaction")
+    table.upsert([row("a", 7)])
+    assert table.compact(3)
+    assert table.optimized() == {"a": "a6"}
+
+
+def test_a_split_leaves_nothing_newer_in_buckets() -> None:
+    table = Trips(options={**NO_SERVICES, **OPTIMISTIC, **BUCKETS}).made()
+    table.write("BULK_INSERT", [row("a", 1), row("b", 6)])
+    table.upsert([row("a", 7), row("c", 7), row("d", 2)])
+    table.upsert([row("e", 3), row("e", 8)])
+    done = table.compact(4, EXACT)
+    assert table.optimized() == {"a": "a1", "d": "d2"}
+    assert table.extra(done)[BEYOND] == "0"
+    assert table.notes() == {"a": "a7", "b": "b6", "c": "c7", "d": "d2", "e": "e8"}
+
+
+def test_a_split_keeps_a_version_of_each_key_where_the_index_needs_one() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1), row("b", 6)])
+    table.upsert([row("a", 7), row("b", 2, "late")])
+    done = table.compact(4, EXACT)
+    assert table.optimized() == {"a": "a1", "b": "b6"}
+    assert table.extra(done)[BEYOND] == "1"
+
+
+def test_a_row_that_came_back_after_a_delete() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 6), row("b", 1)])
+    table.write("DELETE", [row("a", 1)])
+    table.upsert([row("a", 5), row("b", 2)])
+    assert table.compact(3, EXACT)
+    assert table.compact(8)
+
+
+def test_rolling_it_back_takes_its_log_file_too() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1), row("b", 1)])
+    table.upsert([row("a", 2), row("b", 6)])
+    table.upsert([row("a", 7)])
+    asked = ask(table.storage)
+    done = table.compact(4, EXACT)
+    assert isinstance(done, Commit)
+    assert len(table.files_of(done.instant)) == 2
+    table.writer().rollback(done.instant)
+    assert table.files_of(done.instant) == []
+    assert asked == ask(table.storage, asked)
+    assert table.compact(4, EXACT)
+
+
+@pytest.mark.parametrize("options", [{}, EXACT], ids=["whole", "split"])
+@pytest.mark.parametrize("which", range(3))
+def test_a_table_is_restored_to_below_it(which: int, options: Mapping[str, str]) -> None:
+    table = Trips().made()
+    writes = [
+        table.upsert([row("a", 1), row("b", 1)]),
+        table.upsert([row("a", 2), row("b", 6)]),
+        table.write("DELETE", [row("b", 7)], ordered=True),
+        table.upsert([row("a", 7), row("b", 6.5)]),
+    ]
+    at_savepoint = writes[which].instant
+    expected = ask(table.storage).by_question[f"as of {at_savepoint}"]
+    table.writer().savepoint(at_savepoint, user="somebody", comment="")
+    done = table.compact(4, options)
+    assert isinstance(done, Commit)
+    assert len(table.files_of(done.instant)) == 2
+    table.writer().restore(at_savepoint)
+    assert ask(table.storage).by_question["snapshot"] == expected
+    assert table.files_of(done.instant) == []
+
+
+def test_what_it_leaves_is_found_by_the_next_plan() -> None:
+    table = Trips().made()
+    three_days(table)
+    table.upsert([row("a", 1), row("b", 5, day="2026-01-02")])
+    table.upsert([row("a", 9)])
+    first = table.plan(2)
+    assert isinstance(first, CompactionPlan)
+    assert first.missing_partitions == ("2026-01-02",)
+    assert table.compact(2)
+    later = table.plan(12)
+    assert isinstance(later, CompactionPlan)
+    assert later.partitions == ("2026-01-01", "2026-01-02")
+
+
+COMPOSED: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "a pattern chooses among what is due": (
+        {
+            "hoodie.compaction.strategy": "event_time,partition_regex",
+            "hoodie.compaction.partition.path.regex": "-02$",
+        },
+        ("2026-01-02",),
+    ),
+    "days may come first": (
+        {
+            "hoodie.compaction.strategy": "day_based,event_time",
+            "hoodie.compaction.daybased.target.partitions": "1",
+        },
+        ("2026-01-03",),
+    ),
+    "a limit cuts what is due": (
+        {
+            "hoodie.compaction.strategy": "event_time",
+            "lakewright.compaction.plan.operations": "2",
+        },
+        ("2026-01-01", "2026-01-02"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "partitions"), COMPOSED.values(), ids=list(COMPOSED))
+def test_strategies_compose(options: dict[str, str], partitions: tuple[str, ...]) -> None:
+    table = Trips().made()
+    three_days(table)
+    overlapping(table)
+    table.upsert([row("a", 9)])
+    plan = table.plan(4, options)
+    assert isinstance(plan, CompactionPlan)
+    assert plan.partitions == partitions
+    assert len({o.next_base_instant for o in plan.operations}) == 1
+    done = table.compact(4, options)
+    assert isinstance(done, Commit)
+    assert done.partitions == partitions
+
+
+def test_nothing_before_the_threshold_says_what_there_is() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1)])
+    last = table.upsert([row("a", 5)])
+    found = table.compact(3)
+    assert isinstance(found, Skip)
+    for word in (last.instant, str(at(5)), "2025-12-31T05:00", "2026-01-01"):
+        assert word in found.reason
+
+
+def test_what_a_pending_plan_holds_is_named() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1)])
+    table.upsert([row("a", 2)])
+    pending = table.services(SERVICES["compaction"]).schedule("compaction")
+    assert not isinstance(pending, Skip)
+    found = table.compact(3)
+    assert isinstance(found, Skip)
+    assert f"held by compaction {pending.requested_at}" in found.reason
+
+
+def test_after_a_write_it_waits_for_its_trigger() -> None:
+    inline = {**OPTIMISTIC, **before(4), "hoodie.compact.inline": "true"}
+    table = Trips(options=inline).made()
+    done = [table.upsert([row("a", hour / 10)]) for hour in range(1, 8)]
+    compacted = [any(isinstance(each, Commit) for each in commit.services) for commit in done]
+    assert compacted == [False] * 4 + [True] + [False] * 2
+
+
+def test_a_log_file_that_tells_no_time_is_taken() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1)])
+    table.write("DELETE", [row("a", 1)])
+    table.upsert([row("b", 9), row("a", 9)])
+    assert table.compact(1)
+    assert "a" not in table.optimized()
+
+
+BAD: dict[str, tuple[Callable[[], Trips], dict[str, str], str]] = {
+    "a table without event times": (
+        lambda: Trips().create("MERGE_ON_READ"),  # type: ignore[return-value, dict-item]
+        before(3),
+        "keeps no event times",
+    ),
+    "a copy-on-write table": (
+        lambda: Trips().create("COPY_ON_WRITE", event_time="ts"),  # type: ignore[return-value, dict-item]
+        before(3),
+        "has no log files",
+    ),
+    "a threshold in the future": (
+        lambda: Trips().made(),
+        {**before(3), "hoodie.compaction.event.time.threshold": "2030-01-01T00:00:00Z"},
+        "lies in the future",
+    ),
+    "no threshold": (
+        lambda: Trips().made(),
+        {"hoodie.compaction.strategy": "event_time"},
+        "needs to know how far",
+    ),
+    "two of them": (
+        lambda: Trips().made(),
+        {**before(3), "hoodie.compaction.event.time.lateness": "1h"},
+        "leave one of them out",
+    ),
+    "a time without zone": (
+        lambda: Trips().made(),
+        {**before(3), "hoodie.compaction.event.time.threshold": "2025-12-31T00:00:00"},
+        "zone",
+    ),
+    "no time": (
+        lambda: Trips().made(),
+        {**before(3), "hoodie.compaction.event.time.threshold": "yesterday"},
+        "does not parse",
+    ),
+    "a split without order": (
+        lambda: Trips().create("MERGE_ON_READ", event_time="ts", ordering=()),  # type: ignore[return-value, dict-item]
+        {**before(3), **EXACT},
+        "EVENT_TIME_ORDERING",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "options", "words"), BAD.values(), ids=list(BAD))
+def test_bad_input_changes_nothing(
+    make: Callable[[], Trips], options: dict[str, str], words: str
+) -> None:
+    table = make()
+    table.upsert([row("a", 1)])
+    table.upsert([row("a", 2)])
+    found = table.storage.files()  # type: ignore[attr-defined]
+    with pytest.raises(InvalidError, match=words):
+        table.services(options).run("compaction")
+    assert table.storage.files() == found  # type: ignore[attr-defined]
+
+
+DERIVED: dict[str, tuple[dict[str, str], str]] = {
+    "now less the lateness": ({"lateness": "90m"}, "20260110123000123"),
+    "the last full hour": ({"floor": "hour"}, "20260110140000000"),
+    "the last full hour that nothing is late for": (
+        {"floor": "hour", "lateness": "10m"},
+        "20260110130000000",
+    ),
+    "the last full day": ({"floor": "day"}, "20260110000000000"),
+    "the last full day in another zone": (
+        {"floor": "day America/New_York"},
+        "20260110050000000",
+    ),
+    "a time with a zone": ({"threshold": "2026-01-10T02:00:00+02:00"}, "20260110000000000"),
+    "an instant": ({"threshold": "20260109000000"}, "20260109000000999"),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), DERIVED.values(), ids=list(DERIVED))
+def test_thresholds(options: dict[str, str], expected: str) -> None:
+    told = {f"hoodie.compaction.event.time.{name}": value for name, value in options.items()}
+    found = EventTimeBasedCompactionStrategy().calc_event_time_threshold(
+        "20260110140000123", settings_from(CompactionSettings, told)
+    )
+    assert found == expected
+
+
+class Noon(EventTimeBasedCompactionStrategy):
+    """Goes up to noon of the day before."""
+
+    def calc_event_time_threshold(
+        self, compaction_instant: str, settings: CompactionSettings
+    ) -> str:
+        return "20251231120000000"
+
+
+def test_a_threshold_of_ones_own() -> None:
+    register_strategy("noon", lambda scene: Noon(scene.zone))
+    table = Trips().made()
+    table.upsert([row("a", 1)])
+    table.upsert([row("a", 11)])
+    table.upsert([row("a", 13)])
+    assert table.services({"hoodie.compaction.strategy": "noon"}).run("compaction")
+    assert table.optimized() == {"a": "a11"}
