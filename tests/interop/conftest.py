@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ NEEDED = (
     "LAKEWRIGHT_HUDI_JAR",
     "LAKEWRIGHT_VERSITYGW",
 )
+
+# Who is told to end takes down what it has started, as after an interrupt.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

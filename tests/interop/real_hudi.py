@@ -28,8 +28,14 @@ _PARALLELISM = (
     "hoodie.rollback.parallelism",
     "hoodie.metadata.index.column.stats.parallelism",
 )
+# By default every log file is opened with 16 MiB, which must be made zero.
+_SMALL_BUFFERS = {"hoodie.memory.dfs.buffer.max.size": str(1 << 16)}
 # Servers and tasks that a few rows do not need; what is written is the same.
-_QUICK = {**dict.fromkeys(_PARALLELISM, "2"), "hoodie.embed.timeline.server": "false"}
+_QUICK = {
+    **dict.fromkeys(_PARALLELISM, "2"),
+    **_SMALL_BUFFERS,
+    "hoodie.embed.timeline.server": "false",
+}
 
 
 class RealHudiError(Exception):
@@ -54,11 +60,12 @@ class RealHudi:
         columns: Sequence[str] = (),
     ) -> list[Row]:
         """The rows of a table, with Hudi's own columns, or with some expressions instead."""
-        return self._ask(read=str(path), options=dict(options or {}), columns=list(columns))
+        told = {**_SMALL_BUFFERS, **(options or {})}
+        return self._ask(read=str(path), options=told, columns=list(columns))
 
     def read_all(self, path: str | Path, options: Iterable[Mapping[str, str]]) -> list[list[Row]]:
         """The rows of a table, once for each set of options."""
-        reads = [{"read": str(path), "options": dict(each)} for each in options]
+        reads = [{"read": str(path), "options": {**_SMALL_BUFFERS, **each}} for each in options]
         answers: list[Any] = self._ask(all=reads)
         return answers
 

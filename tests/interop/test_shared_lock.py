@@ -44,9 +44,10 @@ THEIRS = {
     "hoodie.metadata.enable": "false",
     # How often it asks for the lock, which is a time to wait as well.
     "hoodie.write.lock.num_retries": "600",
-    "hoodie.write.lock.client.num_retries": "10",
+    "hoodie.write.lock.client.num_retries": "200",
+    "hoodie.write.lock.client.wait_time_ms_between_retry": "250",
 }
-PAUSE_S = 0.5
+PAUSE_S = 0.25
 # At the end of each write real Hudi deletes the lock file, also one that it does not hold.
 RETRIES = {"hoodie.write.num.retries.on.conflict.failures": "100"}
 SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("p", pa.string())])

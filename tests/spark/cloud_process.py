@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from quick_spark import quick_session
 
 import lakewright as lw
 
@@ -39,21 +40,6 @@ _TARGET = {
 }
 _QUEUE = ("hoodie.streamer.s3.source.", "lakewright.source.queue.")
 _QUIET_ROUNDS = 4
-
-
-def session() -> SparkSession:
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.log.level": "ERROR",
-    }
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def run(spark: SparkSession, folder: Path, options: Mapping[str, str]) -> bool:
@@ -85,7 +71,7 @@ def run(spark: SparkSession, folder: Path, options: Mapping[str, str]) -> bool:
 
 
 def main(folder: str, way: str, options: str) -> None:
-    spark = session()
+    spark = quick_session()
     print("READY", flush=True)
     quiet = 0
     while way == "on" or quiet < _QUIET_ROUNDS:

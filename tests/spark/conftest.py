@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from quick_spark import make_java_quick, quick_session
 
 import lakewright as lw
 
@@ -17,19 +18,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_java() -> None:
+    make_java_quick()
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with the library installed."""
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
+    session = quick_session(
+        {
+            "spark.driver.memory": "2g",
+            # A heap of full size needs no growing, which takes a full collection each time.
+            "spark.driver.extraJavaOptions": "-Xms2g -Xmn1200m",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        }
     )
-    session.sparkContext.setLogLevel("ERROR")
     lw.install(session)
     yield session
     session.stop()

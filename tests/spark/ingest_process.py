@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import SparkSession
+from quick_spark import quick_session
 
 import lakewright as lw
 
@@ -29,8 +29,7 @@ OPTIONS = {
 
 def main(folder: str, table: str, services: str) -> None:
     """Go on for ever."""
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = session.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    spark = quick_session()
 
     def report(done: lw.IngestRound) -> None:
         left = done.waiting or 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from quick_spark import quick_session
 
 import lakewright as lw
 
@@ -19,21 +20,6 @@ _TARGET = {
     "hoodie.datasource.write.partitionpath.field": "day",
     "hoodie.datasource.write.precombine.field": "ts",
 }
-
-
-def session() -> SparkSession:
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.log.level": "ERROR",
-    }
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def start(spark: SparkSession, folder: Path, operation: str, way: str) -> StreamingQuery:
@@ -50,7 +36,7 @@ def start(spark: SparkSession, folder: Path, operation: str, way: str) -> Stream
 
 
 def main(folder: str, way: str, *operations: str) -> None:
-    spark = session()
+    spark = quick_session()
     lw.install(spark)
     queries = [start(spark, Path(folder), operation, way) for operation in operations]
     print("READY", flush=True)

@@ -19,7 +19,7 @@ from lakewright.storage.local import LocalStorage
 from lakewright.testing.s3 import S3Server, moto_server
 
 PROGRAM = Path(__file__).with_name("cloud_process.py")
-KILLS = sized(3, soak=10)
+KILLS = sized(2, soak=10)
 ROWS = 3
 _PATIENCE_S = 300
 _BUCKET = "lake"
