@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 from golden_tables import as_json
@@ -159,8 +159,9 @@ def place(kind: Kind, n: int) -> dict[str, str]:
 
 def version(kind: Kind, change: Change, *, later: bool) -> Row:
     """A row of all types; every fifth is null wherever it may be."""
-    n, ts = change.n, change.ts
-    row: Row = {**place(kind, n), "ts": ts, "_hoodie_is_deleted": change.deleted}
+    # Of event times, which are of thirteen digits, only the last ones make other columns.
+    n, ts = change.n, change.ts % 1000
+    row: Row = {**place(kind, n), "ts": change.ts, "_hoodie_is_deleted": change.deleted}
     if (n + ts) % 5 == 0:
         return row
     moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=n - 9000, microseconds=1007 * ts + 1)
@@ -242,13 +243,14 @@ class SharedTable:
             and (self.widened or self.kind.files == "mor-avro")
         )
 
-    def create(self) -> SharedTable:
+    def create(self, *, event_time: str | None = None) -> Self:
         """Let us begin the table."""
         self.written.create(
             self.kind.table_type,
             key=self.kind.record_key,
             partition_by=self.kind.partition_by,
             ordering=self.kind.ordering,
+            event_time=event_time,
             options=self.kind.table_options,
             name="shared",
         )

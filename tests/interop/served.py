@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 from golden_tables import as_json
@@ -59,9 +60,9 @@ class ServedTable(SharedTable):
     def storage(self) -> LocalStorage:
         return LocalStorage(str(self.path))
 
-    def copied(self, to: Path) -> ServedTable:
+    def copied(self, to: Path) -> Self:
         """The same table somewhere else."""
-        other = ServedTable(self.hudi, Path(shutil.copytree(self.path, to)), self.kind)
+        other = type(self)(self.hudi, Path(shutil.copytree(self.path, to)), self.kind)
         other.model, other.later = deepcopy(self.model), self.later
         return other
 
