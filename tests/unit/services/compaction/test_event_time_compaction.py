@@ -205,6 +205,36 @@ def test_an_unconditional_delete_is_not_carried() -> None:
     assert table.notes() == {"a": "a1", "b": "b3"}
 
 
+def test_several_log_files_of_one_commit_go_together() -> None:
+    small = {"hoodie.logfile.max.size": "1", "hoodie.logfile.data.block.max.size": "1"}
+    table = Trips().made()
+    keys = "abcd"
+    table.upsert([row(key, 0) for key in keys])
+    first = table.upsert([row(key, 1 + number) for number, key in enumerate(keys)], small)
+    table.upsert([row(key, 8 + number) for number, key in enumerate(keys)], small)
+    assert len(table.files_of(first.instant)) > 1
+    plan = table.plan(2)
+    assert isinstance(plan, CompactionPlan)
+    (operation,) = plan.operations
+    assert len(operation.logs) == len(table.files_of(first.instant))
+    assert table.compact(2)
+    assert table.optimized() == {"a": "a1", "b": "b2", "c": "c3", "d": "d4"}
+
+
+@pytest.mark.parametrize("options", [{}, EXACT], ids=["whole", "split"])
+def test_of_two_with_the_same_order_the_later_one_stays_the_winner(
+    options: Mapping[str, str],
+) -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1), row("b", 1)])
+    table.upsert([row("a", 3, "earlier"), row("b", 2)])
+    table.upsert([row("a", 3, "later"), row("b", 9)])
+    table.upsert([row("b", 9.5)])
+    for hour in (2.5, 3.5):
+        assert table.compact(hour, options)
+        assert table.notes() == {"a": "later", "b": "b9.5"}
+
+
 def test_two_in_a_row() -> None:
     table = Trips().made()
     table.upsert([row("a", 0), row("b", 0)])
