@@ -21,6 +21,9 @@ _CLUSTER = "CLUSTER"
 _COMPACT = "COMPACT"
 _LOG_COMPACT = "LOG_COMPACT"
 
+# The least event time of deletes that a compaction left beside a base file, where they tell none.
+UNTOLD = 0
+
 FutureTime = tuple[str, int]
 
 
@@ -219,12 +222,15 @@ def _least(times: Iterable[int | None]) -> int | None:
 def waiting_of(at: str, operation: str | None, stat: WriteStat) -> Waiting | None:
     """The log file of a statistic; None if it holds nothing that a base file does not hold.
 
-    - The deletes in a log file of a compaction were applied to its base file: only rows wait.
-    - Of deletes that were logged once more nobody knows the event times any more.
+    - The deletes in a log file of a compaction were applied to its base file, unless it tells when
+      they happened: only rows wait.
+    - Of deletes that were logged once more nobody knows the event times any more, nor of those that
+      a compaction did not apply and that tell none.
     """
-    if operation == _COMPACT and not stat.num_writes:
+    if operation == _COMPACT and not stat.num_writes and stat.min_event_time is None:
         return None
     lost = operation == _LOG_COMPACT and bool(stat.num_deletes)
+    lost |= operation == _COMPACT and stat.min_event_time == UNTOLD
     return Waiting(stat.path or "", at, None if lost else stat.min_event_time)
 
 

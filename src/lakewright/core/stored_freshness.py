@@ -7,7 +7,7 @@ writers may copy the extra metadata of older commits, and writes may be rolled b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,10 @@ from lakewright.core.instant import Instant
 from lakewright.core.timeline import Timeline
 
 FRESHNESS_KEY = "lakewright.freshness"
+
+
+# Whether a completed write is still on the timeline, or in history.
+IsThere = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,8 @@ class Stored:
 
     - `at` is the commit's own requested time, `after` that of the write that completed before it,
       `after_completed` when that was; both empty for the first one;
-    - `over` are the writes requested after this one that had completed: they may be rolled back
-      from under it;
+    - `over` are the writes that may be rolled back from under it: those requested after it that had
+      completed, and the compactions;
     - `logs_in` are the partitions in which log files wait; None if they are too many to tell;
     - `open` are partitions that wait to be marked as done.
     """
@@ -49,26 +53,27 @@ class Stored:
     open: tuple[str, ...] = ()
     partitions: Mapping[str, Entry] = field(default_factory=dict)
 
-    def holds(self, instant: Instant, timeline: Timeline) -> bool:
+    def holds(self, instant: Instant, timeline: Timeline, is_there: IsThere) -> bool:
         """Whether it is the word of this commit, on the table as the timeline has it.
 
         The write that it builds on may be archived; then nothing may have come between them.
         """
         before = _before(instant, timeline)
-        if self.follows(before, instant, timeline):
+        if self.follows(before, instant, is_there):
             return True
         if before is not None and (before.completed_at or "") > self.after_completed:
             return False
         gone = bool(self.after) and timeline.is_archived(self.after)
-        return gone and self._is_of(instant, timeline)
+        return gone and self.is_of(instant, is_there)
 
-    def follows(self, before: Instant | None, instant: Instant, timeline: Timeline) -> bool:
+    def follows(self, before: Instant | None, instant: Instant, is_there: IsThere) -> bool:
         """Whether it is the word of this commit, if `before` is the one that completed before."""
         known = ("", "") if before is None else (before.requested_at, before.completed_at)
-        return known == (self.after, self.after_completed) and self._is_of(instant, timeline)
+        return known == (self.after, self.after_completed) and self.is_of(instant, is_there)
 
-    def _is_of(self, instant: Instant, timeline: Timeline) -> bool:
-        return self.at == instant.requested_at and all(map(timeline.is_committed, self.over))
+    def is_of(self, instant: Instant, is_there: IsThere) -> bool:
+        """Whether it is the word of this commit, and nothing was taken from under it since."""
+        return self.at == instant.requested_at and all(map(is_there, self.over))
 
 
 def _before(instant: Instant, timeline: Timeline) -> Instant | None:
@@ -78,9 +83,14 @@ def _before(instant: Instant, timeline: Timeline) -> Instant | None:
     return order[place - 1] if place else None
 
 
-def overtaking(at: str, completed: Iterable[Instant]) -> tuple[str, ...]:
-    """The completed writes that were requested after `at`."""
-    return tuple(sorted(i.requested_at for i in completed if i.requested_at > at))
+def removable(at: str, timeline: Timeline) -> tuple[str, ...]:
+    """The completed writes that may be rolled back though a write at `at` completes after them.
+
+    They were requested after it, or are compactions, which later log files do not keep in place.
+    """
+    later = (i for i in timeline.completed_writes if i.requested_at > at)
+    found = {i.requested_at for i in (*later, *timeline.completed_services("compaction"))}
+    return tuple(sorted(found - {at}))
 
 
 def format_stored(stored: Stored) -> str:

@@ -17,6 +17,7 @@ from lakewright.core.plans import Skip
 from lakewright.core.service_metadata import CleanMetadata
 from lakewright.errors import ConflictError, InvalidError, found_in
 from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
+from lakewright.services.compaction.worker import WrittenMeanwhileError
 from lakewright.services.registry import service_by_name, service_of_plan
 from lakewright.services.service import AnyService, Hands, Job, Sight
 from lakewright.settings import option, option_keys, parse_bool, settings_from
@@ -140,9 +141,12 @@ class ServiceRunner:
         under_lock(self.writer.new_lock, gone)
 
     def _execute(self, scheduled: _Scheduled) -> Commit:
-        if scheduled.instant.action in COMPLETED_NAME:
+        if scheduled.instant.action not in COMPLETED_NAME:
+            return self._execute_plain(scheduled)
+        try:
             return self._execute_writing(scheduled)
-        return self._execute_plain(scheduled)
+        except WrittenMeanwhileError:
+            return self._execute_writing(scheduled)
 
     def run(self, name: str) -> Commit | Skip:
         """Schedule and execute."""
@@ -182,6 +186,7 @@ class ServiceRunner:
 
             def verify(now: Snapshot) -> None:
                 _require_same_schema(at, transaction.snapshot, now)
+                scheduled.service.verify(job, metadata, now)
 
             return finish(transaction, metadata, self.options, verify)
 

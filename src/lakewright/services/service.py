@@ -100,6 +100,9 @@ class Service(ABC, Generic[PlanT, ResultT]):
         """The instant at which a plan stands on the timeline; the one it was made for."""
         return instant
 
+    def verify(self, job: Job, result: ResultT, now: Snapshot) -> None:
+        """Raise ConflictError if a result must not complete on the table as it is by then."""
+
     @abstractmethod
     def run(self, job: Job, plan: PlanT) -> ResultT:
         """Do it; may be called again after a failure, on the table as it was before."""

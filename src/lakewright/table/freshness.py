@@ -221,7 +221,7 @@ def _foundation(snapshot: Snapshot) -> tuple[State, list[Write]]:
     for instant in reversed(snapshot.timeline.by_completion):
         (commit,) = snapshot.commits([instant])
         stored = parse_stored(commit.extra)
-        if stored is not None and stored.holds(instant, snapshot.timeline):
+        if stored is not None and stored.holds(instant, snapshot.timeline, snapshot.has_write):
             if later:
                 later += _archived_since(snapshot, instant.completed_at or "")
             return State.of(instant, stored), _in_order(later)
@@ -250,7 +250,7 @@ def _foundation_in_history(snapshot: Snapshot, active: list[Write]) -> tuple[Sta
                 break
             stored = parse_stored(commit.extra)
             before = order[place - 1] if place else None
-            if stored is not None and stored.follows(before, instant, snapshot.timeline):
+            if stored is not None and stored.follows(before, instant, snapshot.has_write):
                 later = [(i, known[i.requested_at]) for i in order[place + 1 :]]
                 return State.of(instant, stored), later
     return State(), [(i, known[i.requested_at]) for i in order]

@@ -96,12 +96,12 @@ def load_late_entries(storage: Storage, folder: str, since_ms: int) -> list[Hist
     return _once_more(load)
 
 
-def held_from(storage: Storage, folder: str, first: str) -> list[str]:
-    """The requested times, from `first` on, of the writes that history holds.
+def held_from(storage: Storage, folder: str, first: str, last: str = "9") -> list[str]:
+    """The requested times, from `first` to `last`, of the writes that history holds.
 
     Also of those that archiving which was interrupted has left on the active timeline.
     """
-    entries = load_entries(storage, folder, first=first)
+    entries = load_entries(storage, folder, first=first, last=last)
     return [entry.requested_at for entry in entries if entry.action in WRITE_ACTIONS]
 
 

@@ -20,7 +20,7 @@ from lakewright.core.freshness import (
     removes_logs,
 )
 from lakewright.core.instant import COMPLETED_NAME, Instant
-from lakewright.core.stored_freshness import Entry, Stored, overtaking
+from lakewright.core.stored_freshness import Entry, Stored, removable
 from lakewright.table.freshness import (
     State,
     Write,
@@ -92,7 +92,7 @@ class Keeping:
             at=self.own.requested_at,
             after=last.requested_at if last is not None else "",
             after_completed=(last.completed_at or "") if last is not None else "",
-            over=overtaking(self.own.requested_at, now.timeline.completed_writes),
+            over=removable(self.own.requested_at, now.timeline),
             marks=after.marks,
             fell=after.fell,
             future=after.future,

@@ -134,9 +134,9 @@ def _kept(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> Mappi
     if stored is None:
         return {}
     if instant.requested_at in snapshot.timeline.by_time:
-        holds = stored.holds(instant, snapshot.timeline)
+        holds = stored.holds(instant, snapshot.timeline, snapshot.has_write)
     else:
-        holds = stored.at == instant.requested_at
+        holds = stored.is_of(instant, snapshot.has_write)
     return stored.partitions if holds else {}
 
 

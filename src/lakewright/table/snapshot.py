@@ -29,7 +29,7 @@ from lakewright.format.metadata import (
     parse_requested_replace,
 )
 from lakewright.storage.base import FileStatus, MissingFileError, Storage, at_once
-from lakewright.table.history import archived_writes, load_entries, load_late_entries
+from lakewright.table.history import archived_writes, held_from, load_entries, load_late_entries
 from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
 
 DataFile = BaseFile | LogFile
@@ -90,6 +90,19 @@ class Snapshot:
             for i in archived_writes(entries)
             if (i.completed_at or "") >= completed_at and i.requested_at not in active
         ]
+
+    def has_write(self, requested_at: str) -> bool:
+        """Whether a write has completed and is still there, on the timeline or in history.
+
+        What was rolled back may lie before the active timeline by now, as if it was archived.
+        """
+        active = self.timeline.by_time.get(requested_at)
+        if active is not None:
+            return active.is_completed
+        if not self.timeline.is_archived(requested_at):
+            return False
+        folder = self.config.history_folder
+        return requested_at in held_from(self.storage, folder, requested_at, requested_at)
 
     def forgotten_with(self, rest: Timeline) -> list[str]:
         """The archived writes that readers would take for uncommitted, were `rest` the timeline.

@@ -78,6 +78,12 @@ def _check_whole_without(snapshot: Snapshot, instant: Instant, commit: CommitMet
             instant=str(instant),
         )
     at = instant.requested_at
+    if rest.is_archived(at):
+        raise InvalidError(
+            "the first write on the active timeline cannot be rolled back under later ones: "
+            "readers would take files that it leaves for archived",
+            instant=str(instant),
+        )
     if at in held_from(snapshot.storage, snapshot.config.history_folder, at):
         raise InvalidError(
             "archiving that was interrupted has this write in history already, which keeps it",

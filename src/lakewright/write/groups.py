@@ -236,9 +236,13 @@ class GroupWriter:
         rows: pa.Table,
         deletes: DeleteRecords,
         *,
-        compacted: Sequence[str],
+        compacted: Sequence[str] = (),
+        deleted_from: int | None = None,
     ) -> None:
-        """Write changes of a group once more, in place of those of the instants `compacted`."""
+        """Write changes of a group once more, in place of those of the instants `compacted`.
+
+        `deleted_from` is the least event time of deletes that no base file has seen yet.
+        """
         for log in write_logs(
             self.task,
             item.partition,
@@ -248,7 +252,12 @@ class GroupWriter:
             deletes,
             compacted=compacted,
         ):
-            self._note_log(item.partition, log, log.written)
+            least = self._event_times(log.written).get("min_event_time")
+            known = [
+                time for time in (least, deleted_from if log.deletes else None) if time is not None
+            ]
+            told = {"min_event_time": min(known)} if known else {}
+            self._note_log(item.partition, log, log.written, **told)
 
     def _note_log(
         self,

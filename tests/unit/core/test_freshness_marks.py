@@ -250,4 +250,4 @@ HOLDS: dict[str, tuple[str, Stored, int, bool]] = {
 @pytest.mark.parametrize(("picture", "kept", "tick", "expected"), HOLDS.values(), ids=list(HOLDS))
 def test_values_hold(picture: str, kept: Stored, tick: int, expected: bool) -> None:
     timeline: Timeline = draw(picture)
-    assert kept.holds(timeline.by_time[at(tick)], timeline) is expected
+    assert kept.holds(timeline.by_time[at(tick)], timeline, timeline.is_committed) is expected

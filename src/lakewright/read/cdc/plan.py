@@ -301,7 +301,7 @@ class _Changes:
         def counts(file: DataFile) -> bool:
             if file.instant == instant.requested_at:
                 return included
-            if isinstance(file, BaseFile) and self._is_compaction(file.instant):
+            if self._is_compaction(file.instant):
                 return file.instant <= completed_at
             known = self._archived.get(file.instant)
             done = known.completed_at if known else self._view.completion(file.instant)

@@ -179,10 +179,12 @@ def _extra(
 
 def _why_nothing(waiting: Sequence[Waiting], threshold: Threshold) -> str:
     told = [(group, *group.earliest()) for group in waiting if group.slice.logs]
-    if not told:
+    group, log, facts = min(told, key=lambda item: item[2].order, default=(None, None, None))
+    if group is None or log is None or facts is None:
         return "nothing to compact: no log files"
-    group, log, facts = min(told, key=lambda item: item[2].least or 0)
-    until = _EPOCH + timedelta(milliseconds=facts.least or 0)
+    if facts.least is None:
+        return "nothing to compact: log files hold only deletes that base files have seen"
+    until = _EPOCH + timedelta(milliseconds=facts.least)
     return (
         f"nothing to compact before {threshold.instant}: what happened first is at {facts.least} "
         f"({until.isoformat(timespec='milliseconds')}) in log file {log.name} of partition "
@@ -199,7 +201,9 @@ def _surroundings(sight: Sight) -> Surroundings:
         *timeline.pending("compaction", "logcompaction"),
     ]
     archived = load_manifest(snapshot.storage, snapshot.config.history_folder).files
-    above = ["", *(file.last for file in archived), *(i.requested_at for i in compactions)]
+    # Below the first write on the timeline a file that is left behind would count as archived.
+    first = timeline.unsaved_writes[0].requested_at if timeline.unsaved_writes else ""
+    above = [first, *(file.last for file in archived), *(i.requested_at for i in compactions)]
     pending = [i.requested_at for i in timeline.pending("deltacommit")]
     taken = {time for i in timeline for time in (i.requested_at, i.completed_at) if time}
     return Surroundings(sight.instant, max(above), min(pending, default=None), frozenset(taken))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from lakewright.core.files import LogFile
 from lakewright.core.slices import FileSlice
@@ -31,12 +32,19 @@ class LogFacts:
     repeats: bool = False
     rows: int | None = None
 
+    @property
+    def order(self) -> float:
+        """Sorts by what happened first; what nobody waits for comes last."""
+        return inf if self.least is None else self.least
+
     def is_before(self, threshold_ms: int) -> bool:
         """Whether it may hold something that happened before a time."""
-        if self.repeats and self.rows == 0:
-            # The deletes that a compaction has carried over are in its base file as well.
-            return False
-        return self.least is None or self.least < threshold_ms
+        return not self.is_applied and (self.least is None or self.least < threshold_ms)
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether it holds nothing but deletes that are in the base file as well."""
+        return self.repeats and self.rows == 0 and self.least is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ class Waiting:
     def earliest(self) -> tuple[LogFile, LogFacts]:
         """The log file that holds what happened first."""
         pairs = list(zip(self.slice.logs, self.facts, strict=True))
-        return min(pairs, key=lambda pair: pair[1].least or 0)
+        return min(pairs, key=lambda pair: pair[1].order)
 
 
 @dataclass(frozen=True, slots=True)

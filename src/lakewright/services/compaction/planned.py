@@ -38,19 +38,21 @@ def require_as_planned(snapshot: Snapshot, planned: Instant, plan: CompactionPla
         _compare(snapshot, planned, named)
 
 
-def followed_groups(snapshot: Snapshot, at: str, plan: CompactionPlan) -> frozenset[GroupKey]:
-    """The groups of a plan with log files from its instant on, whether they count yet or not."""
-    found = set()
+def newer_logs(
+    snapshot: Snapshot, at: str, plan: CompactionPlan
+) -> dict[GroupKey, tuple[LogFile, ...]]:
+    """The log files from a plan's instant on in its groups, whether they count yet or not."""
+    found: dict[GroupKey, tuple[LogFile, ...]] = {}
+    groups = plan.file_groups
     partitions = plan.partitions
     for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
         listed = snapshot.files(partitions[start : start + _PARTITIONS_AT_ONCE])
-        found |= {
-            (partition, file.file_id)
-            for partition, files in listed.items()
-            for file in files
-            if isinstance(file, LogFile) and file.instant > at
-        }
-    return plan.file_groups & found
+        for partition, files in listed.items():
+            for file in files:
+                key = (partition, file.file_id)
+                if isinstance(file, LogFile) and file.instant > at and key in groups:
+                    found[key] = (*found.get(key, ()), file)
+    return found
 
 
 def _compare(

@@ -21,12 +21,13 @@ from lakewright.services.compaction.plan import Placing, plan_compaction
 from lakewright.services.compaction.registry import Chain, strategy_for
 from lakewright.services.compaction.settings import TRIGGER, CompactionSettings
 from lakewright.services.compaction.triggers import not_due
-from lakewright.services.compaction.worker import compact
+from lakewright.services.compaction.worker import compact, refuse_dropped_deletes
 from lakewright.services.reasons import Left
 from lakewright.services.service import Job, Service, Sight
 from lakewright.services.sighted import look_into, need_log_files
 from lakewright.services.window import find_window
 from lakewright.settings import option_keys, settings_from
+from lakewright.table.snapshot import Snapshot
 from lakewright.write.options import write_settings
 
 _TRIGGERS = frozenset(
@@ -83,6 +84,10 @@ class Compaction(Service[CompactionPlan, CommitMetadata]):
     def place(self, plan: CompactionPlan, instant: str) -> str:
         """A plan by event time stands in the past."""
         return next((o.next_base_instant for o in plan.operations if o.next_base_instant), instant)
+
+    def verify(self, job: Job, result: CommitMetadata, now: Snapshot) -> None:
+        """Deletes that were dropped must have nothing to compete with."""
+        refuse_dropped_deletes(job.snapshot, result, now)
 
     def run(self, job: Job, plan: CompactionPlan) -> CommitMetadata:
         """Write the new base files."""

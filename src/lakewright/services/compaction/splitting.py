@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 from lakewright.core.base_merge import beaten_rows
 from lakewright.core.event_split import Changes, Cut, MergedLogRecords, split_logs
+from lakewright.core.event_time import event_range
+from lakewright.core.freshness import UNTOLD
 from lakewright.core.merge import Flags, LogOutcome, MergeRule
 from lakewright.core.meta_columns import RECORD_KEY
 from lakewright.core.slices import FileSlice
@@ -23,13 +25,15 @@ class Fold:
     """The log versions that a base file takes, and those that stay back.
 
     `held` are rows of the old base file that stay back as well. `beyond` counts, when all rows were
-    taken, those from the threshold on that had to go into the base file.
+    taken, those from the threshold on that had to go into the base file. `undone` are deletes that
+    are not applied to it.
     """
 
     logs: MergedLogRecords
     cut: Cut | None = None
     held: list[pa.Table] = field(default_factory=list)
     beyond: int = 0
+    undone: LogOutcome | None = None
 
     @classmethod
     def whole(cls, outcome: LogOutcome) -> Fold:
@@ -40,6 +44,28 @@ class Fold:
     def versions(self) -> int:
         """How many versions won among those of their keys."""
         return len(self.logs.taken.keys) + len(self.logs.remaining.keys)
+
+    def without_deletes_of(self, keys: pa.Array, *, unconditional: bool) -> None:
+        """Leave the rows of keys that come back later in the base file; their deletes stay back.
+
+        All of their deletes, or those alone that have no ordering value.
+        """
+        taken = self.logs.taken
+        back = np.asarray(pc.is_in(taken.keys, value_set=keys), dtype=bool) & taken.deleted
+        back &= taken.beats_any_base if unconditional else True
+        self.undone = taken.only(np.flatnonzero(back))
+        rest = taken.only(np.flatnonzero(~back))
+        self.logs = MergedLogRecords(rest, self.logs.remaining)
+
+    def deleted_from(self, event_time: str | None) -> int | None:
+        """The least event time of the deletes that stay back, if there are any."""
+        late = self.logs.remaining
+        if self.undone is not None and len(self.undone.keys):
+            return UNTOLD
+        if event_time is None or not late.deleted.any():
+            return None
+        gone = pa.array(np.flatnonzero(late.deleted))
+        return event_range(late.ordering[0].take(gone), event_time)[0]
 
     def base(self, tables: Iterable[pa.Table], rule: MergeRule) -> Iterator[pa.Table]:
         """The rows of the old base file that may stay in one."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from answers import ask
@@ -19,6 +20,7 @@ from lakewright.services.compaction.settings import CompactionSettings
 from lakewright.services.compaction.worker import BEYOND
 from lakewright.settings import settings_from
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local import LocalHands
 from lakewright.write.commit import Commit
 
 ARCHIVE = {
@@ -198,11 +200,12 @@ def test_an_unconditional_delete_is_not_carried() -> None:
     table = Trips().made()
     table.upsert([row("a", 1), row("b", 1)])
     table.write("DELETE", [row("b", 1)])
-    table.upsert([row("b", 3)])
+    table.upsert([row("a", 3)])
     done = table.compact(2)
     assert isinstance(done, Commit)
     assert len(table.files_of(done.instant)) == 1
-    assert table.notes() == {"a": "a1", "b": "b3"}
+    assert table.optimized() == {"a": "a1"}
+    assert table.notes() == {"a": "a3"}
 
 
 def test_several_log_files_of_one_commit_go_together() -> None:
@@ -233,6 +236,86 @@ def test_of_two_with_the_same_order_the_later_one_stays_the_winner(
     for hour in (2.5, 3.5):
         assert table.compact(hour, options)
         assert table.notes() == {"a": "later", "b": "b9.5"}
+
+
+@pytest.mark.parametrize("index", [{}, BUCKETS], ids=["simple", "bucket"])
+def test_a_delete_after_the_threshold_waits_for_its_time(index: Mapping[str, str]) -> None:
+    table = Trips(options={**NO_SERVICES, **OPTIMISTIC, **index}).made()
+    table.upsert([row("a", 2), row("b", 1)])
+    table.upsert([row("b", 3)])
+    table.write("DELETE", [row("a", 9)], ordered=True)
+    assert table.compact(5, EXACT)
+    assert table.optimized() == {"a": "a2", "b": "b3"}
+    assert isinstance(table.compact(5, EXACT), Skip)
+    assert table.compact(10, EXACT)
+    assert table.optimized() == {"b": "b3"}
+
+
+@pytest.mark.parametrize("index", [{}, BUCKETS], ids=["simple", "bucket"])
+def test_a_row_that_comes_back_later_than_it_was_deleted(index: Mapping[str, str]) -> None:
+    """Its base row is stronger, and was what readers saw."""
+    table = Trips(options={**NO_SERVICES, **OPTIMISTIC, **index}).made()
+    table.upsert([row("a", 0), row("b", 5)])
+    table.upsert([row("a", 1)])
+    table.write("DELETE", [row("b", 1)])
+    table.upsert([row("b", 3), row("a", 6)])
+    assert table.notes() == {"a": "a6", "b": "b5"}
+    assert table.compact(2)
+    assert table.notes() == {"a": "a6", "b": "b5"}
+    assert table.compact(8)
+    assert table.notes() == {"a": "a6", "b": "b5"}
+
+
+def test_a_key_that_comes_back_keeps_its_row_in_the_base_file() -> None:
+    """Other writers look for keys in base files alone."""
+    table = Trips().made()
+    table.upsert([row("a", 0), row("b", 0)])
+    table.write("DELETE", [row("b", 2)], ordered=True)
+    table.upsert([row("b", 5)])
+    assert table.compact(3)
+    assert "b" in table.optimized()
+    assert table.compact(8)
+    assert table.optimized() == table.notes() == {"a": "a0", "b": "b5"}
+
+
+def test_what_is_written_while_deletes_are_compacted_is_looked_at() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1), row("b", 1)])
+    table.upsert([row("a", 2)])
+    table.write("DELETE", [row("b", 4)], ordered=True)
+    services = table.services(before(5))
+    instant = services.schedule("compaction")
+    assert not isinstance(instant, Skip)
+    act = [lambda: table.upsert([row("b", 3, "late")])]
+
+    class Interrupted(LocalHands):
+        def work(self, do: Any, items: Any, size: Any) -> Any:
+            done = super().work(do, items, size)
+            if act:
+                act.pop()()
+            return done
+
+    done = replace(services, hands=Interrupted).execute(instant.requested_at)
+    assert not act
+    assert table.notes() == {"a": "a2"}
+    assert len(table.files_of(done.instant)) == 2
+
+
+def test_the_first_write_on_the_timeline_is_not_rolled_back_under_others() -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1), row("z", 1)])
+    table.upsert([row("a", 2), row("z", 2)])
+    done = table.compact(4)
+    assert isinstance(done, Commit)
+    for hour in (5, 6, 7):
+        table.upsert([row("a", hour)])
+    soon = {**ARCHIVE, "hoodie.compact.inline.trigger.strategy": "TIME_ELAPSED"}
+    assert table.services(soon).run("clean")
+    assert table.services(soon).run("archive")
+    assert load_snapshot(table.storage).timeline.start == done.instant
+    with pytest.raises(InvalidError, match="first write"):
+        table.writer().rollback(done.instant)
+    assert table.notes() == {"a": "a7", "z": "z2"}
 
 
 def test_two_in_a_row() -> None:
@@ -465,9 +548,9 @@ def test_after_a_write_it_waits_for_its_trigger() -> None:
 
 def test_a_log_file_that_tells_no_time_is_taken() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1)])
+    table.upsert([row("a", 1), row("b", 1)])
     table.write("DELETE", [row("a", 1)])
-    table.upsert([row("b", 9), row("a", 9)])
+    table.upsert([row("b", 9)])
     assert table.compact(1)
     assert "a" not in table.optimized()
 
