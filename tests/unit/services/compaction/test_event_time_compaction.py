@@ -309,7 +309,7 @@ def test_the_first_write_on_the_timeline_is_not_rolled_back_under_others() -> No
     assert isinstance(done, Commit)
     for hour in (5, 6, 7):
         table.upsert([row("a", hour)])
-    soon = {**ARCHIVE, "hoodie.compact.inline.trigger.strategy": "TIME_ELAPSED"}
+    soon = {**ARCHIVE, **SERVICES["compaction"], **SERVICES["logcompaction"]}
     assert table.services(soon).run("clean")
     assert table.services(soon).run("archive")
     assert load_snapshot(table.storage).timeline.start == done.instant
