@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import event_times
 import pytest
 from typer.testing import CliRunner, Result
 from written import WrittenTable, row
@@ -106,6 +107,18 @@ def test_a_plan_is_told_with_the_reason_for_each_partition_left(table: WrittenTa
     assert [(o["partition"], len(o["logs"])) for o in told["operations"]] == [(DAYS[0], 1)]
     assert told["missing"] == [{"partition": DAYS[1], "reason": "filtered by partition_regex"}]
     assert not load_snapshot(table.storage).timeline.pending()
+
+
+def test_a_plan_by_event_time_tells_up_to_when_and_where_it_stands() -> None:
+    table = WrittenTable(options=BY_HAND).create("MERGE_ON_READ", event_time="ts")
+    table.upsert([event_times.row("a", 1)])
+    table.upsert([event_times.row("a", 2)])
+    table.clock.sleep(1)
+    last = table.upsert([event_times.row("a", 9)])
+    by_time = [f"{key}={value}" for key, value in event_times.before(4).items()]
+    told = document("plan", table.storage.root, "compaction", *options(*by_time))
+    assert (told["threshold"], told["widened"]) == ("20251231040000000", None)
+    assert told["stands_at"] < last.instant
 
 
 def test_no_plan_is_told_with_its_reason(table: WrittenTable) -> None:

@@ -14,7 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from lakewright.core.instant import Instant
-from lakewright.core.plans import CleanPlan, ClusteringPlan, CompactionPlan, Skip
+from lakewright.core.plans import (
+    EVENT_TIME_THRESHOLD,
+    WIDENED,
+    CleanPlan,
+    ClusteringPlan,
+    CompactionPlan,
+    Skip,
+)
 from lakewright.errors import LakewrightError
 from lakewright.services.debt import Debt
 from lakewright.services.service import AnyService
@@ -44,6 +51,7 @@ def plan_document(plan: Any) -> Document:
         case CompactionPlan() | ClusteringPlan():
             return {
                 "planned": True,
+                **_event_time_document(plan),
                 "operations": [_operation_document(each) for each in plan.operations],
                 "missing": _missing(plan.missing_partitions, plan.missing_reasons),
             }
@@ -62,6 +70,17 @@ def plan_document(plan: Any) -> Document:
             }
     instants = getattr(plan, "instants", ())
     return {"planned": True, "instants": [instant_document(each) for each in instants]}
+
+
+def _event_time_document(plan: CompactionPlan | ClusteringPlan) -> Document:
+    """Up to when a plan goes, and where it stands for that; nothing for other plans."""
+    if EVENT_TIME_THRESHOLD not in plan.extra:
+        return {}
+    return {
+        "threshold": plan.extra[EVENT_TIME_THRESHOLD],
+        "stands_at": next((o.next_base_instant for o in plan.operations), None),
+        "widened": plan.extra.get(WIDENED),
+    }
 
 
 def _operation_document(operation: Any) -> Document:
