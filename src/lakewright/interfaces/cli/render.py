@@ -18,6 +18,7 @@ from lakewright.core.plans import CleanPlan, ClusteringPlan, CompactionPlan, Ski
 from lakewright.errors import LakewrightError
 from lakewright.services.debt import Debt
 from lakewright.services.service import AnyService
+from lakewright.services.ttl.plan import TtlPlan, Verdict
 from lakewright.write.commit import Commit
 
 Document = dict[str, Any]
@@ -60,8 +61,30 @@ def plan_document(plan: Any) -> Document:
                 ],
                 "deleted_partitions": [{"partition": path} for path in plan.deleted_partitions],
             }
+        case TtlPlan():
+            return {
+                "planned": True,
+                "operations": [verdict_document(each) for each in plan.operations],
+                "missing": _missing(plan.missing_partitions, plan.missing_reasons),
+            }
     instants = getattr(plan, "instants", ())
     return {"planned": True, "instants": [instant_document(each) for each in instants]}
+
+
+def verdict_document(verdict: Verdict) -> Document:
+    """What becomes of a partition, and why."""
+    policy = verdict.policy
+    told = f"{policy.spec}: {policy.value} {policy.units}" if policy is not None else None
+    return {
+        "partition": verdict.partition,
+        "policy": told,
+        "reference": verdict.reference,
+        "source": verdict.source,
+        "expires_at": verdict.expires_at,
+        "expired": verdict.expired,
+        "blocked_by": verdict.blocked_by,
+        "files_gone_at": verdict.files_gone_at,
+    }
 
 
 def _operation_document(operation: Any) -> Document:
