@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from lakewright.core.ttl_settings import TtlSettings
 from lakewright.services.archiving.settings import ArchivingSettings
 from lakewright.services.cleaning.settings import CleaningSettings
 from lakewright.services.clustering.settings import ClusteringSettings
@@ -31,6 +32,7 @@ FAMILIES: dict[str, type[Any]] = {
     "clean": CleaningSettings,
     "archive": ArchivingSettings,
     "freshness": FreshnessSettings,
+    "ttl": TtlSettings,
 }
 _TABLE = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -63,3 +63,37 @@ def test_a_table_by_name_any_service_and_help(spark: SparkSession, path: str) ->
             spark.sql("CALL show_dept(table => 'called')")
     finally:
         spark.sql("DROP TABLE called")
+
+
+def test_policies_for_old_partitions(spark: SparkSession, path: str) -> None:
+    saved = spark.sql(
+        f"call ttl_policy_save(path => '{path}', spec => '*', units => 'YEARS', value => '1', "
+        "level => 'PARTITION')"
+    ).collect()
+    assert [tuple(row) for row in saved] == [("*", "PARTITION", "YEARS", 1)]
+    told = spark.sql(f"call ttl_configuration(path => '{path}', enabled => true)").collect()
+    assert ("enabled", "true") in [tuple(row) for row in told]
+    shown = spark.sql(f"call ttl_policy_show(path => '{path}')").collect()
+    assert [row.name for row in shown if row.kind == "policy"] == ["*"]
+    explained = spark.sql(f"call ttl_explain(path => '{path}')").collect()
+    assert [(row.partition, row.expired) for row in explained] == [("d1", False), ("d2", False)]
+    (updated,) = spark.sql(f"call ttl_update_partitions(path => '{path}')").collect()
+    assert updated.updated_partitions == 2
+    assert spark.sql(f"call run_ttl(path => '{path}')").collect() == []
+    assert spark.sql(f"call ttl_policy_empty(path => '{path}')").collect() == []
+
+
+def test_settings_by_a_frame_without_columns(spark: SparkSession, path: str) -> None:
+    (
+        spark.createDataFrame([], "")
+        .write.format("org.apache.hudi")
+        .option("hoodie.ttl.enable", True)
+        .option("hoodie.ttl.run.inline", True)
+        .option("hoodie.ttl.run.inline.trigger.strategy", "NUM_COMMITS")
+        .option("hoodie.ttl.run.inline.trigger.value", "8")
+        .option("hoodie.ttl.conflict.resolution.rule", "MIN_TTL")
+        .mode("append")
+        .save(path)
+    )
+    settings = lw.open(path, spark).ttl.show().settings
+    assert (settings.enabled, settings.trigger_value) == (True, 8)

@@ -32,6 +32,7 @@ from lakewright.interfaces.freshness import (
 )
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
 from lakewright.interfaces.streaming import IDENTIFIER, StreamSink, names_stream
+from lakewright.interfaces.ttl import TableTtl
 from lakewright.interfaces.writes import Options, TableWriter, write_frame
 from lakewright.read.cdc.plan import CdcChanges, plan_cdc
 from lakewright.read.cdc.run import scan_any
@@ -217,6 +218,11 @@ class Table:
     def run(self, service: str, options: Options = None) -> Commit | Skip:
         """Schedule a service and execute it."""
         return self.services(options).run(service)
+
+    @property
+    def ttl(self) -> TableTtl:
+        """The settings and policies by which old partitions leave the table."""
+        return TableTtl.of(self.storage)
 
     def debt(self) -> Debt:
         """What the table owes: log files that no compaction has folded in yet, and why."""

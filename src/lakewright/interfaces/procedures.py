@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakewright.core.freshness import PartitionFreshness
 from lakewright.core.plans import Skip
 from lakewright.errors import InvalidError
 from lakewright.interfaces.calls import Call, Parameter, Value, bound_arguments
 from lakewright.interfaces.datasource import OPTIONS_METADATA
+from lakewright.interfaces.procedure import (
+    LIMIT,
+    OPTIONS,
+    TABLE,
+    Arguments,
+    Procedure,
+    Rows,
+    told_options,
+)
+from lakewright.interfaces.ttl_procedures import TTL_PROCEDURES
 from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.snapshot import Snapshot, load_snapshot
@@ -21,28 +30,9 @@ if TYPE_CHECKING:
 
     from lakewright.interfaces.api import Table
 
-Arguments = Mapping[str, Any]
-Rows = list[tuple[Any, ...]]
 Open = Callable[[str], "Table"]
 
-_TABLE = (
-    Parameter("table", about="the name of a table in the catalog"),
-    Parameter("path", about="where the table is, in place of its name"),
-)
-_OPTIONS = Parameter("options", about="options as key=value, with commas between them")
 _HELP_COLUMNS = "procedure STRING, parameters STRING, about STRING"
-_LIMIT = Parameter("limit", 20, about="how many rows at most")
-
-
-@dataclass(frozen=True)
-class Procedure:
-    """What can be called: its parameters, the columns of its result, and what it does."""
-
-    name: str
-    about: str
-    parameters: tuple[Parameter, ...]
-    columns: str
-    run: Callable[[Table, Arguments], Rows]
 
 
 def run_call(spark: SparkSession, call: Call, open_table: Open) -> DataFrame:
@@ -82,18 +72,6 @@ def _help(call: Call) -> Rows:
         for each in _PROCEDURES.values()
         if wanted in (None, each.name)
     ]
-
-
-def told_options(text: Value) -> dict[str, str]:
-    """Options that were given as one text."""
-    found = {}
-    for part in str(text or "").split(","):
-        key, equals, value = part.partition("=")
-        if part.strip() and not equals:
-            raise InvalidError("options are key=value, with commas between them", option=part)
-        if equals:
-            found[key.strip()] = value.strip()
-    return found
 
 
 def _plans(snapshot: Snapshot, action: str, limit: Value) -> Rows:
@@ -182,65 +160,66 @@ def _show_holding_back(table: Table, arguments: Arguments) -> Rows:
     return [(h.partition, h.file_id, h.log, h.instant, h.event_time, h.size) for h in held]
 
 
-_OPERATE = (Parameter("op", "scheduleAndExecute"), *_TABLE)
+_OPERATE = (Parameter("op", "scheduleAndExecute"), *TABLE)
 _PLAN_COLUMNS = "timestamp STRING, operation_size INT, state STRING"
 _GROUP_COLUMNS = "timestamp STRING, input_group_size INT, state STRING, involved_partitions STRING"
 _PROCEDURES = {
     each.name: each
     for each in (
+        *TTL_PROCEDURES,
         Procedure(
             "run_compaction",
             "schedule a compaction, execute those that wait (op => 'run'), or both",
-            (*_OPERATE, Parameter("timestamp"), _OPTIONS, Parameter("instants")),
+            (*_OPERATE, Parameter("timestamp"), OPTIONS, Parameter("instants")),
             _PLAN_COLUMNS,
             _runs("compaction"),
         ),
         Procedure(
             "show_compaction",
             "the compactions on the timeline, the newest first",
-            (*_TABLE, _LIMIT),
+            (*TABLE, LIMIT),
             _PLAN_COLUMNS,
             _show("compaction"),
         ),
         Procedure(
             "run_clustering",
             "schedule a clustering, execute those that wait (op => 'execute'), or both",
-            (*_TABLE, Parameter("op", "scheduleAndExecute"), _OPTIONS, Parameter("instants")),
+            (*TABLE, Parameter("op", "scheduleAndExecute"), OPTIONS, Parameter("instants")),
             _GROUP_COLUMNS,
             _runs("clustering"),
         ),
         Procedure(
             "show_clustering",
             "the clusterings on the timeline, the newest first",
-            (*_TABLE, _LIMIT),
+            (*TABLE, LIMIT),
             _GROUP_COLUMNS,
             _show("clustering"),
         ),
         Procedure(
             "run_service",
             "schedule and execute any service: clean, archive, logcompaction, or one of your own",
-            (Parameter("service", required=True), *_TABLE, _OPTIONS),
+            (Parameter("service", required=True), *TABLE, OPTIONS),
             "instant STRING, action STRING, files INT, skipped STRING",
             _run_service,
         ),
         Procedure(
             "show_debt",
             "log files that no compaction has folded in yet, by partition, and why",
-            (*_TABLE, _LIMIT),
+            (*TABLE, LIMIT),
             "partition STRING, log_files INT, log_bytes BIGINT, oldest STRING, reason STRING",
             _show_debt,
         ),
         Procedure(
             "show_freshness",
             "how complete and how fresh both views are: of the table, then of partitions",
-            (*_TABLE, _LIMIT),
+            (*TABLE, LIMIT),
             "partition STRING, view STRING, completion BIGINT, freshness BIGINT",
             _show_freshness,
         ),
         Procedure(
             "show_holding_back",
             "the log files that hold read-optimized completion back, the worst first",
-            (*_TABLE, _LIMIT),
+            (*TABLE, LIMIT),
             "partition STRING, file_id STRING, log STRING, instant STRING, event_time BIGINT, "
             "size BIGINT",
             _show_holding_back,

@@ -16,6 +16,7 @@ from lakewright.core.instant import Instant, State
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import WRITE_NAMES
+from lakewright.core.ttl_settings import HUDI_PREFIX, PREFIX, checked_settings, with_settings
 from lakewright.errors import InvalidError
 from lakewright.services.hands.run import SparkHands
 from lakewright.services.inline import INLINE_KEYS, run_inline
@@ -52,7 +53,7 @@ Options = Mapping[str, str] | None
 
 OPERATION = "hoodie.datasource.write.operation"
 # Settings of a table that may change after it was made.
-_STORED = ("hoodie.ttl.", "hoodie.partition.ttl.")
+_STORED = (PREFIX, HUDI_PREFIX)
 # Who describes the table as it is, or says what is done with rows, leaves nothing to be stored.
 _DESCRIBING = frozenset(
     {OPERATION, *WRITE_NAMES, *(name for names in WRITE_NAMES.values() for name in names)}
@@ -167,8 +168,10 @@ class TableWriter:
         settings = {k: v for k, v in self.options.items() if k.startswith(_STORED)}
         with self._locked() as (_, snapshot, _):
             config_conflicts(snapshot.config, self.options, partition_by=partition_by)
+            partitioned = bool(snapshot.config.partition_fields)
+            settings = checked_settings(settings, partitioned=partitioned)
             if settings:
-                update_properties(self.storage, lambda old: {**old, **settings})
+                update_properties(self.storage, lambda old: with_settings(old, settings))
         left = _left_out(snapshot.config, self.options)
         if left:
             text = ", ".join(sorted(left))

@@ -13,6 +13,7 @@ from lakewright.services.codecs import plan_codec
 from lakewright.services.compaction.service import Compaction
 from lakewright.services.logcompaction.service import LogCompaction
 from lakewright.services.service import AnyService
+from lakewright.services.ttl.service import Ttl
 
 _OWN: tuple[AnyService, ...] = (
     Compaction(),
@@ -20,6 +21,7 @@ _OWN: tuple[AnyService, ...] = (
     Clustering(),
     Cleaning(),
     Archiving(),
+    Ttl(),
 )
 _SERVICES: dict[str, AnyService] = {service.name: service for service in _OWN}
 

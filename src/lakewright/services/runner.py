@@ -151,6 +151,8 @@ class ServiceRunner:
     def run(self, name: str) -> Commit | Skip:
         """Schedule and execute."""
         service = service_by_name(name)
+        if service.writes:
+            return self._run_write(service)
         if not service.action:
             return self._run_untraced(service)
         scheduled = self._schedule(service)
@@ -214,6 +216,23 @@ class ServiceRunner:
             return result
 
         return under_lock(self.writer.new_lock, done)
+
+    def _run_write(self, service: AnyService) -> Commit | Skip:
+        """Plan, and let the service write; anew if somebody else was faster."""
+        for last in (False, False, True):
+            sight = self.sight(load_snapshot(self.storage))
+            require_writable(sight.snapshot.config)
+            plan = _plan(service, sight)
+            if isinstance(plan, Skip):
+                return plan
+            try:
+                done: Commit = service.run(self._job(sight.snapshot, sight.instant), plan)
+            except ConflictError:
+                if last:
+                    raise
+            else:
+                return done
+        raise AssertionError("the last attempt returns or raises")
 
     def _job(self, snapshot: Snapshot, instant: str) -> Job:
         return Job(snapshot, instant, self.options, _Late(self.hands), self.writer)

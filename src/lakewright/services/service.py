@@ -82,10 +82,13 @@ class Service(ABC, Generic[PlanT, ResultT]):
       result: `compaction` and `logcompaction` have a `CompactionPlan` and `CommitMetadata`,
       `clustering` a `ClusteringPlan` and `CommitMetadata`, `clean` a `CleanPlan` and
       `CleanMetadata`. Empty for a service that leaves no trace there.
+    - `writes` is for a service without an action whose `run` is an ordinary write: it takes the
+      table's lock itself, and what it plans is planned anew if somebody else was faster.
     """
 
     name: ClassVar[str]
     action: ClassVar[str]
+    writes: ClassVar[bool] = False
     keys: ClassVar[frozenset[str]] = frozenset()
 
     def due(self, sight: Sight) -> Skip | None:

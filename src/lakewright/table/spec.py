@@ -15,6 +15,8 @@ from lakewright.core.meta_columns import META_COLUMNS
 from lakewright.core.partition_paths import partition_rule
 from lakewright.core.table_config import MERGE_PROPERTY, MergeMode, TableType
 from lakewright.core.table_options import IndexType, csv, same_fields, told
+from lakewright.core.ttl_settings import PREFIX as TTL_PREFIX
+from lakewright.core.ttl_settings import TTL_KEYS, checked_settings
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.format.evolution import evolved
 from lakewright.settings import parse_bool
@@ -38,7 +40,7 @@ _STORED = (
     "hoodie.table.service.plan.cancellable",
     "hoodie.table.service.rollback.delay.minutes",
 )
-_STORED_PREFIXES = ("hoodie.ttl.", "lakewright.")
+_STORED_PREFIXES = ("lakewright.",)
 _KNOWN = frozenset(
     {
         *_FIXED,
@@ -49,6 +51,7 @@ _KNOWN = frozenset(
         *(keys.DATABASE, keys.HIVE_STYLE, keys.URL_ENCODE, keys.TIME_ZONE, keys.INDEX_TYPE),
         *(keys.BUCKETS, keys.BUCKET_HASH_FIELDS, keys.EVENT_TIME, keys.TRACK_EVENT_TIME),
         *(keys.CHANGE_DATA, keys.CHANGE_LOGGING),
+        *(key for key in TTL_KEYS if key.startswith(TTL_PREFIX)),
     }
 )
 _PREFIXES = (*_STORED_PREFIXES, keys.TIME_GENERATOR, keys.OLD_TIME_GENERATOR)
@@ -102,6 +105,7 @@ def table_properties(spec: TableSpec) -> dict[str, str]:
         **_index(spec, options),
         **_event_time(spec, options),
         **_stored(options),
+        **_ttl(spec, options),
     }
     if spec.schema is not None:
         first = evolved(None, spec.schema, name=spec.name, allow_missing=False)
@@ -340,6 +344,11 @@ def _stored(options: Mapping[str, str]) -> dict[str, str]:
         elif key in _STORED or key.startswith((keys.TIME_GENERATOR, *_STORED_PREFIXES)):
             stored[key] = value
     return stored
+
+
+def _ttl(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
+    told = {key: value for key, value in options.items() if key.startswith(TTL_PREFIX)}
+    return checked_settings(told, partitioned=bool(spec.partition_by))
 
 
 def _flag(options: Mapping[str, str], key: str) -> str:

@@ -77,10 +77,10 @@ class NoRows:
 class WriteRequest:
     """What is to be done with rows; `extra` is recorded in the commit.
 
-    `patterns` name the partitions to delete. `combine` leaves one row of each key, also where rows
-    only replace others. `partition_by` must be the table's partition columns, if it is given.
-    `check` is shown the table under its lock, when the write begins and again
-    when it completes, and raises if it shall not be.
+    `patterns` name the partitions to delete; `exact` ones are paths, whatever characters are in
+    them. `combine` leaves one row of each key, also where rows only replace others. `partition_by`
+    must be the table's partition columns, if it is given. `check` is shown the table under its
+    lock, when the write begins and again when it completes, and raises if it shall not be.
     """
 
     operation: Operation
@@ -88,6 +88,7 @@ class WriteRequest:
     ordered_deletes: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
     patterns: tuple[str, ...] = ()
+    exact: bool = False
     combine: bool = False
     partition_by: tuple[str, ...] = ()
     check: Callable[[Snapshot], None] | None = None
@@ -309,7 +310,8 @@ def _metadata(
     ):
         replaced = _groups_in(task.snapshot, task.snapshot.files())
     elif request.operation is Operation.DELETE_PARTITION:
-        replaced = _groups_in(task.snapshot, partitions_named(task.snapshot, request.patterns))
+        named = partitions_named(task.snapshot, request.patterns, exact=request.exact)
+        replaced = _groups_in(task.snapshot, named)
     _refuse_twins(stats)
     return CommitMetadata(
         stats={partition: tuple(items) for partition, items in sorted(stats.items())},
@@ -319,8 +321,12 @@ def _metadata(
     )
 
 
-def partitions_named(snapshot: Snapshot, patterns: Sequence[str]) -> FilesByPartition:
+def partitions_named(
+    snapshot: Snapshot, patterns: Sequence[str], *, exact: bool = False
+) -> FilesByPartition:
     """The partitions that fit one of the patterns; only patterns make a listing of all needed."""
+    if exact:
+        return snapshot.files(patterns)
     wild = any(set("*?") & set(pattern) for pattern in patterns)
     files = snapshot.files(None if wild else [pattern.strip("/") for pattern in patterns])
     return {path: names for path, names in files.items() if matches_any(path, patterns)}

@@ -6,7 +6,7 @@ import pytest
 
 from lakewright.errors import InvalidError
 from lakewright.interfaces.calls import Call, Parameter, bound_arguments, parse_call
-from lakewright.interfaces.procedures import told_options
+from lakewright.interfaces.procedure import told_options
 
 CALLS = {
     "CALL show_debt(table => 't')": Call("show_debt", (), (("table", "t"),)),

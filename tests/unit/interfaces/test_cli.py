@@ -129,7 +129,7 @@ def test_no_plan_is_told_with_its_reason(table: WrittenTable) -> None:
 
 def test_the_services_are_told_with_their_options() -> None:
     told = {each["name"]: each for each in document("services", "list")["services"]}
-    assert {"compaction", "logcompaction", "clustering", "clean", "archive"} <= told.keys()
+    assert {"compaction", "logcompaction", "clustering", "clean", "archive", "ttl"} <= told.keys()
     assert "hoodie.compaction.strategy" in told["compaction"]["options"]
     assert all(each["does"] for each in told.values())
 
@@ -274,6 +274,10 @@ WITHOUT_SPARK: dict[str, Callable[[str], list[str]]] = {
     "services list": lambda path: ["services", "list"],
     "a clean": lambda path: ["services", "run", path, "--service", "clean"],
     "a compaction that is not due": lambda path: ["services", "run", path],
+    "ttl show": lambda path: ["ttl", "show", path],
+    "ttl on": lambda path: ["ttl", "on", path],
+    "ttl explain": lambda path: ["ttl", "explain", path],
+    "ttl run": lambda path: ["ttl", "run", path],
 }
 _LOOK = """
 import json, sys

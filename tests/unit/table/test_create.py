@@ -193,14 +193,16 @@ KINDS: dict[str, tuple[TableSpec, dict[str, str]]] = {
     "options of the table's own": (
         spec(
             options={
-                "hoodie.ttl.policies": '[{"spec": "a=*"}]',
+                "hoodie.ttl.policies": '[{"spec": "a=*", "units": "days", "value": "7"}]',
                 "hoodie.table.service.plan.cancellable": "true",
                 "HOODIE.Database.Name": "db",
                 "hoodie.table.timeline.timezone": "local",
             }
         ),
         {
-            "hoodie.ttl.policies": '[{"spec": "a=*"}]',
+            "hoodie.ttl.policies": (
+                '[{"spec":"a=*","level":"PARTITION","units":"DAYS","value":7}]'
+            ),
             "hoodie.table.service.plan.cancellable": "true",
             "hoodie.database.name": "db",
             "hoodie.table.timeline.timezone": "LOCAL",

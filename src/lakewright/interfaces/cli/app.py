@@ -9,48 +9,32 @@ from __future__ import annotations
 import runpy
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from lakewright.errors import (
-    ConflictError,
-    CorruptError,
-    InvalidError,
-    LakewrightError,
-    UnavailableError,
-    UnsupportedError,
+from lakewright.errors import InvalidError
+from lakewright.interfaces.cli.shared import (
+    JsonOption,
+    Later,
+    OptionsOption,
+    PathArgument,
+    exit_code,
+    exit_codes,
+    told_options,
 )
+from lakewright.interfaces.cli.ttl_app import ttl
 
 if TYPE_CHECKING:
     from lakewright.interfaces.cli import commands, render
     from lakewright.interfaces.cli import ingest as ingesting
 else:
+    commands = Later("lakewright.interfaces.cli.commands")
+    ingesting = Later("lakewright.interfaces.cli.ingest")
+    render = Later("lakewright.interfaces.cli.render")
 
-    class _Later:
-        """A module that is imported when something of it is asked for."""
-
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(import_module(self._name), name)
-
-    commands = _Later("lakewright.interfaces.cli.commands")
-    ingesting = _Later("lakewright.interfaces.cli.ingest")
-    render = _Later("lakewright.interfaces.cli.render")
-
-EXIT_CODES: dict[type[LakewrightError], int] = {
-    InvalidError: 2,
-    ConflictError: 3,
-    UnavailableError: 4,
-    CorruptError: 5,
-    UnsupportedError: 6,
-}
-_OTHER = 1
+__all__ = ["app", "exit_code", "main"]
 
 app = typer.Typer(
     name="lakewright",
@@ -62,20 +46,7 @@ app = typer.Typer(
 )
 services = typer.Typer(help="Table services.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(services, name="services")
-
-PathArgument = Annotated[
-    str, typer.Argument(metavar="PATH", help="The table: a folder, or a URI such as s3a://...")
-]
-OptionsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        "-o",
-        metavar="KEY=VALUE",
-        help="An option of Hudi's, of storage (fs.s3a.endpoint=...) or of Spark (spark.*=...).",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app.add_typer(ttl, name="ttl")
 
 
 @app.callback()
@@ -88,7 +59,7 @@ def common(
     ] = None,
 ) -> None:
     """Look at tables in the Apache Hudi format, and keep them in repair."""
-    with _exit_codes():
+    with exit_codes():
         for name in load or ():
             _load(name)
 
@@ -117,11 +88,11 @@ def services_run(
     as_json: JsonOption = False,
 ) -> None:
     """Execute the plans that wait, and run services that are due."""
-    with _exit_codes():
+    with exit_codes():
         commands.run_services(
             path,
             service or (),
-            _options(option),
+            told_options(option),
             master=master,
             interval_s=interval if continuous else None,
             show=lambda document: render.show(document, as_json=as_json, one_line=continuous),
@@ -171,9 +142,9 @@ def ingest(
     as_json: JsonOption = False,
 ) -> None:
     """Bring what a source has into a table: one batch, or batch after batch."""
-    with _exit_codes():
+    with exit_codes():
         wanted = ingesting.Wanted(
-            path, source, _options(option), transform, operation, table_services, checkpoint
+            path, source, told_options(option), transform, operation, table_services, checkpoint
         )
         interval = min_interval if continuous else None
         ingesting.run_ingest(wanted, master=master, interval_s=interval, as_json=as_json)
@@ -182,7 +153,7 @@ def ingest(
 @services.command("list")
 def services_list(as_json: JsonOption = False) -> None:
     """The services there are."""
-    with _exit_codes():
+    with exit_codes():
         render.show(commands.list_services(), as_json=as_json)
 
 
@@ -194,15 +165,15 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """What a service would do now, and why not more."""
-    with _exit_codes():
-        render.show(commands.preview(path, service, _options(option)), as_json=as_json)
+    with exit_codes():
+        render.show(commands.preview(path, service, told_options(option)), as_json=as_json)
 
 
 @app.command()
 def debt(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Log files that wait for a compaction, and why."""
-    with _exit_codes():
-        render.show(commands.show_debt(path, _options(option)), as_json=as_json)
+    with exit_codes():
+        render.show(commands.show_debt(path, told_options(option)), as_json=as_json)
 
 
 @app.command()
@@ -228,10 +199,10 @@ def freshness(
     as_json: JsonOption = False,
 ) -> None:
     """Up to which event time the two views of a table are complete, and how fresh they are."""
-    with _exit_codes():
+    with exit_codes():
         waiting = None if wait is None else (wait, view, timeout)
         document = commands.show_freshness(
-            path, _options(option), holding=holding, partitions=partitions, wait=waiting
+            path, told_options(option), holding=holding, partitions=partitions, wait=waiting
         )
         render.show(document, as_json=as_json)
 
@@ -246,38 +217,9 @@ def timeline(
     as_json: JsonOption = False,
 ) -> None:
     """What has happened to a table, oldest first."""
-    with _exit_codes():
-        document = commands.show_timeline(path, _options(option), archived=archived)
+    with exit_codes():
+        document = commands.show_timeline(path, told_options(option), archived=archived)
         render.show(document, as_json=as_json)
-
-
-def exit_code(error: LakewrightError) -> int:
-    """The exit code for a kind of error."""
-    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), _OTHER)
-
-
-@contextmanager
-def _exit_codes() -> Iterator[None]:
-    """Tell errors of the library without a traceback, and exit with the code of their kind."""
-    try:
-        yield
-    except LakewrightError as error:
-        typer.echo(f"error: {error.message}", err=True)
-        for name, value in error.facts.items():
-            typer.echo(f"  {name}: {value}", err=True)
-        for note in getattr(error, "__notes__", ()):
-            typer.echo(f"  {note}", err=True)
-        raise typer.Exit(exit_code(error)) from error
-
-
-def _options(given: list[str] | None) -> dict[str, str]:
-    options = {}
-    for text in given or ():
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise InvalidError("an option is given as key=value", option=text)
-        options[key.strip()] = value
-    return options
 
 
 def _load(name: str) -> None:

@@ -66,7 +66,7 @@ def run_services(
         LakewrightError: the first failure of a single round; else see `run_continuously`.
     """
     with StopRequest() as stop, Workers(master, options, stop.listen) as workers:
-        runner = runner_at(path, {**_SEVERAL_WRITERS, **options}, workers)
+        runner = runner_at(path, several_writers(options), workers)
         wanted = names or usual_services(load_snapshot(runner.storage).config)
 
         def report(found: Round) -> None:
@@ -82,6 +82,11 @@ def run_services(
         report(only)
         for error in only.errors:
             raise error
+
+
+def several_writers(options: Options) -> Options:
+    """Options with which a process respects the writers beside it, unless they say otherwise."""
+    return {**_SEVERAL_WRITERS, **options}
 
 
 def usual_services(config: TableConfig) -> tuple[str, ...]:

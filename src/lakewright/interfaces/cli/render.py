@@ -25,6 +25,7 @@ from lakewright.core.plans import (
 from lakewright.errors import LakewrightError
 from lakewright.services.debt import Debt
 from lakewright.services.service import AnyService
+from lakewright.services.ttl.plan import TtlPlan, Verdict
 from lakewright.write.commit import Commit
 
 Document = dict[str, Any]
@@ -68,6 +69,12 @@ def plan_document(plan: Any) -> Document:
                 ],
                 "deleted_partitions": [{"partition": path} for path in plan.deleted_partitions],
             }
+        case TtlPlan():
+            return {
+                "planned": True,
+                "operations": [verdict_document(each) for each in plan.operations],
+                "missing": _missing(plan.missing_partitions, plan.missing_reasons),
+            }
     instants = getattr(plan, "instants", ())
     return {"planned": True, "instants": [instant_document(each) for each in instants]}
 
@@ -80,6 +87,22 @@ def _event_time_document(plan: CompactionPlan | ClusteringPlan) -> Document:
         "threshold": plan.extra[EVENT_TIME_THRESHOLD],
         "stands_at": next((o.next_base_instant for o in plan.operations), None),
         "widened": plan.extra.get(WIDENED),
+    }
+
+
+def verdict_document(verdict: Verdict) -> Document:
+    """What becomes of a partition, and why."""
+    policy = verdict.policy
+    told = f"{policy.spec}: {policy.value} {policy.units}" if policy is not None else None
+    return {
+        "partition": verdict.partition,
+        "policy": told,
+        "reference": verdict.reference,
+        "source": verdict.source,
+        "expires_at": verdict.expires_at,
+        "expired": verdict.expired,
+        "blocked_by": verdict.blocked_by,
+        "files_gone_at": verdict.files_gone_at,
     }
 
 

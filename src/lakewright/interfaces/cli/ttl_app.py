@@ -1,0 +1,163 @@
+"""`lakewright ttl`: the settings and policies of partition TTL.
+
+What the commands do is in `ttl.py`, which is imported by the first that runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakewright.interfaces.cli.shared import (
+    JsonOption,
+    Later,
+    OptionsOption,
+    PathArgument,
+    exit_codes,
+    told_options,
+)
+
+if TYPE_CHECKING:
+    from lakewright.interfaces.cli import render
+    from lakewright.interfaces.cli import ttl as commands
+else:
+    commands = Later("lakewright.interfaces.cli.ttl")
+    render = Later("lakewright.interfaces.cli.render")
+
+ttl = typer.Typer(
+    help="Partitions that leave the table when they are old.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+# Where --json is the policy to save, another name asks for JSON.
+AsJsonOption = Annotated[bool, typer.Option("--as-json", help="Print JSON.")]
+
+
+@ttl.command("on")
+def on(
+    path: PathArgument,
+    run_inline: Annotated[
+        str,
+        typer.Option(
+            "--runInline",
+            "--run-inline",
+            metavar="true|false",
+            help="Whether the trigger is checked after each write.",
+        ),
+    ] = "true",
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the policies of a table in force."""
+    with exit_codes():
+        found = commands.switch_on(path, told_options(option), run_inline)
+        render.show(found, as_json=as_json)
+
+
+@ttl.command("off")
+def off(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+    """Put the policies of a table out of force; they stay saved."""
+    with exit_codes():
+        render.show(commands.switch_off(path, told_options(option)), as_json=as_json)
+
+
+@ttl.command("settings")
+def settings(
+    path: PathArgument,
+    trigger_strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--triggerStrategy", "--trigger-strategy", help="NUM_COMMITS or TIME_ELAPSED."
+        ),
+    ] = None,
+    trigger_value: Annotated[
+        str | None,
+        typer.Option(
+            "--triggerValue", "--trigger-value", help="How many commits, or how many days."
+        ),
+    ] = None,
+    resolve_conflicts_by: Annotated[
+        str | None,
+        typer.Option("--resolveConflictsBy", "--resolve-conflicts-by", help="MAX_TTL or MIN_TTL."),
+    ] = None,
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change settings; whether TTL is on stays as it is."""
+    with exit_codes():
+        found = commands.change_settings(
+            path,
+            told_options(option),
+            trigger_strategy=trigger_strategy,
+            trigger_value=trigger_value,
+            resolve_conflicts_by=resolve_conflicts_by,
+        )
+        render.show(found, as_json=as_json)
+
+
+@ttl.command("show")
+def show(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+    """The settings and policies of a table."""
+    with exit_codes():
+        render.show(commands.show_ttl(path, told_options(option)), as_json=as_json)
+
+
+@ttl.command("save")
+def save(
+    path: PathArgument,
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--json",
+            metavar="POLICY",
+            help='Such as {"spec": "*", "level": "PARTITION", "units": "DAYS", "value": 30}.',
+        ),
+    ],
+    option: OptionsOption = None,
+    as_json: AsJsonOption = False,
+) -> None:
+    """Add a policy, or put it in the place of the one with the same spec."""
+    with exit_codes():
+        render.show(commands.save_policy(path, told_options(option), policy), as_json=as_json)
+
+
+@ttl.command("delete")
+def delete(
+    path: PathArgument,
+    spec: Annotated[str, typer.Option("--spec", metavar="SPEC", help="The spec of the policy.")],
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take out the policy with a spec."""
+    with exit_codes():
+        render.show(commands.delete_policy(path, told_options(option), spec), as_json=as_json)
+
+
+@ttl.command("empty")
+def empty(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+    """Take out all policies."""
+    with exit_codes():
+        render.show(commands.empty_policies(path, told_options(option)), as_json=as_json)
+
+
+@ttl.command("run")
+def run(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+    """Take the expired partitions out of the table."""
+    with exit_codes():
+        render.show(commands.run_ttl(path, told_options(option)), as_json=as_json)
+
+
+@ttl.command("explain")
+def explain(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+    """What would become of each partition now, and why; nothing is written."""
+    with exit_codes():
+        render.show(commands.explain_ttl(path, told_options(option)), as_json=as_json)
+
+
+@ttl.command("update")
+def update(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+    """Write into each partition when it was last written to, once before TTL is first used."""
+    with exit_codes():
+        render.show(commands.update_lines(path, told_options(option)), as_json=as_json)

@@ -1,0 +1,1 @@
+"""Partition TTL: takes partitions out of the table that nobody has written to for long enough."""

@@ -1,0 +1,233 @@
+"""What TTL has to know of the table: how old its partitions are, and who is at work in them.
+
+The table is listed once, and the writes of the active timeline are read once. The metadata file is
+read of partitions that a policy is for. History is read only if it may know of a later write to a
+partition that would else be taken out: then it must be asked, as not every writer renews the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from lakewright.core.files import LogFile
+from lakewright.core.instant import WRITE_ACTIONS, Instant, full_time, is_time
+from lakewright.core.slices import GroupKey
+from lakewright.core.ttl_settings import ConflictRule, Keep, Rule
+from lakewright.errors import found_in
+from lakewright.format.metadata import parse_commit
+from lakewright.format.partition_metadata import PartitionMetadata
+from lakewright.services.ttl.plan import Known, Reference, Source, Verdict, decide, is_doubtful
+from lakewright.services.ttl.writes import Recorded, Writes, writes_of, writes_rows
+from lakewright.table.history import load_entries
+from lakewright.table.last_update import last_update, load_partition_metadata
+from lakewright.table.snapshot import DataFile, Snapshot
+
+_END = "9"
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """A partition that has rows, by the names of its files.
+
+    `archived` are instants before the active timeline, oldest first: writes, or services. `moved`
+    is the newest service of the active timeline. `writer` is somebody who is at work there.
+
+    Every write of rows leaves a file that carries its instant, until a service puts a file with a
+    later one in its place. So no write that is not on the active timeline is later than these.
+    """
+
+    archived: tuple[str, ...] = ()
+    moved: str = ""
+    writer: str = ""
+
+    @property
+    def bound(self) -> str:
+        """The latest time at which history may have recorded a write."""
+        return max((*map(full_time, self.archived[-1:]), full_time(self.moved)))
+
+
+@dataclass(frozen=True)
+class Ages:
+    """How old partitions are, as far as it was asked; `told` are the instants of history."""
+
+    snapshot: Snapshot
+    lives: Mapping[str, Lives]
+    metadata: Mapping[str, PartitionMetadata] = field(default_factory=dict)
+    active: Sequence[Recorded] = ()
+    writes: Writes = field(default_factory=Writes)
+    told: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, lives: Mapping[str, Lives]) -> Ages:
+        """Read the metadata of partitions, and what the active timeline tells of them."""
+        if not lives:
+            return cls(snapshot, lives)
+        active = active_writes(snapshot)
+        metadata = load_partition_metadata(snapshot.storage, lives)
+        return cls(snapshot, lives, metadata, active, writes_of(active))
+
+    def known(self, partition: str) -> Known:
+        """What is known of a partition.
+
+        A file of an archived instant that history was asked for, and does not know, is believed.
+        """
+        metadata, lives = self.metadata.get(partition), self.lives[partition]
+        found = [self.writes.updated[partition]] if partition in self.writes.updated else []
+        line = last_update(metadata)
+        found += [Reference(line, Source.LINE)] if line else []
+        if self.told is not None:
+            lost = [full_time(at) for at in lives.archived if at not in self.told]
+            found += [Reference(lost[-1], Source.FILES)] if lost else []
+        return Known(
+            updated=max(found, key=lambda each: each.at, default=None),
+            created=self._created(partition, metadata),
+            bound=lives.bound,
+        )
+
+    def _created(self, partition: str, metadata: PartitionMetadata | None) -> Reference | None:
+        """The first write; the file of a partition that was deleted since may be an older one's."""
+        if metadata is None or not is_time(metadata.commit_time):
+            return None
+        told = Reference(full_time(metadata.commit_time), Source.CREATED)
+        born = self.writes.born.get(partition)
+        return told if born is None or born.at <= told.at else replace(born, source=Source.CREATED)
+
+    def with_history(self, partitions: Iterable[str], *, births: bool = False) -> Ages:
+        """The same with what history knows of partitions; of their beginnings only if asked."""
+        first, last = self._range(partitions, births=births)
+        known = list(archived_writes(self.snapshot, first, last))
+        rows = [each for each in known if writes_rows(each.commit)]
+        told = frozenset(each.instant.requested_at for each in known)
+        return replace(self, writes=writes_of([*rows, *self.active]), told=told)
+
+    def _range(self, partitions: Iterable[str], *, births: bool) -> tuple[str, str]:
+        firsts, lasts = [], []
+        for known in map(self.known, partitions):
+            references = [known.updated, *([known.created] if births else [])]
+            firsts.append(min(each.at if each is not None else "" for each in references))
+            lasts.append(_END if births else known.bound or _END)
+        return min(firsts), max(lasts)
+
+
+def judge(
+    snapshot: Snapshot,
+    lives: Mapping[str, Lives],
+    rules: Sequence[Rule],
+    *,
+    by: ConflictRule,
+    now: datetime,
+) -> dict[str, Verdict]:
+    """The verdict on each partition, without what may block it."""
+    covering = {p: [rule for rule in rules if rule.covers(p)] for p in lives}
+    ages = Ages.of(snapshot, {p: lives[p] for p in lives if covering[p]})
+
+    def judged(partition: str, known: Known) -> Verdict:
+        return decide(partition, covering[partition], known, by=by, now=now)
+
+    start = snapshot.timeline.start or ""
+    verdicts, doubtful = {p: Verdict(partition=p) for p in lives}, []
+    for p in ages.lives:
+        known = ages.known(p)
+        verdicts[p] = judged(p, known)
+        if is_doubtful(verdicts[p], known, start):
+            doubtful.append(p)
+    if doubtful:
+        births = any(rule.keep is Keep.BY_CREATION_TIME for rule in rules)
+        ages = ages.with_history(doubtful, births=births)
+        verdicts |= {p: judged(p, ages.known(p)) for p in doubtful}
+    return verdicts
+
+
+def live_partitions(snapshot: Snapshot) -> dict[str, Lives]:
+    """The partitions that have rows, by one listing of the table.
+
+    One that was deleted keeps its folder until it is cleaned.
+    """
+    snapshot.commits(snapshot.timeline.completed_writes)  # all in one call, for all that follows
+    states: dict[str, _State] = {}
+    replaced = snapshot.replaced(snapshot.view())
+    found = {}
+    for partition, files in snapshot.files().items():
+        lives = _lives(partition, files, replaced, lambda at: _state(snapshot, states, at))
+        if partition and lives is not None:
+            found[partition] = lives
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What an instant in the name of a file is."""
+
+    completed: bool = False
+    archived: bool = False
+    moves: bool = False
+    writer: str = ""
+
+
+def _state(snapshot: Snapshot, states: dict[str, _State], at: str) -> _State:
+    if at not in states:
+        instant = snapshot.timeline.by_time.get(at)
+        if instant is None:
+            archived = snapshot.timeline.is_archived(at)
+            states[at] = _State(completed=archived, archived=archived)
+        elif instant.is_completed:
+            (commit,) = snapshot.commits([instant])
+            states[at] = _State(completed=True, moves=not writes_rows(commit))
+        else:
+            states[at] = _State(writer=f"{instant.action} {at}")
+    return states[at]
+
+
+def _lives(
+    partition: str,
+    files: Iterable[DataFile],
+    replaced: set[GroupKey],
+    state: Callable[[str], _State],
+) -> Lives | None:
+    archived: set[str] = set()
+    moved, writer, has_rows = "", "", False
+    for file in files:
+        found = state(file.instant)
+        writer = writer or found.writer
+        if not found.completed or (partition, file.file_id) in replaced:
+            continue
+        if isinstance(file, LogFile) and file.cdc:
+            continue
+        has_rows = True
+        if found.archived:
+            archived.add(file.instant)
+        elif found.moves:
+            moved = max(moved, file.instant)
+    return Lives(tuple(sorted(archived)), moved, writer) if has_rows else None
+
+
+def active_writes(snapshot: Snapshot) -> list[Recorded]:
+    """The writes of rows on the active timeline."""
+    writes = snapshot.timeline.completed_writes
+    commits = zip(writes, snapshot.commits(writes), strict=True)
+    found = (Recorded(instant, commit, Source.TIMELINE) for instant, commit in commits)
+    return [each for each in found if writes_rows(each.commit)]
+
+
+def archived_writes(snapshot: Snapshot, first: str, last: str) -> Iterable[Recorded]:
+    """What history has recorded of all writes, services as well, requested from `first` on."""
+    folder = snapshot.config.history_folder
+    active = snapshot.timeline.by_time
+    entries = load_entries(snapshot.storage, folder, first=first, last=last, with_content=True)
+    for entry in entries:
+        if entry.action not in WRITE_ACTIONS or entry.requested_at in active or not entry.metadata:
+            continue
+        instant = Instant(entry.requested_at, entry.action, completed_at=entry.completed_at)
+        with found_in(f"{folder}: {entry.requested_at}"):
+            yield Recorded(instant, parse_commit(entry.metadata), Source.HISTORY)
+
+
+def held_partitions(snapshot: Snapshot) -> dict[str, str]:
+    """Who must be done with partitions first: the plans that wait to be executed."""
+    return {
+        partition: f"{instant.action} {instant.requested_at}"
+        for instant, plan in snapshot.pending_plans()
+        for partition in plan.partitions
+    }

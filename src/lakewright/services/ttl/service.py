@@ -1,0 +1,157 @@
+"""TTL as a service: it judges the partitions, and takes the expired out by an ordinary write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from lakewright.clock import zone_of
+from lakewright.core.instant import parse_time
+from lakewright.core.plans import Skip
+from lakewright.core.ttl import format_policies
+from lakewright.core.ttl_settings import TTL_KEYS, TtlSettings, rules_in_force, ttl_settings
+from lakewright.errors import ConflictError
+from lakewright.services.cleaning.look import holds_of
+from lakewright.services.cleaning.settings import CleaningSettings, Policy
+from lakewright.services.codecs import SERVICE_KEY
+from lakewright.services.service import Job, Service, Sight
+from lakewright.services.ttl.look import held_partitions, judge, live_partitions
+from lakewright.services.ttl.plan import TtlPlan, Verdict, plan_ttl
+from lakewright.services.ttl.writes import writes_rows
+from lakewright.settings import settings_from
+from lakewright.table.snapshot import Snapshot
+from lakewright.table.times import time_of
+from lakewright.table.transaction import Writer
+from lakewright.write.commit import Commit, NoRows, WriteRequest, write
+from lakewright.write.task import Operation
+
+# Which policies have taken partitions out, kept in the commit that did it.
+POLICIES_KEY = "lakewright.ttl.policies"
+_HOUR_MS = 3_600_000
+
+
+class Ttl(Service[TtlPlan, Commit]):
+    """Takes partitions out of the table that nobody has written to for longer than a policy says.
+
+    They go by one DELETE_PARTITION: conflicts with other writers are found as for every write, and
+    older states of the table stay readable until a clean deletes the files.
+    """
+
+    name: ClassVar[str] = "ttl"
+    action: ClassVar[str] = ""
+    writes: ClassVar[bool] = True
+    keys: ClassVar[frozenset[str]] = TTL_KEYS
+
+    def due(self, sight: Sight) -> Skip | None:
+        """Why nothing can be due, by the settings and the timeline alone."""
+        snapshot = sight.snapshot
+        if not snapshot.config.partition_fields:
+            return Skip("the table has no partitions")
+        settings = settings_of(sight)
+        if not rules_in_force(settings):
+            return Skip(_why_no_rules(settings))
+        if not snapshot.timeline.completed_writes:
+            return Skip("nothing was written yet")
+        return None
+
+    def plan(self, sight: Sight) -> TtlPlan | Skip:
+        """The expired partitions that nobody holds, oldest first; or why none goes."""
+        early = self.due(sight)
+        if early is not None:
+            return early
+        seen = frozenset(i.requested_at for i in sight.snapshot.timeline.completed_writes)
+        return plan_ttl(explain(sight), settings_of(sight), seen)
+
+    def run(self, job: Job, plan: TtlPlan) -> Commit:
+        """Delete the planned partitions, unless one of them was written to or taken up since."""
+        writer = Writer.from_options(job.equipment.storage, job.clock, job.options)
+
+        def check(now: Snapshot) -> None:
+            require_still_due(plan, now, job.options)
+
+        request = WriteRequest(
+            Operation.DELETE_PARTITION,
+            options=job.options,
+            extra={SERVICE_KEY: self.name, POLICIES_KEY: format_policies(plan.policies)},
+            patterns=plan.partitions,
+            exact=True,
+            check=check,
+        )
+        return write(writer, request, NoRows())[0]
+
+
+def settings_of(sight: Sight) -> TtlSettings:
+    """The settings of the table, with what options say otherwise."""
+    return ttl_settings(sight.snapshot.config.properties, sight.options)
+
+
+def explain(sight: Sight) -> list[Verdict]:
+    """The verdict on every partition that has rows, by path; reads and changes nothing else."""
+    snapshot, settings = sight.snapshot, settings_of(sight)
+    now = parse_time(time_of(sight.now_ms, zone_of(snapshot.config.timeline_zone)))
+    lives = live_partitions(snapshot)
+    rules = rules_in_force(settings)
+    verdicts = judge(snapshot, lives, rules, by=settings.conflict_rule, now=now)
+    if not any(verdict.expired for verdict in verdicts.values()):
+        return list(verdicts.values())
+    held, gone_at = held_partitions(snapshot), _files_gone_at(sight)
+    saved = {partition for partition, _ in holds_of(snapshot).saved}
+    return [
+        replace(
+            verdict,
+            blocked_by=held.get(path) or lives[path].writer,
+            files_gone_at="not while a savepoint holds them" if path in saved else gone_at,
+        )
+        if verdict.expired
+        else verdict
+        for path, verdict in verdicts.items()
+    ]
+
+
+def require_still_due(plan: TtlPlan, now: Snapshot, options: Mapping[str, str]) -> None:
+    """ConflictError if what the plan was made from has changed: it must be made anew."""
+    if ttl_settings(now.config.properties, options) != plan.settings:
+        raise ConflictError("the settings of TTL were changed meanwhile")
+    planned = frozenset(plan.partitions)
+    new = [i for i in now.timeline.completed_writes if i.requested_at not in plan.seen]
+    for instant, commit in zip(new, now.commits(new), strict=True):
+        written = _named(planned, commit.stats)
+        if written and writes_rows(commit):
+            raise ConflictError(
+                "partitions were written to before they could be taken out",
+                partitions=written,
+                instant=instant.requested_at,
+            )
+    held = held_partitions(now)
+    taken = _named(planned, held)
+    if taken:
+        raise ConflictError(
+            "partitions were taken up by a service before they could be taken out",
+            partitions=taken,
+            by=held[taken[0]],
+        )
+
+
+def _named(planned: frozenset[str], partitions: Iterable[str]) -> list[str]:
+    return sorted(planned.intersection(partitions))
+
+
+def _why_no_rules(settings: TtlSettings) -> str:
+    if settings.enabled:
+        return "no policy of level PARTITION was saved"
+    if settings.policies:
+        return "TTL is off: its policies are not in force"
+    return "TTL is off, and there is no policy"
+
+
+def _files_gone_at(sight: Sight) -> str:
+    """When a clean may delete the files of partitions that go now, as its settings say."""
+    settings = settings_from(CleaningSettings, sight.options)
+    if settings.policy is Policy.VERSIONS:
+        return "with the next clean"
+    if settings.policy is Policy.COMMITS:
+        return f"with the clean after {settings.commits_retained} more commits"
+    zone = zone_of(sight.snapshot.config.timeline_zone)
+    at = time_of(sight.now_ms + settings.hours_retained * _HOUR_MS, zone)
+    return f"with the first clean after {at}"

@@ -1,0 +1,62 @@
+"""When rows were last written to each partition, by what writes have recorded. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
+from lakewright.core.instant import Instant, full_time
+from lakewright.services.ttl.plan import Reference, Source
+
+_DELETE_PARTITION = "DELETE_PARTITION"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A completed write of rows, and where it was found."""
+
+    instant: Instant
+    commit: CommitMetadata
+    source: Source
+
+    @property
+    def reference(self) -> Reference:
+        """Its completion: readers see the rows from then on."""
+        time = self.instant.completed_at or self.instant.requested_at
+        return Reference(full_time(time), self.source)
+
+
+def writes_rows(commit: CommitMetadata) -> bool:
+    """Whether a write brings or deletes rows; services only move them.
+
+    A write that does not tell what it was is taken for one that does.
+    """
+    operation = (commit.operation or "").upper()
+    return operation not in SERVICE_OPERATIONS and not commit.compacted
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """The last write to each partition, and the first one since it was last deleted, if it was."""
+
+    updated: Mapping[str, Reference] = field(default_factory=dict)
+    born: Mapping[str, Reference] = field(default_factory=dict)
+
+
+def writes_of(recorded: Iterable[Recorded]) -> Writes:
+    """What writes of rows tell together, in whatever order they are given."""
+    updated: dict[str, Reference] = {}
+    born: dict[str, Reference] = {}
+    emptied: set[str] = set()
+    for each in sorted(recorded, key=lambda r: (r.reference.at, r.instant.requested_at)):
+        reference = each.reference
+        if (each.commit.operation or "").upper() == _DELETE_PARTITION:
+            emptied.update(each.commit.replaced)
+            born |= dict.fromkeys(each.commit.replaced, reference)
+        for partition in each.commit.stats:
+            updated[partition] = reference
+            if partition in emptied:
+                emptied.discard(partition)
+                born[partition] = reference
+    return Writes(updated, born)

@@ -1,0 +1,159 @@
+"""Whatever happens to a table: no young partition is ever taken out, and every old one is."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sizes import sized
+from written import NO_SERVICES, Row, WrittenTable, row
+
+from lakewright.core.instant import Instant, parse_time
+from lakewright.core.plans import Skip
+from lakewright.core.ttl import Policy, parse_policies
+from lakewright.core.ttl_settings import ConflictRule
+from lakewright.errors import ConflictError
+from lakewright.interfaces.ttl import TableTtl
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
+from lakewright.write.commit import Commit
+
+PARTITIONS = ("p1", "p2", "q1")
+SERVED = {
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.compact.inline.max.delta.commits": "1",
+    "hoodie.log.compaction.blocks.threshold": "2",
+    "hoodie.clustering.inline.max.commits": "1",
+}
+policies = st.lists(
+    st.builds(
+        lambda spec, units, value: {"spec": spec, "units": units, "value": value},
+        st.sampled_from(["*", "p*", "p1", "q?"]),
+        st.sampled_from(["DAYS", "WEEKS", "MONTHS"]),
+        st.integers(1, 3),
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda each: str(each["spec"]),
+)
+partition = st.sampled_from(PARTITIONS)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), partition),
+        st.tuples(st.just("write"), partition),
+        st.tuples(st.just("delete"), partition),
+        st.tuples(st.just("wait"), st.integers(1, 40)),
+        st.tuples(st.just("wait"), st.integers(-3, 40)),
+        st.tuples(
+            st.sampled_from(["run", "schedule"]),
+            st.sampled_from(["compaction", "logcompaction", "clustering"]),
+        ),
+        st.tuples(st.just("run"), st.sampled_from(["clean", "archive"])),
+        st.tuples(st.just("execute"), st.none()),
+        st.tuples(st.just("update"), st.none()),
+        st.tuples(st.just("expire"), st.none()),
+    ),
+    min_size=3,
+    max_size=16,
+)
+
+
+@dataclass
+class World:
+    """A table, and what is known of its partitions without looking at it."""
+
+    table: WrittenTable
+    clock: ManualClock
+    policies: tuple[Policy, ...]
+    rule: ConflictRule
+    merges: bool
+    written: dict[str, datetime] = field(default_factory=dict)
+    number: int = 0
+
+    def do(self, kind: str, what: Any) -> None:
+        match kind:
+            case "write":
+                self._write("UPSERT", row(f"k-{what}", self._next(), day=what))
+            case "delete":
+                self._write("DELETE", row("nobody", self._next(), day=what))
+            case "wait":
+                self.clock.advance(round(what * 12 * 3_600_000))
+            case "run" | "schedule":
+                self._serve(kind, what)
+            case "execute":
+                for instant in load_snapshot(self.table.storage).timeline.pending():
+                    self.table.services(SERVED).execute(instant.requested_at)
+            case "update":
+                TableTtl.of(self.table.storage).update_partitions()
+            case "expire":
+                self.expire()
+
+    def _next(self) -> int:
+        self.number += 1
+        return self.number
+
+    def _write(self, operation: str, new: Row) -> None:
+        # Rows that wait to be clustered are not to be changed meanwhile.
+        with suppress(ConflictError):
+            done = self.table.write(operation, [new])
+            for path in done.partitions:
+                self.written[path] = parse_time(done.completed_at)
+
+    def _serve(self, kind: str, name: str) -> None:
+        services = self.table.services(SERVED)
+        if name.endswith("compaction") and not self.merges:
+            return
+        if name in ("clean", "archive") or not load_snapshot(self.table.storage).timeline.pending():
+            found = services.run(name) if kind == "run" else services.schedule(name)
+            assert isinstance(found, Commit | Skip | Instant)
+
+    def expiry(self, path: str) -> datetime | None:
+        pick = max if self.rule is ConflictRule.MAX_TTL else min
+        found = [p.expiry(self.written[path]) for p in self.policies if p.matches(path)]
+        return pick(found) if found else None
+
+    def is_old(self, path: str) -> bool:
+        expiry = self.expiry(path)
+        now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.clock.now_ms())
+        return expiry is not None and now > expiry
+
+    def expire(self) -> None:
+        old = {path for path in self.written if self.is_old(path)}
+        done = self.table.services().run("ttl")
+        gone = set(done.partitions) if isinstance(done, Commit) else set()
+        assert gone <= old
+        snapshot = load_snapshot(self.table.storage)
+        held = {path for _, plan in snapshot.pending_plans() for path in plan.partitions}
+        assert gone == old - held
+        for path in gone:
+            del self.written[path]
+        live = {group.partition for group in snapshot.groups(snapshot.view())}
+        assert live == set(self.written)
+
+
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+@settings(max_examples=sized(20, 400), deadline=None)
+@given(saved=policies, rule=st.sampled_from(list(ConflictRule)), course=steps)
+def test_the_young_stay_and_the_old_go(
+    table_type: str, saved: list[dict[str, object]], rule: ConflictRule, course: list[Any]
+) -> None:
+    clock = ManualClock()
+    told = {
+        "hoodie.ttl.enabled": "true",
+        "hoodie.ttl.policies": json.dumps(saved),
+        "hoodie.ttl.conflict.resolution.rule": rule.value,
+    }
+    table = WrittenTable(options=NO_SERVICES, clock=clock).create(table_type, options=told)
+    world = World(
+        table, clock, parse_policies(json.dumps(saved)), rule, table_type == "MERGE_ON_READ"
+    )
+    for kind, what in [("write", PARTITIONS[0]), *course, ("execute", None), ("expire", None)]:
+        world.do(kind, what)

@@ -1,0 +1,203 @@
+"""The settings of partition TTL, the table's own and those of Hudi 1.x."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lakewright.core.ttl import Policy, Unit
+from lakewright.core.ttl_settings import (
+    ConflictRule,
+    Keep,
+    Rule,
+    Trigger,
+    TtlSettings,
+    checked_settings,
+    rules_in_force,
+    ttl_settings,
+    with_settings,
+)
+from lakewright.errors import InvalidError
+
+DAYS = "hoodie.partition.ttl.strategy.days.retain"
+TYPE = "hoodie.partition.ttl.management.strategy.type"
+ALL: list[dict[str, object]] = [{"spec": "*", "level": "PARTITION", "units": "YEARS", "value": 1}]
+US: list[dict[str, object]] = [
+    {"spec": "country=US/*", "level": "PARTITION", "units": "MONTHS", "value": 2}
+]
+OLD_ROWS: list[dict[str, object]] = [{"spec": "*", "level": "RECORD", "units": "DAYS", "value": 1}]
+YEAR = Policy(spec="*", units=Unit.YEARS, value=1)
+TEN_DAYS = Policy(spec="**", units=Unit.DAYS, value=10)
+
+
+def policies(*listed: list[dict[str, object]]) -> dict[str, str]:
+    return {"hoodie.ttl.policies": json.dumps([each for part in listed for each in part])}
+
+
+def test_the_defaults_change_nothing() -> None:
+    settings = ttl_settings({}, {})
+    assert settings == TtlSettings()
+    assert (settings.run_inline, settings.trigger) == (True, Trigger.NUM_COMMITS)
+    assert (settings.trigger_value, settings.conflict_rule) == (10, ConflictRule.MAX_TTL)
+    assert rules_in_force(settings) == ()
+
+
+ON = {"hoodie.ttl.enabled": "true"}
+RULES: dict[str, tuple[dict[str, str], dict[str, str], tuple[Rule, ...]]] = {
+    "policies are in force where TTL is on": ({**ON, **policies(ALL)}, {}, (Rule(YEAR),)),
+    "the other spelling works as well": (
+        {"hoodie.ttl.enable": "true", **policies(ALL)},
+        {},
+        (Rule(YEAR),),
+    ),
+    "and where nobody switched it on they are not": (policies(ALL), {}, ()),
+    "nor where it was switched off": (
+        {"hoodie.ttl.enabled": "false", **policies(ALL)},
+        {},
+        (),
+    ),
+    "options go before what is stored": (
+        {"hoodie.ttl.enabled": "false", **policies(ALL)},
+        {"hoodie.ttl.enable": "TRUE"},
+        (Rule(YEAR),),
+    ),
+    "policies for rows take no partition out": ({**ON, **policies(OLD_ROWS)}, {}, ()),
+    "Hudi's own keys are one more policy": (
+        {**ON, **policies(ALL), DAYS: "10"},
+        {},
+        (Rule(YEAR), Rule(TEN_DAYS)),
+    ),
+    "which needs no switch": ({}, {DAYS: "10"}, (Rule(TEN_DAYS),)),
+    "and is not in force where TTL was switched off": (
+        {"hoodie.ttl.enabled": "false", DAYS: "10"},
+        {},
+        (),
+    ),
+    "unless the call asks for it": (
+        {"hoodie.ttl.enabled": "false", **policies(ALL)},
+        {DAYS: "10"},
+        (Rule(TEN_DAYS),),
+    ),
+    "no days are for ever": ({DAYS: "0"}, {}, ()),
+    "and so are fewer": ({}, {DAYS: "-1"}, ()),
+    "a type tells what is counted from": (
+        {},
+        {DAYS: "10", TYPE: "keep_by_creation_time"},
+        (Rule(TEN_DAYS, Keep.BY_CREATION_TIME),),
+    ),
+    "and a class goes before it": (
+        {},
+        {
+            DAYS: "10",
+            TYPE: "KEEP_BY_TIME",
+            "hoodie.partition.ttl.strategy.class": (
+                "org.apache.hudi.table.action.ttl.strategy.KeepByCreationTimeStrategy"
+            ),
+        },
+        (Rule(TEN_DAYS, Keep.BY_CREATION_TIME),),
+    ),
+    "blanks around selected partitions do not count": (
+        {},
+        {DAYS: "10", "hoodie.partition.ttl.strategy.partition.selected": " p0, p1/ ,"},
+        (Rule(TEN_DAYS, selected=frozenset({"p0", "p1"})),),
+    ),
+}
+
+
+@pytest.mark.parametrize(("stored", "options", "expected"), RULES.values(), ids=list(RULES))
+def test_rules_in_force(
+    stored: dict[str, str], options: dict[str, str], expected: tuple[Rule, ...]
+) -> None:
+    assert rules_in_force(ttl_settings(stored, options)) == expected
+
+
+def test_a_selection_leaves_out_all_others() -> None:
+    rule = Rule(TEN_DAYS, selected=frozenset({"p0"}))
+    assert [path for path in ("p0", "p1", "p0/x") if rule.covers(path)] == ["p0"]
+    assert Rule(TEN_DAYS).covers("p1")
+
+
+ORDER: dict[str, tuple[str, str, list[str]]] = {
+    "the longest first": ("MAX_TTL", "a 1 YEARS, b 2 MONTHS, c 3 DAYS", ["a", "b", "c"]),
+    "the shortest first": ("MIN_TTL", "a 1 YEARS, b 2 MONTHS, c 3 DAYS", ["c", "b", "a"]),
+    "a month is more than 30 days and less than 31": (
+        "MIN_TTL",
+        "a 31 DAYS, b 1 MONTHS, c 30 DAYS",
+        ["c", "b", "a"],
+    ),
+    "a year is more than 52 weeks": ("MAX_TTL", "a 52 WEEKS, b 1 YEARS", ["b", "a"]),
+    "and more than 365 days": ("MAX_TTL", "a 365 DAYS, b 1 YEARS, c 366 DAYS", ["c", "b", "a"]),
+    "of two that are the same the spec decides": (
+        "MIN_TTL",
+        "b 12 MONTHS, a 1 YEARS",
+        ["a", "b"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("rule", "drawn", "expected"), ORDER.values(), ids=list(ORDER))
+def test_policies_are_shown_in_their_order(rule: str, drawn: str, expected: list[str]) -> None:
+    listed: list[dict[str, object]] = [
+        dict(zip(("spec", "value", "units"), part.split(), strict=True))
+        for part in drawn.split(", ")
+    ]
+    told = {**policies(listed), "hoodie.ttl.conflict.resolution.rule": rule}
+    assert [policy.spec for policy in ttl_settings(told, {}).in_order] == expected
+
+
+def test_what_is_stored_is_spelled_in_one_way() -> None:
+    told = {
+        "hoodie.ttl.enable": " True",
+        "hoodie.ttl.run.inline": "TRUE",
+        "hoodie.ttl.run.inline.trigger.strategy": "num_commits",
+        "hoodie.ttl.run.inline.trigger.value": " 8 ",
+        "hoodie.ttl.conflict.resolution.rule": "MIN_TTL",
+        "hoodie.table.name": "another family",
+        **policies(US),
+    }
+    assert checked_settings(told, partitioned=True) == {
+        "hoodie.ttl.enabled": "true",
+        "hoodie.ttl.run.inline": "true",
+        "hoodie.ttl.run.inline.trigger.strategy": "NUM_COMMITS",
+        "hoodie.ttl.run.inline.trigger.value": "8",
+        "hoodie.ttl.conflict.resolution.rule": "MIN_TTL",
+        "hoodie.ttl.policies": (
+            '[{"spec":"country=US/*","level":"PARTITION","units":"MONTHS","value":2}]'
+        ),
+    }
+
+
+def test_no_other_spelling_of_a_changed_setting_stays() -> None:
+    old = {"hoodie.ttl.enable": "true", "hoodie.table.name": "t"}
+    new = with_settings(old, {"hoodie.ttl.enabled": "false"})
+    assert new == {"hoodie.ttl.enabled": "false", "hoodie.table.name": "t"}
+    assert with_settings(old, {"hoodie.ttl.run.inline": "true"}).keys() > old.keys()
+
+
+REFUSED = {
+    "an unknown rule": {"hoodie.ttl.conflict.resolution.rule": "MEAN_TTL"},
+    "an unknown trigger": {"hoodie.ttl.run.inline.trigger.strategy": "ALWAYS"},
+    "a trigger of 0": {"hoodie.ttl.run.inline.trigger.value": "0"},
+    "neither on nor off": {"hoodie.ttl.enabled": "1"},
+    "policies that are none": {"hoodie.ttl.policies": "*"},
+    "a key that does not exist": {"hoodie.ttl.polices": "[]"},
+    "two spellings that disagree": {"hoodie.ttl.enabled": "true", "hoodie.ttl.enable": "false"},
+    "none at once": {"hoodie.ttl.max.partitions.per.run": "0"},
+    "days that are no number": {DAYS: "ten"},
+    "an unknown type": {TYPE: "KEEP_BY_EVENT_TIME"},
+    "a class of one's own": {"hoodie.partition.ttl.strategy.class": "org.example.Mine"},
+}
+
+
+@pytest.mark.parametrize("told", REFUSED.values(), ids=list(REFUSED))
+def test_bad_settings_are_refused(told: dict[str, str]) -> None:
+    with pytest.raises(InvalidError):
+        checked_settings(told, partitioned=True)
+
+
+@pytest.mark.parametrize("told", [ON, policies(ALL)], ids=["TTL", "a policy"])
+def test_a_table_without_partitions_takes_no(told: dict[str, str]) -> None:
+    with pytest.raises(InvalidError, match="the table has no partitions"):
+        checked_settings(told, partitioned=False)
+    assert checked_settings({"hoodie.ttl.enabled": "false"}, partitioned=False)

@@ -1,0 +1,549 @@
+"""TTL on tables: what goes, what stays, what stands in the way, and who wins a race."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from written import NO_SERVICES, SCHEMA, WrittenTable, row
+
+from lakewright.core.files import PARTITION_METADATA
+from lakewright.core.instant import Instant
+from lakewright.core.plans import Skip
+from lakewright.errors import ConflictError
+from lakewright.services.registry import service_by_name
+from lakewright.services.ttl.plan import Source, TtlPlan
+from lakewright.storage.base import Storage
+from lakewright.table.properties import update_properties
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
+from lakewright.write.commit import Commit, NoRows
+
+DAY_MS = 86_400_000
+RETAIN = "hoodie.partition.ttl.strategy.days.retain"
+TYPE = "hoodie.partition.ttl.management.strategy.type"
+SELECTED = "hoodie.partition.ttl.strategy.partition.selected"
+ALONE = {"hoodie.partition.ttl.strategy.max.delete.partitions": "1"}
+AT_ONCE = {
+    "hoodie.compact.inline.max.delta.commits": "1",
+    "hoodie.log.compaction.blocks.threshold": "1",
+}
+
+
+def policy(spec: str = "*", value: int = 10, units: str = "DAYS") -> dict[str, Any]:
+    return {"spec": spec, "level": "PARTITION", "units": units, "value": value}
+
+
+def made(*policies: dict[str, Any], table_type: str = "MERGE_ON_READ", **more: Any) -> WrittenTable:
+    """A table with TTL on, whose clock stands at the beginning of 2026."""
+    options = {
+        "hoodie.ttl.enabled": "true",
+        "hoodie.ttl.policies": json.dumps(policies or [policy()]),
+    }
+    return WrittenTable(options=NO_SERVICES, clock=ManualClock(), **more).create(
+        table_type, options=options
+    )
+
+
+def plain(table_type: str = "COPY_ON_WRITE") -> WrittenTable:
+    """A table that knows nothing of TTL."""
+    return WrittenTable(options=NO_SERVICES, clock=ManualClock()).create(table_type)
+
+
+def clock_of(table: WrittenTable) -> ManualClock:
+    assert isinstance(table.clock, ManualClock)
+    return table.clock
+
+
+def wait(table: WrittenTable, days: float) -> None:
+    clock_of(table).advance(round(days * DAY_MS))
+
+
+def put(table: WrittenTable, *days: str, key: str = "k", ts: int = 1) -> Commit:
+    return table.upsert([row(f"{key}-{day}", ts, day=day) for day in days])
+
+
+def left(table: WrittenTable) -> set[str]:
+    return {each["day"] for each in table.rows()}
+
+
+def run(table: WrittenTable, options: dict[str, str] | None = None) -> Commit | Skip:
+    return table.services(options).run("ttl")
+
+
+def preview(table: WrittenTable, options: dict[str, str] | None = None) -> Any:
+    return table.services(options).preview("ttl")
+
+
+def three(table_type: str = "COPY_ON_WRITE") -> WrittenTable:
+    """Three partitions of ten rows each: two of old, one of now."""
+    table = plain(table_type)
+    table.upsert([row(f"a{n}", day="p0") for n in range(10)])
+    clock_of(table).advance(1000)
+    table.upsert([row(f"b{n}", day="p1") for n in range(10)])
+    wait(table, 20)
+    table.upsert([row(f"c{n}", day="p2") for n in range(10)])
+    return table
+
+
+HUDI: dict[str, tuple[dict[str, str], set[str], set[str]]] = {
+    "by time, old partitions go": ({RETAIN: "10"}, {"p0", "p1"}, {"p2"}),
+    "by creation time as well": (
+        {RETAIN: "10", TYPE: "KEEP_BY_CREATION_TIME"},
+        {"p0", "p1"},
+        {"p2"},
+    ),
+    "with few days to retain too": ({RETAIN: "1"}, {"p0", "p1"}, {"p2"}),
+    "25 days are more than 20": ({RETAIN: "25"}, set(), {"p0", "p1", "p2"}),
+    "50 days are more than 7 hours": ({RETAIN: "50"}, set(), {"p0", "p1", "p2"}),
+    "only selected ones, whatever blanks are around them": (
+        {RETAIN: "10", SELECTED: " p1 , p2"},
+        {"p1"},
+        {"p0", "p2"},
+    ),
+    "one at a time, the oldest first": ({RETAIN: "10", **ALONE}, {"p0"}, {"p1", "p2"}),
+    "no days to retain: nothing goes": ({RETAIN: "0"}, set(), {"p0", "p1", "p2"}),
+    "and nothing unless it is asked for": ({}, set(), {"p0", "p1", "p2"}),
+}
+
+
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+@pytest.mark.parametrize(("options", "gone", "stay"), HUDI.values(), ids=list(HUDI))
+def test_hudis_own_keys(
+    options: dict[str, str], gone: set[str], stay: set[str], table_type: str
+) -> None:
+    table = three(table_type)
+    before = table.storage.files()  # type: ignore[attr-defined]
+    done = run(table, options)
+    assert left(table) == stay
+    if gone:
+        assert isinstance(done, Commit)
+        assert (done.action, done.operation) == ("replacecommit", "DELETE_PARTITION")
+        assert set(done.partitions) == gone
+        assert len(table.rows()) == 10 * len(stay)
+    else:
+        assert isinstance(done, Skip)
+        assert table.storage.files() == before  # type: ignore[attr-defined]
+
+
+def test_a_table_without_partitions_or_writes_loses_nothing() -> None:
+    whole = WrittenTable(options=NO_SERVICES).create(partition_by=())
+    whole.upsert([row("k")])
+    wait(whole, 100)
+    assert run(whole, {RETAIN: "1"}) == Skip("the table has no partitions")
+    assert run(plain(), {RETAIN: "1"}) == Skip("nothing was written yet")
+
+
+def test_policies_are_not_in_force_while_ttl_is_off() -> None:
+    table = made()
+    put(table, "p")
+    wait(table, 100)
+    update_properties(table.storage, lambda old: {**old, "hoodie.ttl.enabled": "false"})
+    assert run(table) == Skip("TTL is off: its policies are not in force")
+    assert left(table) == {"p"}
+
+
+def test_a_partition_lives_until_its_last_write_is_old() -> None:
+    table = made()
+    put(table, "p", "q")
+    wait(table, 6)
+    put(table, "p", ts=2)
+    wait(table, 6)
+    assert isinstance(run(table), Commit)
+    assert left(table) == {"p"}
+    assert isinstance(run(table), Skip)
+    wait(table, 6)
+    assert isinstance(run(table), Commit)
+    assert left(table) == set()
+
+
+def test_rows_that_are_only_in_log_files_keep_a_partition() -> None:
+    table = made()
+    put(table, "p")
+    wait(table, 9)
+    table.upsert([row("k-p", 2, day="p")])
+    snapshot = load_snapshot(table.storage)
+    assert any(group.merged().logs for group in snapshot.groups(snapshot.view()))
+    wait(table, 9)
+    assert isinstance(run(table), Skip)
+    wait(table, 2)
+    assert isinstance(run(table), Commit)
+
+
+def test_deleted_rows_are_a_write_too() -> None:
+    table = made()
+    table.upsert([row("k1", day="p"), row("k2", day="p")])
+    wait(table, 9)
+    table.write("DELETE", [row("k1", day="p")])
+    wait(table, 9)
+    assert isinstance(run(table), Skip)
+
+
+MOVING: dict[str, dict[str, str]] = {
+    "compaction": {"hoodie.compact.inline.max.delta.commits": "1"},
+    "logcompaction": {"hoodie.log.compaction.blocks.threshold": "2"},
+    "clustering": {
+        "hoodie.clustering.inline.max.commits": "1",
+        "hoodie.clustering.plan.strategy.single.group.clustering.enabled": "true",
+    },
+}
+
+
+@pytest.mark.parametrize("service", MOVING)
+def test_services_renew_nothing(service: str) -> None:
+    table = made()
+    put(table, "p")
+    put(table, "p", ts=2)
+    put(table, "p", ts=3)
+    wait(table, 9)
+    assert isinstance(table.services(MOVING[service]).run(service), Commit)
+    wait(table, 2)
+    plan = preview(table)
+    assert isinstance(plan, TtlPlan)
+    assert plan.operations[0].source is Source.TIMELINE
+    assert isinstance(run(table), Commit)
+    assert left(table) == set()
+
+
+def test_an_earlier_state_can_be_read_until_files_are_cleaned() -> None:
+    table = made(table_type="COPY_ON_WRITE")
+    put(table, "p")
+    wait(table, 11)
+    put(table, "q")
+    before = set(table.storage.list_files("p"))
+    assert isinstance(run(table), Commit)
+    assert set(table.storage.list_files("p")) == before
+    keep_one = {"hoodie.clean.commits.retained": "1"}
+    for number in range(2):
+        put(table, "q", ts=2 + number)
+    assert isinstance(table.services(keep_one).run("clean"), Commit)
+    assert table.storage.list_files("p") == []
+    assert left(table) == {"q"}
+
+
+def test_what_is_gone_does_not_go_again() -> None:
+    table = made()
+    put(table, "p")
+    wait(table, 11)
+    assert isinstance(run(table), Commit)
+    count = len(load_snapshot(table.storage).timeline)
+    assert isinstance(run(table), Skip)
+    assert len(load_snapshot(table.storage).timeline) == count
+
+
+def test_rows_that_come_back_live_anew() -> None:
+    table = made()
+    put(table, "p")
+    wait(table, 11)
+    assert isinstance(run(table), Commit)
+    put(table, "p", ts=2)
+    assert isinstance(run(table), Skip)
+    assert left(table) == {"p"}
+
+
+def test_a_partition_that_is_made_anew_is_not_as_old_as_its_file() -> None:
+    table = plain()
+    by_creation = {RETAIN: "10", TYPE: "KEEP_BY_CREATION_TIME"}
+    put(table, "p")
+    wait(table, 11)
+    assert isinstance(run(table, by_creation), Commit)
+    put(table, "p", ts=2)
+    wait(table, 9)
+    put(table, "p", ts=3)
+    assert isinstance(run(table, by_creation), Skip)
+    wait(table, 2)
+    assert isinstance(run(table, by_creation), Commit)
+
+
+@pytest.mark.parametrize("service", ["compaction", "logcompaction", "clustering"])
+def test_a_pending_plan_holds_its_partition_and_no_other(service: str) -> None:
+    table = made()
+    for ts in (1, 2, 3):
+        put(table, "held", ts=ts)
+    at = table.services(MOVING[service]).schedule(service)
+    assert isinstance(at, Instant)
+    put(table, "free")
+    wait(table, 11)
+    plan = preview(table)
+    assert plan.partitions == ("free",)
+    assert plan.missing_reasons == {"held": f"held by {service} {at.requested_at}"}
+    assert isinstance(run(table), Commit)
+    assert left(table) == {"held"}
+    assert run(table) == Skip(
+        f"all that is expired is in use: held is held by {service} {at.requested_at}"
+    )
+    table.services(MOVING[service]).execute(at.requested_at)
+    assert isinstance(run(table), Commit)
+    assert left(table) == set()
+
+
+def test_a_partition_that_somebody_writes_to_is_left_to_them() -> None:
+    table = made()
+    put(table, "p", "q")
+    wait(table, 11)
+    shown: list[Any] = []
+    table.upsert([row("k-p", 2, day="p")], meanwhile=lambda: shown.append(preview(table)))
+    (plan,) = shown
+    assert plan.partitions == ("q",)
+    assert "deltacommit" in plan.missing_reasons["p"]
+
+
+NEW_GROUPS = {"hoodie.parquet.small.file.limit": "0"}
+SEVERAL = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
+
+
+def interrupted(table: WrittenTable, act: Callable[[], object]) -> Commit | Skip:
+    """Run TTL while somebody acts between its plan and its write, the first time."""
+    service = service_by_name("ttl")
+    waiting = [act]
+    original = type(service).run
+
+    def late(self: Any, job: Any, plan: Any) -> Any:
+        while waiting:
+            waiting.pop()()
+        return original(self, job, plan)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(service), "run", late)
+        return run(table, SEVERAL)
+
+
+def test_who_writes_after_the_plan_keeps_the_partition() -> None:
+    table = made()
+    put(table, "p", "q")
+    wait(table, 11)
+    done = interrupted(table, lambda: put(table, "p", ts=2))
+    assert isinstance(done, Commit)
+    assert done.partitions == ("q",)
+    assert left(table) == {"p"}
+
+
+@pytest.mark.parametrize("key", ["k", "another"], ids=["an old row", "a row of a new file group"])
+def test_who_writes_while_the_partition_goes_keeps_it(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made()
+    put(table, "p", "q")
+    wait(table, 11)
+    others = [lambda: table.upsert([row(f"{key}-p", 2, day="p")], {**SEVERAL, **NEW_GROUPS})]
+
+    class Rows(NoRows):
+        def write(self, task: Any) -> Any:
+            while others:
+                others.pop()()
+            return super().write(task)
+
+    monkeypatch.setattr("lakewright.services.ttl.service.NoRows", Rows)
+    done = run(table, SEVERAL)
+    assert isinstance(done, Commit)
+    assert done.partitions == ("q",)
+    assert left(table) == {"p"}
+    assert len(table.rows()) == (1 if key == "k" else 2)
+
+
+def test_who_plans_a_service_after_the_plan_keeps_the_partition() -> None:
+    table = made()
+    put(table, "p")
+    put(table, "p", ts=2)
+    wait(table, 11)
+    done = interrupted(table, lambda: table.services(AT_ONCE).schedule("compaction"))
+    assert isinstance(done, Skip)
+    assert "held by compaction" in done.reason
+
+
+def test_policies_that_change_after_the_plan_count() -> None:
+    table = made()
+    put(table, "p")
+    wait(table, 11)
+    longer = {"hoodie.ttl.policies": json.dumps([policy(value=99)])}
+    done = interrupted(
+        table, lambda: update_properties(table.storage, lambda old: {**old, **longer})
+    )
+    assert isinstance(done, Skip)
+    assert left(table) == {"p"}
+
+
+def test_names_with_wildcards_are_taken_as_they_are() -> None:
+    table = made(policy("a?"))
+    put(table, "a*")
+    wait(table, 11)
+    put(table, "abc", "a1")
+    assert isinstance(run(table), Commit)
+    assert left(table) == {"abc", "a1"}
+
+
+STATES = pa.schema([*SCHEMA, pa.field("country", pa.string()), pa.field("state", pa.string())])
+YEAR, US = policy("*", 1, "YEARS"), policy("country=US/*", 2, "MONTHS")
+LEVELS: dict[str, tuple[list[dict[str, Any]], str, set[str]]] = {
+    "the longest decides": ([YEAR, US], "MAX_TTL", set()),
+    "the shortest decides": ([YEAR, US], "MIN_TTL", {"country=US/state=CA"}),
+    "no policy is for the others": ([US], "MAX_TTL", {"country=US/state=CA"}),
+}
+
+
+@pytest.mark.parametrize(("policies", "rule", "gone"), LEVELS.values(), ids=list(LEVELS))
+def test_partitions_of_several_levels(
+    policies: list[dict[str, Any]], rule: str, gone: set[str]
+) -> None:
+    table = WrittenTable(options=NO_SERVICES, clock=ManualClock(), schema=STATES).create(
+        partition_by=("country", "state"),
+        options={
+            "hoodie.datasource.write.hive_style_partitioning": "true",
+            "hoodie.ttl.enabled": "true",
+            "hoodie.ttl.policies": json.dumps(policies),
+            "hoodie.ttl.conflict.resolution.rule": rule,
+        },
+    )
+    places = (("US", "CA"), ("USA", "X"), ("DE", "BY"))
+    table.upsert([{**row(f"{c}-{s}"), "country": c, "state": s} for c, s in places])
+    wait(table, 58)
+    assert isinstance(run(table), Skip)
+    wait(table, 2)
+    done = run(table)
+    assert (set(done.partitions) if isinstance(done, Commit) else set()) == gone
+    assert len(table.rows()) == 3 - len(gone)
+
+
+def test_the_commit_tells_who_and_by_which_policies() -> None:
+    table = made(policy("p*", 10), policy("q", 5))
+    put(table, "p1", "p2", "q", "r")
+    wait(table, 11)
+    done = run(table)
+    assert isinstance(done, Commit)
+    snapshot = load_snapshot(table.storage)
+    (commit,) = snapshot.commits([snapshot.timeline.by_time[done.instant]])
+    assert commit.extra["lakewright.service"] == "ttl"
+    specs = {each["spec"] for each in json.loads(commit.extra["lakewright.ttl.policies"])}
+    assert specs == {"p*", "q"}
+
+
+GONE: dict[str, tuple[dict[str, str], str]] = {
+    "commits are kept": ({}, "with the clean after 10 more commits"),
+    "versions are kept": (
+        {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS"},
+        "with the next clean",
+    ),
+    "hours are kept": (
+        {"hoodie.clean.policy": "KEEP_LATEST_BY_HOURS", "hoodie.clean.hours.retained": "48"},
+        "with the first clean after 20260114000000001",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "told"), GONE.values(), ids=list(GONE))
+def test_it_is_told_when_files_are_gone(options: dict[str, str], told: str) -> None:
+    table = made()
+    put(table, "p")
+    clock = clock_of(table)
+    clock.advance(11 * DAY_MS - (clock.now_ms() - ManualClock().now_ms()) + 1)
+    plan = preview(table, options)
+    assert [each.files_gone_at for each in plan.operations] == [told]
+
+
+def test_a_savepoint_keeps_files_beyond_that() -> None:
+    table = made()
+    first = put(table, "p")
+    table.writer().savepoint(first.instant, user="u", comment="c")
+    wait(table, 11)
+    plan = preview(table)
+    assert [each.files_gone_at for each in plan.operations] == ["not while a savepoint holds them"]
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+ZONES: dict[str, tuple[str, int, int]] = {
+    # 2026-03-28 12:00 UTC, a day of 23 hours in Berlin follows.
+    "in UTC a day has 24 hours": ("UTC", 1_774_699_200_000, 24),
+    "in local time this one has 23": ("LOCAL", 1_774_699_200_000, 23),
+    # 2026-10-24 12:00 UTC
+    "in local time that one has 25": ("LOCAL", 1_792_843_200_000, 25),
+}
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize(("zone", "begin", "hours"), ZONES.values(), ids=list(ZONES))
+def test_a_day_ends_in_the_zone_of_the_table(zone: str, begin: int, hours: int) -> None:
+    clock = ManualClock(begin)
+    table = WrittenTable(options=NO_SERVICES, clock=clock).create(
+        options={"hoodie.table.timeline.timezone": zone}
+    )
+    put(table, "p")
+    clock.advance(hours * 3_600_000 - 60_000)
+    assert isinstance(run(table, {RETAIN: "1"}), Skip)
+    clock.advance(120_000)
+    assert isinstance(run(table, {RETAIN: "1"}), Commit)
+
+
+def test_a_clock_that_was_set_back_takes_nothing_out() -> None:
+    table = made()
+    put(table, "p")
+    clock_of(table).advance(-400 * DAY_MS)
+    assert isinstance(run(table), Skip)
+
+
+def with_storage(table: WrittenTable, storage: Storage) -> WrittenTable:
+    return replace(table, storage=storage)
+
+
+def test_who_dies_at_any_moment_leaves_the_partition_whole_or_gone() -> None:
+    for after_effect in (False, True):
+        for survive in range(40):
+            table = made()
+            put(table, "p")
+            put(table, "q")
+            wait(table, 11)
+            put(table, "q", ts=2)
+            rows = table.rows()
+            dying = CrashingStorage(table.storage, survive, after_effect=after_effect)
+            try:
+                run(with_storage(table, dying))
+            except Crash:
+                found = table.rows()
+                assert found in (rows, [each for each in rows if each["day"] == "q"])
+            else:
+                assert survive > 3
+                break
+            put(table, "q", ts=3)
+            run(table)
+            assert left(table) == {"q"}
+
+
+def test_a_run_that_finds_nothing_reads_little_and_writes_nothing() -> None:
+    table = made(policy("p*"))
+    put(table, *(f"p{n}" for n in range(20)))
+    put(table, *(f"q{n}" for n in range(20)))
+    counting = CountingStorage(table.storage)
+    assert isinstance(run(with_storage(table, counting)), Skip)
+    assert not counting.calls.keys() & {"create", "replace", "delete", "delete_many"}
+    read = [path for name, path in counting.touched if name == "read_many"]
+    metadata = [path for path in read if path.endswith(PARTITION_METADATA)]
+    assert sorted(metadata) == sorted(f"p{n}/{PARTITION_METADATA}" for n in range(20))
+    assert not [path for _, path in counting.touched if "history" in path]
+
+
+def test_a_conflict_that_does_not_end_is_told() -> None:
+    table = made()
+    put(table, "p")
+    wait(table, 11)
+    service = service_by_name("ttl")
+
+    def lost(self: Any, job: Any, plan: Any) -> Any:
+        raise ConflictError("somebody else won")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(service), "run", lost)
+        with pytest.raises(ConflictError, match="somebody else won"):
+            run(table)

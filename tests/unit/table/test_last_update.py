@@ -1,0 +1,49 @@
+"""The line `lastUpdateTime` on a disk that real Hudi writes to as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakewright.core.files import PARTITION_METADATA
+from lakewright.storage.local import LocalStorage
+from lakewright.storage.sidecars import sidecar_name, sidecar_of
+from lakewright.table.last_update import last_update, load_partition_metadata, renew_last_update
+
+REAL = b"#partition metadata\n#Mon Jan 05 2026\ncommitTime=20260101000000000\npartitionDepth=1\n"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> LocalStorage:
+    """Two partitions of real Hudi, with checksum files; one whose metadata is in another format."""
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / PARTITION_METADATA).write_bytes(REAL)
+        (folder / sidecar_name(PARTITION_METADATA)).write_bytes(sidecar_of(REAL))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / f"{PARTITION_METADATA}.parquet").write_bytes(b"PAR1")
+    return LocalStorage.at(str(tmp_path), {})
+
+
+def test_no_checksum_file_contradicts_a_new_line(disk: LocalStorage, tmp_path: Path) -> None:
+    assert renew_last_update(disk, "a", "20260105000000000")
+    assert not (tmp_path / "a" / sidecar_name(PARTITION_METADATA)).exists()
+    assert (tmp_path / "b" / sidecar_name(PARTITION_METADATA)).exists()
+    text = (tmp_path / "a" / PARTITION_METADATA).read_text("ascii")
+    assert "lastUpdateTime=20260105000000000\n" in text
+
+
+def test_what_is_not_there_is_left_out(disk: LocalStorage) -> None:
+    found = load_partition_metadata(disk, ["a", "b", "c", "d"])
+    assert sorted(found) == ["a", "b"]
+    assert {last_update(each) for each in found.values()} == {""}
+    assert last_update(None) == ""
+
+
+def test_a_damaged_file_is_left_out_and_stays_as_it_is(disk: LocalStorage, tmp_path: Path) -> None:
+    (tmp_path / "a" / PARTITION_METADATA).write_bytes(REAL + b"x")  # its checksum says otherwise
+    assert sorted(load_partition_metadata(disk, ["a", "b"])) == ["b"]
+    assert not renew_last_update(disk, "a", "20260105000000000")
+    assert not renew_last_update(disk, "c", "20260105000000000")
