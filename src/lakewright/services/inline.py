@@ -7,12 +7,14 @@ The write is complete before the first of them begins.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig, TableType
+from lakewright.core.ttl_settings import ttl_settings
 from lakewright.errors import ConflictError, LakewrightError
 from lakewright.services.compaction.settings import TRIGGER, Trigger
 from lakewright.services.overtaken import overtaken
@@ -22,6 +24,7 @@ from lakewright.services.service import AnyService
 from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.commit import Commit
+from lakewright.write.renewal import is_checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +83,11 @@ class InlineSettings:
         "has completed; else it is a warning.",
     )
 
-    def steps(self, config: TableConfig) -> Iterator[tuple[str, bool]]:
-        """The services of this table, in order; and whether they are only scheduled."""
+    def steps(self, config: TableConfig, *, ttl: bool = False) -> Iterator[tuple[str, bool]]:
+        """The services of this table, in order; and whether they are only scheduled.
+
+        What TTL takes out, the next clean deletes.
+        """
         if config.table_type is TableType.MERGE_ON_READ:
             inline = self.compaction
             if inline or (inline is None and not self.schedule_compaction):
@@ -92,6 +98,8 @@ class InlineSettings:
                 yield "logcompaction", False
         if self.clustering or self.schedule_clustering:
             yield "clustering", not self.clustering
+        if ttl:
+            yield "ttl", False
         if self.clean:
             yield "clean", False
         if self.archive:
@@ -110,10 +118,15 @@ def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, .
     # Strategies that need no trigger would be asked after every write.
     runner = replace(runner, options={TRIGGER: Trigger.NUM_COMMITS, **runner.options})
     results: list[Commit | Skip] = []
-    for name, only_scheduled in settings.steps(after.config):
+    steps = deque(settings.steps(after.config, ttl=_ttl_is_due(after, runner.options)))
+    while steps:
+        name, only_scheduled = steps.popleft()
         tries = _Tries(name)
         after = _step(runner, name, after, tries, only_scheduled=only_scheduled)
         results += tries.done
+        cleaned = name == "clean" and any(isinstance(each, Commit) for each in tries.done)
+        if cleaned and _ttl_follows_cleans(after, runner.options):
+            steps.appendleft(("ttl", False))
         if tries.errors and settings.must_succeed:
             error = tries.errors[0]
             error.add_note("The write before it has completed, only this service has not.")
@@ -121,6 +134,24 @@ def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, .
         for error in tries.errors:
             warnings.warn(f"{name} after a write failed: {error}", RuntimeWarning, stacklevel=3)
     return tuple(results)
+
+
+def _ttl_is_due(after: Snapshot, options: Mapping[str, str]) -> bool:
+    """Whether TTL runs after a write, as the commit says itself; Hudi's own runs after each."""
+    settings = ttl_settings(after.config.properties, options)
+    if not after.config.partition_fields:
+        return False
+    if settings.hudi_inline and settings.hudi_days > 0:
+        return True
+    if not settings.enabled or not settings.run_inline:
+        return False
+    newest = after.timeline.by_completion[-1]
+    return is_checked(after.commits([newest])[0], newest.requested_at)
+
+
+def _ttl_follows_cleans(after: Snapshot, options: Mapping[str, str]) -> bool:
+    settings = ttl_settings(after.config.properties, options)
+    return bool(settings.enabled) and not settings.run_inline
 
 
 @dataclass

@@ -31,6 +31,7 @@ from lakewright.write.options import (
     unremembered,
     write_settings,
 )
+from lakewright.write.renewal import renew_partitions
 from lakewright.write.rivals import refuse_rivals
 from lakewright.write.settings import IndexType, WriteSettings
 from lakewright.write.task import Operation, Outcome, WriteTask
@@ -133,7 +134,9 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple
         forget(task, outcomes)
         refuse_failed(task, outcomes)
         metadata = _metadata(task, request, outcomes)
-        return _completed(transaction, task, metadata, request), transaction.after
+        commit = _completed(transaction, task, metadata, request)
+        renew_partitions(task.storage, task.config, request.options, metadata, commit.completed_at)
+        return commit, transaction.after
 
 
 def _completed(

@@ -19,6 +19,7 @@ from lakewright.table.transaction import Transaction
 from lakewright.write.done import DoneMarks
 from lakewright.write.freshness_settings import SUCCESS_FILE, FreshnessSettings, load_function
 from lakewright.write.options import write_settings
+from lakewright.write.renewal import checked_extra
 from lakewright.write.reporting import commit_figures, report
 
 _ASK_AGAIN = 2
@@ -73,7 +74,13 @@ def finish(
     done = DoneMarks(transaction.writer.storage, settings, config.timeline_zone)
     tracked = write_settings(config, options).event_time is not None
     kept = _Kept(_prepared(transaction, metadata, settings, done) if tracked else None)
-    instant = complete(transaction, metadata, verify, kept.extra if tracked else None)
+    now_ms = transaction.writer.clock.now_ms()
+
+    def extra(now: Snapshot) -> Mapping[str, str]:
+        checked = checked_extra(now, transaction.instant, now_ms, options, metadata)
+        return {**checked, **(kept.extra(now) if tracked else {})}
+
+    instant = complete(transaction, metadata, verify, extra)
     marks = kept.stored.marks if kept.stored is not None else None
     at_ms, figures = commit_figures(instant, metadata, marks, config.timeline_zone)
     if figures:

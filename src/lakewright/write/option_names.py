@@ -147,7 +147,6 @@ UNSERVED = frozenset(
     {
         "hoodie.clustering.async.enabled",
         "hoodie.datasource.clustering.async.enable",
-        "hoodie.partition.ttl.inline",
     }
 )
 

@@ -1,0 +1,90 @@
+"""What a write does for TTL: it renews its partitions, and tells when the trigger was met.
+
+Nothing of this decides about rows. A line that was not renewed is made up for by the timeline, and
+a trigger that was missed is met by the next write.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import partial
+
+from lakewright.clock import zone_of
+from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
+from lakewright.core.instant import parse_time
+from lakewright.core.table_config import TableConfig
+from lakewright.core.ttl_settings import Trigger, TtlSettings, ttl_settings
+from lakewright.errors import InvalidError, UnavailableError
+from lakewright.storage.base import Storage, at_once
+from lakewright.table.last_update import renew_last_update
+from lakewright.table.snapshot import Snapshot
+
+# The requested time of the write after which TTL was last due, carried on from commit to commit.
+CHECKED_KEY = "lakewright.ttl.checked"
+_DAY_MS = 86_400_000
+
+
+def renew_partitions(
+    storage: Storage,
+    config: TableConfig,
+    options: Mapping[str, str],
+    metadata: CommitMetadata,
+    completed_at: str,
+) -> None:
+    """Note in partitions that rows were written to them, where TTL is switched on."""
+    if not config.partition_fields or not ttl_settings(config.properties, options).enabled:
+        return
+    try:
+        at_once(partial(_renew, storage, completed_at), sorted(metadata.stats))
+    except UnavailableError as error:
+        warnings.warn(
+            f"the time of the last update of partitions was not renewed: {error}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _renew(storage: Storage, completed_at: str, partition: str) -> bool:
+    return renew_last_update(storage, partition, completed_at)
+
+
+def checked_extra(
+    now: Snapshot, own: str, now_ms: int, options: Mapping[str, str], metadata: CommitMetadata
+) -> dict[str, str]:
+    """What a commit at `own` keeps of the last check, on the table as it is before it."""
+    settings = ttl_settings(now.config.properties, options)
+    if not settings.enabled or not settings.run_inline or not now.config.partition_fields:
+        return {}
+    checked = _last_check(now)
+    counts = metadata.operation not in SERVICE_OPERATIONS
+    if counts and _is_due(now, settings, checked, now_ms):
+        checked = own
+    return {CHECKED_KEY: checked}
+
+
+def is_checked(metadata: CommitMetadata, requested_at: str) -> bool:
+    """Whether TTL is to run after a commit, as it says itself."""
+    return metadata.extra.get(CHECKED_KEY) == requested_at
+
+
+def _last_check(now: Snapshot) -> str:
+    for instant in reversed(now.timeline.by_completion):
+        (commit,) = now.commits([instant])
+        if CHECKED_KEY in commit.extra:
+            return commit.extra[CHECKED_KEY]
+    return ""
+
+
+def _is_due(now: Snapshot, settings: TtlSettings, checked: str, now_ms: int) -> bool:
+    if settings.trigger is Trigger.NUM_COMMITS:
+        done = [i for i in now.timeline.completed_writes if i.requested_at > checked]
+        return len(done) + 1 >= settings.trigger_value
+    if not checked:
+        return True
+    zone = zone_of(now.config.timeline_zone)
+    try:
+        since_ms = int(parse_time(checked, zone).timestamp() * 1000)
+    except InvalidError:
+        return True
+    return now_ms - since_ms >= settings.trigger_value * _DAY_MS
