@@ -31,10 +31,10 @@ SPLIT = {"hoodie.compaction.event.time.exact.split": "true"}
 COMPACT_SOON = "hoodie.compact.inline.max.delta.commits=1"
 # Nothing is archived that came after the last compaction of the metadata table.
 COMPACT_METADATA = {"hoodie.metadata.compact.max.delta.commits": "1"}
-KEEP_TWO = {
+KEEP_THREE = {
     "hoodie.clean.commits.retained": "1",
-    "hoodie.keep.min.commits": "2",
-    "hoodie.keep.max.commits": "3",
+    "hoodie.keep.min.commits": "3",
+    "hoodie.keep.max.commits": "4",
     "hoodie.compact.inline.max.delta.commits": "2",
     "hoodie.log.compaction.blocks.threshold": "2",
 }
@@ -310,9 +310,10 @@ def test_real_hudi_executes_our_plan_over_history_and_we_go_on_in_a_row(
     table = TimedTable(real_hudi, tmp_path / "timed", INDEXED).create(event_time="ts")
     table.ours("bulk_insert", on(10, *range(6)))
     table.theirs("upsert", [*on(20, 0, 1, 2), *on(5, 3)])
+    table.ours("upsert", on(22, 5))
     table.theirs("upsert", [*on(40, 0, 4), *on(80, 1)])
     table.ours("upsert", [*on(60, 0, 1, 5), *on(90, 2)])
-    table.run_by_us("archive", KEEP_TWO)
+    table.run_by_us("archive", KEEP_THREE)
     begun = Begun.of(table)
     first = table.plan(30)
     archived = {i.requested_at for i in table.snapshot.archived}
@@ -323,7 +324,7 @@ def test_real_hudi_executes_our_plan_over_history_and_we_go_on_in_a_row(
     table.execute_by_them("compaction", first)
     begun.check_done(first, 30)
     assert table.event_times(optimized=True) == {
-        "k00": 20, "k01": 20, "k02": 20, "k03": 10, "k04": 10, "k05": 10
+        "k00": 20, "k01": 20, "k02": 20, "k03": 10, "k04": 10, "k05": 22
     }  # fmt: skip
     second = table.plan(50, SPLIT)
     assert first < second < (table.snapshot.timeline.by_time[first].completed_at or "")

@@ -1,7 +1,6 @@
 """The same reads and writes on one kind of Spark session: `session_check.py KIND FOLDER [MASTER]`.
 
-A process holds one kind of session, so each kind but the classic one, which tests have already,
-has a process. Prints OK when all rows are right.
+A process holds one kind of session, so each kind has a process. Prints OK when all rows are right.
 """
 
 from __future__ import annotations
@@ -9,12 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from functools import reduce
 from pathlib import Path
 
 import pytest
-from golden_tables import Query, queries
+from golden_tables import queries
 from pyspark.sql import DataFrame, SparkSession
 
 import lakewright as lw
@@ -44,34 +41,25 @@ def check(spark: SparkSession, path: Path) -> None:
     lw.install(spark)
     lw.install(spark)
     table = lw.open(str(path), spark=spark)
-    asked = queries(path.name)
-    frames = [frame for query in asked for frame in ask(spark, table, path, query)]
-    found = answers(frames)
-    for query, called, loaded in zip(asked, found[::2], found[1::2], strict=True):
+    for query in queries(path.name):
+        options = {}
+        if query.kind == "changes":
+            frame = table.changes(since=query.since, until=query.until).dataframe
+            options["hoodie.datasource.query.type"] = "incremental"
+            options["hoodie.datasource.read.begin.instanttime"] = query.since or "000"
+            if query.until:
+                options["hoodie.datasource.read.end.instanttime"] = query.until
+        elif query.kind == "read_optimized":
+            frame = table.read_optimized()
+            options["hoodie.datasource.query.type"] = "read_optimized"
+        else:
+            frame = table.read(as_of=query.as_of)
+            options |= {"as.of.instant": query.as_of} if query.as_of else {}
+        same = spark.read.format("hudi").options(**options).load(str(path))
         expected = sorted(query.rows or ())
-        assert called == expected, f"{path.name} {query}"
-        assert loaded == expected, f"{path.name} {query} by format"
+        assert as_texts(frame) == expected, f"{path.name} {query}"
+        assert as_texts(same) == expected, f"{path.name} {query} by format"
     check_sql(spark, path, sorted(queries(path.name)[0].rows or ()))
-
-
-def ask(
-    spark: SparkSession, table: lw.Table, path: Path, query: Query
-) -> tuple[DataFrame, DataFrame]:
-    """The rows that answer a query, by the call and by format."""
-    options = {}
-    if query.kind == "changes":
-        frame = table.changes(since=query.since, until=query.until).dataframe
-        options["hoodie.datasource.query.type"] = "incremental"
-        options["hoodie.datasource.read.begin.instanttime"] = query.since or "000"
-        if query.until:
-            options["hoodie.datasource.read.end.instanttime"] = query.until
-    elif query.kind == "read_optimized":
-        frame = table.read_optimized()
-        options["hoodie.datasource.query.type"] = "read_optimized"
-    else:
-        frame = table.read(as_of=query.as_of)
-        options |= {"as.of.instant": query.as_of} if query.as_of else {}
-    return frame, spark.read.format("hudi").options(**options).load(str(path))
 
 
 def check_sql(spark: SparkSession, path: Path, expected: list[str]) -> None:
@@ -80,14 +68,9 @@ def check_sql(spark: SparkSession, path: Path, expected: list[str]) -> None:
     spark.sql(f"CREATE OR REPLACE TEMP VIEW v_{name} USING hudi OPTIONS (path '{path}')")
     spark.sql(f"CREATE TABLE IF NOT EXISTS t_{name} USING hudi LOCATION '{path}'")
     some = sorted(text for text in expected if json.loads(text)["day"] == "2026-01-02")
-    texts = [
-        f"SELECT * FROM {source}{where}"
-        for source in (f"v_{name}", f"t_{name}")
-        for where in ("", " WHERE day = '2026-01-02'")
-    ]
-    found = answers([spark.sql(text) for text in texts])
-    for text, rows, right in zip(texts, found, (expected, some) * 2, strict=True):
-        assert rows == right, text
+    for source in (f"v_{name}", f"t_{name}"):
+        assert as_texts(spark.sql(f"SELECT * FROM {source}")) == expected
+        assert as_texts(spark.sql(f"SELECT * FROM {source} WHERE day = '2026-01-02'")) == some
     spark.sql(f"DROP TABLE t_{name}")
 
 
@@ -137,35 +120,22 @@ def check_streams(spark: SparkSession, folder: Path) -> None:
         spark.readStream.format("hudi").option(version, "6").load(str(place / "a"))
 
 
-def union(one: DataFrame, other: DataFrame) -> DataFrame:
-    # By the frame itself: on Connect it is of another class.
-    return one.unionAll(other)
-
-
-def answers(frames: Sequence[DataFrame]) -> list[list[str]]:
-    """The rows of each frame as sorted JSON without meta columns, all by one Spark job."""
-    texts = [
-        frame.selectExpr(f"{number} AS frame", "to_json(struct(*)) AS row")
-        for number, frame in enumerate(frames)
-    ]
-    found: list[list[str]] = [[] for _ in frames]
-    for number, text in reduce(union, texts).collect():
+def as_texts(frame: DataFrame) -> list[str]:
+    """Rows as sorted JSON, without meta columns."""
+    spark_json = frame.selectExpr("to_json(struct(*)) AS row").collect()
+    found = []
+    for (text,) in spark_json:
         row = {k: v for k, v in json.loads(text).items() if not k.startswith("_hoodie")}
-        found[number].append(json.dumps(row, sort_keys=True))
-    return [sorted(rows) for rows in found]
-
-
-def check_all(spark: SparkSession, folder: Path) -> None:
-    """Reads, writes and streams."""
-    for name in TABLES:
-        check(spark, folder / name)
-    check_writes(spark, folder)
-    check_streams(spark, folder)
+        found.append(json.dumps(row, sort_keys=True))
+    return sorted(found)
 
 
 def main(kind: str, folder: str, master: str = "local[2]") -> None:
     spark = start(kind, master, Path(folder))
-    check_all(spark, Path(folder))
+    for name in TABLES:
+        check(spark, Path(folder) / name)
+    check_writes(spark, Path(folder))
+    check_streams(spark, Path(folder))
     spark.stop()
     sys.stdout.write("OK\n")
 

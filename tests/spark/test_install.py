@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 from golden_tables import GoldenTables, queries
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -187,19 +185,6 @@ def test_views_and_catalog_tables(spark: SparkSession, path: str) -> None:
         spark.sql("CREATE TABLE nowhere USING hudi")
     for name in ("t", "o"):
         spark.sql(f"DROP TABLE {name}")
-
-
-def test_a_filter_on_the_partition_leaves_other_slices_with_logs_alone(
-    spark: SparkSession, path: str, tmp_path: Path
-) -> None:
-    table = shutil.copytree(path, tmp_path / "t")
-    for file in [*table.glob("2026-01-0[13]/*"), *table.glob("2026-01-0[13]/.*.log*")]:
-        if not file.name.endswith((".crc", "_metadata")):
-            file.write_bytes(b"damaged")
-    frame = lw.open(str(table), spark=spark).read()
-    assert frame.where("day = '2026-01-02'").count() == 9
-    with pytest.raises((PySparkException, Py4JJavaError), match=r"CorruptError|FAILED_READ_FILE"):
-        frame.count()
 
 
 def test_uninstalled_the_session_is_as_before(spark: SparkSession, path: str) -> None:

@@ -12,13 +12,12 @@ from pathlib import Path
 import pyspark
 import pytest
 from golden_tables import GoldenTables
-from pyspark.sql import SparkSession
-from session_check import TABLES, check_all
 
 from lakewright.testing.ports import free_port, wait_for_port
 
 HOME = Path(pyspark.__file__).parent
 CHECK = Path(__file__).with_name("session_check.py")
+TABLES = ("cow_hive_complex", "mor_avro", "mor_parquet")
 
 
 def run_check(kind: str, folder: Path, *more: str) -> None:
@@ -43,12 +42,9 @@ def folder(golden: GoldenTables) -> Path:
     return golden.folder
 
 
-def test_reads_on_a_classic_session(spark: SparkSession, folder: Path) -> None:
-    check_all(spark, folder)
-
-
-def test_reads_on_connect(folder: Path) -> None:
-    run_check("connect", folder)
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_reads_on(kind: str, folder: Path) -> None:
+    run_check(kind, folder)
 
 
 def test_reads_on_a_standalone_cluster_with_two_workers(folder: Path, tmp_path: Path) -> None:

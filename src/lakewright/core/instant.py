@@ -33,6 +33,7 @@ _PENDING_ACTIONS = _COMPLETED_ACTIONS | COMPLETED_NAME.keys()
 
 _NAME = re.compile(r"(?P<at>\d+)(?:_(?P<done>\d+))?\.(?P<word>[a-z]+)(?:\.(?P<state>[a-z]+))?")
 _TIME = re.compile(r"\d{17}|\d{14}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -145,6 +146,11 @@ def parse_time(text: str, zone: tzinfo = UTC) -> datetime:
     except ValueError as error:
         raise InvalidError("no such date and time", time=text) from error
     return second + timedelta(milliseconds=int(full_time(text)[14:]))
+
+
+def epoch_ms(text: str, zone: tzinfo = UTC) -> int:
+    """The point in time that an instant time names in `zone`, in milliseconds since 1970."""
+    return (parse_time(text, zone) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def query_time(value: str | datetime, zone: tzinfo = UTC) -> str:

@@ -32,7 +32,6 @@ from lakewright.interfaces.sql import parse_statement, run_statement
 from lakewright.interfaces.stream_source import stream_schema
 from lakewright.interfaces.streaming import StreamSink
 from lakewright.read.cdc.run import scan_any
-from lakewright.read.run import PUSHDOWN
 from lakewright.read.stream_settings import NEW_COLUMNS, without_effect
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
@@ -57,7 +56,6 @@ _NOTED = {
 def install(spark: SparkSession) -> None:
     """Make `format("hudi")` and SQL over tables work on this session; twice is harmless."""
     spark.dataSource.register(HudiSource)
-    spark.conf.set(PUSHDOWN, "true")
     spark.conf.set(_INSTALLED, "true")
     reader = type(spark.read)
     for name in ("format", "schema", "option", "options"):

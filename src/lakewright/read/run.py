@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -18,20 +18,13 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 
 from lakewright.core.meta_columns import COMMIT_TIME
 from lakewright.errors import UnavailableError, UnsupportedError
 from lakewright.read.plan import FILE, ROW, ReadPlan, decode_plan, encode_plan
-from lakewright.read.prune import Comparison, PathColumn, may_match
+from lakewright.read.prune import PathColumn
 from lakewright.read.worker import read_beaten, read_changed, read_slices
 from lakewright.storage.base import Storage
 
@@ -41,7 +34,6 @@ if TYPE_CHECKING:
 # What Spark raises; errors of the JVM come in more than one wrapping.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 SLICES = "lakewright_slices"
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _REGISTERED = "spark.lakewright.slices"
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme|ClassNotFoundException|Class \S+ not found")
 _PATTERNS = re.compile(r"[][{}*?\\]")
@@ -178,7 +170,6 @@ def _register(spark: SparkSession) -> None:
     """Make the source of merged slices known to the session, once."""
     if spark.conf.get(_REGISTERED, "") != "true":
         spark.dataSource.register(SliceSource)
-        spark.conf.set(PUSHDOWN, "true")
         spark.conf.set(_REGISTERED, "true")
 
 
@@ -208,17 +199,16 @@ class SlicePartition(InputPartition):
 
 
 class SliceReader(DataSourceReader):
-    """Reads slices with log files, but for those whose partition no filter lets through."""
+    """Reads slices with log files.
+
+    Filters are not pushed down: Spark keeps them with the relation, and where one frame or view
+    stands twice in a query, a filter of the one would take rows from the other.
+    """
 
     def __init__(self, storage: Storage, plan: ReadPlan, part: str = "merged") -> None:
         self._storage = storage
         self._plan = plan
         self._read = _PARTS[part]
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Prune by partition; Spark still applies every filter to the rows."""
-        self._plan = prune(self._plan, comparisons(filters))
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         """The slices in pieces of a fair size."""
@@ -228,34 +218,6 @@ class SliceReader(DataSourceReader):
         """The rows of one piece."""
         assert isinstance(partition, SlicePartition)
         return self._read(partition.storage, partition.plan)
-
-
-def prune(plan: ReadPlan, filters: Sequence[Comparison]) -> ReadPlan:
-    """The plan without slices that no row can come from."""
-    return plan.with_slices(
-        item for item in plan.slices if may_match(item.partition, plan.path_columns, filters)
-    )
-
-
-_OPERATORS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    In: "in",
-}
-
-
-def comparisons(filters: Iterable[Filter]) -> list[Comparison]:
-    """The filters on top-level columns that pruning understands."""
-    found = []
-    for item in filters:
-        operator = _OPERATORS.get(type(item))
-        attribute: tuple[str, ...] = getattr(item, "attribute", ())
-        if operator is not None and len(attribute) == 1:
-            found.append(Comparison(attribute[0], operator, getattr(item, "value", None)))
-    return found
 
 
 _PRIMITIVES: dict[str, T.DataType] = {

@@ -17,9 +17,8 @@ from lakewright.core.plans import Skip
 from lakewright.core.service_metadata import CleanMetadata
 from lakewright.errors import ConflictError, InvalidError, found_in
 from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
-from lakewright.services.compaction.worker import WrittenMeanwhileError
 from lakewright.services.registry import service_by_name, service_of_plan
-from lakewright.services.service import AnyService, Hands, Job, Sight
+from lakewright.services.service import AnyService, Hands, Job, Sight, WrittenMeanwhileError
 from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.storage.base import Storage
 from lakewright.table.cleaned import withdraw_unplanned

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from lakewright.clock import Clock
 from lakewright.core.plans import Skip
+from lakewright.errors import ConflictError
 from lakewright.table.equipment import Equipment
 from lakewright.table.execution import Attempt
 from lakewright.table.snapshot import Snapshot
@@ -22,6 +23,10 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 PlanT = TypeVar("PlanT")
 ResultT = TypeVar("ResultT")
+
+
+class WrittenMeanwhileError(ConflictError):
+    """An execution has to look at what was written meanwhile: it is to be done once more."""
 
 
 @dataclass(frozen=True)

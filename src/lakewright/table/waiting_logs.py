@@ -47,7 +47,7 @@ def waiting_logs(snapshot: Snapshot, partitions: Iterable[str] | None) -> tuple[
         return ()
     groups = snapshot.groups(snapshot.view(), snapshot.files(looked_at))
     slices = [group.merged() for group in groups]
-    commits = _commits(snapshot, {log.instant for item in slices for log in item.logs})
+    commits = known_commits(snapshot, {log.instant for item in slices for log in item.logs})
     by_path = {at: _by_path(at, commit) for at, commit in commits.items()}
     joined = _joined_logs(snapshot, commits)
     found = []
@@ -128,7 +128,7 @@ def _least_of_group(item: FileSlice, log: LogFile, commit: CommitMetadata | None
     return held.event_time if held is not None else None
 
 
-def _commits(snapshot: Snapshot, times: Iterable[str]) -> dict[str, CommitMetadata]:
+def known_commits(snapshot: Snapshot, times: Iterable[str]) -> dict[str, CommitMetadata]:
     """What writes did; one that neither timeline nor history tells of is left out: unknown."""
     instants = [snapshot.timeline.by_time.get(at) or Instant(at, "deltacommit") for at in times]
     try:

@@ -5,12 +5,12 @@ The threshold is turned into the instant of the plan, which lies in the past: se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata, WriteStat
-from lakewright.core.instant import Instant, format_time, full_time, is_time, parse_time
+from lakewright.core.instant import epoch_ms, format_time, full_time, is_time, parse_time
 from lakewright.core.plans import (
     EVENT_TIME_THRESHOLD,
     EXACT_SPLIT,
@@ -21,7 +21,7 @@ from lakewright.core.plans import (
 from lakewright.core.slices import FileSlice, View
 from lakewright.core.table_config import MergeMode
 from lakewright.core.table_options import IndexType
-from lakewright.errors import CorruptError, InvalidError
+from lakewright.errors import InvalidError
 from lakewright.services.compaction.candidates import Candidate, candidate
 from lakewright.services.compaction.placing import (
     LogFacts,
@@ -36,7 +36,8 @@ from lakewright.services.compaction.thresholds import earlier
 from lakewright.services.reasons import Left
 from lakewright.services.service import Sight
 from lakewright.table.history import load_manifest
-from lakewright.table.snapshot import Snapshot
+from lakewright.table.snapshot import DataFile, Snapshot
+from lakewright.table.waiting_logs import known_commits
 from lakewright.write.options import write_settings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -103,8 +104,7 @@ def threshold_of(
             threshold=instant,
             now=sight.instant,
         )
-    ms = (parse_time(instant, strategy.zone) - _EPOCH) // timedelta(milliseconds=1)
-    return Threshold(instant, ms)
+    return Threshold(instant, epoch_ms(instant, strategy.zone))
 
 
 def check_event_time_table(
@@ -136,11 +136,13 @@ def placed_candidates(
     left: Left,
 ) -> Placed | Skip:
     """What a plan up to a threshold may take on; why not the others is noted in `left`."""
-    waiting = _waiting(slices, sight.snapshot)
-    due = [group for group in waiting if _is_due(group, threshold, settings, sight)]
-    taken = {id(group) for group in due}
+    empties = settings.exact_split and _has_buckets(sight)
+    waiting = _waiting(slices, sight.snapshot, with_bases=empties)
+    due = []
     for group in waiting:
-        if group.slice.logs and id(group) not in taken:
+        if group.is_before(threshold.ms) or group.is_beyond(threshold.ms):
+            due.append(group)
+        elif group.slice.logs:
             left.because(group.slice.partition, f"nothing before {threshold.instant}")
     if not due:
         return Skip(_why_nothing(waiting, threshold))
@@ -152,17 +154,8 @@ def placed_candidates(
     return Placed(cut, _extra(placement, threshold, settings, sight.instant))
 
 
-def _is_due(
-    group: Waiting, threshold: Threshold, settings: CompactionSettings, sight: Sight
-) -> bool:
-    """Whether a group lacks something before the threshold, or has to give up something after it.
-
-    Only with a bucket index can rows be taken out of a base file.
-    """
-    if group.is_before(threshold.ms):
-        return True
-    if not settings.exact_split or not group.is_beyond(threshold.ms):
-        return False
+def _has_buckets(sight: Sight) -> bool:
+    """Whether rows can be taken out of a base file: another index would not find them again."""
     return write_settings(sight.snapshot.config, sight.options).index_type is IndexType.BUCKET
 
 
@@ -209,9 +202,9 @@ def _surroundings(sight: Sight) -> Surroundings:
     return Surroundings(sight.instant, max(above), min(pending, default=None), frozenset(taken))
 
 
-def _waiting(slices: Sequence[FileSlice], snapshot: Snapshot) -> list[Waiting]:
-    """The slices with what the commits of their log files tell of them."""
-    commits = _commits_of({log.instant for item in slices for log in item.logs}, snapshot)
+def _waiting(slices: Sequence[FileSlice], snapshot: Snapshot, *, with_bases: bool) -> list[Waiting]:
+    """The slices with what the commits of their log files tell, and of base files if asked for."""
+    commits = known_commits(snapshot, {log.instant for item in slices for log in item.logs})
     stats = {
         (stat.partition_path or "", _name(stat)): (commit, stat)
         for commit in commits.values()
@@ -223,7 +216,7 @@ def _waiting(slices: Sequence[FileSlice], snapshot: Snapshot) -> list[Waiting]:
         told = (stats.get((item.partition, log.name)) for log in item.logs)
         ends = (view.completion(log.instant) or log.instant for log in item.logs)
         facts = tuple(map(_facts, ends, told))
-        greatest = _base_greatest(item, snapshot)
+        greatest = _base_greatest(item, snapshot) if with_bases else None
         found.append(Waiting(item, facts, _base_completion(item, view), greatest))
     return found
 
@@ -258,22 +251,11 @@ def _facts(completed_at: str, told: tuple[CommitMetadata, WriteStat] | None) -> 
     )
 
 
-def _commits_of(times: Iterable[str], snapshot: Snapshot) -> dict[str, CommitMetadata]:
-    active = snapshot.timeline.by_time
-    wanted = [active.get(at) or Instant(at, "deltacommit") for at in sorted(times)]
-    try:
-        return dict(zip((i.requested_at for i in wanted), snapshot.commits(wanted), strict=True))
-    except CorruptError:
-        # History that somebody has deleted tells nothing of its log files, which then are unknown.
-        known = [i for i in wanted if i.requested_at in active]
-        return dict(zip((i.requested_at for i in known), snapshot.commits(known), strict=True))
-
-
 def _completions(slices: Sequence[FileSlice], snapshot: Snapshot) -> View:
-    files: dict[str, list[object]] = {}
+    files: dict[str, list[DataFile]] = {}
     for item in slices:
         files.setdefault(item.partition, []).extend(item.logs)
-    return snapshot.with_completions(snapshot.view(), files)  # type: ignore[arg-type]
+    return snapshot.with_completions(snapshot.view(), files)
 
 
 def _name(stat: WriteStat) -> str:

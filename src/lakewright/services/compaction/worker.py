@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import numpy as np
@@ -19,7 +18,7 @@ from lakewright.core.base_merge import Tally, merge_with_base
 from lakewright.core.commits import CommitMetadata, is_log
 from lakewright.core.event_split import Cut
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import Instant, State, parse_time
+from lakewright.core.instant import Instant, State, epoch_ms
 from lakewright.core.merge import LogOutcome, Upserts, merge_logs
 from lakewright.core.meta_columns import RECORD_KEY
 from lakewright.core.plans import (
@@ -29,14 +28,14 @@ from lakewright.core.plans import (
     CompactionPlan,
 )
 from lakewright.core.slices import FileSlice
-from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
+from lakewright.errors import CorruptError, InvalidError, found_in
 from lakewright.read.ahead import ahead
 from lakewright.read.log_order import effective_blocks
 from lakewright.read.worker import base_rows, batches_of, block_changes, read_blocks
 from lakewright.services.compaction.planned import newer_logs, require_as_planned
 from lakewright.services.compaction.splitting import Fold, split_slice
 from lakewright.services.rewriting import rewritten, service_task
-from lakewright.services.service import Job
+from lakewright.services.service import Job, WrittenMeanwhileError
 from lakewright.table.snapshot import Snapshot
 from lakewright.write.groups import GroupWriter
 from lakewright.write.task import Operation, WriteTask
@@ -48,11 +47,6 @@ BEYOND = "lakewright.event.time.beyond"
 # there for them to compete with.
 DROPPED = "lakewright.event.time.deletes.dropped"
 _MB = 1 << 20
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class WrittenMeanwhileError(ConflictError):
-    """A compaction is to be executed once more: it has to look at what was written meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +118,7 @@ def _cut(task: WriteTask, plan: CompactionPlan) -> Cut | None:
             threshold=threshold,
             event_time=task.event_time,
         )
-    moment = parse_time(threshold, zone_of(task.config.timeline_zone))
-    ms = (moment - _EPOCH) // timedelta(milliseconds=1)
+    ms = epoch_ms(threshold, zone_of(task.config.timeline_zone))
     return Cut(task.event_time, ms, in_order=task.rule.ordering == (task.event_time,))
 
 
