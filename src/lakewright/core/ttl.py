@@ -26,6 +26,7 @@ _GREATEST = 2**31 - 1
 _FIELDS = ("spec", "level", "units", "value")
 _EVERY_PARTITION = "*"
 NEVER = datetime.max.replace(tzinfo=UTC)
+LONG_AGO = datetime(1000, 1, 1, tzinfo=UTC)
 
 
 class Level(StrEnum):
@@ -79,6 +80,21 @@ class Policy:
             return _months_later(since, self.value * _MONTHS[self.units])
         except (OverflowError, ValueError):
             return NEVER
+
+    def cutoff(self, now: datetime) -> datetime:
+        """The moment before which everything is expired by now.
+
+        Months before a day that their own month has not: its last day. So what is from the end of
+        a longer month may go a few days after its time, and never before it.
+        """
+        try:
+            if self.units in _DAYS:
+                found = now - timedelta(days=self.value * _DAYS[self.units])
+            else:
+                found = _months_later(now, -self.value * _MONTHS[self.units])
+        except (OverflowError, ValueError):
+            return LONG_AGO
+        return max(found, LONG_AGO)
 
     @property
     def usual_days(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lakewright.core.ttl import Level, Policy, Unit, format_policies, parse_policies
+from lakewright.core.ttl import Policy, Unit, format_policies, parse_policies
 from lakewright.errors import InvalidError
 from lakewright.settings import at_least, option, option_keys, parse_bool, parse_word, settings_from
 
@@ -173,9 +173,9 @@ class Rule:
 
 
 def rules_in_force(settings: TtlSettings) -> tuple[Rule, ...]:
-    """All that may take a partition out of the table."""
+    """All that may take a partition, or rows, out of the table."""
     own = settings.policies if settings.enabled else ()
-    rules = tuple(Rule(policy) for policy in own if policy.level is Level.PARTITION)
+    rules = tuple(Rule(policy) for policy in own)
     if settings.hudi_days <= 0:
         return rules
     policy = Policy(spec=_ALL, units=Unit.DAYS, value=settings.hudi_days)

@@ -39,6 +39,7 @@ from lakewright.core.ttl_settings import (
 from lakewright.errors import InvalidError
 from lakewright.services.service import Sight
 from lakewright.services.ttl.plan import Verdict
+from lakewright.services.ttl.records import require_keys
 from lakewright.services.ttl.refresh import Progress, update_partitions
 from lakewright.services.ttl.service import explain
 from lakewright.storage.base import Storage, split_path
@@ -122,22 +123,22 @@ class TableTtl:
             raise InvalidError("no setting was given", known=sorted(given))
         return self._change(lambda properties: told, partitioned=enabled is not False)
 
+    def store(self, settings: Mapping[str, str]) -> TtlShown:
+        """Change settings by the keys under which they are stored, all of them in one step."""
+        return self._change(lambda properties: settings, partitioned=False)
+
     def save(self, policy: Mapping[str, Any] | str) -> TtlShown:
         """Add a policy, or put it in the place of the one with the same spec.
 
         A policy is a mapping, or its JSON, with `spec`, `units`, `value`, and maybe `level`.
         """
         new = parse_policy(policy)
+        if new.level is Level.RECORD:
+            require_keys(load_snapshot(self.storage).config)
         shown = self._change_policies(lambda old: with_policy(old, new))
         if _matches_none(self.storage, new):
             warnings.warn(
                 f"no partition of the table matches {new.spec!r} so far", UserWarning, stacklevel=2
-            )
-        if new.level is Level.RECORD:
-            warnings.warn(
-                "policies of level RECORD are stored, and no row is deleted by them yet",
-                UserWarning,
-                stacklevel=2,
             )
         return shown
 
@@ -192,6 +193,7 @@ class TableTtl:
 
         def done(lock: Lock) -> TtlShown:
             config = load_snapshot(self.storage).config
+            require_writable(config)
             if partitioned and not config.partition_fields:
                 refuse_unpartitioned()
 

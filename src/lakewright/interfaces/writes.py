@@ -17,16 +17,17 @@ from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import WRITE_NAMES
 from lakewright.core.ttl_settings import HUDI_PREFIX, PREFIX, checked_settings, with_settings
-from lakewright.errors import InvalidError
+from lakewright.errors import InvalidError, LakewrightError
+from lakewright.interfaces.ttl import TableTtl
 from lakewright.services.hands.run import SparkHands
 from lakewright.services.inline import INLINE_KEYS, run_inline
 from lakewright.services.registry import service_keys
 from lakewright.services.runner import RUN_KEYS, ServiceRunner
 from lakewright.services.service import Hands
+from lakewright.services.ttl.before import BeforeWrite
 from lakewright.storage.base import Storage
 from lakewright.table.locks import holding
 from lakewright.table.metadata_table import drop_metadata_table
-from lakewright.table.properties import update_properties
 from lakewright.table.restore import run_restore
 from lakewright.table.rollback import run_rollback
 from lakewright.table.savepoint import run_savepoint
@@ -116,9 +117,25 @@ class TableWriter:
         """Do what a request asks for, with this writer's options and what they add to commits."""
         prefix = write_settings(None, self.options).commit_metadata_prefix
         told = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
-        request = replace(request, options=self.options, extra={**told, **request.extra})
+        before = BeforeWrite(self.services)
+        request = replace(
+            request, options=self.options, extra={**told, **request.extra}, first=before
+        )
         commit, after = write(self.writer(), request, rows)
-        return replace(commit, services=run_inline(self.services, after))
+        self._store_told(after.config)
+        return replace(commit, services=(*before.done, *run_inline(self.services, after)))
+
+    def _store_told(self, config: TableConfig) -> None:
+        """Put settings of TTL that a write was told among the table's own, if they are others."""
+        told = {key: value for key, value in self.options.items() if key.startswith(PREFIX)}
+        new = checked_settings(told, partitioned=bool(config.partition_fields))
+        if with_settings(config.properties, new) == config.properties:
+            return
+        try:
+            TableTtl.of(self.storage, self.options, self.clock).store(new)
+        except LakewrightError as error:
+            # The write itself has completed; the next one says the same once more.
+            warnings.warn(f"the settings of TTL were not stored: {error}", stacklevel=4)
 
     @property
     def services(self) -> ServiceRunner:
@@ -166,13 +183,11 @@ class TableWriter:
     def store_settings(self, partition_by: Sequence[str] = ()) -> Skip:
         """Put settings of the table that the options name among its properties."""
         settings = {k: v for k, v in self.options.items() if k.startswith(_STORED)}
-        with self._locked() as (_, snapshot, _):
-            config_conflicts(snapshot.config, self.options, partition_by=partition_by)
-            partitioned = bool(snapshot.config.partition_fields)
-            settings = checked_settings(settings, partitioned=partitioned)
-            if settings:
-                update_properties(self.storage, lambda old: with_settings(old, settings))
-        left = _left_out(snapshot.config, self.options)
+        config = load_snapshot(self.storage).config
+        config_conflicts(config, self.options, partition_by=partition_by)
+        if settings:
+            TableTtl.of(self.storage, self.options, self.clock).store(settings)
+        left = _left_out(config, self.options)
         if left:
             text = ", ".join(sorted(left))
             warnings.warn(f"without columns these options have no effect: {text}", stacklevel=4)

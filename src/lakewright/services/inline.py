@@ -14,7 +14,6 @@ from functools import partial
 
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig, TableType
-from lakewright.core.ttl_settings import ttl_settings
 from lakewright.errors import ConflictError, LakewrightError
 from lakewright.services.compaction.settings import TRIGGER, Trigger
 from lakewright.services.overtaken import overtaken
@@ -24,7 +23,7 @@ from lakewright.services.service import AnyService
 from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.commit import Commit
-from lakewright.write.renewal import is_checked
+from lakewright.write.renewal import is_checked, settings_for_writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +123,6 @@ def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, .
         tries = _Tries(name)
         after = _step(runner, name, after, tries, only_scheduled=only_scheduled)
         results += tries.done
-        cleaned = name == "clean" and any(isinstance(each, Commit) for each in tries.done)
-        if cleaned and _ttl_follows_cleans(after, runner.options):
-            steps.appendleft(("ttl", False))
         if tries.errors and settings.must_succeed:
             error = tries.errors[0]
             error.add_note("The write before it has completed, only this service has not.")
@@ -138,20 +134,13 @@ def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, .
 
 def _ttl_is_due(after: Snapshot, options: Mapping[str, str]) -> bool:
     """Whether TTL runs after a write, as the commit says itself; Hudi's own runs after each."""
-    settings = ttl_settings(after.config.properties, options)
-    if not after.config.partition_fields:
-        return False
+    settings = settings_for_writes(after.config, options)
     if settings.hudi_inline and settings.hudi_days > 0:
         return True
     if not settings.enabled or not settings.run_inline:
         return False
     newest = after.timeline.by_completion[-1]
     return is_checked(after.commits([newest])[0], newest.requested_at)
-
-
-def _ttl_follows_cleans(after: Snapshot, options: Mapping[str, str]) -> bool:
-    settings = ttl_settings(after.config.properties, options)
-    return bool(settings.enabled) and not settings.run_inline
 
 
 @dataclass

@@ -7,6 +7,7 @@ stays, so that it can be executed again, by anybody.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,9 +16,9 @@ from lakewright.clock import Clock, zone_of
 from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.plans import Skip
 from lakewright.core.service_metadata import CleanMetadata
-from lakewright.errors import ConflictError, InvalidError, found_in
+from lakewright.errors import ConflictError, InvalidError, LakewrightError, found_in
 from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
-from lakewright.services.registry import service_by_name, service_of_plan
+from lakewright.services.registry import service_by_name, service_of_plan, services
 from lakewright.services.service import AnyService, Hands, Job, Sight, WrittenMeanwhileError
 from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.storage.base import Storage
@@ -147,6 +148,18 @@ class ServiceRunner:
         except WrittenMeanwhileError:
             return self._execute_writing(scheduled)
 
+    def _follow(self, name: str, sight: Sight) -> Iterator[Commit | Skip]:
+        """Run the services that follow another one."""
+        for service in services():
+            if not service.follows(name, sight):
+                continue
+            try:
+                yield self.run(service.name)
+            except LakewrightError as error:
+                # The other one has completed, whatever becomes of this one.
+                warnings.warn(f"{service.name} after {name} failed: {error}", stacklevel=2)
+                yield Skip(f"{service.name}: {error}")
+
     def run(self, name: str) -> Commit | Skip:
         """Schedule and execute."""
         service = service_by_name(name)
@@ -192,11 +205,13 @@ class ServiceRunner:
             return finish(transaction, metadata, self.options, verify)
 
     def _execute_plain(self, scheduled: _Scheduled) -> Commit:
-        planned = scheduled.instant
+        planned, service = scheduled.instant, scheduled.service
         job = self._job(start_plain(self.writer, planned), planned.requested_at)
-        result = scheduled.service.run(job, scheduled.plan)
+        result = service.run(job, scheduled.plan)
         data = PLAIN_RESULTS[planned.action].format(result)
-        return _plain_commit(end_plain(self.writer, planned, data), result)
+        done = _plain_commit(end_plain(self.writer, planned, data), result)
+        followed = self._follow(service.name, self.sight(job.snapshot))
+        return replace(done, services=tuple(followed))
 
     def _run_untraced(self, service: AnyService) -> Commit | Skip:
         """Plan and do under one lock: nothing on the timeline tells others of it."""
@@ -225,7 +240,7 @@ class ServiceRunner:
             if isinstance(plan, Skip):
                 return plan
             try:
-                done: Commit = service.run(self._job(sight.snapshot, sight.instant), plan)
+                done: Commit | Skip = service.run(self._job(sight.snapshot, sight.instant), plan)
             except ConflictError:
                 if last:
                     raise
@@ -270,6 +285,10 @@ class _Late:
     def work(self, do: Any, items: Any, size: Any) -> Any:
         """See `Hands`."""
         return self._hands().work(do, items, size) if items else []
+
+    def rows(self, storage: Any, plan: Any, pick: Any, schema: Any) -> Any:
+        """See `Hands`."""
+        return self._hands().rows(storage, plan, pick, schema)
 
 
 def _require_same_schema(at: str, before: Snapshot, now: Snapshot) -> None:

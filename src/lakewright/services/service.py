@@ -11,12 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import pyarrow as pa
+
 from lakewright.clock import Clock
 from lakewright.core.plans import Skip
 from lakewright.errors import ConflictError
+from lakewright.read.plan import ReadPlan
+from lakewright.storage.base import Storage
 from lakewright.table.equipment import Equipment
 from lakewright.table.execution import Attempt
 from lakewright.table.snapshot import Snapshot
+from lakewright.write.commit import IncomingRows
 from lakewright.write.task import Token
 
 Item = TypeVar("Item")
@@ -56,6 +61,16 @@ class Hands(Protocol):
 
         `do` and the items travel to other processes: a function of a module, or a `partial` of one.
         """
+        ...
+
+    def rows(
+        self,
+        storage: Storage,
+        plan: ReadPlan,
+        pick: Callable[[pa.RecordBatch], pa.RecordBatch],
+        schema: pa.Schema,
+    ) -> IncomingRows:
+        """What `pick` leaves of the rows of a query, with columns of `schema`, to be written."""
         ...
 
 
@@ -103,6 +118,10 @@ class Service(ABC, Generic[PlanT, ResultT]):
     @abstractmethod
     def plan(self, sight: Sight) -> PlanT | Skip:
         """What is to be done, or why nothing is; reads the table and changes nothing."""
+
+    def follows(self, name: str, sight: Sight) -> bool:
+        """Whether the service is to run each time that another one has completed."""
+        return False
 
     def place(self, plan: PlanT, instant: str) -> str:
         """The instant at which a plan stands on the timeline; the one it was made for."""

@@ -49,6 +49,17 @@ class LocalHands:
         ordered = sorted(items, key=size, reverse=True)
         return [do(item, Token(number, 0, number)) for number, item in enumerate(ordered)]
 
+    def rows(
+        self,
+        storage: Storage,
+        plan: ReadPlan,
+        pick: Callable[[pa.RecordBatch], pa.RecordBatch],
+        schema: pa.Schema,
+    ) -> LocalRows:
+        """What `pick` leaves of the rows of a query."""
+        found = read_locally(storage, plan).combine_chunks().to_batches()
+        return LocalRows(pa.Table.from_batches(map(pick, found), schema))
+
 
 class LocalRows:
     """Rows of an Arrow table, written by one worker; what it hands on, by one after the other."""

@@ -64,6 +64,9 @@ class IncomingRows(Protocol):
         ...
 
 
+Preparation = Callable[[], Mapping[str, str]]
+
+
 class NoRows:
     """A write that only takes out what is there."""
 
@@ -81,7 +84,9 @@ class WriteRequest:
     `patterns` name the partitions to delete; `exact` ones are paths, whatever characters are in
     them. `combine` leaves one row of each key, also where rows only replace others. `partition_by`
     must be the table's partition columns, if it is given. `check` is shown the table under its
-    lock, when the write begins and again when it completes, and raises if it shall not be.
+    lock, when the write begins and again when it completes, and raises if it shall not be. `first`
+    is shown it once, before the write begins: what it gives is done without the lock, and then the
+    write, with what that adds to its commit.
     """
 
     operation: Operation
@@ -93,6 +98,15 @@ class WriteRequest:
     combine: bool = False
     partition_by: tuple[str, ...] = ()
     check: Callable[[Snapshot], None] | None = None
+    first: Callable[[Snapshot], Preparation | None] | None = None
+
+
+class _PrepareError(Exception):
+    """Something else is to be done before a write begins: no failure, a way out of the lock."""
+
+    def __init__(self, preparation: Preparation) -> None:
+        super().__init__()
+        self.preparation = preparation
 
 
 def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Commit, Snapshot]:
@@ -104,6 +118,9 @@ def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Co
     while True:
         try:
             return _attempt(writer, request, rows)
+        except _PrepareError as begun:
+            added = begun.preparation()
+            request = replace(request, first=None, extra={**request.extra, **added})
         except ConflictError:
             if retries <= 0:
                 raise
@@ -119,6 +136,9 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple
             request.check(snapshot)
         by = request.partition_by
         config_conflicts(snapshot.config, request.options, partition_by=by)
+        preparation = request.first(snapshot) if request.first is not None else None
+        if preparation is not None:
+            raise _PrepareError(preparation)
         settings = write_settings(snapshot.config, request.options)
         if request.combine and snapshot.config.record_key_fields:
             settings = replace(settings, combine_before_insert=True)

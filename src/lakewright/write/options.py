@@ -9,6 +9,8 @@ from lakewright.core import table_options as keys
 from lakewright.core.buckets import bucket_of_group, look_like_buckets
 from lakewright.core.table_config import MERGE_PROPERTY, TableConfig
 from lakewright.core.table_options import IndexType, csv, same_fields, told
+from lakewright.core.ttl_settings import PREFIX as TTL_PREFIX
+from lakewright.core.ttl_settings import checked_settings
 from lakewright.errors import InvalidError
 from lakewright.settings import (
     HUDI_OPTIONS,
@@ -203,6 +205,8 @@ def find_conflicts(
     Raises:
         InvalidError: a value makes no sense, for this table or any other.
     """
+    ttl = {key: value for key, value in options.items() if key.startswith(TTL_PREFIX)}
+    checked_settings(ttl, partitioned=bool(config.partition_fields))
     return [
         *_written_by_conflicts(config, tuple(partition_by)),
         *_name_conflicts(config, options),

@@ -13,6 +13,7 @@ from functools import partial
 from lakewright.clock import zone_of
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.core.instant import parse_time
+from lakewright.core.plans import SERVICE_KEY
 from lakewright.core.table_config import TableConfig
 from lakewright.core.ttl_settings import Trigger, TtlSettings, ttl_settings
 from lakewright.errors import InvalidError, UnavailableError
@@ -20,8 +21,10 @@ from lakewright.storage.base import Storage, at_once
 from lakewright.table.last_update import renew_last_update
 from lakewright.table.snapshot import Snapshot
 
-# The requested time of the write after which TTL was last due, carried on from commit to commit.
+# Carried on from commit to commit: the requested time of the write after which TTL was last due,
+# and the time before which no partition can expire, with the settings that this was found for.
 CHECKED_KEY = "lakewright.ttl.checked"
+NEXT_KEY = "lakewright.ttl.next"
 _DAY_MS = 86_400_000
 
 
@@ -33,7 +36,7 @@ def renew_partitions(
     completed_at: str,
 ) -> None:
     """Note in partitions that rows were written to them, where TTL is switched on."""
-    if not config.partition_fields or not ttl_settings(config.properties, options).enabled:
+    if SERVICE_KEY in metadata.extra or not settings_for_writes(config, options).enabled:
         return
     try:
         at_once(partial(_renew, storage, completed_at), sorted(metadata.stats))
@@ -45,6 +48,20 @@ def renew_partitions(
         )
 
 
+def settings_for_writes(config: TableConfig, options: Mapping[str, str]) -> TtlSettings:
+    """The settings as writes go by them: off where they make no sense, which is no writer's fault.
+
+    Who runs TTL by hand is told what is wrong with them.
+    """
+    if not config.partition_fields:
+        return TtlSettings()
+    try:
+        return ttl_settings(config.properties, options)
+    except InvalidError as error:
+        warnings.warn(f"TTL is not carried out: {error}", RuntimeWarning, stacklevel=2)
+        return TtlSettings()
+
+
 def _renew(storage: Storage, completed_at: str, partition: str) -> bool:
     return renew_last_update(storage, partition, completed_at)
 
@@ -53,9 +70,12 @@ def checked_extra(
     now: Snapshot, own: str, now_ms: int, options: Mapping[str, str], metadata: CommitMetadata
 ) -> dict[str, str]:
     """What a commit at `own` keeps of the last check, on the table as it is before it."""
-    settings = ttl_settings(now.config.properties, options)
-    if not settings.enabled or not settings.run_inline or not now.config.partition_fields:
+    settings = settings_for_writes(now.config, options)
+    if not settings.enabled:
         return {}
+    if not settings.run_inline:
+        found = metadata.extra.get(NEXT_KEY) or carried_on(now)
+        return {NEXT_KEY: found} if found else {}
     checked = _last_check(now)
     counts = metadata.operation not in SERVICE_OPERATIONS
     if counts and _is_due(now, settings, checked, now_ms):
@@ -66,6 +86,12 @@ def checked_extra(
 def is_checked(metadata: CommitMetadata, requested_at: str) -> bool:
     """Whether TTL is to run after a commit, as it says itself."""
     return metadata.extra.get(CHECKED_KEY) == requested_at
+
+
+def carried_on(now: Snapshot) -> str:
+    """What the newest write says about when to look next; empty if it does not."""
+    newest = now.commits(now.timeline.by_completion[-1:])
+    return newest[0].extra.get(NEXT_KEY, "") if newest else ""
 
 
 def _last_check(now: Snapshot) -> str:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lakewright.core.ttl import Policy, Unit
+from lakewright.core.ttl import Level, Policy, Unit
 from lakewright.core.ttl_settings import (
     ConflictRule,
     Keep,
@@ -28,6 +28,7 @@ US: list[dict[str, object]] = [
 ]
 OLD_ROWS: list[dict[str, object]] = [{"spec": "*", "level": "RECORD", "units": "DAYS", "value": 1}]
 YEAR = Policy(spec="*", units=Unit.YEARS, value=1)
+ROWS = Policy(spec="*", units=Unit.DAYS, value=1, level=Level.RECORD)
 TEN_DAYS = Policy(spec="**", units=Unit.DAYS, value=10)
 
 
@@ -62,7 +63,7 @@ RULES: dict[str, tuple[dict[str, str], dict[str, str], tuple[Rule, ...]]] = {
         {"hoodie.ttl.enable": "TRUE"},
         (Rule(YEAR),),
     ),
-    "policies for rows take no partition out": ({**ON, **policies(OLD_ROWS)}, {}, ()),
+    "policies for rows are among them": ({**ON, **policies(OLD_ROWS)}, {}, (Rule(ROWS),)),
     "Hudi's own keys are one more policy": (
         {**ON, **policies(ALL), DAYS: "10"},
         {},

@@ -289,7 +289,10 @@ def test_a_partition_is_not_deleted_by_a_write_that_contradicts_the_table() -> N
 
 def test_a_write_says_once_which_services_it_leaves_undone() -> None:
     table = saved(row("a"))
-    options = {"hoodie.clustering.async.enabled": "true", "hoodie.partition.ttl.inline": "true"}
+    options = {
+        "hoodie.clustering.async.enabled": "true",
+        "hoodie.datasource.clustering.async.enable": "true",
+    }
     with pytest.warns(UserWarning, match="no service runs in the background") as told:
         save(table.storage, [row("b")], more=options)
     assert len(told) == 1

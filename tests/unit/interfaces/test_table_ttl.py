@@ -25,6 +25,7 @@ from lakewright.interfaces.ttl_procedures import TTL_PROCEDURES
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.properties import load_properties, update_properties
+from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 
@@ -136,18 +137,17 @@ def test_a_spec_for_no_partition_is_a_warning(table: WrittenTable) -> None:
     assert len(ttl.show().policies) == 2
 
 
-def test_a_policy_for_rows_is_kept_with_a_warning(table: WrittenTable) -> None:
-    with pytest.warns(UserWarning, match="level RECORD"):
-        ttl_of(table).save({**YEAR, "level": "RECORD"})
-    table.upsert([row("a")])
-    assert str(table.services({"hoodie.ttl.enabled": "true"}).run("ttl")) == (
-        "no policy of level PARTITION was saved"
-    )
+def test_a_policy_for_rows_needs_rows_that_can_be_told_apart() -> None:
+    keyless = WrittenTable().create(key=())
+    with pytest.raises(InvalidError, match="without key fields"):
+        ttl_of(keyless).save({**YEAR, "level": "RECORD"})
+    assert not ttl_of(keyless).show().policies
 
 
 def test_what_others_have_broken_can_be_emptied(table: WrittenTable) -> None:
     update_properties(table.storage, lambda old: {**old, "hoodie.ttl.policies": "[{"})
-    table.upsert([row("a")])
+    with pytest.warns(RuntimeWarning, match="TTL is not carried out"):
+        table.upsert([row("a")])
     with pytest.raises(InvalidError):
         table.services().run("ttl")
     with pytest.raises(InvalidError):
@@ -225,6 +225,49 @@ def test_a_frame_without_columns_stores_checked_settings(table: WrittenTable) ->
         table.writer({"hoodie.ttl.conflict.resolution.rule": "ANY"}).store_settings()
 
 
+def test_settings_that_a_write_is_told_are_stored_with_the_table(table: WrittenTable) -> None:
+    told = {
+        "hoodie.ttl.enable": "true",
+        "hoodie.ttl.policies": json.dumps([YEAR]),
+        "hoodie.partition.ttl.strategy.days.retain": "7",
+    }
+    table.upsert([row("a")], told)
+    assert stored(table) == {
+        "hoodie.ttl.enabled": "true",
+        "hoodie.ttl.policies": json.dumps([YEAR], separators=(",", ":")),
+    }
+    table.upsert([row("a", 2)], {"hoodie.ttl.run.inline": "false"})
+    assert ttl_of(table).show().settings.run_inline is False
+    assert ttl_of(table).show().settings.enabled
+
+
+WRONG: dict[str, dict[str, str]] = {
+    "an unknown key": {"hoodie.ttl.enabbled": "true"},
+    "an unknown rule": {"hoodie.ttl.conflict.resolution.rule": "ANY"},
+    "no JSON": {"hoodie.ttl.policies": "*"},
+    "two spellings": {"hoodie.ttl.enable": "true", "hoodie.ttl.enabled": "false"},
+    "nothing between runs": {"hoodie.ttl.run.inline.trigger.value": "0"},
+}
+
+
+@pytest.mark.parametrize("told", WRONG.values(), ids=list(WRONG))
+def test_a_write_with_wrong_settings_changes_nothing(
+    told: dict[str, str], table: WrittenTable
+) -> None:
+    table.upsert([row("a")])
+    before = table.storage.files()  # type: ignore[attr-defined]
+    with pytest.raises(InvalidError):
+        table.upsert([row("b")], told)
+    assert table.storage.files() == before  # type: ignore[attr-defined]
+
+
+def test_a_write_to_a_table_without_partitions_cannot_switch_it_on() -> None:
+    plain = WrittenTable().create(partition_by=())
+    with pytest.raises(InvalidError, match="no partitions"):
+        plain.upsert([row("a")], {"hoodie.ttl.enabled": "true"})
+    assert not load_snapshot(plain.storage).timeline.instants
+
+
 def test_a_new_table_takes_only_good_settings() -> None:
     made = WrittenTable().create(options={"hoodie.ttl.enable": "TRUE"})
     assert stored(made) == {"hoodie.ttl.enabled": "true"}
@@ -246,6 +289,7 @@ def document(*arguments: str, flag: str = "--json") -> Any:
 
 def test_the_command_line(table: WrittenTable) -> None:
     path = table.storage.root
+    table.upsert([row("a", day="d1")])
     assert document("ttl", "on", path, "--runInline", "false")["run_inline"] is False
     told = document(
         "ttl", "settings", path, "--triggerStrategy", "TIME_ELAPSED", "--triggerValue", "3",
@@ -255,7 +299,6 @@ def test_the_command_line(table: WrittenTable) -> None:
     saved = document("ttl", "save", path, "--json", json.dumps(YEAR), flag="--as-json")
     assert saved["policies"] == [YEAR]
     assert document("ttl", "show", path) == saved
-    table.upsert([row("a", day="d1")])
     shown = document("ttl", "explain", path)
     assert [(each["partition"], each["policy"]) for each in shown["partitions"]] == [
         ("d1", "*: 1 YEARS")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from lakewright.read.run import SPARK_ERRORS
-from lakewright.write.run import failure_of, on_workers
+import pyarrow as pa
+
+from lakewright.read.plan import ReadPlan
+from lakewright.read.run import SPARK_ERRORS, scan, spark_schema
+from lakewright.storage.base import Storage
+from lakewright.write.run import SparkRows, failure_of, on_workers
 from lakewright.write.task import Token
 
 if TYPE_CHECKING:
@@ -35,6 +39,23 @@ class SparkHands:
         except SPARK_ERRORS as error:
             raise failure_of(error) from error
         return [answer for bundle in bundles for answer in bundle]
+
+    def rows(
+        self,
+        storage: Storage,
+        plan: ReadPlan,
+        pick: Callable[[pa.RecordBatch], pa.RecordBatch],
+        schema: pa.Schema,
+    ) -> SparkRows:
+        """What `pick` leaves of the rows of a query; see `Hands`."""
+        frame = scan(self._spark, storage, plan)
+        return SparkRows(frame.mapInArrow(partial(_picked, pick), spark_schema(schema)))
+
+
+def _picked(
+    pick: Callable[[pa.RecordBatch], pa.RecordBatch], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return map(pick, batches)
 
 
 def _each(do: Callable[[Item, Token], Answer], items: Sequence[Item], token: Token) -> list[Answer]:

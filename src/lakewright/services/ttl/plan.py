@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from lakewright.core.instant import format_time, parse_time
 from lakewright.core.plans import Skip
-from lakewright.core.ttl import NEVER, Policy
+from lakewright.core.ttl import NEVER, Level, Policy
 from lakewright.core.ttl_settings import ConflictRule, Keep, Rule, TtlSettings
 from lakewright.errors import InvalidError
 
@@ -60,6 +60,9 @@ class Verdict:
     `reference`, found in `source`. Times have 17 digits, in the table's zone. `blocked_by` tells
     who must be done with the partition first, and `files_gone_at` when its files are deleted, which
     stay for readers of older states.
+
+    By a policy of level RECORD no partition expires: `rows_before` is the time before which its
+    rows do.
     """
 
     partition: str
@@ -70,6 +73,12 @@ class Verdict:
     expired: bool = False
     blocked_by: str = ""
     files_gone_at: str = ""
+    rows_before: str | None = None
+
+    @property
+    def concerns(self) -> bool:
+        """Whether the partition goes, or rows of it may go."""
+        return self.expired or self.rows_before is not None
 
     @property
     def is_due(self) -> bool:
@@ -81,11 +90,13 @@ class Verdict:
 class TtlPlan:
     """The partitions that go, oldest first, and the verdicts on all.
 
+    Of the partitions in `records` rows go; which of them have such rows, their files must tell.
     `settings` were in force, and `seen` are the completed writes that were looked at: whoever
     carries the plan out makes sure that neither has changed.
     """
 
     operations: tuple[Verdict, ...]
+    records: tuple[Verdict, ...] = ()
     verdicts: tuple[Verdict, ...] = field(default=(), repr=False)
     missing_reasons: Mapping[str, str] = field(default_factory=dict, hash=False)
     settings: TtlSettings = field(default_factory=TtlSettings, repr=False)
@@ -101,12 +112,6 @@ class TtlPlan:
         """The expired ones that stay for now."""
         return tuple(sorted(self.missing_reasons))
 
-    @property
-    def policies(self) -> tuple[Policy, ...]:
-        """The policies that have decided about those that go."""
-        found = (verdict.policy for verdict in self.operations)
-        return tuple(dict.fromkeys(policy for policy in found if policy is not None))
-
 
 def decide(
     partition: str, rules: Sequence[Rule], known: Known, *, by: ConflictRule, now: datetime
@@ -121,7 +126,10 @@ def decide(
         return Verdict(partition=partition)
     judged = [_judged(rule, known) for rule in rules]
     pick = max if by is ConflictRule.MAX_TTL else min
-    expires_at, _, reference, policy = pick(judged, key=lambda each: each[:2])
+    expires_at, reference, policy = pick(judged, key=_order)
+    if policy.level is Level.RECORD:
+        before = format_time(policy.cutoff(now))
+        return Verdict(partition=partition, policy=policy, rows_before=before)
     if reference is None:
         return Verdict(partition=partition, policy=policy)
     return Verdict(
@@ -134,12 +142,17 @@ def decide(
     )
 
 
-def _judged(rule: Rule, known: Known) -> tuple[datetime, str, Reference | None, Policy]:
+def _judged(rule: Rule, known: Known) -> tuple[datetime, Reference | None, Policy]:
     reference = known.since(rule.keep)
     since = moment(reference.at) if reference is not None else None
     if since is None:
-        return NEVER, rule.policy.spec, None, rule.policy
-    return rule.policy.expiry(since), rule.policy.spec, reference, rule.policy
+        return NEVER, None, rule.policy
+    return rule.policy.expiry(since), reference, rule.policy
+
+
+def _order(judged: tuple[datetime, Reference | None, Policy]) -> tuple[datetime, float, str]:
+    expires_at, _, policy = judged
+    return expires_at, policy.usual_days, policy.spec
 
 
 @lru_cache(maxsize=4096)
@@ -157,7 +170,7 @@ def is_doubtful(verdict: Verdict, known: Known, start: str) -> bool:
     It need not be asked about what lives on, as it only makes partitions live longer. `start` is
     where the active timeline begins.
     """
-    if verdict.policy is None:
+    if verdict.policy is None or verdict.rows_before is not None:
         return False
     if verdict.reference is None:
         return known.updated is None
@@ -172,7 +185,7 @@ def plan_ttl(
     verdicts: Sequence[Verdict], settings: TtlSettings, seen: frozenset[str] = frozenset()
 ) -> TtlPlan | Skip:
     """Take the expired partitions that nobody holds, oldest first, as many as one run may."""
-    expired, most = [v for v in verdicts if v.expired], settings.most_partitions
+    expired, most = [v for v in verdicts if v.concerns], settings.most_partitions
     left = {v.partition: f"held by {v.blocked_by}" for v in expired if v.blocked_by}
     if len(left) == len(expired):
         return Skip(_why_none(verdicts, left))
@@ -181,6 +194,7 @@ def plan_ttl(
         left[verdict.partition] = f"beyond the {most} partitions of one run"
     return TtlPlan(
         operations=tuple(due[:most]),
+        records=tuple(v for v in expired if v.rows_before is not None and not v.blocked_by),
         verdicts=tuple(verdicts),
         missing_reasons=left,
         settings=settings,

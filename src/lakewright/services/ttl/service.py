@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from lakewright.clock import zone_of
 from lakewright.core.instant import parse_time
-from lakewright.core.plans import Skip
+from lakewright.core.plans import SERVICE_KEY, Skip
 from lakewright.core.ttl import format_policies
 from lakewright.core.ttl_settings import TTL_KEYS, TtlSettings, rules_in_force, ttl_settings
 from lakewright.errors import ConflictError
 from lakewright.services.cleaning.look import holds_of
 from lakewright.services.cleaning.settings import CleaningSettings, Policy
-from lakewright.services.codecs import SERVICE_KEY
 from lakewright.services.service import Job, Service, Sight
 from lakewright.services.ttl.look import held_partitions, judge, live_partitions
 from lakewright.services.ttl.plan import TtlPlan, Verdict, plan_ttl
+from lakewright.services.ttl.records import Aging
 from lakewright.services.ttl.writes import writes_rows
 from lakewright.settings import settings_from
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.times import time_of
 from lakewright.table.transaction import Writer
-from lakewright.write.commit import Commit, NoRows, WriteRequest, write
+from lakewright.write.commit import Commit, IncomingRows, NoRows, WriteRequest, write
 from lakewright.write.task import Operation
 
 # Which policies have taken partitions out, kept in the commit that did it.
@@ -31,7 +31,7 @@ POLICIES_KEY = "lakewright.ttl.policies"
 _HOUR_MS = 3_600_000
 
 
-class Ttl(Service[TtlPlan, Commit]):
+class Ttl(Service[TtlPlan, Commit | Skip]):
     """Takes partitions out of the table that nobody has written to for longer than a policy says.
 
     They go by one DELETE_PARTITION: conflicts with other writers are found as for every write, and
@@ -55,6 +55,11 @@ class Ttl(Service[TtlPlan, Commit]):
             return Skip("nothing was written yet")
         return None
 
+    def follows(self, name: str, sight: Sight) -> bool:
+        """Cleans, where it is on and does not follow writes."""
+        settings = settings_of(sight)
+        return name == "clean" and bool(settings.enabled) and not settings.run_inline
+
     def plan(self, sight: Sight) -> TtlPlan | Skip:
         """The expired partitions that nobody holds, oldest first; or why none goes."""
         early = self.due(sight)
@@ -63,22 +68,52 @@ class Ttl(Service[TtlPlan, Commit]):
         seen = frozenset(i.requested_at for i in sight.snapshot.timeline.completed_writes)
         return plan_ttl(explain(sight), settings_of(sight), seen)
 
-    def run(self, job: Job, plan: TtlPlan) -> Commit:
-        """Delete the planned partitions, unless one of them was written to or taken up since."""
-        writer = Writer.from_options(job.equipment.storage, job.clock, job.options)
+    def run(self, job: Job, plan: TtlPlan) -> Commit | Skip:
+        """Delete what is planned, unless a partition of it was written to or taken up since."""
+        if not plan.records:
+            return self._delete_partitions(job, plan)
+        if not plan.operations:
+            return self._delete_rows(job, plan)
+        done = self._delete_partitions(job, plan)
+        # These are seen on the table as it was before, and found out by what `check` looks at.
+        return replace(done, services=(self._delete_rows(job, plan),))
 
-        def check(now: Snapshot) -> None:
-            require_still_due(plan, now, job.options)
-
+    def _delete_partitions(self, job: Job, plan: TtlPlan) -> Commit:
         request = WriteRequest(
             Operation.DELETE_PARTITION,
-            options=job.options,
-            extra={SERVICE_KEY: self.name, POLICIES_KEY: format_policies(plan.policies)},
+            extra=_extra(plan.operations),
             patterns=plan.partitions,
             exact=True,
-            check=check,
         )
-        return write(writer, request, NoRows())[0]
+        return _written(job, plan, plan.partitions, request, NoRows())
+
+    def _delete_rows(self, job: Job, plan: TtlPlan) -> Commit | Skip:
+        aging = Aging.of(job)
+        found = aging.counts(job, plan.records)
+        if not found:
+            return Skip("no row is older than a policy allows")
+        chosen = dict(found[: plan.settings.most_partitions])
+        verdicts = [v for v in plan.records if v.partition in chosen]
+        request = WriteRequest(
+            Operation.DELETE, extra=_extra(verdicts), ordered_deletes=aging.is_ordered
+        )
+        return _written(job, plan, tuple(chosen), request, aging.rows(job, verdicts))
+
+
+def _extra(verdicts: Iterable[Verdict]) -> dict[str, str]:
+    policies = tuple(dict.fromkeys(v.policy for v in verdicts if v.policy is not None))
+    return {SERVICE_KEY: Ttl.name, POLICIES_KEY: format_policies(policies)}
+
+
+def _written(
+    job: Job, plan: TtlPlan, partitions: Sequence[str], request: WriteRequest, rows: IncomingRows
+) -> Commit:
+    writer = Writer.from_options(job.equipment.storage, job.clock, job.options)
+
+    def check(now: Snapshot) -> None:
+        require_still_due(plan, frozenset(partitions), now, job.options)
+
+    return write(writer, replace(request, options=job.options, check=check), rows)[0]
 
 
 def settings_of(sight: Sight) -> TtlSettings:
@@ -93,7 +128,7 @@ def explain(sight: Sight) -> list[Verdict]:
     lives = live_partitions(snapshot)
     rules = rules_in_force(settings)
     verdicts = judge(snapshot, lives, rules, by=settings.conflict_rule, now=now)
-    if not any(verdict.expired for verdict in verdicts.values()):
+    if not any(verdict.concerns for verdict in verdicts.values()):
         return list(verdicts.values())
     held, gone_at = held_partitions(snapshot), _files_gone_at(sight)
     saved = {partition for partition, _ in holds_of(snapshot).saved}
@@ -103,17 +138,18 @@ def explain(sight: Sight) -> list[Verdict]:
             blocked_by=held.get(path) or lives[path].writer,
             files_gone_at="not while a savepoint holds them" if path in saved else gone_at,
         )
-        if verdict.expired
+        if verdict.concerns
         else verdict
         for path, verdict in verdicts.items()
     ]
 
 
-def require_still_due(plan: TtlPlan, now: Snapshot, options: Mapping[str, str]) -> None:
-    """ConflictError if what the plan was made from has changed: it must be made anew."""
+def require_still_due(
+    plan: TtlPlan, planned: frozenset[str], now: Snapshot, options: Mapping[str, str]
+) -> None:
+    """ConflictError if what the plan says of partitions has changed: it must be made anew."""
     if ttl_settings(now.config.properties, options) != plan.settings:
         raise ConflictError("the settings of TTL were changed meanwhile")
-    planned = frozenset(plan.partitions)
     new = [i for i in now.timeline.completed_writes if i.requested_at not in plan.seen]
     for instant, commit in zip(new, now.commits(new), strict=True):
         written = _named(planned, commit.stats)
@@ -139,7 +175,7 @@ def _named(planned: frozenset[str], partitions: Iterable[str]) -> list[str]:
 
 def _why_no_rules(settings: TtlSettings) -> str:
     if settings.enabled:
-        return "no policy of level PARTITION was saved"
+        return "no policy was saved"
     if settings.policies:
         return "TTL is off: its policies are not in force"
     return "TTL is off, and there is no policy"

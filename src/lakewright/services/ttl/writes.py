@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.core.instant import Instant, full_time
+from lakewright.core.plans import SERVICE_KEY
 from lakewright.services.ttl.plan import Reference, Source
 
 _DELETE_PARTITION = "DELETE_PARTITION"
@@ -33,7 +34,10 @@ def writes_rows(commit: CommitMetadata) -> bool:
     A write that does not tell what it was is taken for one that does.
     """
     operation = (commit.operation or "").upper()
-    return operation not in SERVICE_OPERATIONS and not commit.compacted
+    if operation == _DELETE_PARTITION:
+        return True
+    service = operation in SERVICE_OPERATIONS or SERVICE_KEY in commit.extra
+    return not service and not commit.compacted
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,6 @@ def test_the_oldest_go_first_and_not_more_than_one_run_takes() -> None:
     assert isinstance(plan, TtlPlan)
     assert plan.partitions == ("a", "d", "b")
     assert plan.missing_reasons == {"c": "beyond the 3 partitions of one run"}
-    assert plan.policies == (THIRTY,)
 
 
 def test_a_partition_in_use_is_named_and_the_others_go() -> None:

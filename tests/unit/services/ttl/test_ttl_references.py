@@ -62,8 +62,11 @@ class Scene:
 
     def put(self, partition: str, ts: int = 1) -> Commit:
         """Write a row as writers do that know nothing of TTL: they renew no line."""
-        rows = [row(f"k-{partition}", ts, day=partition)]
-        return self.table.upsert(rows, {"hoodie.ttl.enabled": "false"})
+        path = f"{partition}/{PARTITION_METADATA}"
+        before = self.told(partition) if self.table.storage.exists(path) else None
+        done = self.table.upsert([row(f"k-{partition}", ts, day=partition)])
+        self.line(partition, before)
+        return done
 
     def serve(self, name: str) -> Any:
         return self.table.services(SHORT).run(name)
