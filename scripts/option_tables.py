@@ -22,7 +22,7 @@ from lakewright.services.runner import RunSettings
 from lakewright.write.freshness_settings import FreshnessSettings
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = (_DOCS / "services.md", _DOCS / "freshness.md")
+PAGES = (_DOCS / "services.md", _DOCS / "freshness.md", _DOCS / "ttl.md")
 FAMILIES: dict[str, type[Any]] = {
     "inline": InlineSettings,
     "run": RunSettings,

@@ -77,3 +77,27 @@ def test_old_partitions_leave_a_table_that_both_write_to(
     ]
     assert not table.services().run("ttl")
     assert [policy.spec for policy in ttl.show().policies] == ["p*"]
+
+
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_old_rows_leave_a_table_that_both_write_to(
+    table_type: str, real_hudi: RealHudi, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    now_ms = SystemClock().now_ms()
+    storage = LocalStorage.at(str(path), {})
+    old = WrittenTable(storage, ManualClock(now_ms - 30 * DAY_MS), NO_SERVICES).create(table_type)
+    old.upsert([row(f"k{n}", 1, day=f"p{n % 2}") for n in range(6)])
+    theirs(real_hudi, path, [row("k2", 2, day="p0"), row("k9", 1, day="p1")])
+    ttl = TableTtl.of(storage, clock=SystemClock())
+    ttl.save({"spec": "*", "units": "DAYS", "value": 10, "level": "RECORD"})
+    ttl.on()
+    table = WrittenTable(storage, SystemClock(), NO_SERVICES)
+    done = table.services().run("ttl")
+    assert isinstance(done, Commit)
+    assert (done.operation, done.deleted) == ("DELETE", 5)
+    assert keys(real_hudi.read(path)) == keys(table.rows()) == [("k2", 2), ("k9", 1)]
+    theirs(real_hudi, path, [row("k0", 3, day="p0")])
+    expected = [("k0", 3), ("k2", 2), ("k9", 1)]
+    assert keys(real_hudi.read(path)) == keys(table.rows()) == expected
+    assert not table.services().run("ttl")

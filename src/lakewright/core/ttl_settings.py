@@ -83,7 +83,8 @@ class TtlSettings:
         RUN_INLINE,
         True,
         parse=parse_bool,
-        doc="Whether the trigger is checked after each write; else after each clean.",
+        doc="Whether the trigger is checked after each write; else TTL runs before writes, and "
+        "after each clean.",
     )
     trigger: Trigger = option(
         TRIGGER,

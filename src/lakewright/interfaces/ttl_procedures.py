@@ -102,6 +102,7 @@ def _explain(table: Table, arguments: Arguments) -> Rows:
             each.expired,
             each.blocked_by or None,
             each.files_gone_at or None,
+            each.rows_before,
         )
         for each in table.ttl.explain(told_options(arguments["options"]))
     ]
@@ -155,7 +156,7 @@ TTL_PROCEDURES = (
         "what would become of each partition now, and why",
         (*TABLE, OPTIONS),
         "partition STRING, policy STRING, reference STRING, source STRING, expires_at STRING, "
-        "expired BOOLEAN, blocked_by STRING, files_gone_at STRING",
+        "expired BOOLEAN, blocked_by STRING, files_gone_at STRING, rows_before STRING",
         _explain,
     ),
     Procedure(

@@ -69,6 +69,11 @@ class Storage(Protocol):
         """The base path as a URI that Spark understands, without a trailing slash."""
         ...
 
+    @property
+    def keeps_time(self) -> bool:
+        """Whether times of modification are those of a clock of its own, not of this machine."""
+        return False
+
     def url(self, path: str) -> str:
         """Return the URI of one file or folder, for Spark."""
         return f"{self.root}/{check_path(path)}"

@@ -77,6 +77,11 @@ class ObjectStorage(VersionedStorage):
         return storage
 
     @property
+    def keeps_time(self) -> bool:
+        """The service has its own clock."""
+        return True
+
+    @property
     def root(self) -> str:
         """The base path as a URI; S3 is `s3a://`, as Spark reads it."""
         return self.place.text

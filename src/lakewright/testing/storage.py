@@ -37,6 +37,11 @@ class _Wrapped(VersionedStorage):
         """The root of the storage behind."""
         return self.inner.root
 
+    @property
+    def keeps_time(self) -> bool:
+        """As the storage behind."""
+        return self.inner.keeps_time
+
     def url(self, path: str) -> str:
         """Forward; this asks nothing of the store and is not counted."""
         return self.inner.url(path)

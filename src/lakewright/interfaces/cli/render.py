@@ -73,6 +73,7 @@ def plan_document(plan: Any) -> Document:
             return {
                 "planned": True,
                 "operations": [verdict_document(each) for each in plan.operations],
+                "records": [verdict_document(each) for each in plan.records],
                 "missing": _missing(plan.missing_partitions, plan.missing_reasons),
             }
     instants = getattr(plan, "instants", ())
@@ -103,6 +104,7 @@ def verdict_document(verdict: Verdict) -> Document:
         "expired": verdict.expired,
         "blocked_by": verdict.blocked_by,
         "files_gone_at": verdict.files_gone_at,
+        "rows_before": verdict.rows_before,
     }
 
 

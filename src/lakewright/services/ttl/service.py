@@ -15,6 +15,7 @@ from lakewright.errors import ConflictError
 from lakewright.services.cleaning.look import holds_of
 from lakewright.services.cleaning.settings import CleaningSettings, Policy
 from lakewright.services.service import Job, Service, Sight
+from lakewright.services.ttl.clocks import require_sane_clock
 from lakewright.services.ttl.look import held_partitions, judge, live_partitions
 from lakewright.services.ttl.plan import TtlPlan, Verdict, plan_ttl
 from lakewright.services.ttl.records import Aging
@@ -108,6 +109,7 @@ def _extra(verdicts: Iterable[Verdict]) -> dict[str, str]:
 def _written(
     job: Job, plan: TtlPlan, partitions: Sequence[str], request: WriteRequest, rows: IncomingRows
 ) -> Commit:
+    require_sane_clock(job.equipment.storage, job.clock)
     writer = Writer.from_options(job.equipment.storage, job.clock, job.options)
 
     def check(now: Snapshot) -> None:
