@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from lakewright.core.path_times import PathTime
 from lakewright.core.ttl import Policy, Unit, format_policies, parse_policies
 from lakewright.errors import InvalidError
 from lakewright.settings import at_least, option, option_keys, parse_bool, parse_word, settings_from
@@ -27,6 +28,7 @@ _ALL = "**"
 _CLASSES = {
     "KeepByTimeStrategy": "KEEP_BY_TIME",
     "KeepByCreationTimeStrategy": "KEEP_BY_CREATION_TIME",
+    "KeepByEventTimeStrategy": "KEEP_BY_EVENT_TIME",
 }
 
 
@@ -49,6 +51,7 @@ class Keep(StrEnum):
 
     BY_TIME = "KEEP_BY_TIME"
     BY_CREATION_TIME = "KEEP_BY_CREATION_TIME"
+    BY_EVENT_TIME = "KEEP_BY_EVENT_TIME"
 
 
 def _paths(text: str) -> tuple[str, ...]:
@@ -132,7 +135,7 @@ class TtlSettings:
         Keep.BY_TIME,
         parse=parse_word(Keep),
         doc="KEEP_BY_TIME: since the last write to the partition. KEEP_BY_CREATION_TIME: since the "
-        "first.",
+        "first. KEEP_BY_EVENT_TIME: since the beginning of the day or hour that its path names.",
     )
     hudi_class: Keep | None = option(
         "hoodie.partition.ttl.strategy.class",
@@ -145,6 +148,24 @@ class TtlSettings:
         (),
         parse=_paths,
         doc="The only partitions that `days.retain` is for, with commas between them.",
+    )
+    path_format: str = option(
+        "hoodie.partition.ttl.strategy.event.time.format",
+        "yyyy-MM-dd",
+        parse=lambda text: PathTime(text.strip()).format,
+        doc="How a path names its time: yyyy-MM-dd or yyyyMMdd, with /HH for an hour below it.",
+    )
+    path_start: int = option(
+        "hoodie.partition.ttl.strategy.event.time.partition.start.index",
+        0,
+        parse=at_least(0),
+        doc="In which level of the path the time begins, from 0 on.",
+    )
+    default_expires: bool = option(
+        "hoodie.partition.ttl.strategy.event.time.delete.hive.default.partition",
+        False,
+        parse=parse_bool,
+        doc="Whether the partition of rows without a value is expired, by KEEP_BY_EVENT_TIME.",
     )
 
     @property
@@ -160,11 +181,17 @@ TTL_KEYS = option_keys(TtlSettings)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A policy in force; `selected`, where there is one, leaves out all other partitions."""
+    """A policy in force; `selected`, where there is one, leaves out all other partitions.
+
+    `path_time` is set where an age is counted from what a path tells; `default_expires` is then
+    about the partition without a value.
+    """
 
     policy: Policy
     keep: Keep = Keep.BY_TIME
     selected: frozenset[str] = frozenset()
+    path_time: PathTime | None = None
+    default_expires: bool = False
 
     def covers(self, partition: str) -> bool:
         """Whether a partition falls under it."""
@@ -181,7 +208,11 @@ def rules_in_force(settings: TtlSettings) -> tuple[Rule, ...]:
         return rules
     policy = Policy(spec=_ALL, units=Unit.DAYS, value=settings.hudi_days)
     keep = settings.hudi_class or settings.hudi_type
-    return (*rules, Rule(policy, keep, frozenset(settings.hudi_selected)))
+    rule = Rule(policy, keep, frozenset(settings.hudi_selected))
+    if keep is Keep.BY_EVENT_TIME:
+        path_time = PathTime(settings.path_format, settings.path_start)
+        rule = replace(rule, path_time=path_time, default_expires=settings.default_expires)
+    return (*rules, rule)
 
 
 def ttl_settings(properties: Mapping[str, str], options: Mapping[str, str]) -> TtlSettings:

@@ -186,7 +186,11 @@ REFUSED = {
     "two spellings that disagree": {"hoodie.ttl.enabled": "true", "hoodie.ttl.enable": "false"},
     "none at once": {"hoodie.ttl.max.partitions.per.run": "0"},
     "days that are no number": {DAYS: "ten"},
-    "an unknown type": {TYPE: "KEEP_BY_EVENT_TIME"},
+    "an unknown type": {TYPE: "KEEP_BY_MOON"},
+    "an unknown format of paths": {"hoodie.partition.ttl.strategy.event.time.format": "dd.MM.yyyy"},
+    "a level before the first": {
+        "hoodie.partition.ttl.strategy.event.time.partition.start.index": "-1"
+    },
     "a class of one's own": {"hoodie.partition.ttl.strategy.class": "org.example.Mine"},
 }
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from lakewright.core.files import LogFile
-from lakewright.core.instant import WRITE_ACTIONS, Instant, full_time, is_time
+from lakewright.core.instant import WRITE_ACTIONS, Instant, format_time, full_time, is_time
 from lakewright.core.slices import GroupKey
+from lakewright.core.ttl import LONG_AGO
 from lakewright.core.ttl_settings import ConflictRule, Keep, Rule
 from lakewright.errors import found_in
 from lakewright.format.metadata import parse_commit
@@ -123,8 +124,11 @@ def judge(
     covering = {p: [rule for rule in rules if rule.covers(p)] for p in lives}
     ages = Ages.of(snapshot, {p: lives[p] for p in lives if covering[p]})
 
+    hive_style = snapshot.config.hive_style
+
     def judged(partition: str, known: Known) -> Verdict:
-        return decide(partition, covering[partition], known, by=by, now=now)
+        told = path_reference(partition, covering[partition], hive_style=hive_style)
+        return decide(partition, covering[partition], replace(known, path=told), by=by, now=now)
 
     start = snapshot.timeline.start or ""
     verdicts, doubtful = {p: Verdict(partition=p) for p in lives}, []
@@ -138,6 +142,20 @@ def judge(
         ages = ages.with_history(doubtful, births=births)
         verdicts |= {p: judged(p, ages.known(p)) for p in doubtful}
     return verdicts
+
+
+def path_reference(partition: str, rules: Iterable[Rule], *, hive_style: bool) -> Reference | None:
+    """What the path of a partition tells of its time, where a rule goes by that.
+
+    The partition without a value is as old as can be, or never expires.
+    """
+    for rule in rules:
+        if rule.path_time is not None:
+            found = rule.path_time.of(partition, hive_style=hive_style)
+            if found is not None:
+                return Reference(format_time(found), Source.PATH)
+            return Reference(format_time(LONG_AGO), Source.PATH) if rule.default_expires else None
+    return None
 
 
 def live_partitions(snapshot: Snapshot) -> dict[str, Lives]:

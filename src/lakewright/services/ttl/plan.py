@@ -25,6 +25,7 @@ class Source(StrEnum):
     HISTORY = "history"
     FILES = "file names"
     CREATED = "commitTime"
+    PATH = "path"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,15 +41,18 @@ class Known:
     """What is known of the age of one partition.
 
     `bound` is the latest time at which history may have recorded a write of rows; empty if it
-    cannot know more.
+    cannot know more. `path` is what the path tells of the time of its rows.
     """
 
     updated: Reference | None = None
     created: Reference | None = None
     bound: str = ""
+    path: Reference | None = None
 
     def since(self, keep: Keep) -> Reference | None:
         """What an age is counted from, if anything is known."""
+        if keep is Keep.BY_EVENT_TIME:
+            return self.path
         return self.created if keep is Keep.BY_CREATION_TIME else self.updated
 
 
@@ -174,7 +178,7 @@ def is_doubtful(verdict: Verdict, known: Known, start: str) -> bool:
         return False
     if verdict.reference is None:
         return known.updated is None
-    if not verdict.expired:
+    if not verdict.expired or verdict.source is Source.PATH:
         return False
     if verdict.source is Source.CREATED:
         return known.created is not None and known.created.at < start

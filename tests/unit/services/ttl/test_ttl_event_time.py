@@ -1,0 +1,150 @@
+"""KEEP_BY_EVENT_TIME: the path of a partition tells how old it is."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from written import NO_SERVICES, WrittenTable, row
+
+from lakewright.core.path_times import PathTime
+from lakewright.core.plans import Skip
+from lakewright.core.ttl_settings import HUDI_DAYS, HUDI_TYPE
+from lakewright.errors import InvalidError
+from lakewright.services.ttl.plan import Source
+from lakewright.services.ttl.service import explain
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
+from lakewright.write.commit import Commit
+
+EVENT = "hoodie.partition.ttl.strategy.event.time."
+# 2026-05-01T12:00Z: with a day less the cutoff is at noon of the 30th of April.
+NOON = 1_777_636_800_000
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+FORMATS: dict[str, tuple[str, str, str, str]] = {
+    # format, expired, at the cutoff, after it
+    "days": ("yyyy-MM-dd", "2026-04-22", "2026-04-30", "2026-05-01"),
+    "days without dashes": ("yyyyMMdd", "20260422", "20260430", "20260501"),
+    "hours": ("yyyy-MM-dd/HH", "2026-04-30/11", "2026-04-30/12", "2026-04-30/13"),
+    "hours without dashes": ("yyyyMMdd/HH", "20260430/11", "20260430/12", "20260430/13"),
+}
+PLACES = {
+    "alone": ("", 0),
+    "after a level": ("us/", 1),
+    "after two levels": ("us/ca/", 2),
+}
+
+
+def styled(path: str, *, hive_style: bool) -> str:
+    if not hive_style:
+        return path
+    return "/".join(f"c{n}={value}" for n, value in enumerate(path.split("/")))
+
+
+def partitions(
+    paths: list[str], format: str, start: int, now_ms: int, *, hive_style: bool, days: str = "1"
+) -> dict[str, bool]:
+    """What becomes of partitions, by their paths without names of columns."""
+    clock = ManualClock(now_ms - 3_600_000)
+    columns = tuple(f"c{n}" for n in range(paths[0].count("/") + 1))
+    style = {"hoodie.datasource.write.hive_style_partitioning": str(hive_style).lower()}
+    schema = pa.schema(
+        [("id", pa.string()), ("ts", pa.int64()), *((c, pa.string()) for c in columns)]
+    )
+    table = WrittenTable(clock=clock, options=NO_SERVICES, schema=schema)
+    table.create(partition_by=columns, options=style)
+    rows = [
+        {"id": path, "ts": 1, **dict(zip(columns, path.split("/"), strict=True))} for path in paths
+    ]
+    table.upsert(rows)
+    clock.advance(now_ms - clock.now_ms())
+    told = {
+        HUDI_DAYS: days,
+        HUDI_TYPE: "KEEP_BY_EVENT_TIME",
+        EVENT + "format": format,
+        EVENT + "partition.start.index": str(start),
+    }
+    found = explain(table.services(told).sight(load_snapshot(table.storage)))
+    named = {styled(path, hive_style=hive_style): path for path in paths}
+    assert all(each.source is Source.PATH for each in found)
+    return {named[each.partition]: each.expired for each in found}
+
+
+@pytest.mark.parametrize("hive_style", [False, True], ids=["plain", "hive style"])
+@pytest.mark.parametrize(("prefix", "start"), PLACES.values(), ids=list(PLACES))
+@pytest.mark.parametrize(("format", "old", "cutoff", "young"), FORMATS.values(), ids=list(FORMATS))
+def test_paths_tell_the_time(
+    format: str, old: str, cutoff: str, young: str, prefix: str, start: int, hive_style: bool
+) -> None:
+    hours = format.endswith("HH")
+    now_ms = NOON if hours else NOON - 12 * 3_600_000
+    paths = [prefix + each for each in (old, cutoff, young)]
+    found = partitions(paths, format, start, now_ms, hive_style=hive_style)
+    assert found == {paths[0]: True, paths[1]: False, paths[2]: False}
+
+
+def test_a_day_counts_from_its_beginning() -> None:
+    found = partitions(["2026-04-30"], "yyyy-MM-dd", 0, NOON, hive_style=False)
+    assert found == {"2026-04-30": True}
+
+
+LEVELS = {"yyyy-MM-dd": 1, "yyyyMMdd": 1, "yyyy-MM-dd/HH": 2, "yyyyMMdd/HH": 2}
+
+
+@pytest.mark.parametrize(("format", "levels"), LEVELS.items())
+def test_levels_of_formats(format: str, levels: int) -> None:
+    assert PathTime(format).levels == levels
+
+
+REFUSED: dict[str, tuple[str, str, int, bool]] = {
+    "no date": ("yesterday", "yyyy-MM-dd", 0, False),
+    "no such day": ("2026-02-30", "yyyy-MM-dd", 0, False),
+    "another format": ("20260422", "yyyy-MM-dd", 0, False),
+    "no zeros": ("2026-4-2", "yyyy-MM-dd", 0, False),
+    "no such hour": ("2026-04-22/24", "yyyy-MM-dd/HH", 0, False),
+    "too short a path": ("2026-04-22", "yyyy-MM-dd/HH", 0, False),
+    "an index that is not there": ("2026-04-22", "yyyy-MM-dd", 1, False),
+    "names of columns where the table has none": ("dt=2026-04-22", "yyyy-MM-dd", 0, False),
+    "no names of columns where the table has them": ("2026-04-22", "yyyy-MM-dd", 0, True),
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "format", "start", "hive_style"), REFUSED.values(), ids=list(REFUSED)
+)
+def test_nothing_is_guessed(path: str, format: str, start: int, hive_style: bool) -> None:
+    with pytest.raises(InvalidError) as told:
+        PathTime(format, start).of(path, hive_style=hive_style)
+    assert path in str(told.value)
+
+
+@pytest.mark.parametrize("on", [False, True], ids=["kept", "expired"])
+@pytest.mark.parametrize("path", [NO_VALUE, f"{NO_VALUE}/11", f"2020-01-01/{NO_VALUE}"])
+def test_the_partition_without_a_value_goes_if_it_is_told_to(path: str, on: bool) -> None:
+    format = "yyyy-MM-dd/HH" if "/" in path else "yyyy-MM-dd"
+    clock = ManualClock()
+    columns = ("day", "note") if "/" in path else ("day",)
+    table = WrittenTable(clock=clock, options=NO_SERVICES).create(partition_by=columns)
+    values = [None if each == NO_VALUE else each for each in path.split("/")]
+    table.upsert([{**row("a"), **dict(zip(columns, values, strict=True))}])
+    clock.advance(86_400_000)
+    told = {
+        HUDI_DAYS: "1",
+        HUDI_TYPE: "KEEP_BY_EVENT_TIME",
+        EVENT + "format": format,
+        EVENT + "delete.hive.default.partition": str(on).lower(),
+    }
+    assert isinstance(table.services(told).run("ttl"), Commit if on else Skip)
+    assert len(table.rows()) == (0 if on else 1)
+
+
+def test_one_path_that_tells_nothing_fails_the_run() -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a", day="2020-01-01"), row("b", day="later")])
+    told = {HUDI_DAYS: "1", HUDI_TYPE: "KEEP_BY_EVENT_TIME"}
+    with pytest.raises(InvalidError, match="tells no time"):
+        table.services(told).run("ttl")
+    assert len(table.rows()) == 2
+    only = {**told, "hoodie.partition.ttl.strategy.partition.selected": "2020-01-01"}
+    assert isinstance(table.services(only).run("ttl"), Commit)
+    assert [each["id"] for each in table.rows()] == ["b"]
