@@ -203,6 +203,10 @@ HUDI_ARTIFACT=org.apache.hudi:hudi-spark3.5-bundle_2.12:1.2.0
 HUDI_SHA256=cc79fba00822f3a6c3a860df99375c2e3d4a034d037dbf4213a4966a706a7676
 MAVEN_COPY=org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 VERSITYGW_VERSION=v1.8.0
+# The servers of HDFS; the rest of Hadoop comes with Spark, so this is the version that Spark has.
+HDFS_ARTIFACT=org.apache.hadoop:hadoop-client-minicluster:3.5.0
+HDFS_JAR=hadoop-client-minicluster-3.5.0.jar
+HDFS_SHA256=06772d24529e59939915979b3edba204d367750ef7dc5120411f35221dd4818c
 
 # ensure_judge_venv NAME SPARK: the environment .venv-NAME, as requirements/NAME.txt says.
 ensure_judge_venv() {
@@ -236,6 +240,8 @@ ensure_jar() {
 }
 
 ensure_hudi_jar() { ensure_jar "$HUDI_ARTIFACT" "$HUDI_SHA256"; }
+
+ensure_hdfs_jar() { ensure_jar "$HDFS_ARTIFACT" "$HDFS_SHA256"; }
 
 # Go 1.21 fetches the newer Go that a module asks for; older ones cannot.
 go_fits() { has "$1" && "$1" version | grep -Eq ' go1\.(2[1-9]|[3-9][0-9])'; }
@@ -290,8 +296,9 @@ ensure_versitygw() {
 name_judges() {
     LAKEWRIGHT_INTEROP_PYTHON=$ROOT/.venv-interop/bin/python
     LAKEWRIGHT_HUDI_JAR=$CACHE/jars/$HUDI_JAR
+    LAKEWRIGHT_HDFS_JAR=$CACHE/jars/$HDFS_JAR
     LAKEWRIGHT_VERSITYGW=$CACHE/bin/versitygw-$VERSITYGW_VERSION
-    export LAKEWRIGHT_INTEROP_PYTHON LAKEWRIGHT_HUDI_JAR LAKEWRIGHT_VERSITYGW
+    export LAKEWRIGHT_INTEROP_PYTHON LAKEWRIGHT_HUDI_JAR LAKEWRIGHT_HDFS_JAR LAKEWRIGHT_VERSITYGW
 }
 
 # Real Hudi, the one judge that tests and benchmarks share.
@@ -306,6 +313,7 @@ enter_hudi() {
 
 enter_interop() {
     enter_hudi
+    ensure_hdfs_jar
     ensure_versitygw
 }
 
@@ -337,6 +345,7 @@ ensure_iceberg_jar() {
 
 enter_bench() {
     enter_hudi
+    ensure_hdfs_jar
     ensure_judge_venv peers 4.0
     export LAKEWRIGHT_PEERS_PYTHON="$ROOT/.venv-peers/bin/python"
     ensure_delta_jars

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from real_hudi import RealHudi, running
 
+from lakewright.testing.hdfs import HdfsServer, hdfs_server
 from lakewright.testing.s3 import S3Server, versitygw_server
 
 NEEDED = (
     "LAKEWRIGHT_INTEROP_PYTHON",
     "LAKEWRIGHT_INTEROP_JAVA_HOME",
     "LAKEWRIGHT_HUDI_JAR",
+    "LAKEWRIGHT_HDFS_JAR",
     "LAKEWRIGHT_VERSITYGW",
 )
 
@@ -44,4 +46,12 @@ def real_hudi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHudi]:
 def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     folder = str(tmp_path_factory.mktemp("versitygw"))
     with versitygw_server(os.environ["LAKEWRIGHT_VERSITYGW"], folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    # Small pages: what takes two pages of a thousand elsewhere takes two of a hundred here.
+    folder = tmp_path_factory.mktemp("hdfs")
+    with hdfs_server(os.environ["LAKEWRIGHT_HDFS_JAR"], folder, {"dfs.ls.limit": "100"}) as server:
         yield server

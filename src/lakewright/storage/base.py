@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -213,6 +214,17 @@ def split_path(path: str) -> tuple[str, str]:
     return folder, name
 
 
+def temporary_name() -> str:
+    """Return a new name for an unfinished file, which readers of the format take for no file."""
+    # It must neither end like a base file nor contain ".log": readers would parse it.
+    return f".lw-{secrets.token_hex(8)}.tmp"
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether `name` is that of an unfinished file."""
+    return name.startswith(".lw-") and name.endswith(".tmp")
+
+
 def content_version(data: bytes) -> str:
     """Return a version for storages that have none of their own."""
     return hashlib.sha256(data).hexdigest()
@@ -224,6 +236,11 @@ def at_once(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Resul
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(_MOST_THREADS, len(items))) as threads:
         return list(threads.map(work, items))
+
+
+def is_hadoop_setting(name: str) -> bool:
+    """Tell whether an option is one of Hadoop's about storage, with or without Spark's prefix."""
+    return name.removeprefix("spark.hadoop.").startswith(("fs.", "dfs.", "hadoop."))
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,7 +29,10 @@ from lakewright.storage.base import (
     check_range,
     content_version,
     flag,
+    is_hadoop_setting,
+    is_temporary,
     join_path,
+    temporary_name,
 )
 from lakewright.storage.sidecars import is_sidecar, matches, sidecar_name
 
@@ -67,7 +69,7 @@ class LocalStorage(VersionedStorage):
         """Open a storage by its URI or path; options: `verify_sidecars`, `durable`."""
         for name in options:
             # Settings for other stores may come along: one set of options serves many tables.
-            if name not in _OPTIONS and not name.startswith(("fs.", "spark.hadoop.fs.")):
+            if name not in _OPTIONS and not is_hadoop_setting(name):
                 raise InvalidError("unknown option for a local table", option=name, known=_OPTIONS)
         return cls(
             uri,
@@ -103,7 +105,7 @@ class LocalStorage(VersionedStorage):
         found = []
         with _reading(""):
             for parent, _, names in os.walk(self.folder):
-                for name in filter(_is_temporary, names):
+                for name in filter(is_temporary, names):
                     full = f"{parent}/{name}"
                     with suppress(FileNotFoundError):
                         path = os.path.relpath(full, self.folder)
@@ -278,11 +280,7 @@ def _without_scheme(uri: str) -> str:
 
 
 def _hidden(name: str) -> bool:
-    return is_sidecar(name) or _is_temporary(name)
-
-
-def _is_temporary(name: str) -> bool:
-    return name.startswith(".lw-") and name.endswith(".tmp")
+    return is_sidecar(name) or is_temporary(name)
 
 
 def _status(path: str, found: os.stat_result) -> FileStatus:
@@ -308,8 +306,7 @@ def _sidecar_bytes(full: str) -> bytes:
 
 @contextmanager
 def _temporary(full: str) -> Iterator[BinaryIO]:
-    # The name must neither end like a base file nor contain ".log": readers would parse it.
-    name = f"{os.path.dirname(full)}/.lw-{secrets.token_hex(8)}.tmp"
+    name = f"{os.path.dirname(full)}/{temporary_name()}"
     try:
         with _open_new(name) as file:
             yield file

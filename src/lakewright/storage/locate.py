@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from lakewright.errors import UnsupportedError
-from lakewright.storage.base import Storage
+from lakewright.storage.base import Storage, is_hadoop_setting
+from lakewright.storage.hdfs import HdfsStorage
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.storage.object_client import SCHEMES as OBJECT_SCHEMES
@@ -17,6 +18,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 STORAGES: dict[str, Callable[[str, Mapping[str, str]], Storage]] = {
     "file": LocalStorage.at,
+    "hdfs": HdfsStorage.at,
     "memory": MemoryStorage.at,
     **dict.fromkeys(OBJECT_SCHEMES, ObjectStorage.at),
 }
@@ -39,5 +41,8 @@ def storage_for(
 
 def storage_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options that are for storage: Hadoop's, with or without Spark's prefix."""
-    plain = {key.removeprefix("spark.hadoop."): value for key, value in options.items()}
-    return {key: value for key, value in plain.items() if key.startswith("fs.")}
+    return {
+        key.removeprefix("spark.hadoop."): value
+        for key, value in options.items()
+        if is_hadoop_setting(key)
+    }

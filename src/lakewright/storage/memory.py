@@ -22,6 +22,7 @@ from lakewright.storage.base import (
     check_path,
     check_range,
     content_version,
+    is_hadoop_setting,
     join_path,
     split_path,
 )
@@ -120,8 +121,10 @@ class MemoryStorage(VersionedStorage):
     @classmethod
     def at(cls, uri: str, options: Mapping[str, str]) -> MemoryStorage:
         """Open a storage by its `memory://` URI; there are no options."""
-        if options:
-            raise InvalidError("a table in memory takes no options", options=sorted(options))
+        # Settings for other stores may come along: one set of options serves many tables.
+        unknown = sorted(name for name in options if not is_hadoop_setting(name))
+        if unknown:
+            raise InvalidError("a table in memory takes no options", options=unknown)
         return cls(uri.removeprefix("memory:").strip("/"))
 
     def forget(self) -> None:

@@ -14,7 +14,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from lakewright.errors import InvalidError, LakewrightError, UnavailableError
-from lakewright.storage.base import MissingFileError, flag
+from lakewright.storage.base import MissingFileError, flag, is_hadoop_setting
 
 Options = tuple[tuple[str, str], ...]
 
@@ -73,12 +73,12 @@ class Place:
 
 
 def normal_options(place: Place, options: Mapping[str, str]) -> Options:
-    """Turn plain or Hadoop-style options into the client's own, sorted; unknown `fs.` keys go."""
+    """Turn plain or Hadoop-style options into the client's own, sorted; others of Hadoop go."""
     found: dict[str, str] = {}
     plain = {name.removeprefix("spark.hadoop."): value for name, value in options.items()}
     of_bucket = f"fs.s3a.bucket.{place.bucket}."
     for name, value in plain.items():
-        if not name.startswith("fs."):
+        if not is_hadoop_setting(name):
             found[name] = value
         elif name in _S3A_KEYS and place.kind == "s3":
             found.setdefault(_S3A_KEYS[name], value)

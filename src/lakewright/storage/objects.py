@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -35,6 +36,7 @@ from lakewright.storage.object_client import (
     storage_error,
     translated_errors,
 )
+from lakewright.storage.ranged_input import RangedInput
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode, UpdateVersion
@@ -153,7 +155,7 @@ class ObjectStorage(VersionedStorage):
         found = self.status(path)
         if found is None:
             raise MissingFileError("there is no such file", path=path)
-        return pa.PythonFile(_RangedInput(self, found), mode="r")
+        return pa.PythonFile(RangedInput(found.size, partial(self.read_range, path)), mode="r")
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file; ConflictError if the name is taken."""
@@ -275,36 +277,6 @@ class ObjectStorage(VersionedStorage):
             return None
         version = _format_version(found.meta["e_tag"], found.meta["version"])
         return found.attributes.get(_TOKEN), version
-
-
-class _RangedInput(io.RawIOBase):
-    """A file of an object store as pyarrow reads it: it knows which ranges it wants."""
-
-    def __init__(self, storage: ObjectStorage, file: FileStatus) -> None:
-        self._storage = storage
-        self._file = file
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}
-        self._position = max(0, start[whence] + offset)
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._file.size - self._position)
-        wanted = left if size is None or size < 0 else min(size, left)
-        data = self._storage.read_range(self._file.path, self._position, wanted)
-        self._position += len(data)
-        return data
 
 
 def _status(meta: ObjectMeta) -> FileStatus:

@@ -1,6 +1,6 @@
 """What killed processes leave and no rollback takes away: which of it is surely dead, and deleted.
 
-- temporary files, which only a disk has: a process was killed while it wrote one;
+- temporary files, which disks and HDFS have: a process was killed while it wrote one;
 - heartbeats of writes that are not pending: it was killed right before a write began, or after it
   had completed or been withdrawn;
 - markers of completed writes: it was killed right after the commit.

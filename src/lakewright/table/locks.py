@@ -111,7 +111,7 @@ def _kind_of(provider: str | None) -> _Kind | None:
     if name in _UNSUPPORTED:
         raise UnsupportedError(
             "this lock provider is not supported; let all writers of the table use storage "
-            "(object stores) or file (disks)",
+            "(object stores) or file (disks, HDFS)",
             provider=provider,
         )
     kind = _KINDS.get(name) or _KINDS.get(provider.lower())

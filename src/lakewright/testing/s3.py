@@ -17,6 +17,7 @@ from botocore.config import Config
 
 from lakewright.errors import UnavailableError
 from lakewright.testing.ports import free_port
+from lakewright.testing.processes import stop
 
 _ACCESS_KEY = "lakewright"
 _SECRET_KEY = "not-a-secret"
@@ -104,7 +105,7 @@ def _running(
         try:
             yield S3Server(f"http://127.0.0.1:{port}", process.pid)
         finally:
-            _stop(process)
+            stop(process)
 
 
 def _started(
@@ -118,7 +119,7 @@ def _started(
         )
         if _answers(process, port):
             return process, port
-        _stop(process)
+        stop(process)
     said = os.pread(output, 2000, max(0, os.fstat(output).st_size - 2000))
     raise UnavailableError(
         "the server did not start", command=list(command(0)), said=said.decode(errors="replace")
@@ -135,12 +136,3 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
         else:
             return process.poll() is None
     return False
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

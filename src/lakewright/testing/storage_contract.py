@@ -33,6 +33,9 @@ from lakewright.testing.storage_cases import (
 class NamingContract:
     """What a storage promises about names and itself; a part of `StorageContract`."""
 
+    refused_characters = ""
+    """Those that the store takes in no name: it is an InvalidError to write one."""
+
     def test_a_created_file_is_read_back(self, storage: Storage) -> None:
         storage.create("a/b/file", b"bytes")
         assert storage.read("a/b/file") == b"bytes"
@@ -54,11 +57,24 @@ class NamingContract:
 
     @pytest.mark.parametrize("name", ODD_NAMES)
     def test_a_name_is_taken_literally(self, storage: Storage, name: str) -> None:
+        if set(self.refused_characters) & set(name):
+            self.check_refused(storage, f"x/{name}")
+            return
         storage.create(f"x/{name}", name.encode())
         assert storage.read(f"x/{name}") == name.encode()
         assert [file.path for file in storage.list_tree("x")] == [f"x/{name}"]
         storage.delete(f"x/{name}")
         assert not storage.exists(f"x/{name}")
+
+    def check_refused(self, storage: Storage, path: str) -> None:
+        for write in ("create", "replace"):
+            with pytest.raises(InvalidError):
+                WITH_A_PATH[write](storage, path)
+        with pytest.raises(InvalidError), storage.open_output(path) as output:
+            output.write(b"1")
+        storage.delete(path)
+        assert not storage.exists(path)
+        assert list(storage.list_tree("")) == storage.list_temporary() == []
 
     @pytest.mark.parametrize("path", BAD_PATHS.values(), ids=list(BAD_PATHS))
     def test_a_bad_path_is_refused_by_every_method(self, storage: Storage, path: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.storage.base import Storage
+from lakewright.storage.hdfs import HdfsStorage
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.locate import STORAGES, storage_for
 from lakewright.storage.memory import MemoryStorage
@@ -19,6 +20,7 @@ ADDRESSES: dict[str, tuple[str, type[Storage], str]] = {
     "s3": ("s3://bucket/x/t/", ObjectStorage, "s3a://bucket/x/t"),
     "s3a in capitals": ("S3A://bucket/t", ObjectStorage, "s3a://bucket/t"),
     "gcs": ("gs://bucket/t", ObjectStorage, "gs://bucket/t"),
+    "hdfs": ("hdfs://host:8020/x/t/", HdfsStorage, "hdfs://host:8020/x/t"),
 }
 
 

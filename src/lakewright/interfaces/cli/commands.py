@@ -35,7 +35,7 @@ from lakewright.services.loop import Round, run_continuously, run_round
 from lakewright.services.registry import services
 from lakewright.services.runner import ServiceRunner
 from lakewright.services.service import Hands
-from lakewright.storage.base import Storage
+from lakewright.storage.base import Storage, is_hadoop_setting
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.options import check_write_options
@@ -43,7 +43,7 @@ from lakewright.write.options import check_write_options
 Options = Mapping[str, str]
 
 _SESSION = "lakewright.interfaces.cli.session"
-_ELSEWHERE = ("fs.", "spark.")
+_SPARK = "spark."
 _MOST_HELD = 20
 _POLL_S = 5.0
 _MODE = "hoodie.write.concurrency.mode"
@@ -151,7 +151,11 @@ def runner_at(
 ) -> ServiceRunner:
     """What runs services on the table at a path; option names are checked."""
     known = [key for service in services() for key in service.keys]
-    told = {key: value for key, value in options.items() if not key.startswith(_ELSEWHERE)}
+    told = {
+        key: value
+        for key, value in options.items()
+        if not (key.startswith(_SPARK) or is_hadoop_setting(key))
+    }
     checked = check_write_options(told, also=known)
     for key in checked.ignored:
         warnings.warn(f"option {key} has no effect on services", stacklevel=2)

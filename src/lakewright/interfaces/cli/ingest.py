@@ -21,8 +21,9 @@ from lakewright.interfaces.cli.stopping import StopRequest
 from lakewright.interfaces.ingest_rounds import IngestRound
 from lakewright.interfaces.ingesting import Ingestion, ingestion
 from lakewright.sources.checkpoints import Checkpoint
+from lakewright.storage.base import is_hadoop_setting
 
-_SPARK, _SPARK_STORAGE = "spark.", "spark.hadoop.fs."
+_SPARK = "spark."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def prepared(wanted: Wanted, spark: object) -> Ingestion:
     told = {
         key: value
         for key, value in wanted.options.items()
-        if not key.startswith(_SPARK) or key.startswith(_SPARK_STORAGE)
+        if not key.startswith(_SPARK) or is_hadoop_setting(key)
     }
     return ingestion(
         spark,  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.sources.cloud.settings import PubSubSettings, SqsSettings, required
+from lakewright.storage.extras import imported
 
 _SQS_AT_ONCE = 10
 _PUBSUB_AT_ONCE = 1000
@@ -58,7 +59,7 @@ class SqsQueue:
 
     @cached_property
     def _client(self) -> Any:
-        boto3 = _imported("boto3", "aws")
+        boto3 = imported("boto3", "aws")
         told = self._options
         with _told_errors("botocore.exceptions"):
             return boto3.client(
@@ -116,11 +117,11 @@ class PubSubQueue:
 
     @cached_property
     def _client(self) -> Any:
-        pubsub = _imported("google.cloud.pubsub_v1", "gcp")
+        pubsub = imported("google.cloud.pubsub_v1", "gcp")
         if self._settings.endpoint is None:
             return pubsub.SubscriberClient()
         # An endpoint of one's own is an emulator: it knows no credentials and no encryption.
-        grpc = _imported("grpc", "gcp")
+        grpc = imported("grpc", "gcp")
         kind = pubsub.SubscriberClient.get_transport_class("grpc")
         return pubsub.SubscriberClient(
             transport=kind(channel=grpc.insecure_channel(self._settings.endpoint))
@@ -130,7 +131,7 @@ class PubSubQueue:
         """Take some messages; the service itself waits a while for the first."""
         client = self._client
         timeout = float(_PUBSUB_WAIT_S if wait else 1)
-        slow = _imported("google.api_core.exceptions", "gcp").DeadlineExceeded
+        slow = imported("google.api_core.exceptions", "gcp").DeadlineExceeded
         try:
             with _told_errors("google.api_core.exceptions"):
                 answer = client.pull(
@@ -161,16 +162,6 @@ class PubSubQueue:
                     subscription=self._path,
                     ack_ids=list(receipts[first : first + _PUBSUB_AT_ONCE]),
                 )
-
-
-def _imported(module: str, extra: str) -> Any:
-    """A module of an optional package."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise InvalidError(
-            f"a package is not installed: pip install 'lakewright[{extra}]'", module=module
-        ) from error
 
 
 @contextmanager

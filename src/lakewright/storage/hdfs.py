@@ -1,0 +1,296 @@
+"""Tables on HDFS, without a JVM: by the optional package hdfs-native."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from lakewright.errors import UnavailableError
+from lakewright.storage.base import (
+    FileStatus,
+    MissingFileError,
+    Storage,
+    at_once,
+    check_folder,
+    check_path,
+    check_range,
+    is_temporary,
+    join_path,
+    temporary_name,
+)
+from lakewright.storage.hdfs_client import (
+    HdfsPlace,
+    Options,
+    client_for,
+    deleting,
+    normal_options,
+    reading,
+    write_options,
+    writing,
+)
+from lakewright.storage.ranged_input import RangedInput
+
+if TYPE_CHECKING:
+    from hdfs_native import Client, FileReader, FileWriter
+    from hdfs_native import FileStatus as NativeStatus
+
+_BUFFER = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsStorage(Storage):
+    """Files below a folder of HDFS; made by `HdfsStorage.at`.
+
+    Options are Hadoop's settings (`dfs.*`, `fs.*`, `hadoop.*`: nameservices, `dfs.replication`,
+    `fs.permissions.umask-mode`, ...); those in the files of HADOOP_CONF_DIR count where they say
+    nothing.
+
+    New bytes are written to a temporary file beside their target (a name that every reader of the
+    format ignores), which is renamed once it is complete: one step of the NameNode, which refuses
+    a name that is taken. A killed process can leave such a temporary file behind but never half a
+    file. HDFS cannot replace a file on a condition, so a lock here is a file.
+
+    HDFS itself takes no colon in a name: that is an InvalidError.
+    """
+
+    place: HdfsPlace
+    options: Options = field(default=(), repr=False)
+
+    @classmethod
+    def at(cls, uri: str, options: Mapping[str, str] | None = None) -> HdfsStorage:
+        """Open a storage by its URI; a wrong setting is an InvalidError here, not later."""
+        told = normal_options(options or {})
+        storage = cls(HdfsPlace.parse(uri, dict(told)), told)
+        client_for(storage.place.authority, told)
+        write_options(told)
+        return storage
+
+    @property
+    def keeps_time(self) -> bool:
+        """The NameNode has its own clock."""
+        return True
+
+    @property
+    def root(self) -> str:
+        """The base path as a `hdfs://` URI; like Hadoop's, it escapes no character."""
+        return self.place.text
+
+    def list_files(self, folder: str) -> list[FileStatus]:
+        """Return the files directly in `folder`, sorted by name."""
+        files, _ = self._scan(check_folder(folder))
+        shown = (file for file in files if not is_temporary(file.name))
+        return sorted(shown, key=lambda file: file.path)
+
+    def list_folders(self, folder: str) -> list[str]:
+        """Return the paths of the folders directly in `folder`, sorted."""
+        _, folders = self._scan(check_folder(folder))
+        return sorted(folders)
+
+    def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
+        """Return `list_files` of each folder, all at once."""
+        wanted = list(folders)
+        return dict(zip(wanted, at_once(self.list_files, wanted), strict=True))
+
+    def list_tree(self, folder: str) -> Iterator[FileStatus]:
+        """Yield all files in `folder` and below; the folders of a level are listed at once."""
+        for file in self._walk(check_folder(folder)):
+            if not is_temporary(file.name):
+                yield file
+
+    def list_temporary(self) -> list[FileStatus]:
+        """Return the temporary files of processes that are at work, or were killed."""
+        return [file for file in self._walk("") if is_temporary(file.name)]
+
+    def status(self, path: str) -> FileStatus | None:
+        """Return size and modification time of one file, or None if there is no such file."""
+        full = self._full(path)
+        try:
+            with reading(path):
+                found = self._client.get_file_info(full)
+        except MissingFileError:
+            return None
+        return None if found.isdir else _status(path, found)
+
+    def read(self, path: str) -> bytes:
+        """Return the whole file."""
+        return self._read_open(path, self._open(path), 0, None)
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`; fewer, or none, at the end of the file."""
+        check_range(path, offset, length)
+        return self._read_open(path, self._open(path), offset, length)
+
+    def read_many(self, paths: Iterable[str]) -> list[bytes]:
+        """Return `read` of each path, in order, all at once."""
+        return at_once(self.read, list(paths))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """Open a file for random access; where its blocks are is asked once."""
+        reader = self._open(path)
+        return pa.PythonFile(
+            RangedInput(len(reader), partial(self._read_open, path, reader)), mode="r"
+        )
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file; ConflictError if the name is taken."""
+        self._write(path, data, overwrite=False)
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """Write a new file in pieces; it appears whole when the block ends."""
+        with self._temporary(path) as (name, output):
+            pieces = io.BufferedWriter(output, _BUFFER)
+            yield cast(BinaryIO, pieces)
+            pieces.flush()
+            self._publish(name, output, path, overwrite=False)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file whether it exists or not."""
+        self._write(path, data, overwrite=True)
+
+    def delete(self, path: str) -> None:
+        """Remove a file if it is there."""
+        full = self._full(path)
+        with deleting(path):
+            self._client.delete(full)
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Remove several files, all at once."""
+        at_once(self.delete, [check_path(path) for path in paths])
+
+    def delete_folder(self, folder: str) -> None:
+        """Remove a folder and all below it, in one step; never the root."""
+        full = self._full(folder)
+        with suppress(MissingFileError), reading(folder):
+            if self._client.get_file_info(full).isdir:
+                self._client.delete(full, recursive=True)
+
+    @property
+    def _client(self) -> Client:
+        return client_for(self.place.authority, self.options)
+
+    def _full(self, path: str) -> str:
+        return f"{self.place.folder}/{check_path(path)}"
+
+    def _scan(self, folder: str) -> tuple[list[FileStatus], list[str]]:
+        """The files of a folder, temporary ones too, and the folders in it."""
+        full = self._full(folder) if folder else self.place.folder or "/"
+        files, folders = [], []
+        with suppress(MissingFileError), reading(folder):
+            for entry in self._client.list_status(full):
+                # A file is listed as if it were in itself.
+                if entry.path == full:
+                    continue
+                path = join_path(folder, entry.path[entry.path.rfind("/") + 1 :])
+                if entry.isdir:
+                    folders.append(path)
+                else:
+                    files.append(_status(path, entry))
+        return files, folders
+
+    def _walk(self, folder: str) -> Iterator[FileStatus]:
+        waiting = [folder]
+        while waiting:
+            scanned = at_once(self._scan, waiting)
+            for files, _ in scanned:
+                yield from files
+            waiting = [below for _, folders in scanned for below in folders]
+
+    def _open(self, path: str) -> FileReader:
+        full = self._full(path)
+        with reading(path):
+            return self._client.read(full)
+
+    def _read_open(self, path: str, reader: FileReader, offset: int, length: int | None) -> bytes:
+        try:
+            with reading(path):
+                return _part(reader, offset, length)
+        except UnavailableError:
+            # Blocks move, and those of a file that is replaced or deleted go away.
+            fresh = self._open(path)
+            with reading(path):
+                return _part(fresh, offset, length)
+
+    def _write(self, path: str, data: bytes, *, overwrite: bool) -> None:
+        with self._temporary(path) as (name, output):
+            output.write(data)
+            self._publish(name, output, path, overwrite=overwrite)
+
+    @contextmanager
+    def _temporary(self, path: str) -> Iterator[tuple[str, _Output]]:
+        full = self._full(path)
+        name = f"{full[: full.rfind('/')]}/{temporary_name()}"
+        with writing(path):
+            output = _Output(self._client.create(name, write_options(self.options)), path)
+        try:
+            yield name, output
+        except BaseException:
+            output.abandon()
+            with suppress(OSError, RuntimeError):
+                self._client.delete(name)
+            raise
+
+    def _publish(self, name: str, output: _Output, path: str, *, overwrite: bool) -> None:
+        output.finish()
+        # The client never repeats a call that may have been carried out, so that a refusal is
+        # one of another's file, and a lost answer is told as that.
+        with writing(path):
+            self._client.rename(name, self._full(path), overwrite=overwrite)
+
+
+class _Output(io.RawIOBase):
+    """A file of HDFS that is being written, with this library's errors."""
+
+    def __init__(self, writer: FileWriter, path: str) -> None:
+        self._writer: FileWriter | None = writer
+        self._path = path
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, data: Any) -> int:
+        # What a buffer still holds when its file was given up goes nowhere.
+        if self._writer is not None and len(data):
+            with writing(self._path):
+                self._writer.write(data)
+        self._position += len(data)
+        return len(data)
+
+    def finish(self) -> None:
+        """Have HDFS keep what was written; before that the file is not complete."""
+        if self._writer is not None:
+            with writing(self._path):
+                self._writer.close()
+
+    def abandon(self) -> None:
+        """Write no more; the file is of no use."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(OSError, RuntimeError):
+                writer.close()
+
+
+def _status(path: str, found: NativeStatus) -> FileStatus:
+    return FileStatus(path, found.length, found.modification_time)
+
+
+def _part(reader: FileReader, offset: int, length: int | None) -> bytes:
+    left = len(reader) - offset
+    wanted = left if length is None else min(length, left)
+    # The client does not survive being asked for what is behind the end.
+    if wanted <= 0:
+        return b""
+    data = reader.read_range(offset, wanted)
+    if len(data) != wanted:
+        raise OSError(f"{len(data)} of {wanted} bytes came")
+    return data

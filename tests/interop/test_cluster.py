@@ -1,0 +1,71 @@
+"""A cluster of several executors writes to a table on HDFS, and takes partitions out of it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from quick_spark import quick_session
+from real_hudi import Row
+from written import NO_SERVICES, WrittenTable, row
+
+import lakewright as lw
+from lakewright.clock import SystemClock
+from lakewright.storage.locate import storage_for
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.cluster import spark_cluster
+from lakewright.testing.hdfs import HdfsServer
+
+pytestmark = pytest.mark.interop
+
+DAY_MS = 86_400_000
+DDL = "id STRING, day STRING, ts BIGINT, note STRING"
+QUICK = {"spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+@pytest.fixture(scope="module")
+def spark(hdfs: HdfsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    # The table is found by the settings of the session alone, on every executor.
+    hadoop = {f"spark.hadoop.{key}": value for key, value in hdfs.nameservice("lake").items()}
+    with spark_cluster(tmp_path_factory.mktemp("cluster"), workers=2, cores=1) as cluster:
+        session = quick_session({**cluster.settings(), **hadoop, **QUICK})
+        yield session
+        session.stop()
+
+
+def frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
+    return spark.createDataFrame([(r["id"], r["day"], r["ts"], r["note"]) for r in rows], DDL)
+
+
+def found(table: lw.Table) -> dict[str, tuple[str, str]]:
+    return {each.id: (each.day, each.note) for each in table.read().collect()}
+
+
+def test_partitions_leave_a_table(hdfs: HdfsServer, spark: SparkSession) -> None:
+    assert spark.conf.get("spark.master").startswith("spark://")
+    place = f"{secrets.token_hex(4)}/trips"
+    then = ManualClock(SystemClock().now_ms() - 30 * DAY_MS)
+    old = WrittenTable(storage_for(hdfs.uri(place)), then, NO_SERVICES).create("MERGE_ON_READ")
+    old.upsert([row(f"old{n}", 1, "first", f"p{n}") for n in range(4)])
+
+    table = lw.open(f"hdfs://lake/{place}", spark)
+    table.upsert(frame(spark, [row(f"new{n}", 2, "first", f"p{n}") for n in (2, 3, 4, 5)]))
+    table.upsert(frame(spark, [row("new2", 3, "again", "p2"), row("old3", 3, "again", "p3")]))
+    expected = {
+        **{f"old{n}": (f"p{n}", "first") for n in (0, 1, 2)},
+        **{f"new{n}": (f"p{n}", "first") for n in (3, 4, 5)},
+        "old3": ("p3", "again"),
+        "new2": ("p2", "again"),
+    }
+    assert found(table) == expected
+
+    table.ttl.save({"spec": "*", "units": "DAYS", "value": 10})
+    table.ttl.on()
+    gone = table.run("ttl")
+    assert isinstance(gone, lw.Commit)
+    assert gone.partitions == ("p0", "p1")
+    assert found(table) == {key: told for key, told in expected.items() if told[0] > "p1"}
+    table.delete_partitions(["p5"])
+    assert found(table) == {key: told for key, told in expected.items() if "p1" < told[0] < "p5"}

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakewright.errors import UnavailableError
+from lakewright.testing.processes import Servers
+
+
+def test_a_server_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
+    with Servers(tmp_path) as servers:
+        servers.start("one", [sys.executable, "-c", "raise SystemExit('the port is taken')"])
+        with pytest.raises(UnavailableError, match="the port is taken") as caught:
+            servers.wait_until(lambda: False, seconds=60)
+    assert caught.value.facts["ended"] == ["one"]
+
+
+def test_servers_that_take_too_long_are_given_up(tmp_path: Path) -> None:
+    with Servers(tmp_path) as servers:
+        servers.start("one", [sys.executable, "-c", "import time; time.sleep(60)"])
+        with pytest.raises(UnavailableError):
+            servers.wait_until(lambda: False, seconds=0)
+
+
+def test_servers_are_gone_after_their_block(tmp_path: Path) -> None:
+    with Servers(tmp_path) as servers:
+        ids = [
+            servers.start(name, [sys.executable, "-c", "import time; time.sleep(60)"])
+            for name in ("one", "two")
+        ]
+        servers.wait_until(lambda: True, seconds=0)
+        for each in ids:
+            os.kill(each, 0)
+    for each in ids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(each, 0)
