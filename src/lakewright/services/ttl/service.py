@@ -8,13 +8,12 @@ from typing import ClassVar
 
 from lakewright.clock import zone_of
 from lakewright.core.instant import parse_time
-from lakewright.core.plans import Skip
+from lakewright.core.plans import SERVICE_KEY, Skip
 from lakewright.core.ttl import format_policies
 from lakewright.core.ttl_settings import TTL_KEYS, TtlSettings, rules_in_force, ttl_settings
 from lakewright.errors import ConflictError
 from lakewright.services.cleaning.look import holds_of
 from lakewright.services.cleaning.settings import CleaningSettings, Policy
-from lakewright.services.codecs import SERVICE_KEY
 from lakewright.services.service import Job, Service, Sight
 from lakewright.services.ttl.look import held_partitions, judge, live_partitions
 from lakewright.services.ttl.plan import TtlPlan, Verdict, plan_ttl
