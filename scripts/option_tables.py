@@ -19,10 +19,11 @@ from lakewright.services.compaction.settings import CompactionSettings
 from lakewright.services.inline import InlineSettings
 from lakewright.services.logcompaction.settings import LogCompactionSettings
 from lakewright.services.runner import RunSettings
+from lakewright.table.settings import PlanSettings
 from lakewright.write.freshness_settings import FreshnessSettings
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = (_DOCS / "services.md", _DOCS / "freshness.md", _DOCS / "ttl.md")
+PAGES = tuple(_DOCS / name for name in ("services.md", "freshness.md", "ttl.md", "cancellable.md"))
 FAMILIES: dict[str, type[Any]] = {
     "inline": InlineSettings,
     "run": RunSettings,
@@ -33,6 +34,7 @@ FAMILIES: dict[str, type[Any]] = {
     "archive": ArchivingSettings,
     "freshness": FreshnessSettings,
     "ttl": TtlSettings,
+    "plans": PlanSettings,
 }
 _TABLE = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -130,6 +130,28 @@ class Crew:
         )
         return Process(self, int(pid), journal)
 
+    def start_role(
+        self,
+        storage: Storage,
+        role: str,
+        options: Mapping[str, str],
+        *,
+        seed: int,
+        client: Mapping[str, str] | None = None,
+    ) -> Process:
+        """A process that does the same thing until it is killed; see roles.py."""
+        self.started += 1
+        journal = self.folder / f"journal-{self.started}.jsonl"
+        job = {
+            "table": storage.root,
+            "storage": dict(client or {}),
+            "options": dict(options),
+            "journal": str(journal),
+            "role": role,
+            "seed": seed,
+        }
+        return Process(self, int(self._ask(job=job)), journal)
+
     def _ask(self, **request: object) -> Any:
         answer = ask(self.host, request)
         assert answer is not None, "the host of the writers went away"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import sys
@@ -16,9 +17,11 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from roles import Role
 from written import SCHEMA, Row
 
 from lakewright.clock import SystemClock
@@ -76,6 +79,10 @@ class FatefulStorage(_Wrapped):
 
 def do_job(job: Mapping[str, Any]) -> None:
     """Do the steps of a job, each until it has no conflict, and keep a journal of it."""
+    if "role" in job:
+        storage = storage_for(job["table"], job["storage"])
+        note = partial(_append, job["journal"])
+        Role(storage, job["options"], random.Random(job["seed"]), note).play(job["role"])
     storage = FatefulStorage(storage_for(job["table"], job["storage"]), job["fate"])
     writer = replace(TableWriter.of(storage, job["options"], SystemClock()), hands=LocalHands)
     for step in job["steps"]:

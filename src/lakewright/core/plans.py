@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# The mark of a plan that others need not wait for and may take back, and the option that asks for
+# it: real Hudi reads such a plan as any other.
+CANCELLABLE = "hoodie.table.service.plan.cancellable"
 # Where a plan keeps the time at which it was made, if its own instant lies before that.
 PLANNED_AT = "lakewright.planned.at"
 # Where a compaction keeps up to which event time it goes, and whether it leaves newer rows out.
@@ -82,6 +85,11 @@ class _Rewriting:
     def planned_at(self, instant: str) -> str:
         """When the plan of an instant was made: what had completed by then is known to it."""
         return self.extra.get(PLANNED_AT, instant)
+
+    @property
+    def cancellable(self) -> bool:
+        """Whether others need not wait for the plan: it goes when an execution of it fails."""
+        return self.extra.get(CANCELLABLE, "").strip().lower() == "true"
 
     @property
     def missing_reasons(self) -> dict[str, str]:
@@ -222,6 +230,14 @@ class CleanPlan:
     bare_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """By what a cancellable plan is taken back, and why."""
+
+    by: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackRequest:
     """Files to delete in one partition, by absolute path.
@@ -238,11 +254,16 @@ class RollbackRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackPlan:
-    """The instant to take back, and the files that it left."""
+    """The instant to take back, and the files that it left.
+
+    `caused_by` and `reason` tell by what a cancellable plan was taken back, and why.
+    """
 
     instant: InstantRef
     requests: tuple[RollbackRequest, ...] = ()
     version: int | None = 1
+    caused_by: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,10 @@ class RolledBackPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackMetadata:
-    """What a rollback took back; `commits` and `instants` name the same instants twice."""
+    """What a rollback took back; `commits` and `instants` name the same instants twice.
+
+    `caused_by` and `reason` are those of its plan.
+    """
 
     started_at: str
     took_ms: int = 0
@@ -68,6 +71,8 @@ class RollbackMetadata:
     partitions: Mapping[str, RolledBackPartition] = field(default_factory=dict, hash=False)
     version: int | None = 1
     instants: tuple[InstantRef, ...] = ()
+    caused_by: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ def load_schema(name: str) -> RecordSchema:
 
 
 def with_nullable_text(schema: RecordSchema, record: str, field_name: str) -> RecordSchema:
-    """`schema` with a nullable text field appended to its inner record `record`.
+    """`schema` with a nullable text field appended to `record`, itself or one inside it.
 
     Readers resolve fields by name, so those that do not know the field pass over it.
     """

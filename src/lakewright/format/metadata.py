@@ -49,6 +49,17 @@ class _Kind(Generic[Value]):
         return encode_record(self.shape.format(value), self.schema)
 
 
+def _with_cause(schema: RecordSchema, record: str) -> RecordSchema:
+    """A schema in which rollbacks tell by what they were caused, and why."""
+    for name in (shapes.CAUSED_BY, shapes.REASON):
+        schema = with_nullable_text(schema, record, name)
+    return schema
+
+
+def _has_cause(rollback: RollbackPlan | RollbackMetadata) -> bool:
+    return rollback.caused_by is not None or rollback.reason is not None
+
+
 _COMMIT: _Kind[CommitMetadata] = _Kind(load_schema("HoodieCommitMetadata"), shapes.COMMIT)
 _REPLACE_COMMIT: _Kind[CommitMetadata] = _Kind(
     load_schema("HoodieReplaceCommitMetadata"), shapes.REPLACE_COMMIT
@@ -72,11 +83,19 @@ _INDEX_PLAN: _Kind[IndexPlan] = _Kind(load_schema("HoodieIndexPlan"), shapes.IND
 _INDEX_COMMIT: _Kind[IndexCommitMetadata] = _Kind(
     load_schema("HoodieIndexCommitMetadata"), shapes.INDEX_COMMIT
 )
-# Only plans that need it are written with the added field: all others are exactly what real Hudi
-# writes.
+# Only what needs them is written with added fields: all others are exactly what real Hudi writes.
 _COMPACTION_PLAN_WITH_NEXT_BASE: _Kind[CompactionPlan] = _Kind(
     with_nullable_text(_COMPACTION_PLAN.schema, "HoodieCompactionOperation", "nextBaseInstantTime"),
     shapes.COMPACTION_PLAN,
+)
+_CAUSED_ROLLBACK_PLAN: _Kind[RollbackPlan] = _Kind(
+    _with_cause(_ROLLBACK_PLAN.schema, "HoodieRollbackPlan"), shapes.ROLLBACK_PLAN
+)
+_CAUSED_ROLLBACK: _Kind[RollbackMetadata] = _Kind(
+    _with_cause(_ROLLBACK.schema, "HoodieRollbackMetadata"), shapes.ROLLBACK
+)
+_CAUSED_RESTORE: _Kind[RestoreMetadata] = _Kind(
+    _with_cause(_RESTORE.schema, "HoodieRollbackMetadata"), shapes.RESTORE
 )
 
 
@@ -144,22 +163,22 @@ def format_clean(value: CleanMetadata) -> bytes:
 
 def parse_rollback_plan(data: bytes) -> RollbackPlan:
     """Read the requested file of a rollback."""
-    return _ROLLBACK_PLAN.parse(data)
+    return _CAUSED_ROLLBACK_PLAN.parse(data)
 
 
 def format_rollback_plan(value: RollbackPlan) -> bytes:
     """Write the requested file of a rollback."""
-    return _ROLLBACK_PLAN.format(value)
+    return (_CAUSED_ROLLBACK_PLAN if _has_cause(value) else _ROLLBACK_PLAN).format(value)
 
 
 def parse_rollback(data: bytes) -> RollbackMetadata:
     """Read the completed file of a rollback."""
-    return _ROLLBACK.parse(data)
+    return _CAUSED_ROLLBACK.parse(data)
 
 
 def format_rollback(value: RollbackMetadata) -> bytes:
     """Write the completed file of a rollback."""
-    return _ROLLBACK.format(value)
+    return (_CAUSED_ROLLBACK if _has_cause(value) else _ROLLBACK).format(value)
 
 
 def parse_savepoint(data: bytes) -> SavepointMetadata:
@@ -184,12 +203,13 @@ def format_restore_plan(value: RestorePlan) -> bytes:
 
 def parse_restore(data: bytes) -> RestoreMetadata:
     """Read the completed file of a restore."""
-    return _RESTORE.parse(data)
+    return _CAUSED_RESTORE.parse(data)
 
 
 def format_restore(value: RestoreMetadata) -> bytes:
     """Write the completed file of a restore."""
-    return _RESTORE.format(value)
+    caused = any(_has_cause(each) for parts in value.rollbacks.values() for each in parts)
+    return (_CAUSED_RESTORE if caused else _RESTORE).format(value)
 
 
 def parse_index_plan(data: bytes) -> IndexPlan:

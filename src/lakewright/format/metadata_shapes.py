@@ -223,6 +223,9 @@ CLEAN = record(
 )
 
 _INSTANT = record(InstantRef, requested_at=stored("commitTime"), action=stored("action"))
+# Fields of ours, which only rollbacks of cancellable plans are written with.
+CAUSED_BY, REASON = "lakewrightCausedBy", "lakewrightReason"
+_CAUSE = {"caused_by": stored(CAUSED_BY), "reason": stored(REASON)}
 ROLLBACK_PLAN = record(
     RollbackPlan,
     instant=stored("instantToRollback", required("the instant to roll back", _INSTANT)),
@@ -240,6 +243,7 @@ ROLLBACK_PLAN = record(
         ),
     ),
     version=_VERSION,
+    **_CAUSE,
 )
 ROLLBACK = record(
     RollbackMetadata,
@@ -262,6 +266,7 @@ ROLLBACK = record(
     ),
     version=_VERSION,
     instants=stored("instantsRollback", many(_INSTANT)),
+    **_CAUSE,
 )
 SAVEPOINT = record(
     SavepointMetadata,

@@ -42,6 +42,7 @@ from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.create import create_table
+from lakewright.table.rolled_back import RolledBack, load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_moment, load_snapshot
 from lakewright.table.spec import TableSpec
 from lakewright.table.waiting_logs import HeldBack
@@ -218,6 +219,27 @@ class Table:
     def run(self, service: str, options: Options = None) -> Commit | Skip:
         """Schedule a service and execute it."""
         return self.services(options).run(service)
+
+    def cancel(
+        self,
+        instant: str | Instant,
+        options: Options = None,
+        *,
+        user: str = "",
+        reason: str = "",
+        wait: float = 0.0,
+    ) -> Instant:
+        """Take a cancellable plan back, whoever made it; gives its rollback. May be repeated.
+
+        A plan that is being executed is asked to stop: the rollback is in state REQUESTED until
+        that has happened, and `wait` is how many seconds to wait for it.
+        """
+        runner = self.services(options)
+        return runner.cancel(_time(instant), user=user, reason=reason, wait_s=wait)
+
+    def rollbacks(self) -> tuple[RolledBack, ...]:
+        """The rollbacks on the active timeline: what they took back, by what caused, and why."""
+        return load_rollbacks(self.snapshot())
 
     @property
     def ttl(self) -> TableTtl:

@@ -11,6 +11,7 @@ from lakewright.core.plans import Skip
 from lakewright.errors import InvalidError
 from lakewright.interfaces.calls import Call, Parameter, Value, bound_arguments
 from lakewright.interfaces.datasource import OPTIONS_METADATA
+from lakewright.interfaces.plan_procedures import PLAN_PROCEDURES
 from lakewright.interfaces.procedure import (
     LIMIT,
     OPTIONS,
@@ -167,6 +168,7 @@ _PROCEDURES = {
     each.name: each
     for each in (
         *TTL_PROCEDURES,
+        *PLAN_PROCEDURES,
         Procedure(
             "run_compaction",
             "schedule a compaction, execute those that wait (op => 'run'), or both",

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lakewright.core.plans import SERVICE_KEY, ClusteringPlan, RequestedReplace
+from lakewright.core.instant import COMPLETED_NAME
+from lakewright.core.plans import CANCELLABLE, SERVICE_KEY, ClusteringPlan, RequestedReplace
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.format.metadata import (
     format_clean,
@@ -56,8 +57,12 @@ def plan_codec(action: str) -> PlanCodec:
     return _PLANS[action]
 
 
-def signed(plan: Any, name: str, action: str) -> Any:
-    """The plan with the name of its service, where that is another than its action."""
-    if name == action:
-        return plan
-    return replace(plan, extra={**plan.extra, SERVICE_KEY: name})
+def signed(plan: Any, name: str, action: str, *, cancellable: bool = False) -> Any:
+    """The plan with the name of its service, where that is another than its action.
+
+    And with the mark of those that others need not wait for, if it is such a plan.
+    """
+    added = {} if name == action else {SERVICE_KEY: name}
+    if cancellable and action in COMPLETED_NAME:
+        added[CANCELLABLE] = "true"
+    return replace(plan, extra={**plan.extra, **added}) if added else plan

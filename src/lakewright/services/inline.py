@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from lakewright.core.instant import COMPLETED_NAME
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import ConflictError, LakewrightError
@@ -170,6 +171,8 @@ def _step(
 ) -> Snapshot:
     """Run one service; gives the table as it was seen last."""
     service = service_by_name(name)
+    if service.prepares and after.timeline.pending(*COMPLETED_NAME):
+        tries.attempt(lambda: runner.prepare(service, after))
     if not only_scheduled and service.action:
         # What others have scheduled, or an attempt that died has left, comes first.
         tries.attempt(lambda: _execute_waiting(runner, service.action, after, tries))
@@ -197,6 +200,6 @@ def _plan_next(
     if early is not None:
         return early
     if not only_scheduled:
-        return runner.run(service.name)
+        return runner.run(service.name, prepared=True)
     scheduled = runner.schedule(service.name)
     return scheduled if isinstance(scheduled, Skip) else Skip(f"scheduled as {scheduled}")

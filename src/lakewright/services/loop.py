@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lakewright.clock import Clock
-from lakewright.core.instant import Instant, State
+from lakewright.core.instant import Instant
 from lakewright.core.plans import Skip
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
 from lakewright.services.overtaken import overtaken
 from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner, parsed_plan, plan_data
-from lakewright.table.heartbeat import alive
+from lakewright.table.guard import GuardError
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.commit import Commit
 
@@ -180,9 +180,8 @@ class _Look:
     def at(cls, runner: ServiceRunner, names: Sequence[str]) -> _Look:
         """Look at the table now."""
         snapshot = load_snapshot(runner.storage)
-        begun = {i.requested_at for i in snapshot.timeline.pending() if i.state is State.INFLIGHT}
-        settings, now_ms = runner.writer.heartbeat, runner.clock.now_ms()
-        living = alive(runner.storage, begun, settings, now_ms) if begun else frozenset()
+        begun = {i.requested_at for i in snapshot.timeline.pending()}
+        living = runner.writer.living(begun)
         return cls(runner, names, snapshot, living, overtaken(snapshot))
 
     @property
@@ -220,9 +219,11 @@ def _attempt(runner: ServiceRunner, name: str, do: Callable[[], Commit | Skip]) 
 
 
 def _unless_gone(runner: ServiceRunner, do: Callable[[], Commit | Skip]) -> Commit | Skip:
-    """Do something with a plan; that somebody took it back meanwhile is no error."""
+    """Do something with a plan; that somebody has it, or took it back meanwhile, is no error."""
     try:
         return do()
+    except GuardError as error:
+        return Skip(str(error))
     except (ConflictError, InvalidError) as error:
         at = error.facts.get("instant")
         there = {instant.requested_at for instant in load_snapshot(runner.storage).timeline}

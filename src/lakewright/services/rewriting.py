@@ -9,8 +9,10 @@ from functools import partial
 from typing import TypeVar
 
 from lakewright.core.commits import SCHEMA_KEY, CommitMetadata, WriteStat
-from lakewright.errors import InvalidError, LakewrightError
+from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.services.service import Job
+from lakewright.table.rollback import rollback_of
+from lakewright.table.snapshot import load_timeline
 from lakewright.write.commit import refuse_failed
 from lakewright.write.groups import GroupWriter
 from lakewright.write.options import effective_config, write_settings
@@ -74,7 +76,24 @@ def _outcome(
         token = replace(token, stage=task.attempt.number)
     groups = GroupWriter(task, token)
     try:
+        _refuse_stopped(task)
         do(item, groups)
     except LakewrightError as error:
         return groups.outcome(error=error)
     return groups.outcome()
+
+
+def _refuse_stopped(task: WriteTask) -> None:
+    """ConflictError before a file group, if somebody has asked the execution to stop."""
+    if task.attempt is None or not task.attempt.stoppable:
+        return
+    now = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
+    asked = rollback_of(now, task.instant)
+    if asked is not None:
+        raise ConflictError(
+            "the execution was asked to stop",
+            instant=task.instant,
+            rollback=asked.instant.requested_at,
+            other=asked.plan.caused_by,
+            reason=asked.plan.reason,
+        )

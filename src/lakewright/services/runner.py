@@ -2,7 +2,7 @@
 
 Planning and scheduling happen under the table's lock, on the table as it is then. An execution
 holds no lock while it works; it completes like any write. What fails is taken back and the plan
-stays, so that it can be executed again, by anybody.
+stays, so that it can be executed again, by anybody; unless it is cancellable.
 """
 
 from __future__ import annotations
@@ -13,20 +13,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakewright.clock import Clock, zone_of
+from lakewright.core.commits import SERVICE_OPERATIONS
 from lakewright.core.instant import COMPLETED_NAME, Instant, State
-from lakewright.core.plans import Skip
+from lakewright.core.plans import Cause, Skip
 from lakewright.core.service_metadata import CleanMetadata
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, found_in
 from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
 from lakewright.services.registry import service_by_name, service_of_plan, services
 from lakewright.services.service import AnyService, Hands, Job, Sight, WrittenMeanwhileError
+from lakewright.services.sighted import plans_below
 from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.storage.base import Storage
+from lakewright.table.cancelling import cancel
 from lakewright.table.cleaned import withdraw_unplanned
 from lakewright.table.locks import Lock, under_lock
 from lakewright.table.meanwhile import latest_time
 from lakewright.table.properties import read_if_there
+from lakewright.table.rollback import ended_rollback_of, load_rollback
 from lakewright.table.scheduling import Draft, end_plain, schedule, start_plain, take_up
+from lakewright.table.settings import Concurrency, plan_settings
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.times import following, time_of
 from lakewright.table.transaction import Writer
@@ -70,6 +75,7 @@ def parsed_plan(instant: Instant, data: bytes) -> tuple[AnyService, Instant, Any
 
 
 RUN_KEYS = option_keys(RunSettings)
+_BESIDE_OTHERS = {"hoodie.write.concurrency.mode": Concurrency.OPTIMISTIC.value}
 
 
 @dataclass(frozen=True)
@@ -86,15 +92,34 @@ class ServiceRunner:
         service = service_by_name(name)
         snapshot = load_snapshot(self.storage)
         require_writable(snapshot.config)
-        return _plan(service, self.sight(snapshot))
+        sight = self.sight(snapshot)
+        early = service.due(sight)
+        return self._planned(service, sight)[0] if early is None else early
 
     def schedule(self, name: str) -> Instant | Skip:
         """Put a plan on the timeline."""
         service = service_by_name(name)
         if not service.action:
             return Skip(f"{name} keeps no plan on the timeline: run it")
+        done = self.prepare(service)
         found = self._schedule(service)
-        return found if isinstance(found, Skip) else found.instant
+        return _told(found, done) if isinstance(found, Skip) else found.instant
+
+    def prepare(self, service: AnyService, seen: Snapshot | None = None) -> Skip | None:
+        """Let a service put right what comes before its plan; tells what it did, if anything."""
+        if not service.prepares:
+            return None
+        return service.prepare(self.writer, seen or load_snapshot(self.storage))
+
+    def _planned(self, service: AnyService, sight: Sight) -> tuple[Any, tuple[Instant, ...]]:
+        """A plan as it would stand on the timeline, or Skip; and the plans that go before it."""
+        plan = service.plan(sight)
+        if isinstance(plan, Skip) or not service.action:
+            return plan, ()
+        cancellable = plan_settings(sight.snapshot.config, self.options).cancellable
+        plan = signed(plan, service.name, service.action, cancellable=cancellable)
+        below = plans_below(sight, plan) if service.action in COMPLETED_NAME else ()
+        return (below, ()) if isinstance(below, Skip) else (plan, below)
 
     def _schedule(self, service: AnyService, *, triggered: bool = True) -> _Scheduled | Skip:
         made: list[Any] = []
@@ -105,13 +130,12 @@ class ServiceRunner:
             if due is not None:
                 return due
             instant = next_time()
-            plan = service.plan(self.sight(snapshot, instant))
+            plan, below = self._planned(service, self.sight(snapshot, instant))
             if isinstance(plan, Skip):
                 return plan
-            plan = signed(plan, service.name, service.action)
             made.append(plan)
             at = service.place(plan, instant)
-            return Draft(at, plan_codec(service.action).format(plan))
+            return Draft(at, plan_codec(service.action).format(plan), below)
 
         found = schedule(self.writer, service.action, decide)
         return found if isinstance(found, Skip) else _Scheduled(service, found, made[-1])
@@ -122,7 +146,7 @@ class ServiceRunner:
         done = self._done(snapshot, instant)
         if done is not None:
             return done
-        planned = _planned(snapshot, instant)
+        planned = _waiting_at(snapshot, instant)
         data = plan_data(snapshot, planned)
         if data is None:
             raise InvalidError("the plan is not there any more", instant=instant)
@@ -146,6 +170,8 @@ class ServiceRunner:
         try:
             return self._execute_writing(scheduled)
         except WrittenMeanwhileError:
+            if scheduled.plan.cancellable:
+                raise
             return self._execute_writing(scheduled)
 
     def _follow(self, name: str, sight: Sight) -> Iterator[Commit | Skip]:
@@ -160,21 +186,34 @@ class ServiceRunner:
                 warnings.warn(f"{service.name} after {name} failed: {error}", stacklevel=2)
                 yield Skip(f"{service.name}: {error}")
 
-    def run(self, name: str) -> Commit | Skip:
-        """Schedule and execute."""
+    def run(self, name: str, *, prepared: bool = False) -> Commit | Skip:
+        """Schedule and execute; `prepared` tells that `prepare` was called just now."""
         service = service_by_name(name)
         if service.writes:
             return self._run_write(service)
         if not service.action:
             return self._run_untraced(service)
+        done_before = None if prepared else self.prepare(service)
         scheduled = self._schedule(service)
         if isinstance(scheduled, Skip):
-            return scheduled
+            return _told(scheduled, done_before)
         done = self._execute(scheduled)
         goes_on = settings_from(RunSettings, self.options).partial_progress
         if not goes_on or service.action not in COMPLETED_NAME:
             return done
         return replace(done, services=tuple(self._rest(scheduled)))
+
+    def cancel(
+        self, instant: str, *, user: str = "", reason: str = "", wait_s: float = 0.0
+    ) -> Instant:
+        """Take a cancellable plan back, whoever made it, or ask who executes it to stop.
+
+        Gives its rollback, which is completed once the plan is gone; waits so long for that.
+        """
+        cause = Cause(f"request of {user}" if user else "request", reason or "no reason was given")
+        # Whoever made or executes the plan may be another process, so its lock is taken.
+        writer = Writer.from_options(self.storage, self.clock, {**_BESIDE_OTHERS, **self.options})
+        return cancel(writer, instant, cause, wait_s=wait_s)
 
     def _rest(self, scheduled: _Scheduled) -> Iterator[Commit]:
         """Go on while plans leave something and the next one finds something to do."""
@@ -193,8 +232,10 @@ class ServiceRunner:
     def _execute_writing(self, scheduled: _Scheduled) -> Commit:
         at = scheduled.instant.requested_at
         partition = next(iter(scheduled.plan.partitions), "")
-        known = scheduled.plan.planned_at(at)
-        with take_up(self.writer, scheduled.instant, partition, known) as transaction:
+        known, cancellable = scheduled.plan.planned_at(at), scheduled.plan.cancellable
+        begun = take_up(self.writer, scheduled.instant, partition, known, cancellable=cancellable)
+        with begun as transaction:
+            transaction.require_way(scheduled.plan)
             job = replace(self._job(transaction.snapshot, at), attempt=transaction.attempt)
             metadata = scheduled.service.run(job, scheduled.plan)
 
@@ -272,7 +313,8 @@ class ServiceRunner:
                 return commit_of(instant, snapshot.commits([instant])[0])
         if snapshot.timeline.is_archived(at) and at in snapshot.archived_times:
             found = next(i for i in snapshot.archived if i.requested_at == at)
-            return commit_of(found, snapshot.commits([found])[0])
+            (commit,) = snapshot.commits([found])
+            return commit_of(found, commit) if commit.operation in SERVICE_OPERATIONS else None
         return None
 
 
@@ -301,12 +343,17 @@ def _require_same_schema(at: str, before: Snapshot, now: Snapshot) -> None:
         )
 
 
+def _told(skip: Skip, prepared: Skip | None) -> Skip:
+    """Why nothing was planned, after what was done before that."""
+    return skip if prepared is None else Skip(f"{prepared}; {skip}")
+
+
 def _plan(service: AnyService, sight: Sight) -> Any:
     early = service.due(sight)
     return service.plan(sight) if early is None else early
 
 
-def _planned(snapshot: Snapshot, at: str) -> Instant:
+def _waiting_at(snapshot: Snapshot, at: str) -> Instant:
     actions = (*COMPLETED_NAME, *PLAIN_RESULTS)
     found = [i for i in snapshot.timeline.pending() if i.requested_at == at]
     for instant in found:
@@ -315,6 +362,16 @@ def _planned(snapshot: Snapshot, at: str) -> Instant:
     if found:
         raise InvalidError(
             "this is a write of its own, and no plan to execute", instant=at, action=found[0].action
+        )
+    rollback = ended_rollback_of(snapshot, at)
+    if rollback is not None:
+        told = load_rollback(snapshot, rollback)
+        raise InvalidError(
+            "the plan of this instant was rolled back",
+            instant=at,
+            rollback=rollback.requested_at,
+            by=told.caused_by,
+            reason=told.reason,
         )
     waiting = [i.requested_at for i in snapshot.timeline.pending(*actions)]
     raise InvalidError("there is no plan at this instant", instant=at, waiting=waiting)

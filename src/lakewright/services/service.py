@@ -21,6 +21,7 @@ from lakewright.storage.base import Storage
 from lakewright.table.equipment import Equipment
 from lakewright.table.execution import Attempt
 from lakewright.table.snapshot import Snapshot
+from lakewright.table.transaction import Writer
 from lakewright.write.commit import IncomingRows
 from lakewright.write.task import Token
 
@@ -104,12 +105,18 @@ class Service(ABC, Generic[PlanT, ResultT]):
       `CleanMetadata`. Empty for a service that leaves no trace there.
     - `writes` is for a service without an action whose `run` is an ordinary write: it takes the
       table's lock itself, and what it plans is planned anew if somebody else was faster.
+    - `prepares` is for a service that has something to do whether a plan is due or not.
     """
 
     name: ClassVar[str]
     action: ClassVar[str]
     writes: ClassVar[bool] = False
+    prepares: ClassVar[bool] = False
     keys: ClassVar[frozenset[str]] = frozenset()
+
+    def prepare(self, writer: Writer, seen: Snapshot) -> Skip | None:
+        """Do what comes before a plan, and tell it if that was anything; nobody holds the lock."""
+        return None
 
     def due(self, sight: Sight) -> Skip | None:
         """Why nothing can be due, if timeline and options alone tell that; reads nothing else."""

@@ -69,8 +69,13 @@ class Transaction:
         instant: str,
         action: str,
         known: Timeline | None = None,
+        *,
+        beats: bool = False,
     ) -> None:
-        """`known` is what its decisions rest on, where that is not all of the snapshot."""
+        """`known` is what its decisions rest on, where that is not all of the snapshot.
+
+        `beats` asks for a heartbeat also where others would not go by it.
+        """
         self.writer = writer
         self._known = known or snapshot.timeline
         self.snapshot = snapshot
@@ -84,7 +89,7 @@ class Transaction:
         self.after = snapshot
         self._heartbeat = (
             Heartbeat(writer.storage, instant, writer.heartbeat, writer.clock)
-            if writer.beats
+            if beats or writer.beats
             else None
         )
 
@@ -101,7 +106,7 @@ class Transaction:
             return
         try:
             self.withdraw()
-        except (InvalidError, UnavailableError) as failure:
+        except (ConflictError, InvalidError, UnavailableError) as failure:
             if error is None:
                 raise
             error.add_note(f"The write could not be taken back, it stays as it is: {failure}")
@@ -322,9 +327,14 @@ class Transaction:
             metadata,
             non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
             yields_to_clustering=self.writer.transaction.clustering_updates is Updates.REJECT,
+            gives_way_to=self._gives_way_to(now),
         )
         # Somebody may have switched it on since: readers would not see this write.
         drop_metadata_table(self._storage, now.config)
+
+    def _gives_way_to(self, now: Snapshot) -> frozenset[str] | None:
+        """The writes under way that go before this one; None if it gives way to none."""
+        return None
 
     def _require_not_rolled_back(self, now: Snapshot, files: Sequence[Instant]) -> None:
         there = {instant.file_name for instant in files}

@@ -8,7 +8,12 @@ had come after it.
 What others did meanwhile is judged by these rules:
 - completed since the transaction began: every commit, delta commit and replace commit;
 - pending: a clustering, whose plan will take its groups out of the table; an overwrite that began
-  later, by what its inflight file says; a compaction that began later, by its plan.
+  later, by what its inflight file says; a compaction that began later, by its plan. Cancellable
+  ones are passed over: they find out when they want to complete, and fail.
+
+A cancellable plan gives way where others would not. It waits for no pending write, but fails if one
+that is alive has announced files that would clash with it; an overwrite does so with all groups of
+the partitions that it has come to, or of the table. And it compacts no group that was replaced.
 
 A compaction at C meets another write at W without harm, with three exceptions. A log file follows
 its completion time onto the new base file, and a replaced group is gone either way; but a base file
@@ -20,13 +25,13 @@ repeats old versions, which must not end up on top of a new base file.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from lakewright.core.commits import CommitMetadata, WriteStat
 from lakewright.core.files import LogFile, parse_data_file
-from lakewright.core.instant import Instant
+from lakewright.core.instant import WRITE_ACTIONS, Instant
 from lakewright.core.plans import ClusteringPlan, CompactionPlan
 from lakewright.core.timeline import Timeline
 
@@ -46,6 +51,7 @@ class Kind(Enum):
     LOG_COMPACTION = auto()
 
 
+_WHOLE_TABLE = "INSERT_OVERWRITE_TABLE"
 _KINDS = {"COMPACT": Kind.COMPACTION, "LOG_COMPACT": Kind.LOG_COMPACTION}
 
 
@@ -56,6 +62,8 @@ class Footprint:
     `bases` got a new base file, `logs` nothing but log files, `replaced` leave the table; `written`
     are the former two with their whole file ids. `log_files` are, by partition and name, those that
     a write made, or that a plan folds in. `completed_at` is known once the completed file is there.
+    `cancellable` is a plan that others need not wait for. An overwrite that has not completed will
+    take all groups out of the partitions `emptied`, or `everywhere`.
     """
 
     instant: str
@@ -67,6 +75,9 @@ class Footprint:
     written: Groups = frozenset()
     log_files: frozenset[tuple[str, str]] = frozenset()
     completed_at: str | None = None
+    cancellable: bool = False
+    emptied: frozenset[str] = frozenset()
+    everywhere: bool = False
 
     def names_of(self, group: Group) -> frozenset[str]:
         """The file ids under which a group, which may be a bucket, was written."""
@@ -126,22 +137,68 @@ def footprint_of_compaction(instant: Instant, plan: CompactionPlan) -> Footprint
         bases=frozenset(_group(o.partition, o.file_id) for o in plan.operations),
         log_files=frozenset((o.partition, name) for o in plan.operations for name in o.logs),
         completed_at=instant.completed_at,
+        cancellable=plan.cancellable,
     )
 
 
 def footprint_of_clustering(instant: Instant, plan: ClusteringPlan) -> Footprint:
     """What a pending clustering will take out of the table."""
     groups = frozenset(_group(o.partition, o.file_id) for o in plan.operations)
-    return Footprint(instant.requested_at, instant.comparable_action, replaced=groups)
+    return Footprint(
+        instant.requested_at,
+        instant.comparable_action,
+        replaced=groups,
+        cancellable=plan.cancellable,
+    )
+
+
+def footprint_of_plan(instant: Instant, plan: CompactionPlan | ClusteringPlan) -> Footprint:
+    """What a plan of any kind will touch."""
+    if isinstance(plan, ClusteringPlan):
+        return footprint_of_clustering(instant, plan)
+    found = footprint_of_compaction(instant, plan)
+    if instant.action != "logcompaction":
+        return found
+    return replace(found, kind=Kind.LOG_COMPACTION, bases=frozenset(), logs=found.bases)
+
+
+def with_announced(
+    known: Footprint, files: Iterable[str], operation: str | None = None
+) -> Footprint:
+    """What a pending write has touched, with the data files that its markers name.
+
+    `operation` is what an overwrite says of itself.
+    """
+    bases, logs, partitions = set(known.bases), set(known.logs), set()
+    for path in files:
+        partition, _, name = path.rpartition("/")
+        file = parse_data_file(name)
+        if file is not None:
+            group = _group(partition, file.file_id)
+            (logs if isinstance(file, LogFile) else bases).add(group)
+            partitions.add(partition)
+    overwrites = known.action == "replacecommit"
+    return replace(
+        known,
+        bases=frozenset(bases),
+        logs=frozenset(logs - bases),
+        emptied=frozenset(partitions) if overwrites else frozenset(),
+        everywhere=overwrites and operation == _WHOLE_TABLE,
+    )
 
 
 def rivals(
-    mine: Footprint, before: Timeline, now: Timeline, *, yields_to_clustering: bool = True
+    mine: Footprint,
+    before: Timeline,
+    now: Timeline,
+    *,
+    yields_to_clustering: bool = True,
+    living: frozenset[str] = frozenset(),
 ) -> tuple[Instant, ...]:
     """The instants that have to be compared with a write that saw `before` and completes `now`.
 
     A write that does not yield to pending clusterings leaves it to them to find out: their plans
-    do not hold what it wrote, so they fail.
+    do not hold what it wrote, so they fail. `living` are the pending ones whose writers are alive.
     """
     known = {i.requested_at for i in before.completed_writes}
     completed = [i for i in now.completed_writes if i.requested_at not in known]
@@ -151,6 +208,9 @@ def rivals(
     later = ("replacecommit", "compaction") if is_below else ("replacecommit",)
     pending = [i for i in now.pending(*later) if i.requested_at > mine.instant]
     pending += now.pending("clustering") if yields_to_clustering else ()
+    if mine.cancellable and mine.completed_at is None:
+        alive = [i for i in now.pending(*WRITE_ACTIONS) if i.requested_at in living]
+        pending += [i for i in alive if i not in pending]
     return tuple(i for i in (*completed, *pending) if i.requested_at != mine.instant)
 
 
@@ -162,6 +222,7 @@ def conflict_of(
     *,
     non_blocking: bool = False,
     yields_to_clustering: bool = True,
+    living: frozenset[str] = frozenset(),
 ) -> Conflict | None:
     """The first clash of a write that saw `before` and is about to complete `now`.
 
@@ -169,26 +230,37 @@ def conflict_of(
     """
     others: tuple[Instant, ...] = ()
     if mine.groups:
-        others = rivals(mine, before, now, yields_to_clustering=yields_to_clustering)
+        others = rivals(mine, before, now, yields_to_clustering=yields_to_clustering, living=living)
     if not others:
         return None
     for instant, other in zip(others, load(others), strict=True):
+        if other.cancellable and not instant.is_completed:
+            continue
         groups = _clashes(mine, other, non_blocking=non_blocking)
+        if mine.cancellable and not instant.is_completed:
+            # What a pending write would find when it completes after this.
+            groups |= _clashes(other, mine, non_blocking=non_blocking)
         if groups:
             return Conflict(instant, tuple(sorted(groups)), _reason(instant, other))
     return None
 
 
 def _clashes(mine: Footprint, other: Footprint, *, non_blocking: bool) -> Groups:
+    if mine.cancellable and other.everywhere:
+        return mine.groups
+    emptied = frozenset(g for g in mine.groups if g[0] in other.emptied)
+    if mine.cancellable and emptied:
+        return emptied
     both = mine.groups & other.groups
     if not both:
         return both
     kinds = {mine.kind, other.kind}
+    gone = other.replaced if mine.cancellable else frozenset()
     if Kind.COMPACTION in kinds:
-        return both & _hidden_by_compaction(mine, other)
+        return both & (_hidden_by_compaction(mine, other) | gone)
     if mine.kind is Kind.LOG_COMPACTION:
         found = other.groups if other.kind is mine.kind else other.bases | _unfolded(other, mine)
-        return both & found
+        return both & (found | gone)
     if non_blocking and mine.action == other.action == "deltacommit":
         # Log files of one bucket are merged whoever wrote them; of two base files one is hidden.
         # A bucket under two names would be two file groups.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -12,13 +12,17 @@ from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.settings import settings_from
 from lakewright.storage.base import Storage
+from lakewright.table.heartbeat import alive
 from lakewright.table.locks import Lock, lock_for
 from lakewright.table.meanwhile import latest_time
 from lakewright.table.settings import (
+    PLAN_KEYS,
     FailedWrites,
     HeartbeatSettings,
     LockSettings,
+    PlanSettings,
     TransactionSettings,
+    plan_settings,
 )
 from lakewright.table.times import TimeSource
 
@@ -34,16 +38,19 @@ class Equipment:
     transaction: TransactionSettings = field(default_factory=TransactionSettings)
     lock: LockSettings = field(default_factory=LockSettings)
     heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
+    plan_options: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
     def from_options(cls, storage: Storage, clock: Clock, options: Mapping[str, str]) -> Self:
         """A writer with the settings that Hudi's options name."""
+        settings_from(PlanSettings, options)
         return cls(
             storage,
             clock,
             settings_from(TransactionSettings, options),
             settings_from(LockSettings, options),
             settings_from(HeartbeatSettings, options),
+            {key: options[key] for key in PLAN_KEYS if key in options},
         )
 
     def new_lock(self) -> Lock:
@@ -73,8 +80,24 @@ class Equipment:
             return False
         return True
 
+    def living(self, instants: Iterable[str]) -> frozenset[str]:
+        """Those of some instants that have a heartbeat which beats; asked if there are any."""
+        asked = frozenset(instants)
+        if not asked:
+            return asked
+        return alive(self.storage, asked, self.heartbeat, self.clock.now_ms())
+
     @property
     def beats(self) -> bool:
         """Whether others decide by a heartbeat that this writer is alive."""
         lazy = self.transaction.failed_writes is FailedWrites.LAZY
         return lazy or self.transaction.several_writers
+
+    def plans(self, config: TableConfig) -> PlanSettings:
+        """What becomes of plans: what options say, else what the table does."""
+        return plan_settings(config, self.plan_options)
+
+    def guards(self, config: TableConfig) -> bool:
+        """Whether executions of plans show that they live, and leave the living alone."""
+        guard = self.plans(config).guard
+        return self.beats if guard is None else guard

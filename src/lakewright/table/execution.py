@@ -6,22 +6,28 @@ of its data files, and a marker of its own, for a file that is never made: whoev
 back, real Hudi too, deletes it with the others. Nothing but markers may lie there, or real Hudi
 finds none of them. Whose marker is gone acts no more: it completes nothing, and deletes nothing but
 files of its own.
+
+An attempt that fails leaves its plan, and no trace. A cancellable plan has one attempt: when that
+fails, a rollback takes the plan along, and keeps by what and why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import BaseFile, parse_data_file
-from lakewright.core.instant import Instant, State
+from lakewright.core.instant import WRITE_ACTIONS, Instant, State
+from lakewright.core.plans import Cause, ClusteringPlan, CompactionPlan
 from lakewright.core.timeline import Timeline
-from lakewright.errors import ConflictError, UnavailableError
+from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.storage.base import Storage, join_path, split_path
 from lakewright.table.begun import Transaction
+from lakewright.table.conflicts import footprint_of_plan
 from lakewright.table.equipment import Equipment
-from lakewright.table.locks import holding
+from lakewright.table.locks import Lock, holding, under_lock
 from lakewright.table.markers import (
     MarkerKind,
     create_marker,
@@ -29,29 +35,37 @@ from lakewright.table.markers import (
     is_marked,
     marked_files,
 )
-from lakewright.table.snapshot import Snapshot, list_timeline
+from lakewright.table.meanwhile import Meanwhile
+from lakewright.table.rollback import run_rollback
+from lakewright.table.settings import Concurrency, Updates
+from lakewright.table.snapshot import Snapshot, list_timeline, load_snapshot
 
 # Write tokens are three whole numbers; other readers take them for 32 bits.
 _MOST = 0x7FFF_FFFF
+_ITSELF = "its execution"
+# An error may name many file groups.
+_LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One execution of the plan of an instant; `number` tells it from all others.
 
-    `file` is one that it could have made, in a partition of the plan.
+    `file` is one that it could have made, in a partition of the plan. A `stoppable` one looks for
+    requests to stop on its way.
     """
 
     instant: str
     number: int
     file: str
+    stoppable: bool = False
 
     @classmethod
-    def of(cls, instant: str, partition: str, new_id: str) -> Attempt:
+    def of(cls, instant: str, partition: str, new_id: str, *, stoppable: bool = False) -> Attempt:
         """An attempt whose number comes from a new id."""
         number = int(new_id.replace("-", "")[-8:], 16) & _MOST
         name = BaseFile(f"{new_id}-0", f"0-{number}-0", instant).name
-        return cls(instant, number, join_path(partition, name))
+        return cls(instant, number, join_path(partition, name), stoppable)
 
     def begin(self, storage: Storage) -> None:
         """Make it count."""
@@ -69,7 +83,10 @@ class Attempt:
 
 
 class Execution(Transaction):
-    """A plan that is being executed; leaving the block before it completes leaves the plan."""
+    """A plan that is being executed; leaving the block before it completes takes it back.
+
+    The plan stays, unless it is cancellable.
+    """
 
     def __init__(
         self,
@@ -80,8 +97,26 @@ class Execution(Transaction):
         known: Timeline,
     ) -> None:
         """`known` is what the plan rests on."""
-        super().__init__(writer, snapshot, planned.requested_at, planned.action, known)
+        # Others decide by its heartbeat what becomes of a cancellable plan, whoever they are.
+        beats = attempt.stoppable or writer.guards(snapshot.config)
+        at, action = planned.requested_at, planned.action
+        super().__init__(writer, snapshot, at, action, known, beats=beats)
         self.attempt = attempt
+        self.cancellable = attempt.stoppable
+        self._cause = Cause(_ITSELF, "it was not completed")
+        self._plan_is_gone = False
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._cause = _cause_of(error)
+        super().__exit__(kind, error, trace)
+        if error is not None and self._plan_is_gone:
+            error.add_note("The plan was cancellable, and has gone with its execution.")
 
     def begin(self) -> None:
         """Show others that the plan is being executed; the caller holds the table's lock."""
@@ -96,6 +131,24 @@ class Execution(Transaction):
                 # Somebody without our lock may have begun it right now.
                 self.stop_heartbeat(leave_file=True)
 
+    def require_way(self, plan: CompactionPlan | ClusteringPlan) -> None:
+        """ConflictError where a cancellable plan has met a faster write before it does anything."""
+        if self.cancellable:
+            pending = self._pending(State.INFLIGHT)
+            transaction = self.writer.transaction
+            Meanwhile(self._known, self.snapshot).require_no_clash(
+                pending,
+                footprint_of_plan(pending, plan),
+                non_blocking=transaction.concurrency is Concurrency.NON_BLOCKING,
+                yields_to_clustering=transaction.clustering_updates is Updates.REJECT,
+                living=self._gives_way_to(self.snapshot) or frozenset(),
+            )
+
+    def _gives_way_to(self, now: Snapshot) -> frozenset[str] | None:
+        if not self.cancellable:
+            return None
+        return self.writer.living(i.requested_at for i in now.timeline.pending(*WRITE_ACTIONS))
+
     def _landed(self, now: Snapshot) -> Instant | None:
         """Only what this attempt has asked for is its own."""
         found = super()._landed(now)
@@ -108,6 +161,8 @@ class Execution(Transaction):
         self, now: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
     ) -> None:
         self._require_counting()
+        if self.cancellable and self._others():
+            raise ConflictError("this plan was completed by somebody else", instant=self.instant)
         if self._hide_others():
             raise UnavailableError(
                 "a completed file came late, of an execution that was rolled back: it is gone, "
@@ -126,7 +181,13 @@ class Execution(Transaction):
 
     def _hide_others(self) -> bool:
         """Delete the completed file of an attempt that was rolled back, if one came late."""
-        late = [
+        late = self._others()
+        self._storage.delete_many(self.snapshot.timeline_path(instant) for instant in late)
+        return bool(late)
+
+    def _others(self) -> list[Instant]:
+        """The completed files of this instant that this attempt has not asked for."""
+        return [
             instant
             for instant in list_timeline(self._storage, self.snapshot.config)
             if instant.requested_at == self.instant
@@ -134,10 +195,32 @@ class Execution(Transaction):
             and instant.comparable_action == self._completed_action
             and instant != self._asked
         ]
-        self._storage.delete_many(self.snapshot.timeline_path(instant) for instant in late)
-        return bool(late)
 
     def _take_back(self) -> None:
+        if self.cancellable:
+            under_lock(self.writer.new_lock, self._take_back_with_plan)
+            self._plan_is_gone = True
+        else:
+            self._take_back_alone()
+        self._withdrawn()
+
+    def _take_back_with_plan(self, lock: Lock) -> None:
+        if not self.attempt.counts(self._storage) or self._others():
+            # Who has taken it back may have missed what came after that.
+            files = {*self._listed, *marked_files(self._storage, self.instant)}
+            self._storage.delete_many(sorted(filter(self.attempt.owns, files)))
+            return
+        now = load_snapshot(self._storage)
+        run_rollback(
+            now,
+            now.timeline.by_time.get(self.instant) or self._pending(State.INFLIGHT),
+            self.writer.times(now.config, now.timeline, lock),
+            self.writer.clock,
+            by_markers=self.writer.transaction.rollback_by_markers,
+            cause=self._cause,
+        )
+
+    def _take_back_alone(self) -> None:
         with holding(self.writer.new_lock()):
             counts = self.attempt.counts(self._storage)
             marked = marked_files(self._storage, self.instant)
@@ -149,4 +232,10 @@ class Execution(Transaction):
                 delete_markers(self._storage, self.instant)
             else:
                 self.stop_heartbeat(leave_file=True)
-        self._withdrawn()
+
+
+def _cause_of(error: BaseException) -> Cause:
+    """By what an attempt has failed: another write that it met, or itself."""
+    other = error.facts.get("other") if isinstance(error, LakewrightError) else None
+    reason = str(error) or type(error).__name__
+    return Cause(str(other or _ITSELF), reason[:_LONGEST_REASON])

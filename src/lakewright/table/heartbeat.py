@@ -13,6 +13,7 @@ from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.waiting import Moment, Repetition
 
 FOLDER = ".hoodie/.heartbeat"
+_PATIENCE_S = 10.0
 
 
 def alive(
@@ -47,7 +48,9 @@ class Heartbeat:
         self._last: Moment | None = None
         self._lost = ""
         self._beating: Repetition | None = None
-        self._guard = threading.RLock()
+        self._stops = 0
+        # Never held while storage is asked: a beat that hangs must not keep a commit waiting.
+        self._guard = threading.Lock()
 
     def start(self) -> None:
         """Beat once, which raises if storage does not answer, and go on in a thread."""
@@ -64,54 +67,61 @@ class Heartbeat:
 
         UnavailableError if storage does not answer: the next beat may still be in time.
         """
+        # Others go by the time of the file, which is this one or later.
+        moment = Moment.of(self._clock)
+        last, stops = self._last, self._stops
+        if last is not None and self._look(last):
+            return False
+        self._storage.replace(self._path, b"")
         with self._guard:
-            # Others go by the time of the file, which is this one or later.
-            moment = Moment.of(self._clock)
-            if self._last is not None:
-                self._look()
-                if self._lost:
-                    return False
-            self._storage.replace(self._path, b"")
-            self._last = moment
-            return True
+            if stops == self._stops:
+                self._last = moment
+            return stops == self._stops
 
     def verify(self) -> None:
         """ConflictError if others may have taken this writer for dead."""
-        with self._guard:
-            if self._last is None:
-                raise ConflictError("the heartbeat was not started", instant=self._instant)
-            self._look()
-            if self._lost:
-                raise ConflictError(self._lost, instant=self._instant, file=self._path)
+        last = self._last
+        if last is None:
+            raise ConflictError("the heartbeat was not started", instant=self._instant)
+        lost = self._look(last)
+        if lost:
+            raise ConflictError(lost, instant=self._instant, file=self._path)
 
     def stop(self, *, leave_file: bool = False) -> None:
         """End the thread and delete the file; harmless if it was never started.
 
-        The file is left to whoever has taken over what this writer was doing.
+        The file is left to whoever has taken over what this writer was doing. A beat that hangs is
+        not waited for: what it leaves when it ends expires.
         """
         if self._beating is not None:
-            self._beating.end()
+            self._beating.end(_PATIENCE_S)
             self._beating = None
-        if self._last is not None:
+        with self._guard:
+            was_beating = self._last is not None
             self._last = None
+            self._stops += 1
+        if was_beating and not leave_file:
             # The write is over. A file that stays behind expires, and tells nobody anything.
             with suppress(LakewrightError):
-                if not leave_file:
-                    self._storage.delete(self._path)
+                self._storage.delete(self._path)
 
-    def _look(self) -> None:
-        """See whether the heartbeat has stopped, here or on storage; that is for good."""
-        last = self._last
-        if self._lost or last is None:
-            return
+    def _look(self, last: Moment) -> str:
+        """Why the heartbeat has stopped, here or on storage, if it has; that is for good."""
+        if not self._lost:
+            lost = self._why_lost(last)
+            with self._guard:
+                self._lost = self._lost or lost
+        return self._lost
+
+    def _why_lost(self, last: Moment) -> str:
         if last.age_ms(self._clock) > self._settings.expires_after_ms:
-            self._lost = "this writer's heartbeat has expired: its write may be rolled back"
-            return
+            return "this writer's heartbeat has expired: its write may be rolled back"
         found = self._storage.status(self._path)
         if found is None:
-            self._lost = "this writer's heartbeat is gone: its write was rolled back"
-        elif is_expired(found.modified_ms, self._settings, self._clock.now_ms()):
-            self._lost = "this writer's heartbeat has expired on storage: check the clocks"
+            return "this writer's heartbeat is gone: its write was rolled back"
+        if is_expired(found.modified_ms, self._settings, self._clock.now_ms()):
+            return "this writer's heartbeat has expired on storage: check the clocks"
+        return ""
 
 
 def check_heartbeat(settings: HeartbeatSettings) -> None:

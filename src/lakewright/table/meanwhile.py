@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.instant import Instant, State
 from lakewright.core.plans import CompactionPlan
 from lakewright.core.timeline import Timeline
-from lakewright.errors import ConflictError, found_in
+from lakewright.errors import ConflictError, CorruptError, UnsupportedError, found_in
 from lakewright.format.metadata import (
     parse_commit,
     parse_compaction_plan,
@@ -25,7 +27,9 @@ from lakewright.table.conflicts import (
     footprint_of_clustering,
     footprint_of_commit,
     footprint_of_compaction,
+    with_announced,
 )
+from lakewright.table.markers import marked_files
 from lakewright.table.properties import read_if_there
 from lakewright.table.snapshot import Snapshot
 
@@ -76,20 +80,43 @@ class Meanwhile:
         *,
         non_blocking: bool,
         yields_to_clustering: bool = True,
+        gives_way_to: frozenset[str] | None = None,
     ) -> None:
         """ConflictError if another write touched the same file groups.
 
-        `instant` is the completed one where the completed file is there already.
+        `instant` is the completed one where the completed file is there already. A cancellable
+        plan also gives way to writes under way, as far as they are known to touch them.
         """
         mine = footprint_of_commit(instant, metadata)
+        self.require_no_clash(
+            instant,
+            replace(mine, cancellable=gives_way_to is not None),
+            non_blocking=non_blocking,
+            yields_to_clustering=yields_to_clustering,
+            living=gives_way_to or frozenset(),
+        )
+
+    def require_no_clash(
+        self,
+        instant: Instant,
+        mine: Footprint,
+        *,
+        non_blocking: bool,
+        yields_to_clustering: bool = True,
+        living: frozenset[str] = frozenset(),
+    ) -> None:
+        """The same for a write, or a plan, that touches what a footprint tells."""
         now = self._with_archived()
         found = conflict_of(
             mine,
             self.before,
             now,
-            self._footprints if mine.completed_at is None else self._footprints_with_plans,
+            self._footprints_with_plans
+            if mine.completed_at is not None
+            else partial(self._footprints, living=living),
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
+            living=living,
         )
         if found is not None:
             raise _error(instant, found)
@@ -126,11 +153,16 @@ class Meanwhile:
             metadata = parse_rollback(done)
         return frozenset(i.requested_at for i in metadata.instants) or frozenset(metadata.commits)
 
-    def _footprints(self, instants: Sequence[Instant]) -> list[Footprint]:
+    def _footprints(
+        self, instants: Sequence[Instant], *, living: frozenset[str] = frozenset()
+    ) -> list[Footprint]:
         completed = [i for i in instants if i.is_completed]
         commits = zip(completed, self.now.commits(completed), strict=True)
         known = {instant: footprint_of_commit(instant, commit) for instant, commit in commits}
-        return [known.get(i) or self._planned(i) for i in instants]
+        return [
+            known.get(i) or (self._announced(i) if i.requested_at in living else self._planned(i))
+            for i in instants
+        ]
 
     def _footprints_with_plans(self, instants: Sequence[Instant]) -> list[Footprint]:
         """The same, and completed compactions with the log files that their plans name."""
@@ -153,6 +185,17 @@ class Meanwhile:
                 return footprint_of_compaction(instant, parse_compaction_plan(data))
             plan = parse_requested_replace(data).plan
         return footprint_of_clustering(instant, plan) if plan else self._under_way(instant)
+
+    def _announced(self, instant: Instant) -> Footprint:
+        """What a pending write is known to touch, which may be less than it will."""
+        files: tuple[str, ...] = ()
+        operation = None
+        # A glance at the work of others: what is wrong there, or half written, is not for us.
+        with suppress(CorruptError, UnsupportedError):
+            files = marked_files(self.now.storage, instant.requested_at)
+            data = self._read(replace(instant, state=State.REQUESTED))
+            operation = parse_requested_replace(data).operation if data else None
+        return with_announced(self._under_way(instant), files, operation)
 
     def _under_way(self, instant: Instant) -> Footprint:
         data = self._read(instant) if instant.state is State.INFLIGHT else None

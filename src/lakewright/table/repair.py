@@ -46,7 +46,9 @@ def repaired(
     if not pending:
         return snapshot
     storage, by_markers = snapshot.storage, transaction.rollback_by_markers
-    living = alive(storage, {i.requested_at for i in pending}, heartbeat, clock.now_ms())
+    # A plan that is being executed may have been asked to stop, by a rollback.
+    begun = {i.requested_at for i in snapshot.timeline.pending()}
+    living = alive(storage, begun, heartbeat, clock.now_ms())
     if any(i.action == "rollback" and i.requested_at not in living for i in pending):
         resume_rollbacks(snapshot, times, clock, by_markers=by_markers, alive=living)
         snapshot = load_snapshot(storage)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from lakewright.clock import Clock
 from lakewright.core.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State
-from lakewright.core.plans import InstantRef, RollbackPlan, RollbackRequest
+from lakewright.core.plans import Cause, InstantRef, RollbackPlan, RollbackRequest
+from lakewright.core.service_metadata import RollbackMetadata
 from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
 from lakewright.format.metadata import (
@@ -56,6 +57,10 @@ class PendingRollback:
     def keeps_plan(self) -> bool:
         """Whether its target, a compaction or clustering, stays scheduled."""
         return self.plan.instant.action in COMPLETED_NAME
+
+    def only_asks(self, alive: frozenset[str]) -> bool:
+        """Whether it has done nothing yet, and its target is to take itself back."""
+        return self.instant.state is State.REQUESTED and self.plan.instant.requested_at in alive
 
 
 class CompletedMeanwhileError(ConflictError):
@@ -113,32 +118,49 @@ def run_rollback(
     *,
     by_markers: bool,
     keep_plan: bool = False,
+    cause: Cause | None = None,
 ) -> Instant:
     """Take back an instant; gives the completed rollback. May be repeated after a crash.
 
     With `keep_plan` a compaction, log compaction or clustering stays scheduled. A rollback of the
     same instant that somebody began is ended; one that was ended already is given once more.
+    `cause` is kept with one that begins here.
 
     Raises:
         CompletedMeanwhileError: the instant was pending in the snapshot, and is so no more.
     """
     require_write(target)
     current = _current(snapshot, target)
-    began = _began(snapshot, target)
+    began = rollback_of(snapshot, target.requested_at)
     if began is not None:
         if current is not None and current.is_completed:
             _check_again(snapshot, began, current)
         files = _files_to_delete(snapshot, began.plan, current, by_markers=by_markers)
         return _end(snapshot, began, files, times, clock, keep_plan=keep_plan)
     if _may_have_ended(current, keep_plan=keep_plan):
-        ended = _ended(snapshot, target)
+        ended = ended_rollback_of(snapshot, target.requested_at)
         if ended is not None:
             return ended
     if current is None:
         raise InvalidError("there is no such instant on the timeline", instant=str(target))
     plan = plan_rollback(snapshot, current, by_markers=by_markers)
-    began = _begin(snapshot, plan, times, keep_plan=keep_plan)
+    began = _begin(snapshot, plan, times, keep_plan=keep_plan, cause=cause)
     return _end(snapshot, began, _planned_files(plan), times, clock, keep_plan=keep_plan)
+
+
+def request_rollback(
+    snapshot: Snapshot, target: Instant, times: TimeSource, *, by_markers: bool, cause: Cause
+) -> Instant:
+    """Say that a pending plan is to go, and leave it there; gives the rollback that is requested.
+
+    From here on nobody begins to execute the plan, and who is executing it completes nothing. Who
+    ends the rollback takes the plan back; one that somebody has requested already stands.
+    """
+    began = rollback_of(snapshot, target.requested_at)
+    if began is None:
+        plan = plan_rollback(snapshot, target, by_markers=by_markers)
+        began = _begin(snapshot, plan, times, keep_plan=False, cause=cause)
+    return began.instant
 
 
 def pending_rollbacks(snapshot: Snapshot) -> tuple[PendingRollback, ...]:
@@ -156,6 +178,28 @@ def pending_rollbacks(snapshot: Snapshot) -> tuple[PendingRollback, ...]:
     return tuple(found)
 
 
+def rollback_of(snapshot: Snapshot, at: str) -> PendingRollback | None:
+    """The rollback of an instant that was begun and has not ended, if there is one."""
+    return next((p for p in pending_rollbacks(snapshot) if p.plan.instant.requested_at == at), None)
+
+
+def ended_rollback_of(snapshot: Snapshot, at: str) -> Instant | None:
+    """The completed rollback of an instant that is gone, or is a mere schedule again."""
+    for instant in reversed(snapshot.timeline.completed("rollback")):
+        if instant.requested_at < at:
+            return None
+        if at in load_rollback(snapshot, instant).commits:
+            return instant
+    return None
+
+
+def load_rollback(snapshot: Snapshot, completed: Instant) -> RollbackMetadata:
+    """What a completed rollback has recorded."""
+    path = snapshot.timeline_path(completed)
+    with found_in(path):
+        return parse_rollback(snapshot.storage.read(path))
+
+
 def resume_rollbacks(
     snapshot: Snapshot,
     times: TimeSource,
@@ -163,11 +207,13 @@ def resume_rollbacks(
     *,
     by_markers: bool,
     alive: frozenset[str] = frozenset(),
+    only: str | None = None,
 ) -> tuple[Instant, ...]:
-    """End the rollbacks of dead writers; gives those that completed.
+    """End the rollbacks of dead writers, or `only` that of one target; gives those that completed.
 
     One that has had no effect, as its plan was not written or its target is still completed, is
-    withdrawn: others may have written on top of that since. Those in `alive` are left alone.
+    withdrawn: others may have written on top of that since. Those in `alive` are left alone, and
+    so is one that is only requested while its target is among them: it asks that one to stop.
     """
     ended = []
     planned = {began.instant: began for began in pending_rollbacks(snapshot)}
@@ -175,10 +221,14 @@ def resume_rollbacks(
         if instant.requested_at in alive:
             continue
         began = planned.get(instant)
+        if only is not None and (began is None or began.plan.instant.requested_at != only):
+            continue
         if began is None:
             _withdraw(snapshot, instant)
             continue
         current = _current(snapshot, began.plan.instant)
+        if current is not None and began.only_asks(alive):
+            continue
         if current is not None and current.is_completed and is_whole(snapshot, current):
             _withdraw(snapshot, began.instant)
         else:
@@ -190,8 +240,15 @@ def resume_rollbacks(
 
 
 def _begin(
-    snapshot: Snapshot, plan: RollbackPlan, times: TimeSource, *, keep_plan: bool
+    snapshot: Snapshot,
+    plan: RollbackPlan,
+    times: TimeSource,
+    *,
+    keep_plan: bool,
+    cause: Cause | None,
 ) -> PendingRollback:
+    if cause is not None:
+        plan = replace(plan, caused_by=cause.by, reason=cause.reason)
     if not keep_plan:
         # Who ends this rollback in our place tells by this word whether a schedule stays.
         plan = replace(plan, instant=InstantRef(*key_of(plan.instant)))
@@ -223,7 +280,11 @@ def _end(
         remove_late(snapshot, target)
     took_ms = clock.monotonic_ms() - start
     done = Instant(began.instant.requested_at, "rollback", completed_at=times.next())
-    metadata = rollback_metadata(storage, done.requested_at, target, files, took_ms)
+    metadata = replace(
+        rollback_metadata(storage, done.requested_at, target, files, took_ms),
+        caused_by=began.plan.caused_by,
+        reason=began.plan.reason,
+    )
     storage.create(snapshot.timeline_path(done), format_rollback(metadata))
     return done
 
@@ -309,24 +370,7 @@ def _current(snapshot: Snapshot, target: Instant | InstantRef) -> Instant | None
     return found if found is not None and key_of(found) == key_of(target) else None
 
 
-def _began(snapshot: Snapshot, target: Instant) -> PendingRollback | None:
-    at = target.requested_at
-    return next((p for p in pending_rollbacks(snapshot) if p.plan.instant.requested_at == at), None)
-
-
 def _may_have_ended(current: Instant | None, *, keep_plan: bool) -> bool:
     return current is None or (
         keep_plan and current.state is State.REQUESTED and current.action in COMPLETED_NAME
     )
-
-
-def _ended(snapshot: Snapshot, target: Instant) -> Instant | None:
-    """The completed rollback of an instant that is gone, or is a mere schedule again."""
-    for instant in reversed(snapshot.timeline.completed("rollback")):
-        if instant.requested_at < target.requested_at:
-            return None
-        path = snapshot.timeline_path(instant)
-        with found_in(path):
-            if target.requested_at in parse_rollback(snapshot.storage.read(path)).commits:
-                return instant
-    return None

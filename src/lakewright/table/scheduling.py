@@ -1,7 +1,8 @@
 """Plans on the timeline: putting one there, and taking it up to be executed.
 
 A plan is a requested file. Executing it adds the inflight file and goes on as any write does. An
-attempt that failed is rolled back before the next one begins, and the plan stays.
+attempt that failed is rolled back before the next one begins, and the plan stays; a cancellable
+plan has one attempt, and goes with it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lakewright.core.instant import COMPLETED_NAME, Instant, State
-from lakewright.core.plans import Skip
+from lakewright.core.plans import Cause, Skip
 from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError
+from lakewright.table.cancelling import remove_plans
 from lakewright.table.execution import Attempt, Execution
-from lakewright.table.heartbeat import alive
+from lakewright.table.guard import require_free
 from lakewright.table.locks import Lock, under_lock
 from lakewright.table.metadata_table import drop_metadata_table
 from lakewright.table.properties import read_if_there
@@ -29,10 +31,15 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A plan that is to appear on the timeline, and at which time."""
+    """A plan that is to appear on the timeline, and at which time.
+
+    `over` are cancellable plans for some of its file groups, which go before it appears: two plans
+    for one group are more than other readers can take.
+    """
 
     instant: str
     data: bytes
+    over: tuple[Instant, ...] = ()
 
 
 # Decides about a plan; the second argument gives a new time for it, above all others.
@@ -55,11 +62,16 @@ def _scheduled(writer: Writer, action: str, decide: Decide, lock: Lock) -> Insta
             require_beginnable(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
         else:
             require_writable(snapshot.config)
-        draft = decide(snapshot, writer.times(snapshot.config, snapshot.timeline, lock).next)
+        times = writer.times(snapshot.config, snapshot.timeline, lock)
+        draft = decide(snapshot, times.next)
         if isinstance(draft, Skip):
             return draft
         requested = Instant(draft.instant, action, State.REQUESTED)
         lock.verify()
+        if draft.over:
+            cause = Cause(f"{action} {draft.instant}", "a plan that is not cancellable goes before")
+            remove_plans(writer, snapshot, draft.over, times, cause)
+            lock.verify()
         created = _created(writer, snapshot.timeline_path(requested), draft.data)
         if created and (writer.kept(lock) or _is_alone(writer, snapshot, requested)):
             return requested
@@ -97,7 +109,12 @@ def _is_alone(writer: Writer, seen: Snapshot, requested: Instant) -> bool:
 
 
 def take_up(
-    writer: Writer, planned: Instant, partition: str = "", planned_at: str = ""
+    writer: Writer,
+    planned: Instant,
+    partition: str = "",
+    planned_at: str = "",
+    *,
+    cancellable: bool = False,
 ) -> Execution:
     """Begin to execute a plan; what an earlier attempt left is rolled back first.
 
@@ -105,15 +122,16 @@ def take_up(
     instant.
 
     Raises:
-        ConflictError: somebody who is alive is executing it, or has ended it or taken it back.
+        GuardError: somebody who is alive is executing it, or it is cancellable and was begun
+            before, or is about to be taken back.
+        ConflictError: somebody has ended it or taken it back.
     """
 
     def begun(lock: Lock) -> Execution:
         snapshot = load_snapshot(writer.storage)
         require_beginnable(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
         current = _pending(snapshot, planned)
-        if current.state is State.INFLIGHT:
-            _require_dead(writer, current)
+        require_free(writer, snapshot, current, cancellable=cancellable)
         config = drop_metadata_table(writer.storage, snapshot.config)
         snapshot = replace(snapshot, config=config)
         times = writer.times(config, snapshot.timeline, lock)
@@ -124,10 +142,12 @@ def take_up(
             )
             snapshot = load_snapshot(writer.storage)
         snapshot = repaired(snapshot, writer.transaction, writer.heartbeat, times, writer.clock)
+        # A rollback of the plan that somebody had begun has ended with that.
+        _pending(snapshot, planned)
         # What completed after the plan was made is not in it, however long ago that was.
         at = planned.requested_at
         known = [i for i in snapshot.timeline if (i.completed_at or "") < (planned_at or at)]
-        attempt = Attempt.of(at, partition, writer.clock.new_id())
+        attempt = Attempt.of(at, partition, writer.clock.new_id(), stoppable=cancellable)
         execution = Execution(writer, snapshot, planned, attempt, Timeline.of(known))
         lock.verify()
         execution.begin()
@@ -148,16 +168,6 @@ def _pending(snapshot: Snapshot, planned: Instant) -> Instant:
             instant=planned.requested_at,
         )
     return found[0]
-
-
-def _require_dead(writer: Writer, current: Instant) -> None:
-    living = alive(writer.storage, {current.requested_at}, writer.heartbeat, writer.clock.now_ms())
-    if living:
-        raise ConflictError(
-            f"this {current.action} is being executed: wait until it is done, or until its "
-            "heartbeat has expired",
-            instant=current.requested_at,
-        )
 
 
 def start_plain(writer: Writer, planned: Instant) -> Snapshot:

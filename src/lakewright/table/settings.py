@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lakewright.settings import option, parse_bool, parse_word
+from lakewright.core.plans import CANCELLABLE
+from lakewright.core.table_config import TableConfig
+from lakewright.settings import (
+    at_least,
+    option,
+    option_keys,
+    parse_bool,
+    parse_word,
+    settings_from,
+)
+
+# Below this even a storage that answers at once would take living writers for dead, as in Hudi.
+_LEAST_INTERVAL_MS = 1000
 
 
 class Concurrency(StrEnum):
@@ -100,13 +113,13 @@ class HeartbeatSettings:
     interval_ms: int = option(
         "hoodie.client.heartbeat.interval_in_ms",
         60_000,
-        parse=int,
-        doc="How often the heartbeat file is renewed.",
+        parse=at_least(_LEAST_INTERVAL_MS),
+        doc="How often the heartbeat file is renewed; 1000 or more.",
     )
     misses: int = option(
         "hoodie.client.heartbeat.tolerable.misses",
         2,
-        parse=int,
+        parse=at_least(1),
         doc="A heartbeat older than this many intervals is expired.",
     )
 
@@ -178,3 +191,39 @@ class TransactionSettings:
         """The policy in effect: with several writers nobody alive is rolled back."""
         eager = self.failed_writes_policy is FailedWrites.EAGER
         return FailedWrites.LAZY if self.several_writers and eager else self.failed_writes_policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """What becomes of the plans of compactions, log compactions and clusterings."""
+
+    cancellable: bool = option(
+        CANCELLABLE,
+        False,
+        parse=parse_bool,
+        doc="Whether the plans that are made now are cancellable: writers do not wait for them, "
+        "and they go when an execution fails.",
+    )
+    guard: bool | None = option(
+        "hoodie.table.service.execution.guard",
+        None,
+        parse=parse_bool,
+        doc="Whether a plan with a living heartbeat is left to the one who executes it, and every "
+        "execution has a heartbeat. Unset: yes, where there may be several writers.",
+    )
+    rollback_delay_minutes: int = option(
+        "hoodie.table.service.rollback.delay.minutes",
+        0,
+        parse=at_least(0),
+        doc="How old a cancellable plan that nobody has begun must be before a lazy clean takes it "
+        "back. 0: the next clean does, unless somebody is executing it.",
+    )
+
+
+PLAN_KEYS = option_keys(PlanSettings)
+
+
+def plan_settings(config: TableConfig, options: Mapping[str, str]) -> PlanSettings:
+    """What becomes of plans: what options say, else what was stored with the table."""
+    stored = {key: config.properties[key] for key in PLAN_KEYS if config.properties.get(key)}
+    return settings_from(PlanSettings, {**stored, **options})

@@ -19,7 +19,8 @@ from lakewright.core.ttl_settings import PREFIX as TTL_PREFIX
 from lakewright.core.ttl_settings import TTL_KEYS, checked_settings
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.format.evolution import evolved
-from lakewright.settings import parse_bool
+from lakewright.settings import parse_bool, settings_from
+from lakewright.table.settings import PLAN_KEYS, PlanSettings
 
 # What real Hudi writes into every table, and what ours are always like.
 _FIXED = {
@@ -35,17 +36,12 @@ _FIXED = {
     "hoodie.timeline.path": "timeline",
 }
 _FLAGS = (keys.SLASH_DATES, keys.TIMESTAMPS_AS_TEXT, keys.NEW_KEY_ENCODING)
-_STORED = (
-    "hoodie.table.service.execution.guard",
-    "hoodie.table.service.plan.cancellable",
-    "hoodie.table.service.rollback.delay.minutes",
-)
 _STORED_PREFIXES = ("lakewright.",)
 _KNOWN = frozenset(
     {
         *_FIXED,
         *_FLAGS,
-        *_STORED,
+        *PLAN_KEYS,
         *keys.WRITE_NAMES,
         *(name for names in keys.WRITE_NAMES.values() for name in names),
         *(keys.DATABASE, keys.HIVE_STYLE, keys.URL_ENCODE, keys.TIME_ZONE, keys.INDEX_TYPE),
@@ -336,12 +332,13 @@ def _event_time(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _stored(options: Mapping[str, str]) -> dict[str, str]:
+    settings_from(PlanSettings, options)  # refuses what nobody could use later
     stored = {key: _flag(options, key) for key in _FLAGS if key in options}
     for key, value in options.items():
         if key.startswith(keys.OLD_TIME_GENERATOR):
             name = keys.TIME_GENERATOR + key.removeprefix(keys.OLD_TIME_GENERATOR)
             stored.setdefault(name, value)
-        elif key in _STORED or key.startswith((keys.TIME_GENERATOR, *_STORED_PREFIXES)):
+        elif key in PLAN_KEYS or key.startswith((keys.TIME_GENERATOR, *_STORED_PREFIXES)):
             stored[key] = value
     return stored
 

@@ -101,10 +101,10 @@ class Repetition:
         )
         self._thread.start()
 
-    def end(self) -> None:
-        """Return when the thread has ended; a call under way ends first."""
+    def end(self, patience_s: float | None = None) -> None:
+        """Return when the thread has ended; a call under way ends first, or is left behind."""
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(patience_s)
 
 
 def _repeat(

@@ -294,11 +294,14 @@ def _task(
 
 
 def _planned(snapshot: Snapshot) -> tuple[dict[GroupKey, str], frozenset[GroupKey]]:
-    """The file groups that pending plans wait for: of clusterings, and of compactions."""
+    """The file groups that pending plans wait for: of clusterings, and of compactions.
+
+    Rows under a cancellable clustering may change; new ones go elsewhere, as there is no need.
+    """
     clustering: dict[GroupKey, str] = {}
     compacting: set[GroupKey] = set()
     for instant, plan in snapshot.pending_plans():
-        if instant.comparable_action == "replacecommit":
+        if instant.comparable_action == "replacecommit" and not plan.cancellable:
             clustering |= dict.fromkeys(plan.file_groups, instant.requested_at)
         else:
             compacting |= plan.file_groups

@@ -19,7 +19,12 @@ from lakewright.settings import (
     parse_bool,
     settings_from,
 )
-from lakewright.table.settings import HeartbeatSettings, LockSettings, TransactionSettings
+from lakewright.table.settings import (
+    PLAN_KEYS,
+    HeartbeatSettings,
+    LockSettings,
+    TransactionSettings,
+)
 from lakewright.table.spec import TableSpec, is_table_option
 from lakewright.write.freshness_settings import FreshnessSettings
 from lakewright.write.option_names import (
@@ -37,6 +42,7 @@ _HONOURED = (
     | option_keys(LockSettings, HeartbeatSettings, TransactionSettings, FreshnessSettings)
     | OPERATION_KEYS
     | OWN_KEYS
+    | PLAN_KEYS
 )
 _DROP_DUPLICATES = "hoodie.datasource.write.insert.drop.duplicates"
 _DUPLICATE_POLICY = "hoodie.datasource.insert.dup.policy"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from lakewright.core.instant import Instant, State
+from dataclasses import replace
+
+from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.errors import ConflictError
 from lakewright.table.heartbeat import alive
 from lakewright.table.markers import MarkerKind, create_marker, rival_of
-from lakewright.table.snapshot import load_timeline
+from lakewright.table.snapshot import Snapshot, load_timeline
 from lakewright.write.task import WriteTask
 
 
@@ -16,9 +18,10 @@ def announce(task: WriteTask, path: str, kind: MarkerKind) -> None:
     With early conflict detection, give way to a living writer that has announced the same group.
     """
     if task.early is not None:
-        pending = [i.requested_at for i in load_timeline(task.storage, task.config).pending()]
+        now = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
+        pending = [i.requested_at for i in now.timeline.pending()]
         living = alive(task.storage, pending, task.early, task.clock.now_ms())
-        rival = rival_of(task.storage, task.instant, path, living)
+        rival = rival_of(task.storage, task.instant, path, living - _passed_over(now, living))
         if rival is not None:
             raise ConflictError(
                 "another writer is writing the same file group",
@@ -27,6 +30,13 @@ def announce(task: WriteTask, path: str, kind: MarkerKind) -> None:
                 other=rival,
             )
     create_marker(task.storage, task.instant, path, kind)
+
+
+def _passed_over(now: Snapshot, living: frozenset[str]) -> frozenset[str]:
+    """Those of some instants that execute cancellable plans: they give way, not we."""
+    found = [i for i in now.timeline.pending(*COMPLETED_NAME) if i.requested_at in living]
+    plans = {i.requested_at: now.plan_of(i.requested_at, i.action) for i in found}
+    return frozenset(at for at, plan in plans.items() if plan is not None and plan.cancellable)
 
 
 def check_pending(task: WriteTask, path: str) -> None:

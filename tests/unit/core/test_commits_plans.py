@@ -9,6 +9,7 @@ import pytest
 
 from lakewright.core.commits import CommitMetadata, WriteStat
 from lakewright.core.plans import (
+    CANCELLABLE,
     ClusteringGroup,
     ClusteringPlan,
     ClusteringSlice,
@@ -57,6 +58,13 @@ FACTS = {
         COMMIT.file_groups(),
         {("p1", "f1"), ("p2", "f2"), ("p3", "f3")},
     ),
+    "a plan is not cancellable by itself": (CLUSTERING.cancellable, False),
+    "the mark in its extra metadata makes it so": (
+        ClusteringPlan(extra={CANCELLABLE: "true"}).cancellable,
+        True,
+    ),
+    "however it is written": (CompactionPlan(extra={CANCELLABLE: " TRUE "}).cancellable, True),
+    "any other word does not": (CompactionPlan(extra={CANCELLABLE: "false"}).cancellable, False),
     "file ids are those written and those replaced": (COMMIT.file_ids(), {"f1", "f2", "f3"}),
     "all statistics come in one tuple": (
         [stat.file_id for stat in COMMIT.write_stats()],

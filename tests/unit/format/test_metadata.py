@@ -21,7 +21,9 @@ from lakewright.core.plans import (
     InstantRef,
     RequestedReplace,
     RestorePlan,
+    RollbackPlan,
 )
+from lakewright.core.service_metadata import RollbackMetadata
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.format import metadata
 from lakewright.format.avro import encode_record, record_name
@@ -288,6 +290,33 @@ def test_a_next_base_instant_is_found_wherever_its_writer_put_it() -> None:
     (operation,) = metadata.parse_compaction_plan(data).operations
     assert operation.next_base_instant == "2"
     assert operation.partition == ""
+
+
+TARGET = InstantRef("20260101000000000", "commit")
+ROLLBACKS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    "a plan": (
+        RollbackPlan(instant=TARGET),
+        metadata.format_rollback_plan,
+        metadata.parse_rollback_plan,
+    ),
+    "its outcome": (
+        RollbackMetadata(started_at="20260101000000001", instants=(TARGET,)),
+        metadata.format_rollback,
+        metadata.parse_rollback,
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "write", "read"), ROLLBACKS.values(), ids=list(ROLLBACKS))
+def test_only_a_rollback_with_a_cause_has_fields_that_real_hudi_does_not_know(
+    value: Any, write: Callable[[Any], bytes], read: Callable[[bytes], Any]
+) -> None:
+    plain, told = write(value), write(replace(value, caused_by="clean", reason="too old"))
+    names = [each["name"] for each in json.loads(header(plain))["fields"]]
+    more = [each["name"] for each in json.loads(header(told))["fields"]]
+    assert more == [*names, "lakewrightCausedBy", "lakewrightReason"]
+    assert (read(plain).caused_by, read(plain).reason) == (None, None)
+    assert (read(told).caused_by, read(told).reason) == ("clean", "too old")
 
 
 MEANINGLESS = {

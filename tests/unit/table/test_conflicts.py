@@ -33,6 +33,7 @@ from lakewright.table.conflicts import (
     footprint_of_commit,
     footprint_of_compaction,
     rivals,
+    with_announced,
 )
 from lakewright.testing.drawing import at, draw
 
@@ -49,6 +50,8 @@ class Case:
     operation: str = "UPSERT"
     other_operation: str = "UPSERT"
     non_blocking: bool = False
+    cancellable: tuple[int, ...] = ()
+    announced: tuple[int, ...] = ()
 
 
 CASES = {
@@ -391,6 +394,178 @@ CASES = {
         """,
         (0, "f1+"),
     ),
+    "a pending clustering that is cancellable is passed over": Case(
+        """
+        commit     |----
+        clustering  |--
+        """,
+        (0, "f1@"),
+        {1: "-f1"},
+        cancellable=(1,),
+    ),
+    "once it has completed it is not": Case(
+        """
+        commit     |----
+        clustering  |-|
+        """,
+        (0, "f1@"),
+        {1: "-f1"},
+        clash=1,
+        cancellable=(1,),
+    ),
+    "so is a compaction that would hide a base file": Case(
+        """
+        deltacommit |----
+        compaction   |--
+        """,
+        (0, "f1@"),
+        {1: "f1@"},
+        other_operation="COMPACT",
+        cancellable=(1,),
+    ),
+    "which finds out itself": Case(
+        """
+        deltacommit |---|
+        compaction   |----
+        """,
+        (1, "f1@"),
+        {0: "f1@"},
+        clash=0,
+        operation="COMPACT",
+        cancellable=(1,),
+    ),
+    "a compaction of a group that was replaced is no harm": Case(
+        """
+        compaction    |-----
+        replacecommit   |-|
+        """,
+        (0, "f1@"),
+        {2: "-f1"},
+        operation="COMPACT",
+    ),
+    "but one that is cancellable fails": Case(
+        """
+        compaction    |-----
+        replacecommit   |-|
+        """,
+        (0, "f1@"),
+        {2: "-f1"},
+        clash=2,
+        operation="COMPACT",
+        cancellable=(0,),
+    ),
+    "so does a log compaction": Case(
+        """
+        logcompaction |-----
+        replacecommit   |-|
+        """,
+        (0, "f1+"),
+        {2: "-f1"},
+        clash=2,
+        operation="LOG_COMPACT",
+        cancellable=(0,),
+    ),
+    "a clustering goes before a write that has announced its group": Case(
+        """
+        clustering |-----
+        commit       |---
+        """,
+        (0, "-f1"),
+        {2: "f1@"},
+        announced=(2,),
+    ),
+    "one that is cancellable fails": Case(
+        """
+        clustering |-----
+        commit       |---
+        """,
+        (0, "-f1"),
+        {2: "f1@"},
+        clash=2,
+        cancellable=(0,),
+        announced=(2,),
+    ),
+    "also for a write that began before": Case(
+        """
+        commit     |-----
+        clustering   |---
+        """,
+        (2, "-f1"),
+        {0: "f1+"},
+        clash=0,
+        cancellable=(2,),
+        announced=(0,),
+    ),
+    "and for an overwrite that has come to its partition": Case(
+        """
+        clustering    |-----
+        replacecommit   |---
+        """,
+        (0, "-f1"),
+        {2: "f9@"},
+        clash=2,
+        cancellable=(0,),
+        announced=(2,),
+        other_operation="INSERT_OVERWRITE",
+    ),
+    "but not for one that is elsewhere": Case(
+        """
+        clustering    |-----
+        replacecommit   |---
+        """,
+        (0, "-f1"),
+        {2: "p2/f9@"},
+        cancellable=(0,),
+        announced=(2,),
+        other_operation="INSERT_OVERWRITE",
+    ),
+    "except one of the whole table": Case(
+        """
+        clustering    |-----
+        replacecommit   |---
+        """,
+        (0, "-f1"),
+        {2: "p2/f9@"},
+        clash=2,
+        cancellable=(0,),
+        announced=(2,),
+        other_operation="INSERT_OVERWRITE_TABLE",
+    ),
+    "a cancellable compaction goes on beside log files": Case(
+        """
+        compaction  |-----
+        deltacommit   |---
+        """,
+        (0, "f1@"),
+        {2: "f1+"},
+        operation="COMPACT",
+        cancellable=(0,),
+        announced=(2,),
+    ),
+    "but not beside an earlier base file that it would hide": Case(
+        """
+        deltacommit |-----
+        compaction    |---
+        """,
+        (2, "f1@"),
+        {0: "f1@"},
+        clash=0,
+        operation="COMPACT",
+        cancellable=(2,),
+        announced=(0,),
+    ),
+    "a cancellable log compaction fails where the write would": Case(
+        """
+        logcompaction |-----
+        deltacommit     |---
+        """,
+        (0, "f1+"),
+        {2: "f1+"},
+        clash=2,
+        operation="LOG_COMPACT",
+        cancellable=(0,),
+        announced=(2,),
+    ),
 }
 
 
@@ -426,16 +601,22 @@ def judged(case: Case) -> Conflict | None:
 
     def load(wanted: Sequence[Instant]) -> list[Footprint]:
         texts = {at(other): text for other, text in case.others.items()}
-        return [
-            footprint_of_commit(
-                i, metadata(i.requested_at, texts[i.requested_at], case.other_operation)
-            )
-            for i in wanted
-        ]
+        return [marked(i, texts[i.requested_at], case.other_operation) for i in wanted]
 
-    mine = footprint_of_commit(instants[at(tick)], metadata(at(tick), text, case.operation))
+    def marked(instant: Instant, text: str, operation: str) -> Footprint:
+        requested_at = instant.requested_at
+        known = metadata(requested_at, text, operation)
+        found = footprint_of_commit(instant, known)
+        if requested_at in map(at, case.announced):
+            nothing = Footprint(requested_at, instant.comparable_action)
+            paths = [stat.path or "" for stat in known.write_stats()]
+            found = with_announced(nothing, paths, operation)
+        return replace(found, cancellable=requested_at in map(at, case.cancellable))
+
+    mine = marked(instants[at(tick)], text, case.operation)
     before = as_of(now, tick)
-    return conflict_of(mine, before, now, load, non_blocking=case.non_blocking)
+    living = frozenset(map(at, case.announced))
+    return conflict_of(mine, before, now, load, non_blocking=case.non_blocking, living=living)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))

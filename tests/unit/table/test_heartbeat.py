@@ -240,6 +240,58 @@ class WatchedStorage(UnreliableStorage):
             self.rung.set()
 
 
+class HangingStorage(UnreliableStorage):
+    """Lets a beat hang until it is let go; the first one gets through."""
+
+    __slots__ = ("_beats", "hangs", "let_go")
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self._beats = 0
+        self.hangs = threading.Event()
+        self.let_go = threading.Event()
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._beats += 1
+        if self._beats > 1:
+            self.hangs.set()
+            assert self.let_go.wait(10)
+        super().replace(path, data)
+
+
+@pytest.fixture
+def hanging(memory: MemoryStorage) -> Iterator[HangingStorage]:
+    storage = HangingStorage(memory)
+    yield storage
+    storage.let_go.set()
+
+
+def test_a_beat_that_hangs_keeps_nobody_waiting(
+    hanging: HangingStorage,
+    memory: MemoryStorage,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lakewright.table.heartbeat._PATIENCE_S", 0.01)
+    heart = Heartbeat(hanging, T1, HeartbeatSettings(interval_ms=20, misses=6000), clock)
+    heart.start()
+    thread = heart_thread()
+    assert thread is not None
+    assert hanging.hangs.wait(10)
+    heart.verify()
+    clock.advance(120_001)
+    with pytest.raises(ConflictError, match="has expired"):
+        heart.verify()
+    heart.stop()
+    assert memory.files() == {}
+    hanging.let_go.set()
+    thread.join(10)
+    # What comes late looks like the leftover of a killed process, and expires like one.
+    assert list(memory.files()) == [FILE]
+    with pytest.raises(ConflictError, match="not started"):
+        heart.verify()
+
+
 OFTEN = HeartbeatSettings(interval_ms=5, misses=20_000)
 
 

@@ -280,9 +280,9 @@ def test_the_options_of_hudi_make_a_writer() -> None:
     options = {
         **OPTIMISTIC,
         "hoodie.write.lock.wait_time_ms": "5",
-        "hoodie.client.heartbeat.interval_in_ms": "7",
+        "hoodie.client.heartbeat.interval_in_ms": "7000",
     }
     writer = world.writer(options)
     assert writer.transaction.concurrency is Concurrency.OPTIMISTIC
     assert writer.transaction.failed_writes is FailedWrites.LAZY
-    assert (writer.lock.wait_ms, writer.heartbeat.interval_ms) == (5, 7)
+    assert (writer.lock.wait_ms, writer.heartbeat.interval_ms) == (5, 7000)

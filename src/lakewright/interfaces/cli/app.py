@@ -170,6 +170,28 @@ def plan(
 
 
 @app.command()
+def cancel(
+    path: PathArgument,
+    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="The plan, by its instant.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the rollback.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="Who asks for it.")] = "",
+    wait: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="How long to wait for who executes it to stop."),
+    ] = 0.0,
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a cancellable plan off the timeline, or ask who executes it to stop."""
+    with exit_codes():
+        options = told_options(option)
+        document = commands.cancel_plan(
+            path, options, instant, user=user, reason=reason, wait_s=wait
+        )
+        render.show(document, as_json=as_json)
+
+
+@app.command()
 def debt(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Log files that wait for a compaction, and why."""
     with exit_codes():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module
@@ -14,7 +15,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from lakewright.clock import SystemClock
+from lakewright.core.instant import Instant
 from lakewright.core.table_config import TableConfig, TableType
+from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.interfaces.cli.render import (
     Document,
     debt_document,
@@ -37,7 +40,8 @@ from lakewright.services.runner import ServiceRunner
 from lakewright.services.service import Hands
 from lakewright.storage.base import Storage, is_hadoop_setting
 from lakewright.storage.locate import storage_for, storage_options
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.rolled_back import load_rollbacks
+from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.options import check_write_options
 
 Options = Mapping[str, str]
@@ -106,6 +110,21 @@ def preview(path: str, name: str, options: Options) -> Document:
     return {"table": runner.storage.root, "service": name, **plan_document(runner.preview(name))}
 
 
+def cancel_plan(
+    path: str, options: Options, instant: str, *, user: str, reason: str, wait_s: float
+) -> Document:
+    """Take a plan back, or ask for it."""
+    runner = runner_at(path, several_writers(options))
+    rollback = runner.cancel(instant, user=user, reason=reason, wait_s=wait_s)
+    return {
+        "table": runner.storage.root,
+        "instant": instant,
+        "result": "removed" if rollback.is_completed else "asked to stop",
+        "rollback": rollback.requested_at,
+        "state": rollback.state,
+    }
+
+
 def show_debt(path: str, options: Options) -> Document:
     """What a table owes."""
     runner = runner_at(path, options)
@@ -143,7 +162,27 @@ def show_timeline(path: str, options: Options, *, archived: bool) -> Document:
     storage = storage_for(path, storage_options(options))
     snapshot = load_snapshot(storage)
     instants = (*(snapshot.archived if archived else ()), *snapshot.timeline)
-    return {"table": storage.root, "instants": [instant_document(each) for each in instants]}
+    told = _told_of(snapshot)
+    return {
+        "table": storage.root,
+        "instants": [instant_document(each) | _detail(told.get(each)) for each in instants],
+    }
+
+
+def _told_of(snapshot: Snapshot) -> dict[Instant, str]:
+    """What the names of instants do not tell: what rollbacks take back, which plans may go."""
+    told: dict[Instant, str] = {}
+    # The timeline can be shown, whatever is wrong with the files behind its names.
+    with suppress(CorruptError, UnsupportedError):
+        told |= {each.instant: str(each) for each in load_rollbacks(snapshot)}
+    with suppress(CorruptError, UnsupportedError):
+        waiting = (i for i, plan in snapshot.pending_plans() if plan.cancellable)
+        told |= dict.fromkeys(waiting, "cancellable")
+    return told
+
+
+def _detail(text: str | None) -> Document:
+    return {} if text is None else {"detail": text}
 
 
 def runner_at(

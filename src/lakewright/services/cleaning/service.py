@@ -28,7 +28,9 @@ from lakewright.services.reasons import Left
 from lakewright.services.service import Job, Service, Sight
 from lakewright.settings import option_keys, settings_from
 from lakewright.storage.base import join_path
+from lakewright.table.cancelling import remove_abandoned
 from lakewright.table.snapshot import FilesByPartition, Snapshot
+from lakewright.table.transaction import Writer
 
 _HOUR_MS = 3_600_000
 # So many writes may be looked at again by the next clean before one that deletes nothing is worth
@@ -40,12 +42,19 @@ class Cleaning(Service[CleanPlan, CleanMetadata]):
     """Deletes the files that no reader within the retained time needs.
 
     A clean that finds nothing to delete is recorded only if the next one would else look at much
-    again: after all partitions were listed, or many writes went by.
+    again: after all partitions were listed, or many writes went by. Cancellable plans that nobody
+    executes keep files from being cleaned: they go first.
     """
 
     name: ClassVar[str] = "clean"
     action: ClassVar[str] = "clean"
+    prepares: ClassVar[bool] = True
     keys: ClassVar[frozenset[str]] = option_keys(CleaningSettings)
+
+    def prepare(self, writer: Writer, seen: Snapshot) -> Skip | None:
+        """Roll cancellable plans back that nobody executes."""
+        removed = remove_abandoned(writer, seen)
+        return Skip(f"rolled back {'; '.join(map(str, removed))}") if removed else None
 
     def due(self, sight: Sight) -> Skip | None:
         """Why nothing can be due yet, by the number of commits and what is pending."""

@@ -22,7 +22,7 @@ from lakewright.services.clustering.settings import (
 )
 from lakewright.services.clustering.worker import cluster, has_buckets
 from lakewright.services.service import Job, Service, Sight
-from lakewright.services.sighted import held_groups, newest_slices
+from lakewright.services.sighted import groups_to_leave, newest_slices
 from lakewright.services.window import Window, find_window
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import FilesByPartition, Snapshot
@@ -80,7 +80,7 @@ def _plan(sight: Sight, settings: ClusteringSettings, window: Window) -> Cluster
         slices,
         settings,
         window=window,
-        held=held_groups(snapshot),
+        held=groups_to_leave(sight),
         filtered=filtered,
         path_of=lambda path: _absolute(snapshot.storage, path),
         default_size=written.max_file_size,

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from lakewright.core.files import LogFile
-from lakewright.core.instant import WRITE_ACTIONS, Instant, format_time, full_time, is_time
+from lakewright.core.instant import (
+    COMPLETED_NAME,
+    WRITE_ACTIONS,
+    Instant,
+    format_time,
+    full_time,
+    is_time,
+)
 from lakewright.core.slices import GroupKey
 from lakewright.core.ttl import LONG_AGO
 from lakewright.core.ttl_settings import ConflictRule, Keep, Rule
@@ -193,9 +200,18 @@ def _state(snapshot: Snapshot, states: dict[str, _State], at: str) -> _State:
         elif instant.is_completed:
             (commit,) = snapshot.commits([instant])
             states[at] = _State(completed=True, moves=not writes_rows(commit))
+        elif _is_cancellable(snapshot, instant):
+            states[at] = _State()
         else:
             states[at] = _State(writer=f"{instant.action} {at}")
     return states[at]
+
+
+def _is_cancellable(snapshot: Snapshot, pending: Instant) -> bool:
+    if pending.action not in COMPLETED_NAME:
+        return False
+    plan = snapshot.plan_of(pending.requested_at, pending.action)
+    return plan is not None and plan.cancellable
 
 
 def _lives(
@@ -243,9 +259,13 @@ def archived_writes(snapshot: Snapshot, first: str, last: str) -> Iterable[Recor
 
 
 def held_partitions(snapshot: Snapshot) -> dict[str, str]:
-    """Who must be done with partitions first: the plans that wait to be executed."""
+    """Who must be done with partitions first: the plans that wait to be executed.
+
+    Cancellable ones need not be waited for.
+    """
     return {
         partition: f"{instant.action} {instant.requested_at}"
         for instant, plan in snapshot.pending_plans()
+        if not plan.cancellable
         for partition in plan.partitions
     }

@@ -1,0 +1,196 @@
+"""Measure ingestion beside a clustering that runs all the time, and draw docs/preemption.svg.
+
+Two processes on one table on disk: one upserts, one plans and executes a clustering of the same
+file groups again and again. Once the plans are ordinary, once cancellable. A commit that is refused
+is tried again until it goes through: what is measured is how long that takes from the first try,
+and how many tries were for nothing. Alone, without a clustering, is the measure of both.
+
+    python scripts/preemption_picture.py [SECONDS]
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pyarrow as pa
+
+from lakewright.clock import SystemClock
+from lakewright.core.table_config import TableType
+from lakewright.errors import ConflictError, InvalidError, UnavailableError
+from lakewright.interfaces.writes import TableWriter
+from lakewright.storage.local import LocalStorage
+from lakewright.table.create import create_table
+from lakewright.table.spec import TableSpec
+from lakewright.testing.local import LocalHands, LocalRows
+from lakewright.write.task import Operation
+
+TARGET = Path(__file__).parents[1] / "docs" / "preemption.svg"
+SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
+GROUPS, ROWS = 8, 20_000
+OPTIONS = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.write.lock.wait_time_ms_between_retry": "20",
+    "hoodie.time.generator.max_expected_clock_skew_ms": "1",
+    "hoodie.clean.automatic": "false",
+    "hoodie.archive.automatic": "false",
+    "hoodie.parquet.small.file.limit": "0",
+}
+PLANS = {
+    "alone": None,
+    "ordinary plans": {"hoodie.table.service.plan.cancellable": "false"},
+    "cancellable plans": {"hoodie.table.service.plan.cancellable": "true"},
+}
+COLOURS = {"alone": "#888", "ordinary plans": "#c40", "cancellable plans": "#0a7"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of each commit, tries that were for nothing, clusterings done and given up."""
+
+    seconds: Sequence[float]
+    refused: int
+    clustered: int
+    given_up: int
+
+    def document(self) -> dict[str, float]:
+        """The figures."""
+        ordered = sorted(self.seconds)
+        return {
+            "commits": len(ordered),
+            "median_s": round(statistics.median(ordered), 3),
+            "p90_s": round(ordered[int(len(ordered) * 0.9)], 3),
+            "worst_s": round(ordered[-1], 3),
+            "refused": self.refused,
+            "clustered": self.clustered,
+            "given_up": self.given_up,
+        }
+
+
+def writer(path: str, more: Mapping[str, str]) -> TableWriter:
+    """What writes to the table, and serves it, in a plain loop."""
+    made = TableWriter.of(LocalStorage(path), {**OPTIONS, **more}, SystemClock())
+    return replace(made, hands=LocalHands)
+
+
+def rows(group: int, ts: int) -> LocalRows:
+    """The rows of one file group, all of them new versions."""
+    made = [{"id": f"{group}-{n}", "day": "d", "ts": ts} for n in range(ROWS)]
+    return LocalRows(pa.Table.from_pylist(made, SCHEMA))
+
+
+def cluster(path: str, plans: Mapping[str, str], stop: Event, said: Path) -> None:
+    """Plan and execute, again and again."""
+    done = given_up = 0
+    while not stop.is_set():
+        try:
+            done += bool(writer(path, plans).services.run("clustering"))
+        except (ConflictError, InvalidError, UnavailableError):
+            given_up += 1
+    said.write_text(json.dumps([done, given_up]))
+
+
+def measure(plans: Mapping[str, str] | None, seconds: float) -> Measured:
+    """Ingest for some time, beside a clustering if there is one."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, said = f"{folder}/table", Path(folder) / "said"
+        spec = TableSpec(
+            name="ingested",
+            table_type=TableType.COPY_ON_WRITE,
+            record_key=("id",),
+            partition_by=("day",),
+            ordering=("ts",),
+            event_time=None,
+            schema=None,
+            options={},
+        )
+        create_table(LocalStorage(path), SystemClock(), spec)
+        for group in range(GROUPS):
+            writer(path, {}).write(Operation.BULK_INSERT, rows(group, 0))
+        context = multiprocessing.get_context("spawn")
+        stop = context.Event()
+        other = context.Process(target=cluster, args=(path, plans, stop, said)) if plans else None
+        if other is not None:
+            other.start()
+        found = _ingest(path, seconds)
+        if other is None:
+            return found
+        stop.set()
+        other.join()
+        done, given_up = json.loads(said.read_text())
+        return replace(found, clustered=done, given_up=given_up)
+
+
+def _ingest(path: str, seconds: float) -> Measured:
+    taken, refused, number = [], 0, 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        number += 1
+        begin = time.monotonic()
+        while True:
+            try:
+                writer(path, {}).write(Operation.UPSERT, rows(number % GROUPS, number))
+                break
+            except ConflictError:
+                refused += 1
+        taken.append(time.monotonic() - begin)
+    return Measured(taken, refused, 0, 0)
+
+
+def as_svg(found: Mapping[str, Measured]) -> str:
+    """How long commits took, from the fastest to the slowest."""
+    most = max(max(each.seconds) for each in found.values())
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 360" font-family="sans-serif" '
+        'font-size="12"><rect width="820" height="360" fill="#fff"/>',
+        _text(60, 22, "seconds from the first try to the commit; each commit a point", "#333"),
+        '<path d="M60 40V300H800" fill="none" stroke="#333"/>',
+    ]
+    for share in (0.5, 1.0):
+        y = 300 - share * 260
+        parts.append(f'<path d="M60 {y}H800" stroke="#ddd"/>')
+        parts.append(_text(20, y + 4, f"{most * share:.1f}", "#333"))
+    for index, (name, each) in enumerate(found.items()):
+        parts += _line(name, each, most)
+        told = f"{name}: {each.refused} of {each.refused + len(each.seconds)} tries refused"
+        parts.append(_text(60 + 250 * index, 345, told, COLOURS[name]))
+    parts.append(_text(340, 320, "commits, the fastest first", "#333"))
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _line(name: str, found: Measured, most: float) -> Iterable[str]:
+    ordered = sorted(found.seconds)
+    points = [
+        f"{60 + 740 * index / max(1, len(ordered) - 1):.1f},{300 - 260 * value / most:.1f}"
+        for index, value in enumerate(ordered)
+    ]
+    yield (
+        f'<polyline points="{" ".join(points)}" fill="none" stroke="{COLOURS[name]}" '
+        'stroke-width="2"/>'
+    )
+
+
+def _text(x: float, y: float, text: str, colour: str) -> str:
+    return f'<text x="{x}" y="{y}" fill="{colour}">{text}</text>'
+
+
+def main() -> None:
+    """Measure, tell the figures, and draw."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 40.0
+    found = {name: measure(plans, seconds) for name, plans in PLANS.items()}
+    for name, each in found.items():
+        print(json.dumps({"beside": name, **each.document()}))
+    TARGET.write_text(as_svg(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Tables with plans that can be cancelled, by services of every kind, and who acts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import pytest
+from written import NO_SERVICES, WrittenTable, row
+
+from lakewright.core.files import parse_data_file
+from lakewright.core.instant import Instant
+from lakewright.core.plans import CANCELLABLE, Skip
+from lakewright.services.runner import ServiceRunner
+from lakewright.storage.base import Storage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.rolled_back import RolledBack, load_rollbacks
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.local import LocalHands
+from lakewright.testing.storage import CountingStorage, Crash
+from lakewright.write.commit import Commit
+
+Result = TypeVar("Result")
+
+SEVERAL = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.write.lock.provider": "in_process",
+}
+AT_ONCE = {
+    "hoodie.compact.inline.max.delta.commits": "1",
+    "hoodie.log.compaction.blocks.threshold": "2",
+}
+MUTABLE = {CANCELLABLE: "true"}
+EXPIRES_MS = 120_000
+DAYS = ("2026-01-01", "2026-01-02")
+
+
+def with_logs(table: WrittenTable) -> None:
+    """Two file groups with two log files each."""
+    table.create("MERGE_ON_READ")
+    table.upsert([row("a"), row("b", day=DAYS[1])])
+    for ts in (2, 3):
+        table.upsert([row("a", ts, f"at {ts}"), row("b", ts, f"at {ts}", DAYS[1])])
+
+
+def with_small_files(table: WrittenTable) -> None:
+    """Two partitions with two small file groups each."""
+    table.create("COPY_ON_WRITE")
+    for keys in ("ab", "cd"):
+        table.write("BULK_INSERT", [row(keys[0]), row(keys[1], day=DAYS[1])])
+
+
+SERVICES: dict[str, Callable[[WrittenTable], None]] = {
+    "compaction": with_logs,
+    "logcompaction": with_logs,
+    "clustering": with_small_files,
+}
+each_service = pytest.mark.parametrize("service", SERVICES)
+
+
+class Mortal(CountingStorage):
+    """What one process sees of a storage, until it is dead."""
+
+    __slots__ = ("dead",)
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.dead = False
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        if self.dead:
+            raise Crash("this process is dead")
+        return super()._call(method, *arguments)
+
+
+class Acting(LocalHands):
+    """Works, and lets others act before each item, or when all is done."""
+
+    def __init__(
+        self,
+        after: Callable[[], object] | None = None,
+        *,
+        between: Callable[[int], object] | None = None,
+    ) -> None:
+        self._after = after
+        self._between = between
+
+    def work(self, do: Any, items: Any, size: Any) -> Any:
+        count = 0
+
+        def watched(item: Any, token: Any) -> Any:
+            nonlocal count
+            if self._between is not None:
+                self._between(count)
+            count += 1
+            return do(item, token)
+
+        done = super().work(watched, items, size)
+        if self._after is not None:
+            self._after()
+        return done
+
+
+@dataclass
+class World:
+    """A table with writers that see each other, and one service that is due on it."""
+
+    service: str
+    options: Mapping[str, str] = field(default_factory=lambda: SEVERAL)
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock()
+        self.storage = MemoryStorage.fresh(now_ms=self.clock.now_ms)
+        self.table = WrittenTable(self.storage, self.clock, {**NO_SERVICES, **self.options})
+        SERVICES[self.service](self.table)
+        self.before = self.table.rows()
+
+    def copy(self) -> World:
+        """The same table once more, for other processes; all files are as if made just now."""
+        other = object.__new__(World)
+        other.service, other.options, other.before = self.service, self.options, self.before
+        # Another process never comes to the ids that those before it have given.
+        other.clock = ManualClock(self.clock.now_ms(), first_id=1000)
+        other.storage = MemoryStorage.fresh(self.storage.files(), now_ms=other.clock.now_ms)
+        other.table = WrittenTable(other.storage, other.clock, self.table.options)
+        return other
+
+    def runner(
+        self, options: Mapping[str, str] | None = None, hands: LocalHands | None = None
+    ) -> ServiceRunner:
+        runner = self.table.services({**AT_ONCE, **(options or {})})
+        return runner if hands is None else replace(runner, hands=lambda: hands)
+
+    def schedule(self, options: Mapping[str, str] = MUTABLE) -> str:
+        """Make the plan of the service; cancellable unless told otherwise."""
+        found = self.runner(options).schedule(self.service)
+        assert isinstance(found, Instant), found
+        return found.requested_at
+
+    def execute(self, at: str, hands: LocalHands | None = None) -> Commit:
+        return self.runner(hands=hands).execute(at)
+
+    def die_executing(self, at: str) -> None:
+        """An execution that has written its files and is gone, without a word."""
+        mortal = Mortal(self.storage)
+
+        def die() -> None:
+            mortal.dead = True
+            raise Crash
+
+        runner = replace(self.runner(hands=Acting(die)), storage=mortal)
+        with pytest.raises(Crash):
+            runner.execute(at)
+        assert self.state(at) == "INFLIGHT"
+        assert self.files_of(at)
+
+    def clean(self, options: Mapping[str, str] | None = None) -> Commit | Skip:
+        return self.runner(options).run("clean")
+
+    def expire(self) -> None:
+        """Let every heartbeat be that of a dead writer."""
+        self.clock.advance(EXPIRES_MS + 1)
+
+    def state(self, at: str) -> str:
+        """How an instant stands on the timeline: its state, or that it is gone."""
+        found = [i for i in load_snapshot(self.storage).timeline if i.requested_at == at]
+        return found[0].state.value if found else "GONE"
+
+    def rollbacks(self) -> list[RolledBack]:
+        return list(load_rollbacks(load_snapshot(self.storage)))
+
+    def files_of(self, at: str) -> list[str]:
+        """All data files that carry an instant."""
+        paths = [f for f in self.storage.list_tree("") if not f.path.startswith(".hoodie")]
+        named = [(f.path, parse_data_file(f.name)) for f in paths]
+        return [path for path, file in named if file is not None and file.instant == at]
+
+    def left_of(self, at: str) -> list[str]:
+        """Everything whose name speaks of an instant."""
+        return [f.path for f in self.storage.list_tree("") if at in f.path]
+
+    def assert_gone(self, at: str) -> None:
+        """A plan was taken back: no file of it, nothing pending, and a rollback tells why."""
+        assert self.state(at) == "GONE"
+        assert self.left_of(at) == []
+        assert not load_snapshot(self.storage).timeline.pending()
+        (told,) = [each for each in self.rollbacks() if each.target.requested_at == at]
+        assert told.caused_by
+        assert told.reason
+        assert told.target.action == self.service
+
+    def assert_kept(self, at: str, state: str = "REQUESTED") -> None:
+        """A plan stands as it did, and nobody has taken anything back."""
+        assert self.state(at) == state
+        assert self.rollbacks() == []

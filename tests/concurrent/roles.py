@@ -1,0 +1,88 @@
+"""Roles that a process plays on a table until it is killed: it writes, plans, executes, cleans."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from written import SCHEMA, row
+
+from lakewright.clock import SystemClock
+from lakewright.core.instant import COMPLETED_NAME, Instant
+from lakewright.errors import ConflictError, InvalidError, UnavailableError
+from lakewright.interfaces.writes import TableWriter
+from lakewright.storage.base import Storage
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local import LocalHands, LocalRows
+from lakewright.write.task import Operation
+
+DAY = "2026-01-01"
+KEYS = 4
+CANCELLABLE = "hoodie.table.service.plan.cancellable"
+Note = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass
+class Role:
+    """One process; `note` writes to its journal."""
+
+    storage: Storage
+    options: Mapping[str, str]
+    chance: random.Random
+    note: Note
+
+    def play(self, name: str) -> None:
+        """Do the same thing again and again."""
+        while True:
+            try:
+                getattr(self, name)()
+            except (ConflictError, InvalidError, UnavailableError) as error:
+                self.note({"failed": f"{type(error).__name__}: {error}"})
+
+    def _writer(self, **more: str) -> TableWriter:
+        made = TableWriter.of(self.storage, {**self.options, **more}, SystemClock())
+        return replace(made, hands=LocalHands)
+
+    def ingest(self) -> None:
+        """Renew a row; its ordering is the time, so that later writes win."""
+        at = SystemClock().now_ms()
+        key = f"k{self.chance.randrange(KEYS)}"
+        rows = pa.Table.from_pylist([row(key, at, "renewed", DAY)], SCHEMA)
+        self.note({"tries": key, "ts": at})
+        self._writer().write(Operation.UPSERT, LocalRows(rows))
+        self.note({"wrote": key, "ts": at})
+
+    def plan(self) -> None:
+        """Schedule a service, of one kind or the other."""
+        told = {CANCELLABLE: self.chance.choice(("true", "false"))}
+        name = self.chance.choice(self.options["test.services"].split(","))
+        found = self._writer(**told).services.schedule(name)
+        self.note({"planned": str(found), "cancellable": told[CANCELLABLE]})
+        SystemClock().sleep(self.chance.uniform(0, 0.3))
+
+    def execute(self) -> None:
+        """Execute a plan that waits, or is being executed."""
+        waiting = load_snapshot(self.storage).timeline.pending(*COMPLETED_NAME)
+        if not waiting:
+            SystemClock().sleep(0.05)
+            return
+        chosen: Instant = self.chance.choice(waiting)
+        done = self._writer().services.execute(chosen.requested_at)
+        self.note({"executed": done.instant, "completed_at": done.completed_at})
+
+    def clean(self) -> None:
+        """Clean, and with it remove plans that nobody executes."""
+        done = self._writer().services.run("clean")
+        self.note({"cleaned": str(done)[:200]})
+        SystemClock().sleep(self.chance.uniform(0, 0.5))
+
+    def cancel(self) -> None:
+        """Cancel a plan, whoever is at it."""
+        waiting = load_snapshot(self.storage).timeline.pending(*COMPLETED_NAME)
+        if waiting:
+            chosen = self.chance.choice(waiting)
+            self.note({"cancelled": str(self._writer().services.cancel(chosen.requested_at))})
+        SystemClock().sleep(self.chance.uniform(0, 1))

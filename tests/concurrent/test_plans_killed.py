@@ -1,0 +1,129 @@
+"""Processes that write, plan, execute, clean and cancel on one table, and are killed at random.
+
+Readers look all the time: rows that were told to be written are there, each key once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from crew import Crew, Process
+from roles import DAY, KEYS
+from sizes import sized
+from written import NO_SERVICES, WrittenTable, row
+
+from lakewright.clock import SystemClock
+from lakewright.core.instant import COMPLETED_NAME
+from lakewright.storage.base import Storage
+from lakewright.storage.local import LocalStorage
+from lakewright.storage.locate import storage_for
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.s3 import S3Server
+
+OPTIONS = {
+    **NO_SERVICES,
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.time.generator.max_expected_clock_skew_ms": "2",
+    "hoodie.write.lock.provider": "storage",
+    "hoodie.write.lock.storage.validity.timeout.secs": "3",
+    "hoodie.write.lock.storage.renew.interval.secs": "1",
+    "hoodie.write.lock.wait_time_ms_between_retry": "20",
+    "hoodie.client.heartbeat.interval_in_ms": "1000",
+    "hoodie.client.heartbeat.tolerable.misses": "3",
+    "hoodie.compact.inline.max.delta.commits": "1",
+    "hoodie.log.compaction.blocks.threshold": "2",
+    "hoodie.clean.commits.retained": "3",
+    "hoodie.table.service.rollback.delay.minutes": "0",
+}
+KINDS = {
+    "copy on write": ("COPY_ON_WRITE", "clustering"),
+    "merge on read": ("MERGE_ON_READ", "compaction,logcompaction,clustering"),
+}
+ROLES = ("ingest", "ingest", "plan", "execute", "execute", "clean", "cancel")
+SECONDS = sized(12, soak=600)
+
+
+def test_on_a_disk(crew: Crew, tmp_path: Path) -> None:
+    for name, kind in KINDS.items():
+        play(crew, LocalStorage(f"{tmp_path}/{name.replace(' ', '-')}"), kind, {})
+
+
+def test_on_s3(crew: Crew, moto: S3Server) -> None:
+    for name, kind in KINDS.items():
+        options = moto.options()
+        storage = storage_for(f"s3://lake/{name.replace(' ', '-')}", options)
+        play(crew, storage, kind, options)
+
+
+def play(crew: Crew, storage: Storage, kind: tuple[str, str], client: Mapping[str, str]) -> None:
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    table = WrittenTable(storage, SystemClock(), OPTIONS).create(kind[0])
+    for n in range(KEYS):
+        table.write("BULK_INSERT", [row(f"k{n}", 1, "first", DAY)])
+    told = {**OPTIONS, "test.services": kind[1]}
+
+    def started(role: str) -> Process:
+        return crew.start_role(storage, role, told, seed=chance.randrange(2**32), client=client)
+
+    processes = [started(role) for role in ROLES]
+    gone: list[Process] = []
+    deadline = time.monotonic() + SECONDS
+    looks = 0
+    try:
+        while time.monotonic() < deadline:
+            look(table, [*processes, *gone], seed)
+            looks += 1
+            if chance.random() < 0.2:
+                number = chance.randrange(len(processes))
+                processes[number].send("SIGKILL")
+                processes[number].wait()
+                gone.append(processes[number])
+                processes[number] = started(ROLES[number])
+    finally:
+        for process in processes:
+            process.send("SIGKILL")
+            process.wait()
+    assert looks > SECONDS // 2
+    everybody = [*processes, *gone]
+    assert not [error for process in everybody for error in process.errors], f"seed {seed}"
+    put_right(table)
+    look(table, everybody, seed)
+    assert_played(everybody, kind[1].split(","))
+
+
+def look(table: WrittenTable, processes: list[Process], seed: int) -> None:
+    """Each key once, and not older than what its writers had told before."""
+    told = {f"k{n}": 1 for n in range(KEYS)}
+    for process in processes:
+        for line in process.journal:
+            if "wrote" in line:
+                told[line["wrote"]] = max(told[line["wrote"]], line["ts"])
+    found = [(each["id"], each["ts"]) for each in table.rows()]
+    assert len(found) == KEYS, f"seed {seed}: {found}"
+    behind = {key: (ts, told[key]) for key, ts in found if ts < told[key]}
+    assert not behind, f"seed {seed}: {behind}"
+
+
+def put_right(table: WrittenTable) -> None:
+    """What the next processes do once the dead are known to be dead."""
+    time.sleep(4.5)
+    services = table.services()
+    services.run("clean")
+    for instant in load_snapshot(table.storage).timeline.pending(*COMPLETED_NAME):
+        services.execute(instant.requested_at)
+    table.upsert([row("k0", SystemClock().now_ms(), "last", DAY)])
+    services.run("clean")
+    assert not load_snapshot(table.storage).timeline.pending()
+
+
+def assert_played(processes: list[Process], services: list[str]) -> None:
+    """Something of everything has happened."""
+    lines = [line for process in processes for line in process.journal]
+    for what in ("wrote", "planned", "executed", "cleaned", "cancelled"):
+        assert any(what in line for line in lines), what
+    assert {line["cancellable"] for line in lines if "cancellable" in line} == {"true", "false"}

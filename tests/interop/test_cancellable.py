@@ -1,0 +1,180 @@
+"""Cancellable plans and the guard beside real Hudi: to it they are plans like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from histories import at
+from kinds import Kind
+from real_hudi import RealHudi, RealHudiError
+from served import ServedTable, check, same_rows
+
+from lakewright.clock import SystemClock
+from lakewright.errors import ConflictError, InvalidError
+from lakewright.table.heartbeat import Heartbeat
+from lakewright.table.settings import HeartbeatSettings
+
+CANCELLABLE = {"hoodie.table.service.plan.cancellable": "true"}
+SEVERAL = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+}
+THEIR_SEVERAL = {
+    **SEVERAL,
+    "hoodie.write.lock.provider": (
+        "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
+    ),
+}
+Make = Callable[[Kind], ServedTable]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A service on a kind of table."""
+
+    service: str
+    kind: Kind
+    options: Mapping[str, str]
+
+
+SERVED = {
+    "a compaction": Served(
+        "compaction", Kind(files="mor-avro"), {"hoodie.compact.inline.max.delta.commits": "1"}
+    ),
+    "a clustering": Served("clustering", Kind(), {"hoodie.clustering.inline.max.commits": "1"}),
+}
+each_served = pytest.mark.parametrize("served", SERVED.values(), ids=list(SERVED))
+
+
+@pytest.fixture(scope="module")
+def begun(real_hudi: RealHudi, tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """A table that both have written to."""
+
+    @cache
+    def begin(kind: Kind) -> ServedTable:
+        table = ServedTable(real_hudi, tmp_path_factory.mktemp("begun") / "t", kind).create()
+        table.ours("bulk_insert", at(10, *range(9)))
+        table.ours("insert", at(10, *range(9, 15)))
+        table.theirs("upsert", at(20, 0, 1, 2))
+        return table
+
+    return begin
+
+
+@pytest.fixture
+def make(begun: Make, tmp_path: Path) -> Make:
+    return lambda kind: begun(kind).copied(tmp_path / "served")
+
+
+def planned(table: ServedTable, served: Served) -> str:
+    return table.plan_by_us(served.service, {**served.options, **CANCELLABLE})
+
+
+@each_served
+def test_real_hudi_executes_a_cancellable_plan(make: Make, served: Served) -> None:
+    table = make(served.kind)
+    instant = planned(table, served)
+    assert table.plan_at(instant, served.service).cancellable
+    assert table.shown_by_them(served.service)[instant] == "REQUESTED"
+    check(table)
+    with same_rows(table):
+        table.execute_by_them(served.service, instant)
+    assert table.shown_by_them(served.service)[instant] == "COMPLETED"
+    table.theirs("upsert", at(30, 0, 5))
+    check(table)
+
+
+@each_served
+def test_a_cancelled_plan_is_gone_for_real_hudi(make: Make, served: Served) -> None:
+    table = make(served.kind)
+    instant = planned(table, served)
+    rollback = table.written.services().cancel(instant, reason="the morning load begins")
+    assert rollback.is_completed
+    assert instant not in table.shown_by_them(served.service)
+    check(table)
+    table.theirs("upsert", at(30, 0, 5))
+    table.ours("upsert", at(31, 1, 6))
+    check(table)
+    again = table.plan_by_them(served.service, served.options)
+    table.execute_by_us(again)
+    check(table)
+
+
+def test_a_write_goes_past_a_clustering_and_real_hudi_goes_on(make: Make) -> None:
+    served = SERVED["a clustering"]
+    table = make(served.kind)
+    instant = planned(table, served)
+    table.ours("upsert", at(30, 0, 1, 2, 9))
+    check(table)
+    with pytest.raises(ConflictError):
+        table.execute_by_us(instant)
+    assert instant not in table.shown_by_them(served.service)
+    assert not table.files_of(instant)
+    check(table)
+    table.theirs("upsert", at(40, 0, 3))
+    check(table)
+
+
+def test_a_dead_execution_stays_readable_until_a_clean(make: Make, tmp_path: Path) -> None:
+    served = SERVED["a clustering"]
+    table = make(served.kind)
+    instant = planned(table, served)
+    table.die_at(instant, tmp_path / "trials")
+    assert table.shown_by_them(served.service)[instant] == "INFLIGHT"
+    check(table)
+    with pytest.raises(ConflictError):
+        table.execute_by_us(instant)
+    for heartbeat in (table.path / ".hoodie/.heartbeat").glob("*"):
+        heartbeat.unlink()
+    table.written.services(SEVERAL).run("clean")
+    assert instant not in table.shown_by_them(served.service)
+    assert not table.files_of(instant)
+    table.theirs("upsert", at(40, 0, 3))
+    check(table)
+
+
+def test_each_leaves_a_compaction_to_the_other_while_its_heart_beats(make: Make) -> None:
+    served = SERVED["a compaction"]
+    table = make(served.kind)
+    instant = table.plan_by_us(served.service, served.options)
+    beating = Heartbeat(table.storage, instant, HeartbeatSettings(), SystemClock())
+    beating.start()
+    try:
+        with pytest.raises(RealHudiError):
+            table.call(
+                "run_compaction",
+                f"op => 'execute', timestamp => {instant}, {table._told(THEIR_SEVERAL)}",
+            )
+        assert table.shown_by_them(served.service)[instant] == "REQUESTED"
+        with pytest.raises(ConflictError, match="being executed"):
+            table.written.services(SEVERAL).execute(instant)
+        check(table)
+    finally:
+        beating.stop()
+    with same_rows(table):
+        table.written.services(SEVERAL).execute(instant)
+    assert table.shown_by_them(served.service)[instant] == "COMPLETED"
+
+
+def test_a_lazy_clean_of_theirs_leaves_our_plan_alone(make: Make) -> None:
+    served = SERVED["a clustering"]
+    table = make(served.kind)
+    instant = planned(table, served)
+    table.call("run_clean", table._told({**THEIR_SEVERAL, "hoodie.clean.commits.retained": "1"}))
+    assert table.shown_by_them(served.service)[instant] == "REQUESTED"
+    with same_rows(table):
+        table.execute_by_us(instant)
+    check(table)
+
+
+def test_an_ordinary_plan_is_not_cancelled(make: Make) -> None:
+    served = SERVED["a compaction"]
+    table = make(served.kind)
+    theirs = table.plan_by_them(served.service, served.options)
+    with pytest.raises(InvalidError, match="not cancellable"):
+        table.written.services().cancel(theirs)
+    assert table.shown_by_them(served.service)[theirs] == "REQUESTED"

@@ -1,0 +1,63 @@
+"""Whether a plan may be executed, as the guard sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from lakewright.core.instant import Instant, State
+from lakewright.core.plans import InstantRef, RollbackPlan
+from lakewright.table.guard import refusal
+from lakewright.table.rollback import PendingRollback
+from lakewright.testing.drawing import at
+
+ROLLBACK = PendingRollback(
+    Instant(at(5), "rollback", State.REQUESTED),
+    RollbackPlan(instant=InstantRef(at(1), "replacecommit"), caused_by="clean", reason="old"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan as it stands, and what is to be said of it; nothing if it may be executed."""
+
+    says: str | None
+    cancellable: bool = False
+    state: State = State.REQUESTED
+    living: bool = False
+    targeted: bool = False
+
+
+CASES = {
+    "a plan that waits may be executed": Case(None),
+    "so may a cancellable one": Case(None, cancellable=True),
+    "one that somebody executes may not": Case("is being executed", living=True),
+    "nor a cancellable one": Case("is being executed", cancellable=True, living=True),
+    "one that somebody has begun may not": Case(
+        "is being executed", state=State.INFLIGHT, living=True
+    ),
+    "a dead attempt is rolled back, and the plan executed": Case(None, state=State.INFLIGHT),
+    "a cancellable plan has one attempt": Case(
+        "executed once", cancellable=True, state=State.INFLIGHT
+    ),
+    "the rollback of an attempt does not take an ordinary plan": Case(None, targeted=True),
+    "a cancellable one goes with it": Case(
+        "rolled back, by clean", cancellable=True, targeted=True
+    ),
+    "also if it was begun": Case(
+        "rolled back, by clean", cancellable=True, state=State.INFLIGHT, targeted=True
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_who_is_refused(case: Case) -> None:
+    found = refusal(
+        Instant(at(1), "clustering", case.state),
+        cancellable=case.cancellable,
+        living=case.living,
+        rollback=ROLLBACK if case.targeted else None,
+    )
+    assert (found is None) is (case.says is None)
+    assert (case.says or "") in (found or "")
