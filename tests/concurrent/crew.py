@@ -170,7 +170,7 @@ def mustered(folder: Path) -> Iterator[Crew]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": tests},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, os.getenv("PYTHONPATH", "")])},
     ) as host:
         yield Crew(host, folder)
 

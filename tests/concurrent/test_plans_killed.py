@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from crew import Crew, Process
 from roles import DAY, KEYS
@@ -44,22 +45,34 @@ KINDS = {
     "merge on read": ("MERGE_ON_READ", "compaction,logcompaction,clustering"),
 }
 ROLES = ("ingest", "ingest", "plan", "execute", "execute", "clean", "cancel")
-SECONDS = sized(12, soak=600)
+SECONDS = sized(15, soak=600)
 
 
 def test_on_a_disk(crew: Crew, tmp_path: Path) -> None:
+    lines = []
     for name, kind in KINDS.items():
-        play(crew, LocalStorage(f"{tmp_path}/{name.replace(' ', '-')}"), kind, {})
+        storage = LocalStorage(f"{tmp_path}/{name.replace(' ', '-')}")
+        lines += play(crew, storage, kind, {}, life_s=(0.3, 2.0))
+    assert_played(lines)
 
 
 def test_on_s3(crew: Crew, moto: S3Server) -> None:
+    lines = []
     for name, kind in KINDS.items():
         options = moto.options()
         storage = storage_for(f"s3://lake/{name.replace(' ', '-')}", options)
-        play(crew, storage, kind, options)
+        lines += play(crew, storage, kind, options, life_s=(2.0, 5.0))
+    assert_played(lines)
 
 
-def play(crew: Crew, storage: Storage, kind: tuple[str, str], client: Mapping[str, str]) -> None:
+def play(
+    crew: Crew,
+    storage: Storage,
+    kind: tuple[str, str],
+    client: Mapping[str, str],
+    *,
+    life_s: tuple[float, float],
+) -> list[dict[str, Any]]:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     table = WrittenTable(storage, SystemClock(), OPTIONS).create(kind[0])
@@ -73,12 +86,13 @@ def play(crew: Crew, storage: Storage, kind: tuple[str, str], client: Mapping[st
     processes = [started(role) for role in ROLES]
     gone: list[Process] = []
     deadline = time.monotonic() + SECONDS
-    looks = 0
+    looks, next_death = 0, 0.0
     try:
         while time.monotonic() < deadline:
             look(table, [*processes, *gone], seed)
             looks += 1
-            if chance.random() < 0.2:
+            if time.monotonic() > next_death:
+                next_death = time.monotonic() + chance.uniform(*life_s)
                 number = chance.randrange(len(processes))
                 processes[number].send("SIGKILL")
                 processes[number].wait()
@@ -93,7 +107,7 @@ def play(crew: Crew, storage: Storage, kind: tuple[str, str], client: Mapping[st
     assert not [error for process in everybody for error in process.errors], f"seed {seed}"
     put_right(table)
     look(table, everybody, seed)
-    assert_played(everybody, kind[1].split(","))
+    return [line for process in everybody for line in process.journal]
 
 
 def look(table: WrittenTable, processes: list[Process], seed: int) -> None:
@@ -114,16 +128,15 @@ def put_right(table: WrittenTable) -> None:
     time.sleep(4.5)
     services = table.services()
     services.run("clean")
-    for instant in load_snapshot(table.storage).timeline.pending(*COMPLETED_NAME):
+    for instant in load_snapshot(table.storage).timeline.pending(*COMPLETED_NAME, "clean"):
         services.execute(instant.requested_at)
     table.upsert([row("k0", SystemClock().now_ms(), "last", DAY)])
     services.run("clean")
     assert not load_snapshot(table.storage).timeline.pending()
 
 
-def assert_played(processes: list[Process], services: list[str]) -> None:
+def assert_played(lines: list[dict[str, Any]]) -> None:
     """Something of everything has happened."""
-    lines = [line for process in processes for line in process.journal]
     for what in ("wrote", "planned", "executed", "cleaned", "cancelled"):
         assert any(what in line for line in lines), what
     assert {line["cancellable"] for line in lines if "cancellable" in line} == {"true", "false"}
