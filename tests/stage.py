@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TypeVar
 from unittest import mock
 
 from lakewright.clock import Clock
-from lakewright.errors import LakewrightError
+from lakewright.errors import LakewrightError, UnavailableError
 from lakewright.storage import memory
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
@@ -48,6 +48,7 @@ class Actor(CountingStorage):
         self.wakes_at = 0
         self.steps = 0
         self.dies_at: int | None = None
+        self.cut_off = range(0)
         self.last_call: tuple[str, str] = ("", "")
         self._go = threading.Semaphore(0)
         self._arrived = threading.Semaphore(0)
@@ -121,6 +122,8 @@ class Actor(CountingStorage):
             self.is_dead = True
         if self.is_dead:
             raise Crash(self.name)
+        if self.steps in self.cut_off:
+            raise UnavailableError("the storage does not answer", process=self.name)
         if method.__name__ in CHANGES:
             self.last_call = (method.__name__, str(arguments[0]) if arguments else "")
             self.stage.changed = True

@@ -219,7 +219,7 @@ def _afterwards(ended: Ended, rows: Rows | None = None, or_one_of: tuple[Rows, .
         left = [f.path for f in ended.stage.storage.list_tree("") if ended.setting.at in f.name]
         assert not [p for p in left if ".rollback" not in p and not p.startswith(FLEETING)], left
     found = rows_of(ended.stage.storage)
-    died = any(actor.is_dead for actor in ended.stage.actors)
+    died = any(actor.is_dead or actor.error for actor in ended.stage.actors)
     # Who died may have written before that, and told nobody.
     assert found == (rows or ended.setting.rows) or (died and found in or_one_of)
 
@@ -266,20 +266,57 @@ def test_three_or_four_in_any_order(service: str, cancellable: bool) -> None:
         play_by_chance(setting, kinds, chance, f"LAKEWRIGHT_PLAY={seed}: {kinds}")
 
 
-def play_by_chance(setting: Setting, kinds: list[str], chance: random.Random, told: str) -> None:
+SKEWS_MS = (-120_000, 0, 0, 120_000)
+
+
+# What could not be tidied up is told so.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("cancellable", [True, False], ids=["mutable", "immutable"])
+@pytest.mark.parametrize("service", list(SERVED))
+def test_with_clocks_that_are_off_and_storage_that_fails(service: str, cancellable: bool) -> None:
+    """Work may be lost then, and rows never are."""
+    only = os.environ.get("LAKEWRIGHT_PLAY")
+    for seed in [int(only)] if only else range(EACH):
+        chance = random.Random(seed)
+        kinds = ["execute", chance.choice(KINDS[cancellable]), "clean"]
+        setting = planned(service, cancellable=cancellable, dead=chance.random() < 0.2)
+        told = f"LAKEWRIGHT_PLAY={seed}: {kinds}"
+        play_by_chance(setting, kinds, chance, told, in_bad_weather=True)
+
+
+def _spoil(stage: Stage, chance: random.Random) -> None:
+    """Set clocks wrong, or cut processes off from the storage for a while."""
+    for actor in stage.actors:
+        actor.clock.off_ms = chance.choice(SKEWS_MS)
+        if chance.random() < 0.5:
+            first = chance.randrange(60)
+            actor.cut_off = range(first, first + chance.randrange(1, 20))
+
+
+def play_by_chance(
+    setting: Setting,
+    kinds: list[str],
+    chance: random.Random,
+    told: str,
+    *,
+    in_bad_weather: bool = False,
+) -> None:
     written = after_upsert(setting.rows, UPSERT_TS)
     scenario = Scenario(setting.cancellable, tuple(kinds), results_agree, delay=chance.choice("06"))
     with on_stage(setting.files, setting.now_ms, setting.age_ms) as stage:
-        check = Invariants(stage, setting, (setting.rows, written))
+        check = Invariants(stage, setting, (setting.rows, written), not in_bad_weather)
         for name, work in works(setting, kinds, scenario.delay):
             stage.enter(name, work)
+        if in_bad_weather:
+            _spoil(stage, chance)
         for actor in stage.actors:
             actor.dies_at = chance.randrange(1, 80) if chance.random() < 0.2 else None
         try:
             stage.play(at_random(chance, freezes=chance.choice((0, 0, 0.01))), check)
             ended = Ended(setting, stage, told)
             results_agree(ended)
-            _ingested_unless_there_was_a_reason(ended)
+            if not in_bad_weather:
+                _ingested_unless_there_was_a_reason(ended)
             has_written = any(_has_written(actor) for actor in stage.actors)
             _afterwards(ended, written if has_written else setting.rows, (setting.rows, written))
         except AssertionError as error:
