@@ -15,18 +15,22 @@ class Timeline:
 
     History (archived instants) is not here: `start` tells where the active part begins. `plans`
     names, by requested time, the services among the completed writes: `compaction`,
-    `logcompaction` or `clustering`, which the completed word alone does not tell.
+    `logcompaction` or `clustering`, which the completed word alone does not tell. `bare` are the
+    requested times of completed writes of whose beginning nothing is there.
     """
 
     instants: tuple[Instant, ...] = ()
     plans: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    bare: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, instants: Iterable[Instant]) -> Timeline:
         """A timeline from instants in any order and any number of states for each action."""
         known = list(instants)
         plans = {i.requested_at: i.action for i in known if i.action in COMPLETED_NAME}
-        return cls(tuple(furthest(known)), plans)
+        begun = {i.requested_at for i in known if i.is_write and not i.is_completed}
+        done = {i.requested_at for i in known if i.is_write and i.is_completed}
+        return cls(tuple(furthest(known)), plans, frozenset(done - begun))
 
     def with_completed(self, completed: Instant, action: str) -> Timeline:
         """The timeline with one more completed write, which was pending as `action`."""

@@ -8,13 +8,14 @@ asked by it to stop, and then carries it out. Nobody else does, as long as the h
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from lakewright.clock import zone_of
 from lakewright.core.instant import COMPLETED_NAME, Instant, State, epoch_ms
 from lakewright.core.plans import Cause, ClusteringPlan, CompactionPlan
-from lakewright.errors import InvalidError
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.table.locks import Lock, under_lock
 from lakewright.table.metadata_table import drop_metadata_table
 from lakewright.table.rollback import (
@@ -100,7 +101,17 @@ def _why_no_plan(snapshot: Snapshot, at: str, found: list[Instant]) -> str:
 
 
 def _waiting(snapshot: Snapshot) -> list[str]:
-    return [i.requested_at for i, plan in snapshot.pending_plans() if plan.cancellable]
+    return [instant.requested_at for instant in _cancellable_plans(snapshot)]
+
+
+def _cancellable_plans(snapshot: Snapshot) -> list[Instant]:
+    """The pending plans that are known to be cancellable; one that cannot be read is not."""
+    found = []
+    for instant in snapshot.timeline.pending(*COMPLETED_NAME):
+        with suppress(CorruptError, UnsupportedError):
+            plan = snapshot.plan_of(instant.requested_at, instant.action)
+            found += [instant] if plan is not None and plan.cancellable else []
+    return found
 
 
 def remove_plans(
@@ -144,7 +155,7 @@ def remove_abandoned(writer: Writer, seen: Snapshot) -> tuple[Removed, ...]:
     if writer.transaction.failed_writes is FailedWrites.NEVER:
         return ()
     going = []
-    for instant in (i for i, plan in seen.pending_plans() if plan.cancellable):
+    for instant in _cancellable_plans(seen):
         reason = under_lock(writer.new_lock, partial(_condemned, writer, instant))
         going += [Removed(instant, reason)] if reason else []
     times = [each.plan.requested_at for each in going]

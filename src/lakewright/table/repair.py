@@ -19,6 +19,7 @@ from lakewright.table.meanwhile import latest_time
 from lakewright.table.rollback import (
     CompletedMeanwhileError,
     failed_writes,
+    load_rollback,
     resume_rollbacks,
     run_rollback,
 )
@@ -42,6 +43,8 @@ def repaired(
     # deletes the markers of a target that is gone, so this comes first.
     if any(i.action == "rollback" for i in snapshot.timeline):
         remove_strays(snapshot)
+        if hide_late(snapshot):
+            snapshot = load_snapshot(snapshot.storage)
     pending = snapshot.timeline.pending("rollback", *WRITE_ACTIONS)
     if not pending:
         return snapshot
@@ -57,6 +60,28 @@ def repaired(
         with suppress(CompletedMeanwhileError):
             run_rollback(snapshot, target, times, clock, by_markers=by_markers)
     return load_snapshot(storage) if failed else snapshot
+
+
+def hide_late(snapshot: Snapshot) -> bool:
+    """Delete completed files that appeared after their write was rolled back for good.
+
+    Who holds still right before its last step, for longer than its lock and heartbeat are valid,
+    takes such a file back itself when it goes on; unless it dies then. The files that it tells of
+    are deleted, and the file groups that it replaces would be missing.
+    """
+    timeline = snapshot.timeline
+    bare = [i for i in timeline.completed_writes if i.requested_at in timeline.bare]
+    if not bare:
+        return False
+    gone = {
+        (ref.requested_at, ref.action)
+        for rollback in timeline.completed("rollback")
+        if rollback.requested_at > bare[0].requested_at
+        for ref in load_rollback(snapshot, rollback).instants
+    }
+    late = [i for i in bare if (i.requested_at, i.action) in gone]
+    snapshot.storage.delete_many(snapshot.timeline_path(instant) for instant in late)
+    return bool(late)
 
 
 def remove_strays(snapshot: Snapshot, only: Collection[str] | None = None) -> None:

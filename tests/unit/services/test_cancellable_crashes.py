@@ -13,12 +13,14 @@ from itertools import count
 
 import pytest
 from cancelled import MUTABLE, SERVICES, Acting, World, each_service
+from hooks import Hooked, another_process
 from written import row
 
 from lakewright.core.files import parse_data_file
 from lakewright.core.instant import COMPLETED_NAME
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.services.runner import ServiceRunner
+from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 
@@ -187,3 +189,29 @@ def test_a_cancel_that_died_is_ended_by_the_next_call(service: str) -> None:
             table.execute(at)
         if not dying.crashed:
             break
+
+
+@each_service
+def test_a_commit_that_lands_after_its_plan_was_taken_back_and_whose_process_died(
+    service: str,
+) -> None:
+    """Nothing could keep it back between its last look and its last step; the next writer does."""
+    world = World(service)
+    at = world.schedule()
+    late: list[tuple[str, bytes]] = []
+
+    def stall(storage: Storage, path: str, data: bytes) -> None:
+        late.append((path, data))
+        raise Crash
+
+    dying = Hooked(world.storage, rf"/{at}_\d+\.\w*commit$", stall)
+    with pytest.raises(Crash), another_process():
+        replace(world.runner(), storage=dying).execute(at)
+    world.expire()
+    world.clean()
+    world.assert_gone(at)
+    world.storage.create(*late[0])
+    world.table.upsert([NEW])
+    assert world.table.rows() == sorted([*world.before, NEW], key=str)
+    world.assert_gone(at)
+    assert_whole(world)
