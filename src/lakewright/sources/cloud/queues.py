@@ -59,7 +59,7 @@ class SqsQueue:
 
     @cached_property
     def _client(self) -> Any:
-        boto3 = imported("boto3", "aws")
+        boto3 = imported("boto3", "s3")
         told = self._options
         with _told_errors("botocore.exceptions"):
             return boto3.client(
@@ -117,11 +117,11 @@ class PubSubQueue:
 
     @cached_property
     def _client(self) -> Any:
-        pubsub = imported("google.cloud.pubsub_v1", "gcp")
+        pubsub = imported("google.cloud.pubsub_v1", "gcs")
         if self._settings.endpoint is None:
             return pubsub.SubscriberClient()
         # An endpoint of one's own is an emulator: it knows no credentials and no encryption.
-        grpc = imported("grpc", "gcp")
+        grpc = imported("grpc", "gcs")
         kind = pubsub.SubscriberClient.get_transport_class("grpc")
         return pubsub.SubscriberClient(
             transport=kind(channel=grpc.insecure_channel(self._settings.endpoint))
@@ -131,7 +131,7 @@ class PubSubQueue:
         """Take some messages; the service itself waits a while for the first."""
         client = self._client
         timeout = float(_PUBSUB_WAIT_S if wait else 1)
-        slow = imported("google.api_core.exceptions", "gcp").DeadlineExceeded
+        slow = imported("google.api_core.exceptions", "gcs").DeadlineExceeded
         try:
             with _told_errors("google.api_core.exceptions"):
                 answer = client.pull(
