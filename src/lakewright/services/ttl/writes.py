@@ -42,7 +42,7 @@ def writes_rows(commit: CommitMetadata) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """The last write to each partition, and the first one since it was last deleted, if it was."""
+    """The last write to each partition, and the first one since it was last emptied, if it was."""
 
     updated: Mapping[str, Reference] = field(default_factory=dict)
     born: Mapping[str, Reference] = field(default_factory=dict)
@@ -55,9 +55,10 @@ def writes_of(recorded: Iterable[Recorded]) -> Writes:
     emptied: set[str] = set()
     for each in sorted(recorded, key=lambda r: (r.reference.at, r.instant.requested_at)):
         reference = each.reference
-        if (each.commit.operation or "").upper() == _DELETE_PARTITION:
-            emptied.update(each.commit.replaced)
-            born |= dict.fromkeys(each.commit.replaced, reference)
+        # An overwrite of the table also leaves nothing in those that it does not write to.
+        left = each.commit.replaced.keys() - each.commit.stats.keys()
+        emptied |= left
+        born |= dict.fromkeys(left, reference)
         for partition in each.commit.stats:
             updated[partition] = reference
             if partition in emptied:

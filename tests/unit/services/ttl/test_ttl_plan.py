@@ -281,3 +281,13 @@ def test_a_partition_that_was_deleted_is_born_again() -> None:
     ]
     assert {path: each.at[-1] for path, each in writes_of(listed).born.items()} == {"a": "3"}
     assert writes_of(listed[:2]).born["a"].at[-1] == "2"
+
+
+def test_so_is_one_that_an_overwrite_of_the_table_has_emptied() -> None:
+    listed = [
+        recorded(1, "INSERT", "a", "b"),
+        recorded(2, "INSERT_OVERWRITE_TABLE", "b", gone="a"),
+        recorded(3, "INSERT_OVERWRITE", "b", gone="b"),
+        recorded(4, "UPSERT", "a"),
+    ]
+    assert {path: each.at[-1] for path, each in writes_of(listed).born.items()} == {"a": "4"}

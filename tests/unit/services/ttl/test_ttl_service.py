@@ -28,6 +28,7 @@ from lakewright.write.commit import Commit, NoRows
 DAY_MS = 86_400_000
 RETAIN = "hoodie.partition.ttl.strategy.days.retain"
 TYPE = "hoodie.partition.ttl.management.strategy.type"
+BY_CREATION = {RETAIN: "10", TYPE: "KEEP_BY_CREATION_TIME"}
 SELECTED = "hoodie.partition.ttl.strategy.partition.selected"
 ALONE = {"hoodie.partition.ttl.strategy.max.delete.partitions": "1"}
 AT_ONCE = {
@@ -247,18 +248,28 @@ def test_rows_that_come_back_live_anew() -> None:
     assert left(table) == {"p"}
 
 
-def test_a_partition_that_is_made_anew_is_not_as_old_as_its_file() -> None:
+def taken_out_by_ttl(table: WrittenTable) -> None:
+    assert isinstance(run(table, BY_CREATION), Commit)
+
+
+def overwritten_with_the_table(table: WrittenTable) -> None:
+    table.write("INSERT_OVERWRITE_TABLE", [row("other", day="other")])
+
+
+@pytest.mark.parametrize("emptied", [taken_out_by_ttl, overwritten_with_the_table])
+def test_a_partition_that_is_made_anew_is_not_as_old_as_its_file(
+    emptied: Callable[[WrittenTable], None],
+) -> None:
     table = plain()
-    by_creation = {RETAIN: "10", TYPE: "KEEP_BY_CREATION_TIME"}
     put(table, "p")
     wait(table, 11)
-    assert isinstance(run(table, by_creation), Commit)
+    emptied(table)
     put(table, "p", ts=2)
     wait(table, 9)
     put(table, "p", ts=3)
-    assert isinstance(run(table, by_creation), Skip)
+    assert isinstance(run(table, BY_CREATION), Skip)
     wait(table, 2)
-    assert isinstance(run(table, by_creation), Commit)
+    assert isinstance(run(table, BY_CREATION), Commit)
 
 
 @pytest.mark.parametrize("service", ["compaction", "logcompaction", "clustering"])
