@@ -95,12 +95,24 @@ class Ages:
         )
 
     def _created(self, partition: str, metadata: PartitionMetadata | None) -> Reference | None:
-        """The first write; the file of a partition that was deleted since may be an older one's."""
+        """The first write; the file of a partition may be older than that.
+
+        It stays when a partition is deleted, and when the write that made it is rolled back.
+        """
         if metadata is None or not is_time(metadata.commit_time):
             return None
         told = Reference(full_time(metadata.commit_time), Source.CREATED)
         born = self.writes.born.get(partition)
+        if born is None and self._was_rolled_back(metadata.commit_time):
+            born = self.writes.first.get(partition)
         return told if born is None or born.at <= told.at else replace(born, source=Source.CREATED)
+
+    def _was_rolled_back(self, at: str) -> bool:
+        """Whether nothing tells of a write any more, where all that would tell was asked."""
+        timeline = self.snapshot.timeline
+        if not timeline.is_archived(at):
+            return not timeline.is_committed(at)
+        return self.told is not None and at not in self.told
 
     def with_history(self, partitions: Iterable[str], *, births: bool = False) -> Ages:
         """The same with what history knows of partitions; of their beginnings only if asked."""

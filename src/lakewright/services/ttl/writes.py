@@ -42,16 +42,21 @@ def writes_rows(commit: CommitMetadata) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """The last write to each partition, and the first one since it was last emptied, if it was."""
+    """The last write to each partition, and the first one since it was last emptied, if it was.
+
+    `first` is the first write to each, whether it was ever emptied or not.
+    """
 
     updated: Mapping[str, Reference] = field(default_factory=dict)
     born: Mapping[str, Reference] = field(default_factory=dict)
+    first: Mapping[str, Reference] = field(default_factory=dict)
 
 
 def writes_of(recorded: Iterable[Recorded]) -> Writes:
     """What writes of rows tell together, in whatever order they are given."""
     updated: dict[str, Reference] = {}
     born: dict[str, Reference] = {}
+    first: dict[str, Reference] = {}
     emptied: set[str] = set()
     for each in sorted(recorded, key=lambda r: (r.reference.at, r.instant.requested_at)):
         reference = each.reference
@@ -61,7 +66,8 @@ def writes_of(recorded: Iterable[Recorded]) -> Writes:
         born |= dict.fromkeys(left, reference)
         for partition in each.commit.stats:
             updated[partition] = reference
+            first.setdefault(partition, reference)
             if partition in emptied:
                 emptied.discard(partition)
                 born[partition] = reference
-    return Writes(updated, born)
+    return Writes(updated, born, first)

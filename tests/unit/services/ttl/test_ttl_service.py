@@ -238,6 +238,21 @@ def test_what_is_gone_does_not_go_again() -> None:
     assert len(load_snapshot(table.storage).timeline) == count
 
 
+def test_nor_as_old_as_a_write_that_was_rolled_back() -> None:
+    table = plain()
+    put(table, "other")
+    first = put(table, "p")
+    table.writer().rollback(first.instant)
+    wait(table, 11)
+    put(table, "p", ts=2)
+    done = run(table, BY_CREATION)
+    assert isinstance(done, Commit)
+    assert done.partitions == ("other",)
+    wait(table, 11)
+    assert isinstance(run(table, BY_CREATION), Commit)
+    assert left(table) == set()
+
+
 def test_rows_that_come_back_live_anew() -> None:
     table = made()
     put(table, "p")
