@@ -15,7 +15,7 @@ from functools import partial
 from lakewright.core.instant import COMPLETED_NAME
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig, TableType
-from lakewright.errors import ConflictError, LakewrightError
+from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.services.compaction.settings import TRIGGER, Trigger
 from lakewright.services.overtaken import overtaken
 from lakewright.services.registry import service_by_name
@@ -25,6 +25,8 @@ from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.commit import Commit
 from lakewright.write.renewal import is_checked, settings_for_writes
+
+_TTL = "ttl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +77,17 @@ class InlineSettings:
         parse=parse_bool,
         doc="Whether a write is followed by archiving, if that is due.",
     )
-    must_succeed: bool = option(
+    must_succeed: bool | None = option(
         "hoodie.fail.writes.on.inline.table.service.exception",
-        True,
+        None,
         parse=parse_bool,
         doc="Whether the failure of a service after a write is an error, though the write itself "
-        "has completed; else it is a warning.",
+        "has completed; else it is a warning. Unset: yes, but not of TTL.",
     )
+
+    def is_error(self, name: str) -> bool:
+        """Whether a service that fails after a write is an error."""
+        return name != _TTL if self.must_succeed is None else self.must_succeed
 
     def steps(self, config: TableConfig, *, ttl: bool = False) -> Iterator[tuple[str, bool]]:
         """The services of this table, in order; and whether they are only scheduled.
@@ -99,7 +105,7 @@ class InlineSettings:
         if self.clustering or self.schedule_clustering:
             yield "clustering", not self.clustering
         if ttl:
-            yield "ttl", False
+            yield _TTL, False
         if self.clean:
             yield "clean", False
         if self.archive:
@@ -124,7 +130,7 @@ def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, .
         tries = _Tries(name)
         after = _step(runner, name, after, tries, only_scheduled=only_scheduled)
         results += tries.done
-        if tries.errors and settings.must_succeed:
+        if tries.errors and settings.is_error(name):
             error = tries.errors[0]
             error.add_note("The write before it has completed, only this service has not.")
             raise error
@@ -190,7 +196,18 @@ def _execute_waiting(runner: ServiceRunner, action: str, after: Snapshot, tries:
         if at in void:
             tries.done.append(Skip(void[at]))
         else:
-            tries.attempt(partial(runner.execute, at))
+            tries.attempt(partial(_execute_if_there, runner, at))
+
+
+def _execute_if_there(runner: ServiceRunner, at: str) -> Commit | Skip:
+    """Execute a plan; one that was cancelled since it was seen is no failure of anybody."""
+    try:
+        return runner.execute(at)
+    except InvalidError as error:
+        pending = load_snapshot(runner.storage).timeline.pending(*COMPLETED_NAME)
+        if any(instant.requested_at == at for instant in pending):
+            raise
+        return Skip(f"{at} is gone: {error}")
 
 
 def _plan_next(

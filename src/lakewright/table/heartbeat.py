@@ -14,6 +14,7 @@ from lakewright.table.waiting import Moment, Repetition
 
 FOLDER = ".hoodie/.heartbeat"
 _PATIENCE_S = 10.0
+_GONE = "this writer's heartbeat is gone: its write was rolled back"
 
 
 def alive(
@@ -90,17 +91,18 @@ class Heartbeat:
     def stop(self, *, leave_file: bool = False) -> None:
         """End the thread and delete the file; harmless if it was never started.
 
-        The file is left to whoever has taken over what this writer was doing. A beat that hangs is
-        not waited for: what it leaves when it ends expires.
+        The file is left to whoever has taken over what this writer was doing, and so it is where
+        somebody may have: what is not theirs expires. A beat that hangs is not waited for: what it
+        leaves when it ends expires, too.
         """
         if self._beating is not None:
             self._beating.end(_PATIENCE_S)
             self._beating = None
         with self._guard:
-            was_beating = self._last is not None
-            self._last = None
+            last, self._last = self._last, None
             self._stops += 1
-        if was_beating and not leave_file:
+            is_own = last is not None and not self._is_late(last) and self._lost != _GONE
+        if is_own and not leave_file:
             # The write is over. A file that stays behind expires, and tells nobody anything.
             with suppress(LakewrightError):
                 self._storage.delete(self._path)
@@ -113,12 +115,15 @@ class Heartbeat:
                 self._lost = self._lost or lost
         return self._lost
 
+    def _is_late(self, last: Moment) -> bool:
+        return last.age_ms(self._clock) > self._settings.expires_after_ms
+
     def _why_lost(self, last: Moment) -> str:
-        if last.age_ms(self._clock) > self._settings.expires_after_ms:
+        if self._is_late(last):
             return "this writer's heartbeat has expired: its write may be rolled back"
         found = self._storage.status(self._path)
         if found is None:
-            return "this writer's heartbeat is gone: its write was rolled back"
+            return _GONE
         if is_expired(found.modified_ms, self._settings, self._clock.now_ms()):
             return "this writer's heartbeat has expired on storage: check the clocks"
         return ""

@@ -126,6 +126,21 @@ def test_where_a_time_is_taken_the_table_is_looked_at_again() -> None:
     assert any(meanwhile[0] in log for operation in plan.operations for log in operation.logs)
 
 
+def test_a_write_has_not_failed_where_a_plan_after_it_was_cancelled_meanwhile() -> None:
+    table = with_logs()
+    at = scheduled(table, {"hoodie.table.service.plan.cancellable": "true"})
+
+    def meanwhile(storage: Storage, path: str, data: bytes) -> None:
+        storage.create(path, data)
+        with another_process():
+            table.services().cancel(at)
+
+    slow = on(table, Hooked(table.storage, r"\d{17}_\d{17}\.deltacommit$", meanwhile))
+    done = slow.upsert([row("c")], {"hoodie.compact.inline": "true"})
+    assert any(isinstance(each, Skip) and "rolled back" in each.reason for each in done.services)
+    assert pending(table) == []
+
+
 def test_a_plan_that_cannot_be_executed_does_not_stop_the_next() -> None:
     table = with_logs()
     bad, good = scheduled(table, only(DAYS[0])), scheduled(table)

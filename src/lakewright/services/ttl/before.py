@@ -7,6 +7,7 @@ commits, so most writes need not look at partitions at all.
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -16,7 +17,7 @@ from lakewright.core.instant import format_time, parse_time
 from lakewright.core.plans import Skip
 from lakewright.core.ttl import NEVER
 from lakewright.core.ttl_settings import TtlSettings, rules_in_force, ttl_settings
-from lakewright.errors import ConflictError
+from lakewright.errors import ConflictError, LakewrightError
 from lakewright.services.runner import ServiceRunner
 from lakewright.services.ttl.plan import Verdict
 from lakewright.services.ttl.service import explain
@@ -52,11 +53,18 @@ class BeforeWrite:
 
     def _run(self) -> Mapping[str, str]:
         try:
-            found = self._runner.run("ttl")
+            self.done = (self._runner.run("ttl"),)
+            return self._next()
         except ConflictError as error:
             # Somebody was faster: the next write looks again.
-            found = Skip(f"ttl: {error}")
-        self.done = (found,)
+            self.done = (*self.done, Skip(f"ttl: {error}"))
+        except LakewrightError as error:
+            # The write is what a user waits for, and old data may wait.
+            warnings.warn(f"ttl before a write failed: {error}", RuntimeWarning, stacklevel=2)
+            self.done = (*self.done, Skip(f"ttl: {error}"))
+        return {}
+
+    def _next(self) -> Mapping[str, str]:
         sight = self._runner.sight(load_snapshot(self._runner.storage))
         settings = ttl_settings(sight.snapshot.config.properties, sight.options)
         now = parse_time(self._now(sight.snapshot))

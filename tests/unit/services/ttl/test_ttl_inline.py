@@ -7,7 +7,10 @@ from collections.abc import Mapping
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
+from lakewright.core.plans import Skip
 from lakewright.core.ttl_settings import ENABLED, POLICIES, RUN_INLINE, TRIGGER, TRIGGER_VALUE
+from lakewright.errors import UnavailableError
+from lakewright.services.ttl import service
 from lakewright.table.last_update import last_update, load_partition_metadata
 from lakewright.write.commit import Commit
 
@@ -137,6 +140,38 @@ def test_a_write_goes_on_where_ttl_before_it_fails() -> None:
     assert [each["id"] for each in made.rows()] == ["b"]
     assert gone(held) == [(OLD,)]
     at_work.abandon()
+
+
+@pytest.fixture
+def clock_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be taken out, whoever asks for it."""
+
+    def refuse(*arguments: object) -> None:
+        raise UnavailableError("the clock of this machine is ahead of the storage's")
+
+    monkeypatch.setattr(service, "require_sane_clock", refuse)
+
+
+@pytest.mark.usefixtures("clock_ahead")
+@pytest.mark.parametrize("inline", ["true", "false"])
+def test_no_write_fails_for_it(inline: str) -> None:
+    made = table(**{RUN_INLINE: inline, TRIGGER_VALUE: "1"})
+    made.upsert([row("a", day=OLD)])
+    made.clock.sleep(8 * DAY)
+    with pytest.warns(RuntimeWarning, match="the clock of this machine is ahead"):
+        done = made.upsert([row("b", day=NEW)])
+    assert any(isinstance(each, Skip) and "ahead" in each.reason for each in done.services)
+    assert [each["id"] for each in made.rows()] == ["a", "b"]
+
+
+@pytest.mark.usefixtures("clock_ahead")
+def test_unless_that_is_asked_for() -> None:
+    made = table(**{TRIGGER_VALUE: "1"})
+    made.upsert([row("a", day=OLD)])
+    made.clock.sleep(8 * DAY)
+    strict = {"hoodie.fail.writes.on.inline.table.service.exception": "true"}
+    with pytest.raises(UnavailableError):
+        made.upsert([row("b", day=NEW)], strict)
 
 
 def test_where_it_is_not_inline_it_follows_a_clean() -> None:
