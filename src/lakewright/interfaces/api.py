@@ -237,9 +237,12 @@ class Table:
         runner = self.services(options)
         return runner.cancel(_time(instant), user=user, reason=reason, wait_s=wait)
 
-    def rollbacks(self) -> tuple[RolledBack, ...]:
-        """The rollbacks on the active timeline: what they took back, by what caused, and why."""
-        return load_rollbacks(self.snapshot())
+    def rollbacks(self, *, archived: bool = False) -> tuple[RolledBack, ...]:
+        """The rollbacks on the active timeline: what they took back, by what caused, and why.
+
+        `archived` adds those in history.
+        """
+        return load_rollbacks(self.snapshot(), archived=archived)
 
     @property
     def ttl(self) -> TableTtl:

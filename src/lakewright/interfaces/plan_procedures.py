@@ -15,6 +15,7 @@ from lakewright.interfaces.procedure import (
     Rows,
     told_options,
 )
+from lakewright.settings import parse_bool
 
 if TYPE_CHECKING:
     from lakewright.interfaces.api import Table
@@ -39,8 +40,16 @@ def _seconds(given: object) -> float:
         raise InvalidError("not a number of seconds", wait=given) from error
 
 
+def _switch(given: object) -> bool:
+    try:
+        return parse_bool(str(given))
+    except ValueError as error:
+        raise InvalidError("a switch is true or false", show_archived=given) from error
+
+
 def _show_rollbacks(table: Table, arguments: Arguments) -> Rows:
-    newest = table.rollbacks()[::-1][: int(arguments["limit"] or 0)]
+    archived = _switch(arguments["show_archived"])
+    newest = table.rollbacks(archived=archived)[::-1][: int(arguments["limit"] or 0)]
     return [
         (
             each.instant.requested_at,
@@ -75,7 +84,11 @@ PLAN_PROCEDURES = (
     Procedure(
         "show_rollbacks",
         "the rollbacks on the timeline, the newest first, and what they were caused by",
-        (*TABLE, LIMIT),
+        (
+            *TABLE,
+            LIMIT,
+            Parameter("show_archived", False, about="whether those in history are shown, too"),
+        ),
         "instant STRING, rollback_instant STRING, total_files_deleted INT, "
         "time_taken_in_millis BIGINT, total_partitions INT, state STRING, action STRING, "
         "caused_by STRING, reason STRING",

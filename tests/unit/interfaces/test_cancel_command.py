@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cancelled import AT_ONCE, MUTABLE, World
 from typer.testing import CliRunner, Result
+from written import row
 
 from lakewright.core.instant import State
 from lakewright.core.plans import Skip
@@ -165,6 +166,37 @@ def test_the_procedures(world: World) -> None:
     assert shown[:3] == (told.instant.requested_at, at, 0)
     assert shown[5:] == ("COMPLETED", "clustering", "request of ann", "not tonight")
     assert called(world, f"CALL show_rollbacks({table}, limit => 0)") == []
+
+
+SHORT = {
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+    "hoodie.clean.commits.retained": "1",
+}
+
+
+def test_why_a_plan_is_gone_stays_in_history(world: World) -> None:
+    at = world.schedule()
+    rollback = Table(world.storage).cancel(at, user="ann", reason="not tonight")
+    for number in range(8):
+        world.table.write("BULK_INSERT", [row(f"n{number}")])
+        world.runner(SHORT).run("archive")
+    table = Table(world.storage)
+    assert table.rollbacks() == ()
+    (told,) = table.rollbacks(archived=True)
+    assert (told.instant, str(told)) == (
+        rollback,
+        f"clustering {at}, by request of ann: not tonight",
+    )
+    path = f"path => '{world.storage.root}'"
+    assert called(world, f"CALL show_rollbacks({path})") == []
+    (shown,) = called(world, f"CALL show_rollbacks({path}, show_archived => true)")
+    assert shown[5:] == ("COMPLETED", "clustering", "request of ann", "not tonight")
+    result = timeline(world, "--archived", "--json")
+    listed = json.loads(result.stdout)["instants"]
+    assert [each["detail"] for each in listed if each["action"] == "rollback"] == [str(told)]
+    times = [each["requested_at"] for each in listed]
+    assert times == sorted(times)
 
 
 def test_an_instant_may_be_given_as_a_number(world: World) -> None:

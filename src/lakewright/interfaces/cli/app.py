@@ -233,7 +233,7 @@ def freshness(
 def timeline(
     path: PathArgument,
     archived: Annotated[
-        bool, typer.Option("--archived", help="Put the writes in history before it.")
+        bool, typer.Option("--archived", help="Put the writes and rollbacks in history before it.")
     ] = False,
     option: OptionsOption = None,
     as_json: JsonOption = False,

@@ -161,20 +161,24 @@ def show_timeline(path: str, options: Options, *, archived: bool) -> Document:
     """What has happened to a table."""
     storage = storage_for(path, storage_options(options))
     snapshot = load_snapshot(storage)
-    instants = (*(snapshot.archived if archived else ()), *snapshot.timeline)
-    told = _told_of(snapshot)
+    told = _told_of(snapshot, archived=archived)
+    # Of what is archived, writes are shown, and why plans are gone.
+    active = {*snapshot.timeline}
+    rollbacks = [i for i in told if i.action == "rollback" and i not in active]
+    before = sorted([*snapshot.archived, *rollbacks]) if archived else ()
+    instants = (*before, *snapshot.timeline)
     return {
         "table": storage.root,
         "instants": [instant_document(each) | _detail(told.get(each)) for each in instants],
     }
 
 
-def _told_of(snapshot: Snapshot) -> dict[Instant, str]:
+def _told_of(snapshot: Snapshot, *, archived: bool) -> dict[Instant, str]:
     """What the names of instants do not tell: what rollbacks take back, which plans may go."""
     told: dict[Instant, str] = {}
     # The timeline can be shown, whatever is wrong with the files behind its names.
     with suppress(CorruptError, UnsupportedError):
-        told |= {each.instant: str(each) for each in load_rollbacks(snapshot)}
+        told |= {each.instant: str(each) for each in load_rollbacks(snapshot, archived=archived)}
     with suppress(CorruptError, UnsupportedError):
         waiting = (i for i, plan in snapshot.pending_plans() if plan.cancellable)
         told |= dict.fromkeys(waiting, "cancellable")
