@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lakewright.core.path_times import PathTime
-from lakewright.core.ttl import Policy, Unit, format_policies, parse_policies
+from lakewright.core.ttl import Level, Policy, Unit, format_policies, parse_policies
 from lakewright.errors import InvalidError
 from lakewright.settings import at_least, option, option_keys, parse_bool, parse_word, settings_from
 
@@ -246,11 +246,14 @@ def spelled(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def checked_settings(options: Mapping[str, str], *, partitioned: bool) -> dict[str, str]:
+def checked_settings(
+    options: Mapping[str, str], *, partitioned: bool, keyed: bool = True
+) -> dict[str, str]:
     """The settings of TTL among options as a table stores them.
 
     Raises:
-        InvalidError: a key does not exist, a value is wrong, or the table has no partitions.
+        InvalidError: a key does not exist, a value is wrong, the table has no partitions, or has no
+            keys and is to have rows deleted.
     """
     told = spelled(options)
     for key in told:
@@ -259,6 +262,8 @@ def checked_settings(options: Mapping[str, str], *, partitioned: bool) -> dict[s
     settings = settings_from(TtlSettings, told)
     if told and not partitioned and (settings.enabled or settings.policies):
         refuse_unpartitioned()
+    if not keyed and any(policy.level is Level.RECORD for policy in settings.policies):
+        refuse_keyless()
     plain = {
         ENABLED: str(bool(settings.enabled)).lower(),
         RUN_INLINE: str(settings.run_inline).lower(),
@@ -273,6 +278,11 @@ def with_settings(properties: Mapping[str, str], new: Mapping[str, str]) -> dict
     """The properties of a table with other settings; no other spelling of one of them stays."""
     outdated = {other for other, key in _SPELLINGS.items() if key in new}
     return {**{k: v for k, v in properties.items() if k not in outdated}, **new}
+
+
+def refuse_keyless() -> None:
+    """Raise for a table whose rows cannot be told from each other."""
+    raise InvalidError("rows of a table without key fields cannot be deleted: use level PARTITION")
 
 
 def refuse_unpartitioned() -> None:

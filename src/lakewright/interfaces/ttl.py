@@ -125,7 +125,13 @@ class TableTtl:
 
     def store(self, settings: Mapping[str, str]) -> TtlShown:
         """Change settings by the keys under which they are stored, all of them in one step."""
-        return self._change(lambda properties: settings, partitioned=False)
+        config = load_snapshot(self.storage).config
+        keyed = bool(config.record_key_fields)
+        checked_settings(settings, partitioned=bool(config.partition_fields), keyed=keyed)
+        shown = self._change(lambda properties: settings, partitioned=False)
+        for policy in parse_policies(settings.get(POLICIES, "")):
+            self._warn_of_none(policy)
+        return shown
 
     def save(self, policy: Mapping[str, Any] | str) -> TtlShown:
         """Add a policy, or put it in the place of the one with the same spec.
@@ -136,11 +142,13 @@ class TableTtl:
         if new.level is Level.RECORD:
             require_keys(load_snapshot(self.storage).config)
         shown = self._change_policies(lambda old: with_policy(old, new))
-        if _matches_none(self.storage, new):
-            warnings.warn(
-                f"no partition of the table matches {new.spec!r} so far", UserWarning, stacklevel=2
-            )
+        self._warn_of_none(new)
         return shown
+
+    def _warn_of_none(self, policy: Policy) -> None:
+        if _matches_none(self.storage, policy):
+            text = f"no partition of the table matches {policy.spec!r} so far"
+            warnings.warn(text, UserWarning, stacklevel=3)
 
     def delete(self, spec: str) -> TtlShown:
         """Take out the policy with a spec; InvalidError if there is none."""

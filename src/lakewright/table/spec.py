@@ -345,7 +345,7 @@ def _stored(options: Mapping[str, str]) -> dict[str, str]:
 
 def _ttl(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
     told = {key: value for key, value in options.items() if key.startswith(TTL_PREFIX)}
-    return checked_settings(told, partitioned=bool(spec.partition_by))
+    return checked_settings(told, partitioned=bool(spec.partition_by), keyed=bool(spec.record_key))
 
 
 def _flag(options: Mapping[str, str], key: str) -> str:

@@ -212,7 +212,8 @@ def find_conflicts(
         InvalidError: a value makes no sense, for this table or any other.
     """
     ttl = {key: value for key, value in options.items() if key.startswith(TTL_PREFIX)}
-    checked_settings(ttl, partitioned=bool(config.partition_fields))
+    partitioned, keyed = bool(config.partition_fields), bool(config.record_key_fields)
+    checked_settings(ttl, partitioned=partitioned, keyed=keyed)
     return [
         *_written_by_conflicts(config, tuple(partition_by)),
         *_name_conflicts(config, options),

@@ -241,6 +241,30 @@ def test_settings_that_a_write_is_told_are_stored_with_the_table(table: WrittenT
     assert ttl_of(table).show().settings.enabled
 
 
+def test_a_write_that_is_told_a_policy_for_nothing_warns(table: WrittenTable) -> None:
+    told = {"hoodie.ttl.policies": json.dumps([YEAR, US])}
+    with pytest.warns(UserWarning, match=r"no partition of the table matches 'country=US/\*'"):
+        table.upsert([row("a")], told)
+    assert len(ttl_of(table).show().policies) == 2
+    # It was told once.
+    table.upsert([row("a", 2)], told)
+
+
+def test_rows_of_a_table_without_keys_have_no_policy() -> None:
+    told = {"hoodie.ttl.policies": json.dumps([{**YEAR, "level": "RECORD"}])}
+    nameless = WrittenTable(options=NO_SERVICES).create(key=(), ordering=())
+    for act in (
+        lambda: nameless.write("INSERT", [row("a")], told),
+        lambda: nameless.writer(told).store_settings(),
+        lambda: ttl_of(nameless).save({**YEAR, "level": "RECORD"}),
+        lambda: WrittenTable().create(key=(), ordering=(), options=told),
+    ):
+        with pytest.raises(InvalidError, match="without key fields"):
+            act()
+    assert not load_snapshot(nameless.storage).timeline.instants
+    assert stored(nameless) == {}
+
+
 WRONG: dict[str, dict[str, str]] = {
     "an unknown key": {"hoodie.ttl.enabbled": "true"},
     "an unknown rule": {"hoodie.ttl.conflict.resolution.rule": "ANY"},

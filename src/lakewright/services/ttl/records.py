@@ -20,7 +20,7 @@ from lakewright.core.instant import parse_time
 from lakewright.core.meta_columns import COMMIT_TIME, META_COLUMNS, PARTITION_PATH
 from lakewright.core.schema import select_fields
 from lakewright.core.table_config import MergeMode, TableConfig
-from lakewright.errors import InvalidError
+from lakewright.core.ttl_settings import refuse_keyless
 from lakewright.read.plan import ReadPlan
 from lakewright.read.query import plan_snapshot
 from lakewright.read.worker import read_slices
@@ -97,10 +97,7 @@ class Aging:
 def require_keys(config: TableConfig) -> None:
     """InvalidError if rows of a table cannot be told from each other."""
     if not config.record_key_fields:
-        raise InvalidError(
-            "rows of a table without key fields cannot be deleted: use level PARTITION",
-            table=config.name,
-        )
+        refuse_keyless()
 
 
 def pick_old(
