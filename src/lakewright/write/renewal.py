@@ -1,7 +1,7 @@
 """What a write does for TTL: it renews its partitions, and tells when the trigger was met.
 
 Nothing of this decides about rows. A line that was not renewed is made up for by the timeline, and
-a trigger that was missed is met by the next write.
+a run that fails after a trigger was met comes with the next trigger.
 """
 
 from __future__ import annotations

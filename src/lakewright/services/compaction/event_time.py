@@ -36,6 +36,7 @@ from lakewright.services.compaction.thresholds import earlier
 from lakewright.services.reasons import Left
 from lakewright.services.service import Sight
 from lakewright.table.history import load_manifest
+from lakewright.table.rolled_back import load_rollbacks
 from lakewright.table.snapshot import DataFile, Snapshot
 from lakewright.table.waiting_logs import known_commits
 from lakewright.write.options import write_settings
@@ -199,6 +200,9 @@ def _surroundings(sight: Sight) -> Surroundings:
     above = [first, *(file.last for file in archived), *(i.requested_at for i in compactions)]
     pending = [i.requested_at for i in timeline.pending("deltacommit")]
     taken = {time for i in timeline for time in (i.requested_at, i.completed_at) if time}
+    # What is told of a plan that was rolled back must not be taken for told of this one; who was
+    # executing that one may still come late.
+    taken |= {each.target.requested_at for each in load_rollbacks(snapshot)}
     return Surroundings(sight.instant, max(above), min(pending, default=None), frozenset(taken))
 
 

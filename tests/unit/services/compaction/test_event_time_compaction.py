@@ -12,7 +12,14 @@ from chained import BUCKETS, NON_BLOCKING, OPTIMISTIC, SERVICES
 from event_times import EXACT, at, before, row
 from written import NO_SERVICES, WrittenTable
 
-from lakewright.core.plans import EVENT_TIME_THRESHOLD, WIDENED, CompactionPlan, Skip
+from lakewright.core.instant import Instant
+from lakewright.core.plans import (
+    CANCELLABLE,
+    EVENT_TIME_THRESHOLD,
+    WIDENED,
+    CompactionPlan,
+    Skip,
+)
 from lakewright.errors import InvalidError
 from lakewright.services.compaction.event_time import EventTimeBasedCompactionStrategy
 from lakewright.services.compaction.registry import register_strategy
@@ -316,6 +323,28 @@ def test_the_first_write_on_the_timeline_is_not_rolled_back_under_others() -> No
     with pytest.raises(InvalidError, match="first write"):
         table.writer().rollback(done.instant)
     assert table.notes() == {"a": "a7", "z": "z2"}
+
+
+@pytest.mark.parametrize("executed", [False, True])
+def test_the_instant_of_a_plan_that_was_rolled_back_is_not_used_again(executed: bool) -> None:
+    table = Trips().made()
+    table.upsert([row("a", 1)])
+    table.upsert([row("a", 2)])
+    table.clock.sleep(1)
+    table.upsert([row("a", 5)])
+    services = table.services({**before(4), CANCELLABLE: "true"})
+    first = services.schedule("compaction")
+    assert isinstance(first, Instant)
+    if executed:
+        services.execute(first.requested_at)
+        table.writer().rollback(first.requested_at)
+    else:
+        services.cancel(first.requested_at)
+    plan = table.plan(4)
+    assert isinstance(plan, CompactionPlan)
+    (operation,) = plan.operations
+    assert (operation.next_base_instant or "") > first.requested_at
+    assert isinstance(table.compact(4), Commit)
 
 
 def test_two_in_a_row() -> None:
