@@ -16,7 +16,7 @@ from lakewright.core.instant import parse_time
 from lakewright.core.plans import SERVICE_KEY
 from lakewright.core.table_config import TableConfig
 from lakewright.core.ttl_settings import Trigger, TtlSettings, ttl_settings
-from lakewright.errors import InvalidError, UnavailableError
+from lakewright.errors import InvalidError, LakewrightError
 from lakewright.storage.base import Storage, at_once
 from lakewright.table.last_update import renew_last_update
 from lakewright.table.snapshot import Snapshot
@@ -40,7 +40,8 @@ def renew_partitions(
         return
     try:
         at_once(partial(_renew, storage, completed_at), sorted(metadata.stats))
-    except UnavailableError as error:
+    except LakewrightError as error:
+        # The write has completed, whatever is wrong here.
         warnings.warn(
             f"the time of the last update of partitions was not renewed: {error}",
             RuntimeWarning,

@@ -9,9 +9,10 @@ from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.plans import Skip
 from lakewright.core.ttl_settings import ENABLED, POLICIES, RUN_INLINE, TRIGGER, TRIGGER_VALUE
-from lakewright.errors import UnavailableError
+from lakewright.errors import InvalidError, UnavailableError
 from lakewright.services.ttl import service
 from lakewright.table.last_update import last_update, load_partition_metadata
+from lakewright.write import renewal
 from lakewright.write.commit import Commit
 
 DAY = 86_400
@@ -140,6 +141,17 @@ def test_a_write_goes_on_where_ttl_before_it_fails() -> None:
     assert [each["id"] for each in made.rows()] == ["b"]
     assert gone(held) == [(OLD,)]
     at_work.abandon()
+
+
+def test_nor_where_a_partition_cannot_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> bool:
+        raise InvalidError("this may not be written")
+
+    made = table()
+    monkeypatch.setattr(renewal, "renew_last_update", refuse)
+    with pytest.warns(RuntimeWarning, match="this may not be written"):
+        made.upsert([row("a", day=OLD)])
+    assert [each["id"] for each in made.rows()] == ["a"]
 
 
 @pytest.fixture
