@@ -33,7 +33,7 @@ Document = dict[str, Any]
 _BYTES = "_bytes"
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
 # Of a pipe nobody knows how wide it is; a table is no wider than its text.
-_PIPE_WIDTH = 10_000
+PIPE_WIDTH = 10_000
 
 
 def show(document: Document, *, as_json: bool, one_line: bool = False) -> None:
@@ -176,7 +176,7 @@ def error_document(error: LakewrightError) -> Document:
 def _print_text(document: Document) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = _PIPE_WIDTH
+        console.width = PIPE_WIDTH
     for name, value in document.items():
         if isinstance(value, list) and value:
             console.print(f"{_words(name)}:")
