@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from typing import Any
@@ -22,7 +21,7 @@ from sqlglot import expressions as exp
 from sqlglot.errors import SqlglotError
 
 from lakewright.errors import InvalidError
-from lakewright.read.prune import Comparison
+from lakewright.read.prune import Comparison, RowFilter
 
 _LONGEST = 2**63
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -37,19 +36,6 @@ _COMPARE: dict[type[exp.Expression], tuple[str, Callable[[Any, Any], Any]]] = {
 }
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _BY_WORD = dict(_COMPARE.values())
-
-
-@dataclass(frozen=True, slots=True)
-class RowFilter:
-    """A filter on rows.
-
-    `comparisons` are those of its parts that every row must pass: they tell which partitions are
-    worth reading.
-    """
-
-    expression: pc.Expression
-    columns: tuple[str, ...]
-    comparisons: tuple[Comparison, ...] = ()
 
 
 class _ForSparkError(Exception):

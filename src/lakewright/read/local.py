@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from lakewright.read.cdc.step import CdcPlan
 from lakewright.read.cdc.worker import read_changes
-from lakewright.read.filters import RowFilter
 from lakewright.read.plan import ReadPlan
-from lakewright.read.prune import may_match
+from lakewright.read.prune import RowFilter, may_match
 from lakewright.read.worker import read_slices
 from lakewright.storage.base import Storage
 

@@ -18,9 +18,9 @@ from lakewright.core.instant import Instant
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import InvalidError
+from lakewright.interfaces.cli.printing import Document
 from lakewright.interfaces.cli.progress import watching
 from lakewright.interfaces.cli.render import (
-    Document,
     outcome_document,
     plan_document,
     service_document,

@@ -13,9 +13,8 @@ from sqlglot.errors import SqlglotError
 from lakewright.clock import SystemClock
 from lakewright.core.table_options import parse_table_type
 from lakewright.errors import InvalidError
-from lakewright.interfaces.cli.commands import Options
-from lakewright.interfaces.cli.looking import show_info
-from lakewright.interfaces.cli.render import Document
+from lakewright.interfaces.cli.looking import Options, show_info
+from lakewright.interfaces.cli.printing import Document
 from lakewright.storage.base import is_hadoop_setting
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.create import create_table

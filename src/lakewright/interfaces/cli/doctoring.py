@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from lakewright.interfaces.cli.commands import Options, runner_at, several_writers
-from lakewright.interfaces.cli.render import Document, show
+from lakewright.interfaces.cli.printing import Document, show
 from lakewright.table.doctor.examine import examine
 from lakewright.table.doctor.findings import Diagnosis, Finding
 from lakewright.table.doctor.repair import repair

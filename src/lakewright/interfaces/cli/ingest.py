@@ -15,7 +15,8 @@ from rich.text import Text
 
 from lakewright.clock import SystemClock
 from lakewright.core.plans import Skip
-from lakewright.interfaces.cli.render import Document, outcome_document, show, size_text
+from lakewright.interfaces.cli.printing import Document, show, size_text
+from lakewright.interfaces.cli.render import outcome_document
 from lakewright.interfaces.cli.session import start_session
 from lakewright.interfaces.cli.stopping import StopRequest
 from lakewright.interfaces.ingest_rounds import IngestRound

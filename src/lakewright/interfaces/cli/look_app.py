@@ -18,10 +18,11 @@ from lakewright.interfaces.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from lakewright.interfaces.cli import looking, render
+    from lakewright.interfaces.cli import looking, owing, printing
 else:
     looking = Later("lakewright.interfaces.cli.looking")
-    render = Later("lakewright.interfaces.cli.render")
+    owing = Later("lakewright.interfaces.cli.owing")
+    printing = Later("lakewright.interfaces.cli.printing")
 
 look = group()
 
@@ -37,7 +38,7 @@ def info(
 ) -> None:
     """What a table is: its keys, columns and settings, and what happened last."""
     with exit_codes():
-        render.show(looking.show_info(path, told_options(option), size=size), as_json=as_json)
+        printing.show(looking.show_info(path, told_options(option), size=size), as_json=as_json)
 
 
 @look.command(epilog=example("lakewright timeline data/trips --archived --limit 20"))
@@ -55,7 +56,7 @@ def timeline(
     """What has happened to a table, oldest first."""
     with exit_codes():
         document = looking.show_timeline(path, told_options(option), archived=archived, limit=limit)
-        render.show(document, as_json=as_json)
+        printing.show(document, as_json=as_json)
 
 
 @look.command(epilog=example("lakewright files data/trips --partition 2026-01-31"))
@@ -79,14 +80,14 @@ def files(
         document = looking.show_files(
             path, told_options(option), partitions=partition, as_of=as_of, all_slices=all_slices
         )
-        render.show(document, as_json=as_json)
+        printing.show(document, as_json=as_json)
 
 
 @look.command(epilog=example("lakewright debt data/trips"))
 def debt(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Log files that wait for a compaction, and why."""
     with exit_codes():
-        render.show(looking.show_debt(path, told_options(option)), as_json=as_json)
+        printing.show(owing.show_debt(path, told_options(option)), as_json=as_json)
 
 
 @look.command(
@@ -119,7 +120,7 @@ def freshness(
     """Up to which event time the two views of a table are complete, and how fresh they are."""
     with exit_codes():
         waiting = None if wait is None else (wait, view, timeout)
-        document = looking.show_freshness(
+        document = owing.show_freshness(
             path, told_options(option), holding=holding, partitions=partitions, wait=waiting
         )
-        render.show(document, as_json=as_json)
+        printing.show(document, as_json=as_json)

@@ -1,8 +1,8 @@
-"""What the commands that look at a table tell: documents, which `render.py` shows."""
+"""What the commands that look at a table tell: documents, which `printing.py` shows."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -11,22 +11,13 @@ from lakewright.core import table_options as keys
 from lakewright.core.instant import Instant, query_time
 from lakewright.core.slices import FileSlice
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
-from lakewright.interfaces.cli.commands import Options, runner_at
-from lakewright.interfaces.cli.render import Document, debt_document, instant_document
-from lakewright.interfaces.freshness import (
-    freshness_document,
-    load_freshness,
-    load_holding,
-    wait_until_complete,
-)
-from lakewright.services.debt import load_debt
+from lakewright.interfaces.cli.printing import Document
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.metadata_table import metadata_partitions
 from lakewright.table.rolled_back import load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
-_MOST_HELD = 20
-_POLL_S = 5.0
+Options = Mapping[str, str]
 
 
 def show_info(path: str, options: Options, *, size: bool) -> Document:
@@ -51,7 +42,7 @@ def show_info(path: str, options: Options, *, size: bool) -> Document:
         "timeline_from": timeline.start,
         "savepoints": _joined(sorted(timeline.saved)),
         "last_write": _last_write(snapshot, writes[-1]) if writes else None,
-        "pending": [instant_document(each) for each in timeline.pending()],
+        "pending": [asdict(each) for each in timeline.pending()],
         **(_sizes(snapshot) if size else {}),
         "columns": _columns(snapshot),
     }
@@ -98,7 +89,7 @@ def show_timeline(path: str, options: Options, *, archived: bool, limit: int | N
     return {
         "table": snapshot.storage.root,
         **left,
-        "instants": [instant_document(each) | _detail(told.get(each)) for each in shown],
+        "instants": [asdict(each) | _detail(told.get(each)) for each in shown],
     }
 
 
@@ -161,38 +152,6 @@ def _slice_document(item: FileSlice) -> Document:
         "logs": [log.name for log in item.logs],
         "log_bytes": item.log_size,
     }
-
-
-def show_debt(path: str, options: Options) -> Document:
-    """What a table owes."""
-    runner = runner_at(path, options)
-    owed = load_debt(runner.sight(load_snapshot(runner.storage)))
-    return {"table": runner.storage.root, **debt_document(owed)}
-
-
-def show_freshness(
-    path: str,
-    options: Options,
-    *,
-    holding: bool,
-    partitions: bool,
-    wait: tuple[str, str, float] | None,
-) -> Document:
-    """How complete and how fresh a table is; `wait` for an event time, of a view, so long."""
-    runner = runner_at(path, options)
-    storage, clock = runner.storage, runner.clock
-    if wait is not None:
-        time, view, timeout = wait
-        found = wait_until_complete(storage, clock, time, view=view, timeout=timeout, poll=_POLL_S)
-    else:
-        found = load_freshness(storage, clock, runner.options)
-    document = {
-        "table": storage.root,
-        **freshness_document(found, partitions=partitions),
-    }
-    if holding:
-        document["holding_back"] = [asdict(each) for each in load_holding(storage, _MOST_HELD)]
-    return document
 
 
 def _snapshot(path: str, options: Options) -> Snapshot:

@@ -19,12 +19,12 @@ from lakewright.interfaces.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from lakewright.interfaces.cli import creating, render
+    from lakewright.interfaces.cli import creating, printing
     from lakewright.interfaces.cli import ingest as ingesting
 else:
     creating = Later("lakewright.interfaces.cli.creating")
     ingesting = Later("lakewright.interfaces.cli.ingest")
-    render = Later("lakewright.interfaces.cli.render")
+    printing = Later("lakewright.interfaces.cli.printing")
 
 make = group()
 
@@ -75,7 +75,7 @@ def create(
             event_time=event_time,
             schema=schema,
         )
-        render.show(document, as_json=as_json)
+        printing.show(document, as_json=as_json)
 
 
 @make.command(

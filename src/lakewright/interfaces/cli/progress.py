@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from lakewright.errors import LakewrightError
-from lakewright.interfaces.cli.render import size_text
+from lakewright.interfaces.cli.printing import size_text
 from lakewright.storage.base import Storage
 from lakewright.table.written_so_far import written_so_far
 

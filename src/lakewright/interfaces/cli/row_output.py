@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakewright.errors import InvalidError, UnavailableError
-from lakewright.interfaces.cli.render import PIPE_WIDTH
+from lakewright.interfaces.cli.printing import PIPE_WIDTH
 
 Sink = Callable[[pa.RecordBatch], None]
 
@@ -31,10 +31,11 @@ _WIDEST_CELL = 60
 
 @dataclass(frozen=True)
 class Told:
-    """What is told beside the rows; of a table only so many rows are `shown`."""
+    """What is told beside the rows; so many are `shown` in a table, and an option gives `more`."""
 
     head: dict[str, Any] = field(default_factory=dict)
     shown: int | None = None
+    more: str = ""
 
 
 @contextmanager
@@ -97,7 +98,7 @@ def _table(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
             text = ", ".join(value) or "none" if isinstance(value, list) else value
             typer.echo(f"{name}: {text}", err=True)
     if told.shown is not None and count > told.shown:
-        typer.echo(f"the first {told.shown} rows; --limit gives more", err=True)
+        typer.echo(f"the first {told.shown} rows; {told.more} gives more", err=True)
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from lakewright.interfaces.cli.row_output import FORMATS, Told, writing
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
 from lakewright.read.cdc.plan import plan_cdc
 from lakewright.read.cdc.step import CdcPlan
-from lakewright.read.filters import RowFilter, parse_filter
 from lakewright.read.local import plan_bytes, pruned, read_here
 from lakewright.read.plan import ReadPlan
+from lakewright.read.prune import RowFilter
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
@@ -32,6 +32,7 @@ from lakewright.table.snapshot import load_moment, load_snapshot
 MOST_BYTES_HERE = 1 << 30
 _SHOWN_ROWS = 20
 _SESSION = "lakewright.interfaces.cli.spark_rows"
+_FILTERS = "lakewright.read.filters"
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -94,7 +95,7 @@ def show_read(wanted: Wanted, *, as_of: str | None, optimized: bool) -> None:
     make = plan_read_optimized if optimized else plan_snapshot
     schema = snapshot.schema(snapshot.view(requested_until=time))
     names = wanted.names(schema)
-    chosen = parse_filter(wanted.where, schema) if wanted.where else None
+    chosen = _filter(wanted.where, schema)
     needed = dict.fromkeys((*names, *(chosen.columns if chosen else ())))
     # What Spark filters by is known to Spark alone.
     left_to_spark = wanted.where is not None and chosen is None
@@ -103,7 +104,7 @@ def show_read(wanted: Wanted, *, as_of: str | None, optimized: bool) -> None:
         plan = pruned(plan, chosen)
     limit = _SHOWN_ROWS + 1 if wanted.limit is None and wanted.form == "table" else wanted.limit
     reading = Reading(storage, plan, names, limit, chosen)
-    told = Told({"table": storage.root, "as_of": time}, shown=_shown(wanted))
+    told = Told({"table": storage.root, "as_of": time}, shown=_shown(wanted), more="--limit")
     _write(wanted, reading, told, spark=left_to_spark)
 
 
@@ -132,7 +133,15 @@ def show_changes(
         "instants": [each.requested_at for each in context.instants],
     }
     reading = Reading(storage, read, names)
-    _write(wanted, reading, Told(head, shown=_shown(wanted)), spark=False)
+    _write(wanted, reading, Told(head, shown=_shown(wanted), more="another --format"), spark=False)
+
+
+def _filter(text: str | None, schema: pa.Schema) -> RowFilter | None:
+    if text is None:
+        return None
+    # Who reads without a filter does not wait for a parser of SQL.
+    found: RowFilter | None = import_module(_FILTERS).parse_filter(text, schema)
+    return found
 
 
 def _shown(wanted: Wanted) -> int | None:

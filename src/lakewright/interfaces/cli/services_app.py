@@ -19,10 +19,10 @@ from lakewright.interfaces.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from lakewright.interfaces.cli import commands, render
+    from lakewright.interfaces.cli import commands, printing
 else:
     commands = Later("lakewright.interfaces.cli.commands")
-    render = Later("lakewright.interfaces.cli.render")
+    printing = Later("lakewright.interfaces.cli.printing")
 
 services = group("Table services.")
 
@@ -62,7 +62,7 @@ def services_run(
             told_options(option),
             master=master,
             interval_s=interval if continuous else None,
-            show=lambda document: render.show(document, as_json=as_json, one_line=continuous),
+            show=lambda document: printing.show(document, as_json=as_json, one_line=continuous),
         )
 
 
@@ -70,4 +70,4 @@ def services_run(
 def services_list(as_json: JsonOption = False) -> None:
     """The services there are."""
     with exit_codes():
-        render.show(commands.list_services(), as_json=as_json)
+        printing.show(commands.list_services(), as_json=as_json)

@@ -19,11 +19,11 @@ from lakewright.interfaces.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from lakewright.interfaces.cli import render
+    from lakewright.interfaces.cli import printing
     from lakewright.interfaces.cli import ttl as commands
 else:
     commands = Later("lakewright.interfaces.cli.ttl")
-    render = Later("lakewright.interfaces.cli.render")
+    printing = Later("lakewright.interfaces.cli.printing")
 
 ttl = typer.Typer(
     help="Partitions that leave the table when they are old.",
@@ -53,14 +53,14 @@ def on(
     """Put the policies of a table in force."""
     with exit_codes():
         found = commands.switch_on(path, told_options(option), run_inline)
-        render.show(found, as_json=as_json)
+        printing.show(found, as_json=as_json)
 
 
 @ttl.command("off")
 def off(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Put the policies of a table out of force; they stay saved."""
     with exit_codes():
-        render.show(commands.switch_off(path, told_options(option)), as_json=as_json)
+        printing.show(commands.switch_off(path, told_options(option)), as_json=as_json)
 
 
 @ttl.command("settings")
@@ -94,14 +94,14 @@ def settings(
             trigger_value=trigger_value,
             resolve_conflicts_by=resolve_conflicts_by,
         )
-        render.show(found, as_json=as_json)
+        printing.show(found, as_json=as_json)
 
 
 @ttl.command("show")
 def show(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """The settings and policies of a table."""
     with exit_codes():
-        render.show(commands.show_ttl(path, told_options(option)), as_json=as_json)
+        printing.show(commands.show_ttl(path, told_options(option)), as_json=as_json)
 
 
 @ttl.command("save")
@@ -120,7 +120,7 @@ def save(
 ) -> None:
     """Add a policy, or put it in the place of the one with the same spec."""
     with exit_codes():
-        render.show(commands.save_policy(path, told_options(option), policy), as_json=as_json)
+        printing.show(commands.save_policy(path, told_options(option), policy), as_json=as_json)
 
 
 @ttl.command("delete")
@@ -132,32 +132,32 @@ def delete(
 ) -> None:
     """Take out the policy with a spec."""
     with exit_codes():
-        render.show(commands.delete_policy(path, told_options(option), spec), as_json=as_json)
+        printing.show(commands.delete_policy(path, told_options(option), spec), as_json=as_json)
 
 
 @ttl.command("empty")
 def empty(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Take out all policies."""
     with exit_codes():
-        render.show(commands.empty_policies(path, told_options(option)), as_json=as_json)
+        printing.show(commands.empty_policies(path, told_options(option)), as_json=as_json)
 
 
 @ttl.command("run")
 def run(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Take the expired partitions out of the table."""
     with exit_codes():
-        render.show(commands.run_ttl(path, told_options(option)), as_json=as_json)
+        printing.show(commands.run_ttl(path, told_options(option)), as_json=as_json)
 
 
 @ttl.command("explain")
 def explain(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """What would become of each partition now, and why; nothing is written."""
     with exit_codes():
-        render.show(commands.explain_ttl(path, told_options(option)), as_json=as_json)
+        printing.show(commands.explain_ttl(path, told_options(option)), as_json=as_json)
 
 
 @ttl.command("update")
 def update(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Write into each partition when it was last written to, once before TTL is first used."""
     with exit_codes():
-        render.show(commands.update_lines(path, told_options(option)), as_json=as_json)
+        printing.show(commands.update_lines(path, told_options(option)), as_json=as_json)

@@ -18,9 +18,9 @@ from lakewright.interfaces.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from lakewright.interfaces.cli import render, undoing
+    from lakewright.interfaces.cli import printing, undoing
 else:
-    render = Later("lakewright.interfaces.cli.render")
+    printing = Later("lakewright.interfaces.cli.printing")
     undoing = Later("lakewright.interfaces.cli.undoing")
 
 undo = group()
@@ -45,7 +45,7 @@ def rollback(
         undoing.require_table(path, options)
         if not yes:
             typer.confirm(f"Take back {instant}? Its rows are gone then.", abort=True, err=True)
-        render.show(undoing.roll_back(path, options, instant), as_json=as_json)
+        printing.show(undoing.roll_back(path, options, instant), as_json=as_json)
 
 
 @undo.command(
@@ -72,7 +72,7 @@ def savepoint(
             document = undoing.give_up(path, options, instant)
         else:
             document = undoing.save(path, options, instant, user=user, comment=comment)
-        render.show(document, as_json=as_json)
+        printing.show(document, as_json=as_json)
 
 
 @undo.command(epilog=example("lakewright restore data/trips 20260131120000000 --yes"))
@@ -90,4 +90,4 @@ def restore(
         if not yes:
             question = f"Take the table back to {instant}? All later writes are gone then."
             typer.confirm(question, abort=True, err=True)
-        render.show(undoing.restore(path, options, instant), as_json=as_json)
+        printing.show(undoing.restore(path, options, instant), as_json=as_json)

@@ -1,10 +1,10 @@
-"""What rollback, savepoint and restore do: they give documents, which `render.py` shows."""
+"""What rollback, savepoint and restore do: they give documents, which `printing.py` shows."""
 
 from __future__ import annotations
 
 from lakewright.core.instant import Instant
 from lakewright.interfaces.cli.commands import Options, runner_at, several_writers
-from lakewright.interfaces.cli.render import Document
+from lakewright.interfaces.cli.printing import Document
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.taking_back import give_up_savepoint, restore_to, save_point, take_back

@@ -19,10 +19,10 @@ from lakewright.interfaces.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from lakewright.interfaces.cli import commands, render
+    from lakewright.interfaces.cli import commands, printing
 else:
     commands = Later("lakewright.interfaces.cli.commands")
-    render = Later("lakewright.interfaces.cli.render")
+    printing = Later("lakewright.interfaces.cli.printing")
 
 work = group()
 
@@ -110,7 +110,7 @@ def _run(
         document = commands.run_service(
             path, name, told_options(option), schedule=schedule, execute=execute, master=master
         )
-        render.show(document, as_json=as_json)
+        printing.show(document, as_json=as_json)
 
 
 @work.command(
@@ -124,7 +124,7 @@ def plan(
 ) -> None:
     """What a service would do now, and why not more."""
     with exit_codes():
-        render.show(commands.preview(path, service, told_options(option)), as_json=as_json)
+        printing.show(commands.preview(path, service, told_options(option)), as_json=as_json)
 
 
 @work.command(
@@ -148,4 +148,4 @@ def cancel(
         document = commands.cancel_plan(
             path, options, instant, user=user, reason=reason, wait_s=wait
         )
-        render.show(document, as_json=as_json)
+        printing.show(document, as_json=as_json)
