@@ -24,6 +24,7 @@ from lakewright.errors import InvalidError
 from lakewright.read.prune import Comparison, RowFilter
 
 _LONGEST = 2**63
+_NO_CONDITION = "not a condition on rows, such as city = 'Oslo' and ts > 3"
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}( \d{2}:\d{2}:\d{2}(\.\d{1,6})?)?")
 _COMPARE: dict[type[exp.Expression], tuple[str, Callable[[Any, Any], Any]]] = {
@@ -64,13 +65,12 @@ def _parsed(text: str) -> exp.Expression:
     try:
         tree = sqlglot.parse_one(f"SELECT 1 WHERE {text}", dialect="spark")
     except (SqlglotError, RecursionError) as error:
-        cause = str(error).splitlines()[0] if str(error) else "too deep"
-        raise InvalidError("not a condition on rows", filter=text, cause=cause) from error
+        raise InvalidError(_NO_CONDITION, filter=text) from error
     where = tree.args.get("where")
     known = {"expressions", "where", "kind", "hint", "distinct", "limit", "operation_modifiers"}
     more = [name for name, value in tree.args.items() if value and name not in known]
     if not isinstance(tree, exp.Select) or where is None or more or tree.args.get("limit"):
-        raise InvalidError("not a condition on rows", filter=text)
+        raise InvalidError(_NO_CONDITION, filter=text)
     found: exp.Expression = where.this
     return found
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from lakewright.clock import zone_of
 from lakewright.core import table_options as keys
 from lakewright.core.instant import Instant, query_time
+from lakewright.core.meta_columns import META_COLUMNS
 from lakewright.core.slices import FileSlice
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.interfaces.cli.printing import Document
@@ -64,7 +65,8 @@ def _columns(snapshot: Snapshot) -> list[Document]:
     if snapshot.avro_schema() is None:
         return []
     schema = snapshot.schema(snapshot.view())
-    return [{"column": field.name, "type": str(field.type)} for field in schema]
+    shown = [field for field in schema if field.name not in META_COLUMNS]
+    return [{"column": field.name, "type": str(field.type)} for field in shown]
 
 
 def _sizes(snapshot: Snapshot) -> Document:
@@ -131,7 +133,7 @@ def show_files(
     return {
         "table": snapshot.storage.root,
         "file_groups": len(groups),
-        "bytes": sum(item.size for item in slices),
+        "total_bytes": sum(item.size for item in slices),
         "files": [_slice_document(item) for item in slices],
     }
 

@@ -7,7 +7,7 @@ tell which files a write has begun, and a file that is there is whole.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -23,9 +23,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from lakewright.core.instant import WRITE_ACTIONS
 from lakewright.errors import LakewrightError
 from lakewright.interfaces.cli.printing import size_text
 from lakewright.storage.base import Storage
+from lakewright.table.snapshot import load_snapshot
 from lakewright.table.written_so_far import written_so_far
 
 _POLL_S = 1.0
@@ -85,24 +87,48 @@ def watching(storage: Storage, instant: str, items: int, planned: int) -> Iterat
         if bar.progress is None:
             yield
             return
-        ended = threading.Event()
 
         def look() -> None:
-            while not ended.wait(_POLL_S):
-                # A bar is not worth a failure.
-                with suppress(LakewrightError):
-                    found = written_so_far(storage, instant)
-                    text = f"{found.finished} files written, {size_text(found.bytes)}"
-                    more = f"; {size_text(planned)} to read in {items} pieces"
-                    bar.tell(text + more, done=min(found.finished, items))
+            found = written_so_far(storage, instant)
+            text = f"{found.finished} files written, {size_text(found.bytes)}"
+            more = f"; {size_text(planned)} to read in {items} pieces"
+            bar.tell(text + more, done=min(found.finished, items))
 
-        thread = threading.Thread(target=look, name=f"progress {instant}", daemon=True)
-        thread.start()
-        try:
+        with _repeated(look, f"progress {instant}"):
             yield
-        finally:
-            ended.set()
-            thread.join()
+
+
+@contextmanager
+def following(storage: Storage, tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell now and then how far the writes have come that are pending on a table."""
+
+    def look() -> None:
+        pending = load_snapshot(storage).timeline.pending(*WRITE_ACTIONS)
+        found = [(i.requested_at, written_so_far(storage, i.requested_at)) for i in pending]
+        told = [f"{at}: {so.finished} files, {size_text(so.bytes)}" for at, so in found if so.begun]
+        tell("writing " + "; ".join(told) if told else "reading")
+
+    with _repeated(look, "progress"):
+        yield
+
+
+@contextmanager
+def _repeated(look: Callable[[], None], name: str) -> Iterator[None]:
+    """Look again and again while a block runs; a look that fails is not worth a failure."""
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.wait(_POLL_S):
+            with suppress(LakewrightError):
+                look()
+
+    thread = threading.Thread(target=go_on, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from lakewright.interfaces.cli.shared import (
     Later,
     OptionsOption,
     PathArgument,
+    example,
     exit_codes,
     told_options,
 )
@@ -35,7 +36,7 @@ ttl = typer.Typer(
 AsJsonOption = Annotated[bool, typer.Option("--as-json", help="Print JSON.")]
 
 
-@ttl.command("on")
+@ttl.command("on", epilog=example("lakewright ttl on data/trips --run-inline true"))
 def on(
     path: PathArgument,
     run_inline: Annotated[
@@ -56,14 +57,19 @@ def on(
         printing.show(found, as_json=as_json)
 
 
-@ttl.command("off")
+@ttl.command("off", epilog=example("lakewright ttl off data/trips"))
 def off(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Put the policies of a table out of force; they stay saved."""
     with exit_codes():
         printing.show(commands.switch_off(path, told_options(option)), as_json=as_json)
 
 
-@ttl.command("settings")
+@ttl.command(
+    "settings",
+    epilog=example(
+        "lakewright ttl settings data/trips --trigger-strategy NUM_COMMITS --trigger-value 10"
+    ),
+)
 def settings(
     path: PathArgument,
     trigger_strategy: Annotated[
@@ -97,14 +103,19 @@ def settings(
         printing.show(found, as_json=as_json)
 
 
-@ttl.command("show")
+@ttl.command("show", epilog=example("lakewright ttl show data/trips --json"))
 def show(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """The settings and policies of a table."""
     with exit_codes():
         printing.show(commands.show_ttl(path, told_options(option)), as_json=as_json)
 
 
-@ttl.command("save")
+@ttl.command(
+    "save",
+    epilog=example(
+        'lakewright ttl save data/trips --json \'{"spec": "*", "value": 30, "units": "DAYS"}\''
+    ),
+)
 def save(
     path: PathArgument,
     policy: Annotated[
@@ -123,7 +134,7 @@ def save(
         printing.show(commands.save_policy(path, told_options(option), policy), as_json=as_json)
 
 
-@ttl.command("delete")
+@ttl.command("delete", epilog=example("lakewright ttl delete data/trips --spec '*'"))
 def delete(
     path: PathArgument,
     spec: Annotated[str, typer.Option("--spec", metavar="SPEC", help="The spec of the policy.")],
@@ -135,28 +146,28 @@ def delete(
         printing.show(commands.delete_policy(path, told_options(option), spec), as_json=as_json)
 
 
-@ttl.command("empty")
+@ttl.command("empty", epilog=example("lakewright ttl empty data/trips"))
 def empty(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Take out all policies."""
     with exit_codes():
         printing.show(commands.empty_policies(path, told_options(option)), as_json=as_json)
 
 
-@ttl.command("run")
+@ttl.command("run", epilog=example("lakewright ttl run data/trips"))
 def run(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Take the expired partitions out of the table."""
     with exit_codes():
         printing.show(commands.run_ttl(path, told_options(option)), as_json=as_json)
 
 
-@ttl.command("explain")
+@ttl.command("explain", epilog=example("lakewright ttl explain data/trips"))
 def explain(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """What would become of each partition now, and why; nothing is written."""
     with exit_codes():
         printing.show(commands.explain_ttl(path, told_options(option)), as_json=as_json)
 
 
-@ttl.command("update")
+@ttl.command("update", epilog=example("lakewright ttl update data/trips"))
 def update(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Write into each partition when it was last written to, once before TTL is first used."""
     with exit_codes():

@@ -65,7 +65,7 @@ def missing_files(evidence: Evidence) -> Iterator[Finding]:
                 "bring it back from a copy, or take the table back to a savepoint before it; "
                 "queries of its partition fail or lack rows",
                 path,
-                facts={"of": len(paths)},
+                facts={"such_files": len(paths)},
             )
 
 
