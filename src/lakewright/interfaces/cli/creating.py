@@ -72,7 +72,8 @@ def parse_columns(text: str) -> pa.Schema:
     except SqlglotError as error:
         raise InvalidError("not a list of columns", schema=text) from error
     table = tree.this
-    if not isinstance(table, exp.Schema) or not isinstance(table.this, exp.Table):
+    more = [name for name, value in tree.args.items() if value and name not in ("this", "kind")]
+    if more or not isinstance(table, exp.Schema) or not isinstance(table.this, exp.Table):
         raise InvalidError("not a list of columns", schema=text)
     return pa.schema([_field(each, text) for each in table.expressions])
 
