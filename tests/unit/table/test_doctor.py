@@ -11,6 +11,7 @@ from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant, State
 from lakewright.format.properties import format_properties
+from lakewright.interfaces.api import Table
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for
 from lakewright.storage.memory import MemoryStorage
@@ -339,3 +340,10 @@ def test_an_execution_that_died_is_left_to_who_executes_it_again(table: WrittenT
 def test_a_finding_prints_as_a_line() -> None:
     told = Finding(Kind.LOCK, Severity.NOTE, "it is locked", "wait", ".hoodie/lock")
     assert str(told) == "note: it is locked (.hoodie/lock)"
+
+
+def test_a_table_of_the_library_has_a_doctor(table: WrittenTable) -> None:
+    _lose_partition_metadata(table)
+    found = Table(table.storage).doctor()
+    assert kinds(found) == [Kind.PARTITION_METADATA]
+    assert kinds(Table(table.storage).doctor(repair=True)) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -83,7 +84,7 @@ def _table(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
 
     def sink(batch: pa.RecordBatch) -> None:
         nonlocal count
-        for row in batch.to_pylist():
+        for row in _rows(batch):
             count += 1
             if told.shown is None or count <= told.shown:
                 table.add_row(*(Text(_cell(value)) for value in row.values()))
@@ -112,7 +113,7 @@ def _json(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
 
     def sink(batch: pa.RecordBatch) -> None:
         nonlocal before
-        for row in batch.to_pylist():
+        for row in _rows(batch):
             file.write(f"{before}\n{_line(row)}")
             before = ","
 
@@ -123,7 +124,7 @@ def _json(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
 @contextmanager
 def _lines(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
     def sink(batch: pa.RecordBatch) -> None:
-        file.writelines(f"{_line(row)}\n" for row in batch.to_pylist())
+        file.writelines(f"{_line(row)}\n" for row in _rows(batch))
 
     yield sink
     _tell_head(told)
@@ -135,7 +136,7 @@ def _csv(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
     writer.writerow(schema.names)
 
     def sink(batch: pa.RecordBatch) -> None:
-        writer.writerows([_plain(value) for value in row.values()] for row in batch.to_pylist())
+        writer.writerows([_plain(value) for value in row.values()] for row in _rows(batch))
 
     yield sink
     _tell_head(told)
@@ -161,32 +162,43 @@ FORMATS: dict[str, Any] = {
 }
 
 
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
+    return found
+
+
 def _tell_head(told: Told) -> None:
     """What the format has no room for, and who reads changes must know."""
     if "checkpoint" in told.head:
         typer.echo(f"checkpoint: {told.head['checkpoint']}", err=True)
 
 
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row, default=_json_value, ensure_ascii=False)
+def _line(value: Any) -> str:
+    return json.dumps(_jsonable(value), ensure_ascii=False)
 
 
-def _json_value(value: Any) -> Any:
+def _jsonable(value: Any) -> Any:
+    """A value as JSON has it; what JSON lacks is text, as Spark writes it."""
+    if isinstance(value, dict):
+        return {str(_plain(key)): _jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    if isinstance(value, Decimal | timedelta):
-        return str(value)
-    raise TypeError(f"no JSON for {type(value).__name__}")
+    return str(value) if isinstance(value, Decimal | timedelta) else value
 
 
 def _plain(value: Any) -> Any:
     """A value as it stands in one field of text."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return str(value).lower() if isinstance(value, bool) else value
-    text = json.dumps(value, default=_json_value, ensure_ascii=False)
-    return text[1:-1] if text.startswith('"') else text
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list | tuple):
+        return _line(value)
+    return _jsonable(value)
 
 
 def _cell(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from lakewright.core.instant import query_time
 from lakewright.core.meta_columns import META_COLUMNS
 from lakewright.core.schema import select_fields
 from lakewright.errors import InvalidError
-from lakewright.interfaces.cli.progress import byte_bar
+from lakewright.interfaces.cli.progress import Bar, byte_bar
 from lakewright.interfaces.cli.row_output import FORMATS, Told, writing
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
 from lakewright.read.cdc.plan import plan_cdc
@@ -124,7 +125,8 @@ def show_changes(
         names = tuple(found.read.result_schema.names)
         context = found.context
     else:
-        changed = plan_changes(moment, since=begin, until=end, limit=limit)
+        columns = wanted.columns or None
+        changed = plan_changes(moment, since=begin, until=end, limit=limit, columns=columns)
         read, names = changed.read, wanted.names(changed.read.result_schema)
         context = changed.context
     head = {
@@ -167,7 +169,10 @@ def _write(wanted: Wanted, reading: Reading, told: Told, *, spark: bool) -> None
 
 
 def _read_with_bar(wanted: Wanted, reading: Reading, stack: ExitStack) -> Batches:
-    bar = stack.enter_context(byte_bar("reading", plan_bytes(reading.plan)))
+    # Rows that scroll by on the same terminal are progress enough.
+    apart = wanted.out is not None or wanted.form == "table" or not sys.stdout.isatty()
+    total = plan_bytes(reading.plan)
+    bar = stack.enter_context(byte_bar("reading", total)) if apart else Bar()
     for batch in read_here(
         reading.storage,
         reading.plan,
