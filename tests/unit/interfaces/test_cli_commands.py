@@ -14,12 +14,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import typer
-from test_cli import APP, ROOT, LocalWorkers, call, document, local_table, options
+from cli_calls import APP, ROOT, LocalWorkers, call, document, local_table, options
 from written import WrittenTable
 
 from lakewright.interfaces.cli import commands, rows
 from lakewright.interfaces.cli.app import app
 from lakewright.interfaces.cli.shared import EXIT_CODES, EXIT_CODES_TEXT, UNWELL
+from lakewright.read.query import plan_snapshot
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
 
@@ -331,4 +332,4 @@ def test_what_is_beyond_this_process_goes_to_spark(
 
 
 def _plan(table: WrittenTable) -> Any:
-    return rows.plan_snapshot(load_snapshot(table.storage))
+    return plan_snapshot(load_snapshot(table.storage))

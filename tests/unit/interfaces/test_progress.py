@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ from lakewright.interfaces.cli import progress
 from lakewright.interfaces.cli.progress import byte_bar, following, waiting, watching
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.written_so_far import WrittenSoFar, written_so_far
+from lakewright.write.commit import Commit
 
 AT = "20260101000100000"
 
@@ -114,7 +116,7 @@ def test_the_watch_of_a_runner_is_told_the_instant_and_the_work() -> None:
     plain = table.services(at_once)
     runner = ServiceRunner(plain.storage, plain.clock, plain.hands, plain.options, watch)
     done = runner.run("compaction")
-    assert done
+    assert isinstance(done, Commit)
     assert told == [(done.instant, 1)]
 
 
@@ -122,5 +124,5 @@ def _wait_for(screen: io.StringIO, text: str) -> None:
     for _ in range(10_000):
         if text in screen.getvalue():
             return
-        progress.threading.Event().wait(0.001)
+        threading.Event().wait(0.001)
     raise AssertionError(f"never shown: {text}: {screen.getvalue()[-300:]}")
