@@ -12,14 +12,14 @@ from itertools import chain
 
 from lakewright.clock import Clock
 from lakewright.core.commits import CommitMetadata
-from lakewright.core.files import BaseFile, LogFile, parse_data_file
+from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
 from lakewright.core.instant import Instant, parse_instant
 from lakewright.core.slices import GroupKey
 from lakewright.core.table_config import TableConfig
 from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.storage.base import FileStatus, Storage, join_path, split_path
 from lakewright.table.cleaned import files_of, going_files
-from lakewright.table.doctor.plain_files import readable
+from lakewright.table.doctor.plain_files import data_file, readable
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.history import load_entries
 from lakewright.table.leftovers import Leftovers, find_leftovers
@@ -27,7 +27,7 @@ from lakewright.table.markers import marker_folder
 from lakewright.table.metadata_table import METADATA_FOLDER
 from lakewright.table.properties import BACKUP
 from lakewright.table.settings import HeartbeatSettings
-from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.snapshot import FilesByPartition, Snapshot, load_snapshot
 
 _META_FOLDER = ".hoodie"
 _LOCK = ".hoodie/lock"
@@ -73,7 +73,7 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
     commits, broken = readable(snapshot)
     archived = _archived(snapshot)
     known = not broken and archived is not None
-    lost, empty = _unreadable(snapshot, commits) if known else ((), ())
+    lost, empty = _unreadable(snapshot, commits, files) if known else ((), ())
     return Evidence(
         now_ms=clock.now_ms(),
         config=snapshot.config,
@@ -135,23 +135,39 @@ def _replaced(commits: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
 
 
 def _unreadable(
-    first: Snapshot, commits: Mapping[str, CommitMetadata]
+    first: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Files that a query reads and that are missing or empty: seen so twice.
 
     A commit that completes between two listings, or a clean, must not look like a loss.
     """
-    suspects = _missing(first, commits.values())
-    if not any(suspects):
+    suspects = _missing(first, commits.values(), _by_partition(files))
+    partitions = sorted({split_path(path)[0] for found in suspects for path in found})
+    if not partitions:
         return (), ()
     again = load_snapshot(first.storage)
     now, _ = readable(again)
-    lost, empty = _missing(again, now.values())
+    lost, empty = _missing(again, now.values(), again.files(partitions))
     return tuple(sorted(suspects[0] & lost)), tuple(sorted(suspects[1] & empty))
 
 
-def _missing(snapshot: Snapshot, commits: Iterable[CommitMetadata]) -> tuple[set[str], set[str]]:
-    listed = snapshot.files()
+def _by_partition(files: Iterable[FileStatus]) -> dict[str, list[BaseFile | LogFile]]:
+    """The data files of folders that readers take for partitions."""
+    found: dict[str, list[BaseFile | LogFile]] = {}
+    marked = set()
+    for status in files:
+        folder, name = split_path(status.path)
+        if name.startswith(PARTITION_METADATA):
+            marked.add(folder)
+        elif file := data_file(status):
+            found.setdefault(folder, []).append(file)
+    return {folder: found.get(folder, []) for folder in sorted(marked)}
+
+
+def _missing(
+    snapshot: Snapshot, commits: Iterable[CommitMetadata], listed: FilesByPartition
+) -> tuple[set[str], set[str]]:
+    """Of listed partitions the files that a query reads: those not there, those without a byte."""
     sizes = {join_path(p, file.name): file.size for p, names in listed.items() for file in names}
     known: dict[str, dict[str, BaseFile | LogFile]] = {
         partition: {file.name: file for file in names} for partition, names in listed.items()

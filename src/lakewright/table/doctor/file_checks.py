@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
-from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
+from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile
 from lakewright.core.slices import GroupKey
-from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.storage.base import FileStatus, split_path
 from lakewright.table.doctor.evidence import Evidence
 from lakewright.table.doctor.findings import Finding, Kind, Severity
+from lakewright.table.doctor.plain_files import data_file
 
 _MOST_NAMED = 5
 _MOST_FINDINGS = 50
@@ -149,8 +148,6 @@ def lock(evidence: Evidence) -> Iterator[Finding]:
 def data_files(evidence: Evidence) -> Iterator[tuple[FileStatus, BaseFile | LogFile]]:
     """The data files that lie anywhere in the table."""
     for status in evidence.files:
-        file = None
-        with suppress(CorruptError, UnsupportedError):
-            file = parse_data_file(status.name, status.size)
+        file = data_file(status)
         if file is not None:
             yield status, file

@@ -1,4 +1,4 @@
-"""The files of a timeline, each read for itself: what one of them hides, the others still tell."""
+"""Files, each looked at for itself: what one of them hides, the others still tell."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lakewright.core.commits import CommitMetadata
+from lakewright.core.files import BaseFile, LogFile, parse_data_file
 from lakewright.core.instant import WRITE_ACTIONS, Instant
 from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.format.metadata import (
@@ -15,6 +16,7 @@ from lakewright.format.metadata import (
     parse_rollback,
     parse_savepoint,
 )
+from lakewright.storage.base import FileStatus
 from lakewright.table.properties import read_if_there
 from lakewright.table.snapshot import Snapshot
 
@@ -43,6 +45,14 @@ def readable(snapshot: Snapshot) -> tuple[dict[str, CommitMetadata], dict[str, s
         if isinstance(value, CommitMetadata):
             commits[instant.requested_at] = value
     return commits, broken
+
+
+def data_file(status: FileStatus) -> BaseFile | LogFile | None:
+    """A listed file as a data file, if its name is that of one."""
+    try:
+        return parse_data_file(status.name, status.size)
+    except (CorruptError, UnsupportedError):
+        return None
 
 
 def _value(instant: Instant, data: bytes) -> Any:

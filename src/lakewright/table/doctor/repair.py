@@ -31,9 +31,11 @@ def repair(writer: Equipment, found: Diagnosis) -> Diagnosis:
 
     Everything is looked at anew before it is touched: what is not so any more is left alone.
     """
-    for finding in found.repairable:
-        now = examine(writer.storage, writer.clock, writer.heartbeat).repairable
-        if any((each.kind, each.target) == (finding.kind, finding.target) for each in now):
+    now = examine(writer.storage, writer.clock, writer.heartbeat)
+    known = {(each.kind, each.target) for each in found.repairable}
+    for finding in now.repairable:
+        # What was not there when somebody agreed to the repair waits for the next one.
+        if (finding.kind, finding.target) in known:
             _REPAIRS[finding.kind](writer, finding)
     return examine(writer.storage, writer.clock, writer.heartbeat)
 
