@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pytest
@@ -22,6 +23,7 @@ from lakewright.table.doctor.timeline_checks import SILENT_MS
 from lakewright.table.properties import BACKUP, PROPERTIES, load_properties, update_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.storage import Crash, CrashingStorage
 
 DAYS = ("2026-01-01", "2026-01-02")
 LATER_MS = 10 * SILENT_MS
@@ -347,3 +349,31 @@ def test_a_table_of_the_library_has_a_doctor(table: WrittenTable) -> None:
     found = Table(table.storage).doctor()
     assert kinds(found) == [Kind.PARTITION_METADATA]
     assert kinds(Table(table.storage).doctor(repair=True)) == []
+
+
+MENDED = {name: case for name, case in CASES.items() if case.mended}
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("case", MENDED.values(), ids=list(MENDED))
+def test_a_repair_that_is_killed_is_ended_by_the_next(case: Case, *, after_effect: bool) -> None:
+    survive = 0
+    while True:
+        table = WrittenTable(options=NO_SERVICES).create("MERGE_ON_READ")
+        table.upsert([row(f"k{n}", 1, "first", DAYS[n % 2]) for n in range(4)])
+        table.upsert([row("k0", 2, "second", DAYS[0])])
+        rows = table.rows()
+        case.damage(table)
+        clock = ManualClock(_now_ms(table.storage) + case.later_ms)
+        writer = replace(table.writer().writer(), clock=clock)
+        found = examine(table.storage, clock)
+        dying = CrashingStorage(table.storage, survive, after_effect=after_effect)
+        with suppress(Crash):
+            repair(replace(writer, storage=dying), found)
+        # Who was killed has left heartbeats and markers that are young by then.
+        later = ManualClock(clock.now_ms() + LATER_MS)
+        left = repair(replace(writer, clock=later), examine(table.storage, later))
+        assert (left.findings, table.rows()) == ((), rows), survive
+        if not dying.crashed:
+            return
+        survive += 1
