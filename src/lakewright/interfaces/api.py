@@ -42,6 +42,9 @@ from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.create import create_table
+from lakewright.table.doctor.examine import examine
+from lakewright.table.doctor.findings import Diagnosis
+from lakewright.table.doctor.repair import repair as repair_table
 from lakewright.table.rolled_back import RolledBack, load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_moment, load_snapshot
 from lakewright.table.spec import TableSpec
@@ -248,6 +251,15 @@ class Table:
     def ttl(self) -> TableTtl:
         """The settings and policies by which old partitions leave the table."""
         return TableTtl.of(self.storage)
+
+    def doctor(self, options: Options = None, *, repair: bool = False) -> Diagnosis:
+        """What is wrong with the table: findings, each with what to do about it.
+
+        `repair` puts right what can safely be, under the table's lock, and gives what is left.
+        """
+        writer = TableWriter.of(self.storage, options).writer()
+        found = examine(self.storage, writer.clock, writer.heartbeat)
+        return repair_table(writer, found) if repair else found
 
     def debt(self) -> Debt:
         """What the table owes: log files that no compaction has folded in yet, and why."""

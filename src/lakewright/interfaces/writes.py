@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from lakewright.clock import Clock, SystemClock
-from lakewright.core.instant import Instant, State
+from lakewright.core.instant import Instant
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import WRITE_NAMES
@@ -26,15 +25,9 @@ from lakewright.services.runner import RUN_KEYS, ServiceRunner
 from lakewright.services.service import Hands
 from lakewright.services.ttl.before import BeforeWrite
 from lakewright.storage.base import Storage
-from lakewright.table.locks import holding
-from lakewright.table.metadata_table import drop_metadata_table
-from lakewright.table.restore import run_restore
-from lakewright.table.rollback import run_rollback
-from lakewright.table.savepoint import run_savepoint
-from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.times import TimeSource
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.taking_back import restore_to, save_point, take_back
 from lakewright.table.transaction import Writer
-from lakewright.table.writable import require_writable
 from lakewright.write.commit import (
     Commit,
     IncomingRows,
@@ -164,21 +157,15 @@ class TableWriter:
 
     def rollback(self, instant: str) -> Instant:
         """Take back a write or a service, completed or not."""
-        with self._locked() as (writer, snapshot, times):
-            found = [i for i in snapshot.timeline if i.requested_at == instant and i.is_write]
-            target = found[0] if found else Instant(instant, "commit", State.INFLIGHT)
-            by_markers = writer.transaction.rollback_by_markers
-            return run_rollback(snapshot, target, times, self.clock, by_markers=by_markers)
+        return take_back(self.writer(), instant)
 
     def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:
         """Keep the table as it was after a write."""
-        with self._locked() as (_, snapshot, times):
-            return run_savepoint(snapshot, instant, times, self.clock, user=user, comment=comment)
+        return save_point(self.writer(), instant, user=user, comment=comment)
 
     def restore(self, instant: str) -> Instant:
         """Take the table back to a savepoint."""
-        with self._locked() as (_, snapshot, times):
-            return run_restore(snapshot, instant, times, self.clock)
+        return restore_to(self.writer(), instant)
 
     def store_settings(self, partition_by: Sequence[str] = ()) -> Skip:
         """Put settings of the table that the options name among its properties."""
@@ -192,18 +179,6 @@ class TableWriter:
             text = ", ".join(sorted(left))
             warnings.warn(f"without columns these options have no effect: {text}", stacklevel=4)
         return Skip(f"there are no columns to write; {len(settings)} settings were stored")
-
-    @contextmanager
-    def _locked(self) -> Iterator[tuple[Writer, Snapshot, TimeSource]]:
-        """The table under its lock, ready to be changed: what it has must be maintained."""
-        writer = self.writer()
-        lock = writer.new_lock()
-        with holding(lock):
-            snapshot = load_snapshot(self.storage)
-            require_writable(snapshot.config)
-            config = drop_metadata_table(self.storage, snapshot.config)
-            times = writer.times(config, snapshot.timeline, lock)
-            yield writer, replace(snapshot, config=config), times
 
     def writer(self) -> Writer:
         """What begins transactions, with the settings that the options name."""

@@ -10,6 +10,7 @@ from datetime import date
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakewright.core.table_config import TableConfig
 
@@ -106,6 +107,19 @@ class Comparison:
     column: str
     operator: str
     value: object
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """A filter on rows.
+
+    `comparisons` are those of its parts that every row must pass: they tell which partitions are
+    worth reading.
+    """
+
+    expression: pc.Expression
+    columns: tuple[str, ...]
+    comparisons: tuple[Comparison, ...] = ()
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {

@@ -26,10 +26,10 @@ _BATCH_ROWS = 64 * 1024
 
 def read_slices(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     """The rows of all slices of a plan, in its result schema."""
-    wanted = pa.array(sorted(plan.commits or ()), pa.string())
+    wanted = None if plan.commits is None else pa.array(sorted(plan.commits), pa.string())
     for item in plan.slices:
         for table in _read_slice(storage, item, plan):
-            if plan.commits is not None:
+            if wanted is not None:
                 table = table.filter(pc.is_in(table.column(COMMIT_TIME), value_set=wanted))
             if table.num_rows:
                 yield from table.select(plan.columns).combine_chunks().to_batches(_BATCH_ROWS)

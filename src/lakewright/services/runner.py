@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from lakewright.clock import Clock, zone_of
@@ -19,6 +20,7 @@ from lakewright.core.plans import Cause, Skip
 from lakewright.core.service_metadata import CleanMetadata
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, found_in
 from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
+from lakewright.services.late_hands import LateHands, Watch, nobody_watches
 from lakewright.services.registry import service_by_name, service_of_plan, services
 from lakewright.services.service import AnyService, Hands, Job, Sight, WrittenMeanwhileError
 from lakewright.services.sighted import plans_below
@@ -86,6 +88,7 @@ class ServiceRunner:
     clock: Clock
     hands: Callable[[], Hands]
     options: Mapping[str, str] = field(default_factory=dict)
+    watch: Watch = nobody_watches
 
     def preview(self, name: str) -> Any:
         """The plan that scheduling would make now, or `Skip`; nothing is written."""
@@ -290,7 +293,8 @@ class ServiceRunner:
         raise AssertionError("the last attempt returns or raises")
 
     def _job(self, snapshot: Snapshot, instant: str) -> Job:
-        return Job(snapshot, instant, self.options, _Late(self.hands), self.writer)
+        hands = LateHands(self.hands, partial(self.watch, instant))
+        return Job(snapshot, instant, self.options, hands, self.writer)
 
     def sight(self, snapshot: Snapshot, instant: str = "") -> Sight:
         """What a plan made now, or of this instant, would see."""
@@ -316,21 +320,6 @@ class ServiceRunner:
             (commit,) = snapshot.commits([found])
             return commit_of(found, commit) if commit.operation in SERVICE_OPERATIONS else None
         return None
-
-
-class _Late:
-    """Hands that are asked for when there is work: a clean needs no Spark."""
-
-    def __init__(self, hands: Callable[[], Hands]) -> None:
-        self._hands = hands
-
-    def work(self, do: Any, items: Any, size: Any) -> Any:
-        """See `Hands`."""
-        return self._hands().work(do, items, size) if items else []
-
-    def rows(self, storage: Any, plan: Any, pick: Any, schema: Any) -> Any:
-        """See `Hands`."""
-        return self._hands().rows(storage, plan, pick, schema)
 
 
 def _require_same_schema(at: str, before: Snapshot, now: Snapshot) -> None:

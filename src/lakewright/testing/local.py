@@ -11,9 +11,8 @@ import pyarrow as pa
 from lakewright.core.partition_paths import partition_paths
 from lakewright.errors import UnsupportedError
 from lakewright.read.cdc.step import CdcPlan
-from lakewright.read.cdc.worker import read_changes
+from lakewright.read.local import read_here
 from lakewright.read.plan import ReadPlan, decode_plan, encode_plan
-from lakewright.read.worker import read_slices
 from lakewright.storage.base import Storage
 from lakewright.write.task import Outcome, Token, WriteTask
 from lakewright.write.worker import run_task, run_works
@@ -26,14 +25,13 @@ Answer = TypeVar("Answer")
 def read_locally(storage: Storage, plan: ReadPlan) -> pa.Table:
     """The rows of a plan, slice after slice, as the workers on a cluster would give them."""
     travelled = decode_plan(encode_plan(plan))
-    batches = [batch for task in travelled.tasks() for batch in read_slices(storage, task)]
+    batches = [batch for task in travelled.tasks() for batch in read_here(storage, task)]
     return pa.Table.from_batches(batches, plan.result_schema)
 
 
 def read_changes_locally(storage: Storage, plan: CdcPlan) -> pa.Table:
     """What a range did to rows: write after write, and of each file group after file group."""
-    batches = [batch for task in plan.in_order() for batch in read_changes(storage, task)]
-    return pa.Table.from_batches(batches, plan.result_schema)
+    return pa.Table.from_batches(read_here(storage, plan), plan.result_schema)
 
 
 class LocalHands:

@@ -12,11 +12,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import event_times
 import pytest
-from typer.testing import CliRunner, Result
+from cli_calls import (
+    APP,
+    BY_HAND,
+    DAYS,
+    ROOT,
+    LocalWorkers,
+    call,
+    document,
+    filled,
+    local_table,
+    options,
+)
 from written import WrittenTable, row
 
 from lakewright.core.instant import Instant
@@ -29,27 +39,14 @@ from lakewright.errors import (
     UnsupportedError,
 )
 from lakewright.interfaces.cli import commands
-from lakewright.interfaces.cli.app import app, exit_code
-from lakewright.storage.local import LocalStorage
+from lakewright.interfaces.cli.app import exit_code
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import LocalHands
 
-ROOT = Path(__file__).resolve().parents[3]
-DAYS = ("2026-01-01", "2026-01-02")
-BY_HAND = {"hoodie.compact.inline": "false"}
 AT_ONCE = "hoodie.compact.inline.max.delta.commits=1"
 ONLY_FIRST = (
     "hoodie.compaction.strategy=partition_regex",
     f"hoodie.compaction.partition.path.regex={DAYS[0]}",
 )
-APP = (sys.executable, "-m", "lakewright.interfaces.cli.app")
-
-
-class LocalWorkers(commands.Workers):
-    """Work without Spark."""
-
-    def __call__(self) -> LocalHands:
-        return LocalHands()
 
 
 @pytest.fixture(autouse=True)
@@ -57,35 +54,9 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "Workers", LocalWorkers)
 
 
-def filled(table: WrittenTable) -> WrittenTable:
-    table.create("MERGE_ON_READ")
-    table.upsert([row(f"k{n}", 1, "first", DAYS[n % 2]) for n in range(4)])
-    table.upsert([row("k0", 2, "second", DAYS[0]), row("k1", 2, "second", DAYS[1])])
-    return table
-
-
 @pytest.fixture
 def table() -> WrittenTable:
     return filled(WrittenTable(options=BY_HAND))
-
-
-def local_table(folder: Path) -> WrittenTable:
-    storage = LocalStorage.at(str(folder / "table"), {})
-    return filled(WrittenTable(storage=storage, options=BY_HAND))
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-
-
-def options(*told: str) -> list[str]:
-    return [part for each in told for part in ("--option", each)]
-
-
-def document(*arguments: str) -> Any:
-    result = call(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def test_the_timeline_is_told_oldest_first(table: WrittenTable) -> None:

@@ -7,49 +7,38 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
 
 from lakewright.clock import SystemClock
 from lakewright.core.instant import Instant
+from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig, TableType
-from lakewright.errors import CorruptError, UnsupportedError
+from lakewright.errors import InvalidError
+from lakewright.interfaces.cli.printing import Document
+from lakewright.interfaces.cli.progress import watching
 from lakewright.interfaces.cli.render import (
-    Document,
-    debt_document,
-    instant_document,
     outcome_document,
     plan_document,
     service_document,
 )
 from lakewright.interfaces.cli.stopping import StopRequest
-from lakewright.interfaces.freshness import (
-    freshness_document,
-    load_freshness,
-    load_holding,
-    wait_until_complete,
-)
-from lakewright.services.debt import load_debt
 from lakewright.services.loop import Round, run_continuously, run_round
-from lakewright.services.registry import services
+from lakewright.services.registry import service_by_name, services
 from lakewright.services.runner import ServiceRunner
 from lakewright.services.service import Hands
 from lakewright.storage.base import Storage, is_hadoop_setting
 from lakewright.storage.locate import storage_for, storage_options
-from lakewright.table.rolled_back import load_rollbacks
-from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.snapshot import load_snapshot
 from lakewright.write.options import check_write_options
 
 Options = Mapping[str, str]
 
 _SESSION = "lakewright.interfaces.cli.session"
 _SPARK = "spark."
-_MOST_HELD = 20
-_POLL_S = 5.0
 _MODE = "hoodie.write.concurrency.mode"
 # Who runs services from a process of their own has writers beside them.
 _SEVERAL_WRITERS = {_MODE: "OPTIMISTIC_CONCURRENCY_CONTROL"}
@@ -110,6 +99,50 @@ def preview(path: str, name: str, options: Options) -> Document:
     return {"table": runner.storage.root, "service": name, **plan_document(runner.preview(name))}
 
 
+def run_service(
+    path: str,
+    name: str,
+    options: Options,
+    *,
+    schedule: bool,
+    execute: str | None,
+    master: str,
+) -> Document:
+    """Plan and execute a service, or do one of the two.
+
+    Raises:
+        LakewrightError: it failed; what it began is taken back.
+    """
+    if schedule and execute is not None:
+        raise InvalidError("a plan is either scheduled or executed: give one of the two")
+    with StopRequest() as stop, Workers(master, options, stop.listen) as workers:
+        runner = runner_at(path, several_writers(options), workers)
+        told = {"table": runner.storage.root, "service": name}
+        if schedule:
+            return {**told, **_scheduled(runner.schedule(name))}
+        if execute is not None:
+            _require_plan_of(runner, name, execute)
+            return {**told, **outcome_document(runner.execute(execute))}
+        return {**told, **outcome_document(runner.run(name))}
+
+
+def _scheduled(found: Instant | Skip) -> Document:
+    if isinstance(found, Skip):
+        return {"result": "skipped", "detail": found.reason}
+    return {"result": "scheduled", "instant": found.requested_at}
+
+
+def _require_plan_of(runner: ServiceRunner, name: str, instant: str) -> None:
+    """InvalidError for the plan of another service: each has a command of its own."""
+    waiting = load_snapshot(runner.storage).timeline.pending()
+    action = service_by_name(name).action
+    found = [i.action for i in waiting if i.requested_at == instant]
+    if found and action not in found:
+        raise InvalidError(
+            "the plan of this instant is that of another service", instant=instant, action=found[0]
+        )
+
+
 def cancel_plan(
     path: str, options: Options, instant: str, *, user: str, reason: str, wait_s: float
 ) -> Document:
@@ -123,70 +156,6 @@ def cancel_plan(
         "rollback": rollback.requested_at,
         "state": rollback.state,
     }
-
-
-def show_debt(path: str, options: Options) -> Document:
-    """What a table owes."""
-    runner = runner_at(path, options)
-    owed = load_debt(runner.sight(load_snapshot(runner.storage)))
-    return {"table": runner.storage.root, **debt_document(owed)}
-
-
-def show_freshness(
-    path: str,
-    options: Options,
-    *,
-    holding: bool,
-    partitions: bool,
-    wait: tuple[str, str, float] | None,
-) -> Document:
-    """How complete and how fresh a table is; `wait` for an event time, of a view, so long."""
-    runner = runner_at(path, options)
-    storage, clock = runner.storage, runner.clock
-    if wait is not None:
-        time, view, timeout = wait
-        found = wait_until_complete(storage, clock, time, view=view, timeout=timeout, poll=_POLL_S)
-    else:
-        found = load_freshness(storage, clock, runner.options)
-    document = {
-        "table": storage.root,
-        **freshness_document(found, partitions=partitions),
-    }
-    if holding:
-        document["holding_back"] = [asdict(each) for each in load_holding(storage, _MOST_HELD)]
-    return document
-
-
-def show_timeline(path: str, options: Options, *, archived: bool) -> Document:
-    """What has happened to a table."""
-    storage = storage_for(path, storage_options(options))
-    snapshot = load_snapshot(storage)
-    told = _told_of(snapshot, archived=archived)
-    # Of what is archived, writes are shown, and why plans are gone.
-    active = {*snapshot.timeline}
-    rollbacks = [i for i in told if i.action == "rollback" and i not in active]
-    before = sorted([*snapshot.archived, *rollbacks]) if archived else ()
-    instants = (*before, *snapshot.timeline)
-    return {
-        "table": storage.root,
-        "instants": [instant_document(each) | _detail(told.get(each)) for each in instants],
-    }
-
-
-def _told_of(snapshot: Snapshot, *, archived: bool) -> dict[Instant, str]:
-    """What the names of instants do not tell: what rollbacks take back, which plans may go."""
-    told: dict[Instant, str] = {}
-    # The timeline can be shown, whatever is wrong with the files behind its names.
-    with suppress(CorruptError, UnsupportedError):
-        told |= {each.instant: str(each) for each in load_rollbacks(snapshot, archived=archived)}
-    with suppress(CorruptError, UnsupportedError):
-        waiting = (i for i, plan in snapshot.pending_plans() if plan.cancellable)
-        told |= dict.fromkeys(waiting, "cancellable")
-    return told
-
-
-def _detail(text: str | None) -> Document:
-    return {} if text is None else {"detail": text}
 
 
 def runner_at(
@@ -203,7 +172,8 @@ def runner_at(
     for key in checked.ignored:
         warnings.warn(f"option {key} has no effect on services", stacklevel=2)
     storage = storage_for(path, storage_options(options))
-    return ServiceRunner(storage, SystemClock(), hands or _no_hands, checked.told)
+    watch = partial(watching, storage)
+    return ServiceRunner(storage, SystemClock(), hands or _no_hands, checked.told, watch)
 
 
 class Workers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -15,7 +16,9 @@ from rich.text import Text
 
 from lakewright.clock import SystemClock
 from lakewright.core.plans import Skip
-from lakewright.interfaces.cli.render import Document, outcome_document, show, size_text
+from lakewright.interfaces.cli.printing import Document, show, size_text
+from lakewright.interfaces.cli.progress import following
+from lakewright.interfaces.cli.render import outcome_document
 from lakewright.interfaces.cli.session import start_session
 from lakewright.interfaces.cli.stopping import StopRequest
 from lakewright.interfaces.ingest_rounds import IngestRound
@@ -52,7 +55,11 @@ def run_ingest(wanted: Wanted, *, master: str, interval_s: float | None, as_json
         stop.listen()
         try:
             made = prepared(wanted, spark)
-            with Lines(made.ingester.writer.storage.root, as_json=as_json) as lines:
+            storage = made.ingester.writer.storage
+            with (
+                Lines(storage.root, as_json=as_json) as lines,
+                following(storage, lines.tell) if lines.is_live else nullcontext(),
+            ):
                 if interval_s is None:
                     made.run_once(lines)
                 else:
@@ -96,6 +103,16 @@ class Lines:
             self._status = self._console.status("reading")
             self._status.start()
         return self
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a line that changes, on a terminal."""
+        return self._status is not None
+
+    def tell(self, text: str) -> None:
+        """Say what is going on now, where there is a line that changes."""
+        if self._status is not None and not self._idle:
+            self._status.update(Text(text))
 
     def __call__(self, done: IngestRound) -> None:
         """Tell a round."""

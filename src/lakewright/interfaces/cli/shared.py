@@ -26,6 +26,20 @@ EXIT_CODES: dict[type[LakewrightError], int] = {
     UnsupportedError: 6,
 }
 _OTHER = 1
+# What `doctor` ends with where a table is not well.
+UNWELL = 10
+
+EXIT_CODES_TEXT = """\b
+Exit codes:
+  0   done, or nothing to do; the output says which
+  1   something else failed
+  2   the call is wrong: an option, a path, an instant
+  3   somebody else was faster, or is at work: try again
+  4   storage or a lock did not answer: try again
+  5   the table is damaged: `lakewright doctor PATH` tells more
+  6   the table uses what this version does not support
+  10  `doctor` found something
+"""
 
 PathArgument = Annotated[
     str, typer.Argument(metavar="PATH", help="The table: a folder, or a URI such as s3a://...")
@@ -40,6 +54,9 @@ OptionsOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MasterOption = Annotated[
+    str, typer.Option(metavar="URL", help="Where Spark runs, if there is work for it.")
+]
 
 
 class Later:
@@ -50,6 +67,17 @@ class Later:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(self._name), name)
+
+
+def group(help_text: str = "") -> typer.Typer:
+    """Commands that belong together; with a help text of their own they get a common name."""
+    # Marked-up help would take half of the time that the help takes.
+    return typer.Typer(help=help_text, no_args_is_help=bool(help_text), rich_markup_mode=None)
+
+
+def example(*lines: str) -> str:
+    """How a command is called, for the end of its help."""
+    return "\b\n" + "\n".join([f"Example{'s' * (len(lines) > 1)}:", *(f"  {x}" for x in lines)])
 
 
 def exit_code(error: LakewrightError) -> int:
@@ -80,3 +108,8 @@ def told_options(given: list[str] | None) -> dict[str, str]:
             raise InvalidError("an option is given as key=value", option=text)
         options[key.strip()] = value
     return options
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """Names that were given as a list with commas."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())

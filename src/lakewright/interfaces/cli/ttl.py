@@ -7,7 +7,8 @@ from rich.progress import Progress
 
 from lakewright.errors import InvalidError
 from lakewright.interfaces.cli.commands import Options, runner_at, several_writers
-from lakewright.interfaces.cli.render import Document, outcome_document, verdict_document
+from lakewright.interfaces.cli.printing import Document
+from lakewright.interfaces.cli.render import outcome_document, verdict_document
 from lakewright.interfaces.ttl import TableTtl, TtlShown
 from lakewright.settings import parse_bool
 from lakewright.storage.locate import storage_for, storage_options

@@ -14,16 +14,17 @@ from lakewright.interfaces.cli.shared import (
     Later,
     OptionsOption,
     PathArgument,
+    example,
     exit_codes,
     told_options,
 )
 
 if TYPE_CHECKING:
-    from lakewright.interfaces.cli import render
+    from lakewright.interfaces.cli import printing
     from lakewright.interfaces.cli import ttl as commands
 else:
     commands = Later("lakewright.interfaces.cli.ttl")
-    render = Later("lakewright.interfaces.cli.render")
+    printing = Later("lakewright.interfaces.cli.printing")
 
 ttl = typer.Typer(
     help="Partitions that leave the table when they are old.",
@@ -35,7 +36,7 @@ ttl = typer.Typer(
 AsJsonOption = Annotated[bool, typer.Option("--as-json", help="Print JSON.")]
 
 
-@ttl.command("on")
+@ttl.command("on", epilog=example("lakewright ttl on data/trips --run-inline true"))
 def on(
     path: PathArgument,
     run_inline: Annotated[
@@ -53,17 +54,22 @@ def on(
     """Put the policies of a table in force."""
     with exit_codes():
         found = commands.switch_on(path, told_options(option), run_inline)
-        render.show(found, as_json=as_json)
+        printing.show(found, as_json=as_json)
 
 
-@ttl.command("off")
+@ttl.command("off", epilog=example("lakewright ttl off data/trips"))
 def off(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Put the policies of a table out of force; they stay saved."""
     with exit_codes():
-        render.show(commands.switch_off(path, told_options(option)), as_json=as_json)
+        printing.show(commands.switch_off(path, told_options(option)), as_json=as_json)
 
 
-@ttl.command("settings")
+@ttl.command(
+    "settings",
+    epilog=example(
+        "lakewright ttl settings data/trips --trigger-strategy NUM_COMMITS --trigger-value 10"
+    ),
+)
 def settings(
     path: PathArgument,
     trigger_strategy: Annotated[
@@ -94,17 +100,22 @@ def settings(
             trigger_value=trigger_value,
             resolve_conflicts_by=resolve_conflicts_by,
         )
-        render.show(found, as_json=as_json)
+        printing.show(found, as_json=as_json)
 
 
-@ttl.command("show")
+@ttl.command("show", epilog=example("lakewright ttl show data/trips --json"))
 def show(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """The settings and policies of a table."""
     with exit_codes():
-        render.show(commands.show_ttl(path, told_options(option)), as_json=as_json)
+        printing.show(commands.show_ttl(path, told_options(option)), as_json=as_json)
 
 
-@ttl.command("save")
+@ttl.command(
+    "save",
+    epilog=example(
+        'lakewright ttl save data/trips --json \'{"spec": "*", "value": 30, "units": "DAYS"}\''
+    ),
+)
 def save(
     path: PathArgument,
     policy: Annotated[
@@ -120,10 +131,10 @@ def save(
 ) -> None:
     """Add a policy, or put it in the place of the one with the same spec."""
     with exit_codes():
-        render.show(commands.save_policy(path, told_options(option), policy), as_json=as_json)
+        printing.show(commands.save_policy(path, told_options(option), policy), as_json=as_json)
 
 
-@ttl.command("delete")
+@ttl.command("delete", epilog=example("lakewright ttl delete data/trips --spec '*'"))
 def delete(
     path: PathArgument,
     spec: Annotated[str, typer.Option("--spec", metavar="SPEC", help="The spec of the policy.")],
@@ -132,32 +143,32 @@ def delete(
 ) -> None:
     """Take out the policy with a spec."""
     with exit_codes():
-        render.show(commands.delete_policy(path, told_options(option), spec), as_json=as_json)
+        printing.show(commands.delete_policy(path, told_options(option), spec), as_json=as_json)
 
 
-@ttl.command("empty")
+@ttl.command("empty", epilog=example("lakewright ttl empty data/trips"))
 def empty(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Take out all policies."""
     with exit_codes():
-        render.show(commands.empty_policies(path, told_options(option)), as_json=as_json)
+        printing.show(commands.empty_policies(path, told_options(option)), as_json=as_json)
 
 
-@ttl.command("run")
+@ttl.command("run", epilog=example("lakewright ttl run data/trips"))
 def run(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Take the expired partitions out of the table."""
     with exit_codes():
-        render.show(commands.run_ttl(path, told_options(option)), as_json=as_json)
+        printing.show(commands.run_ttl(path, told_options(option)), as_json=as_json)
 
 
-@ttl.command("explain")
+@ttl.command("explain", epilog=example("lakewright ttl explain data/trips"))
 def explain(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """What would become of each partition now, and why; nothing is written."""
     with exit_codes():
-        render.show(commands.explain_ttl(path, told_options(option)), as_json=as_json)
+        printing.show(commands.explain_ttl(path, told_options(option)), as_json=as_json)
 
 
-@ttl.command("update")
+@ttl.command("update", epilog=example("lakewright ttl update data/trips"))
 def update(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
     """Write into each partition when it was last written to, once before TTL is first used."""
     with exit_codes():
-        render.show(commands.update_lines(path, told_options(option)), as_json=as_json)
+        printing.show(commands.update_lines(path, told_options(option)), as_json=as_json)

@@ -1,0 +1,48 @@
+"""`lakewright doctor`: what is wrong with a table, and putting it right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakewright.interfaces.cli.shared import (
+    UNWELL,
+    JsonOption,
+    Later,
+    OptionsOption,
+    PathArgument,
+    example,
+    exit_codes,
+    group,
+    told_options,
+)
+
+if TYPE_CHECKING:
+    from lakewright.interfaces.cli import doctoring
+else:
+    doctoring = Later("lakewright.interfaces.cli.doctoring")
+
+doctor = group()
+
+
+@doctor.command(
+    "doctor",
+    epilog=example("lakewright doctor data/trips", "lakewright doctor data/trips --repair --yes"),
+)
+def examine(
+    path: PathArgument,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what is safe, after asking.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Examine a table, and put right what can safely be. Ends with 10 if something is wrong."""
+    with exit_codes():
+        healthy = doctoring.examine_table(
+            path, told_options(option), repairing=repair, asking=not yes, as_json=as_json
+        )
+    if not healthy:
+        raise typer.Exit(UNWELL)

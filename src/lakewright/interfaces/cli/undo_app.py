@@ -1,0 +1,93 @@
+"""Commands that take a table back, and that keep a state to go back to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakewright.interfaces.cli.shared import (
+    JsonOption,
+    Later,
+    OptionsOption,
+    PathArgument,
+    example,
+    exit_codes,
+    group,
+    told_options,
+)
+
+if TYPE_CHECKING:
+    from lakewright.interfaces.cli import printing, undoing
+else:
+    printing = Later("lakewright.interfaces.cli.printing")
+    undoing = Later("lakewright.interfaces.cli.undoing")
+
+undo = group()
+
+InstantArgument = Annotated[
+    str, typer.Argument(metavar="INSTANT", help="Its requested time, as `timeline` shows it.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@undo.command(epilog=example("lakewright rollback data/trips 20260131120000000 --yes"))
+def rollback(
+    path: PathArgument,
+    instant: InstantArgument,
+    yes: YesOption = False,
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take back a write: its files and its place on the timeline. The newest ones first."""
+    with exit_codes():
+        options = told_options(option)
+        undoing.require_table(path, options)
+        if not yes:
+            typer.confirm(f"Take back {instant}? Its rows are gone then.", abort=True, err=True)
+        printing.show(undoing.roll_back(path, options, instant), as_json=as_json)
+
+
+@undo.command(
+    epilog=example(
+        "lakewright savepoint data/trips 20260131120000000 --comment 'before the migration'",
+        "lakewright savepoint data/trips 20260131120000000 --delete",
+    )
+)
+def savepoint(
+    path: PathArgument,
+    instant: InstantArgument,
+    user: Annotated[str, typer.Option(metavar="NAME", help="Who makes it.")] = "",
+    comment: Annotated[str, typer.Option(metavar="TEXT", help="What for.")] = "",
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Give the savepoint up: its files may be cleaned.")
+    ] = False,
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep the files of a table as of a completed write, so that it can be restored."""
+    with exit_codes():
+        options = told_options(option)
+        if delete:
+            document = undoing.give_up(path, options, instant)
+        else:
+            document = undoing.save(path, options, instant, user=user, comment=comment)
+        printing.show(document, as_json=as_json)
+
+
+@undo.command(epilog=example("lakewright restore data/trips 20260131120000000 --yes"))
+def restore(
+    path: PathArgument,
+    instant: InstantArgument,
+    yes: YesOption = False,
+    option: OptionsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a table back to a savepoint: all later writes are gone then."""
+    with exit_codes():
+        options = told_options(option)
+        undoing.require_table(path, options)
+        if not yes:
+            question = f"Take the table back to {instant}? All later writes are gone then."
+            typer.confirm(question, abort=True, err=True)
+        printing.show(undoing.restore(path, options, instant), as_json=as_json)

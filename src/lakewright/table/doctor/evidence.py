@@ -1,0 +1,198 @@
+"""What an examination looks at, loaded once.
+
+Data files are listed before the timeline: a write puts its instant there before its first file, and
+a rollback takes it away after the last, so the instant of every file that was seen is seen as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from lakewright.clock import Clock
+from lakewright.core.commits import CommitMetadata
+from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
+from lakewright.core.instant import Instant, parse_instant
+from lakewright.core.slices import GroupKey
+from lakewright.core.table_config import TableConfig
+from lakewright.errors import CorruptError, UnsupportedError
+from lakewright.storage.base import FileStatus, Storage, join_path, split_path
+from lakewright.table.cleaned import files_of, going_files
+from lakewright.table.doctor.plain_files import data_file, readable
+from lakewright.table.heartbeat import FOLDER as HEARTBEATS
+from lakewright.table.history import load_entries
+from lakewright.table.leftovers import Leftovers, find_leftovers
+from lakewright.table.markers import marker_folder
+from lakewright.table.metadata_table import METADATA_FOLDER
+from lakewright.table.properties import BACKUP
+from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.snapshot import FilesByPartition, Snapshot, load_snapshot
+
+_META_FOLDER = ".hoodie"
+_LOCK = ".hoodie/lock"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A table as it was looked at; `broken` are files of the timeline with what is wrong.
+
+    `archived` are the requested times in history, None if that cannot be read. `signs_ms` tells of
+    pending instants when anything of theirs was last changed. `lost` are files that a query reads
+    and that are not there, `empty` those without a byte; `metadata` what completed in the metadata
+    table, None where there is none.
+    """
+
+    now_ms: int
+    config: TableConfig
+    heartbeat: HeartbeatSettings
+    snapshot: Snapshot
+    files: tuple[FileStatus, ...] = ()
+    timeline_files: tuple[FileStatus, ...] = ()
+    commits: Mapping[str, CommitMetadata] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
+    archived: frozenset[str] | None = frozenset()
+    beats_ms: Mapping[str, int] = field(default_factory=dict)
+    signs_ms: Mapping[str, int] = field(default_factory=dict)
+    replaced: frozenset[GroupKey] = frozenset()
+    lost: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    metadata: tuple[Instant, ...] | None = None
+    leftovers: Leftovers = field(default_factory=Leftovers)
+    has_backup: bool = False
+    lock: FileStatus | None = None
+
+
+def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) -> Evidence:
+    """Look at a table whose properties can be read."""
+    folders = [f for f in storage.list_folders("") if f != _META_FOLDER]
+    listed = chain(storage.list_files(""), *(storage.list_tree(f) for f in folders))
+    files = tuple(sorted(listed, key=lambda file: file.path))
+    snapshot = load_snapshot(storage)
+    timeline_files = tuple(storage.list_files(snapshot.config.timeline_folder))
+    commits, broken = readable(snapshot)
+    archived = _archived(snapshot)
+    known = not broken and archived is not None
+    lost, empty = _unreadable(snapshot, commits, files) if known else ((), ())
+    return Evidence(
+        now_ms=clock.now_ms(),
+        config=snapshot.config,
+        heartbeat=heartbeat,
+        snapshot=snapshot,
+        files=files,
+        timeline_files=timeline_files,
+        commits=commits,
+        broken=broken,
+        archived=archived,
+        beats_ms={file.name: file.modified_ms for file in storage.list_files(HEARTBEATS)},
+        signs_ms=_signs(snapshot, timeline_files),
+        replaced=_replaced(commits.values()),
+        lost=lost,
+        empty=empty,
+        metadata=_metadata_instants(storage),
+        leftovers=find_leftovers(snapshot, heartbeat, clock) if known else Leftovers(),
+        has_backup=storage.exists(BACKUP),
+        lock=storage.status(_LOCK),
+    )
+
+
+def _archived(snapshot: Snapshot) -> frozenset[str] | None:
+    """Every requested time in history; those of rolled back instants are none of them."""
+    try:
+        entries = load_entries(snapshot.storage, snapshot.config.history_folder)
+    except (CorruptError, UnsupportedError):
+        return None
+    return frozenset(entry.requested_at for entry in entries)
+
+
+def _signs(snapshot: Snapshot, files: Iterable[FileStatus]) -> dict[str, int]:
+    pending = {i.requested_at for i in snapshot.timeline.pending()}
+    signs: dict[str, int] = {}
+    marked = (file for at in pending for file in snapshot.storage.list_tree(marker_folder(at)))
+    seen = [(_requested(file.name), file) for file in files]
+    seen += [(file.path.removeprefix(marker_folder("")).partition("/")[0], file) for file in marked]
+    for at, file in seen:
+        if at in pending:
+            signs[at] = max(signs.get(at, 0), file.modified_ms)
+    return signs
+
+
+def _requested(name: str) -> str:
+    try:
+        instant = parse_instant(name)
+    except UnsupportedError:
+        return ""
+    return instant.requested_at if instant is not None else ""
+
+
+def _replaced(commits: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
+    return frozenset(
+        (partition, file_id)
+        for commit in commits
+        for partition, file_ids in commit.replaced.items()
+        for file_id in file_ids
+    )
+
+
+def _unreadable(
+    first: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Files that a query reads and that are missing or empty: seen so twice.
+
+    A commit that completes between two listings, or a clean, must not look like a loss.
+    """
+    suspects = _missing(first, commits.values(), _by_partition(files))
+    partitions = sorted({split_path(path)[0] for found in suspects for path in found})
+    if not partitions:
+        return (), ()
+    again = load_snapshot(first.storage)
+    now, _ = readable(again)
+    lost, empty = _missing(again, now.values(), again.files(partitions))
+    return tuple(sorted(suspects[0] & lost)), tuple(sorted(suspects[1] & empty))
+
+
+def _by_partition(files: Iterable[FileStatus]) -> dict[str, list[BaseFile | LogFile]]:
+    """The data files of folders that readers take for partitions."""
+    found: dict[str, list[BaseFile | LogFile]] = {}
+    marked = set()
+    for status in files:
+        folder, name = split_path(status.path)
+        if name.startswith(PARTITION_METADATA):
+            marked.add(folder)
+        elif file := data_file(status):
+            found.setdefault(folder, []).append(file)
+    return {folder: found.get(folder, []) for folder in sorted(marked)}
+
+
+def _missing(
+    snapshot: Snapshot, commits: Iterable[CommitMetadata], listed: FilesByPartition
+) -> tuple[set[str], set[str]]:
+    """Of listed partitions the files that a query reads: those not there, those without a byte."""
+    sizes = {join_path(p, file.name): file.size for p, names in listed.items() for file in names}
+    known: dict[str, dict[str, BaseFile | LogFile]] = {
+        partition: {file.name: file for file in names} for partition, names in listed.items()
+    }
+    for stat in (stat for commit in commits for stat in commit.write_stats()):
+        partition, name = split_path(stat.path or "")
+        file = parse_data_file(name) if name else None
+        # What lies in a folder that is no partition is another finding.
+        if file is not None and partition in known:
+            known[partition].setdefault(name, file)
+    going = going_files(snapshot)
+    together = {partition: [*names.values()] for partition, names in known.items()}
+    needed = {
+        item.path(file)
+        for group in snapshot.groups(snapshot.view(), together)
+        for item in [group.merged()]
+        for file in files_of(item)
+        if file.name not in going.get(item.partition, ())
+    }
+    return needed - sizes.keys(), {path for path in needed if sizes.get(path) == 0}
+
+
+def _metadata_instants(storage: Storage) -> tuple[Instant, ...] | None:
+    names = [f.name for f in storage.list_files(f"{METADATA_FOLDER}/.hoodie/timeline")]
+    if not names:
+        return None
+    found: list[Instant | None] = [parse_instant(name) for name in names]
+    return tuple(i for i in found if i is not None and i.is_completed)

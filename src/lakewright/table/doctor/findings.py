@@ -1,0 +1,73 @@
+"""What an examination finds, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How bad it is: rows are wrong or may be lost; something is to be put right; good to know."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Kind(StrEnum):
+    """What can be found, in the order in which it is told and repaired."""
+
+    PROPERTIES = "properties"
+    PROPERTIES_BACKUP = "properties backup"
+    HISTORY = "history"
+    TIMELINE_FILE = "timeline file"
+    CLOCK_ORDER = "clock order"
+    DEAD_WRITE = "dead write"
+    SILENT_WRITE = "silent write"
+    DEAD_ROLLBACK = "dead rollback"
+    DEAD_EXECUTION = "dead execution"
+    METADATA_TABLE = "stale metadata table"
+    PARTITION_METADATA = "partition metadata"
+    MISSING_FILE = "missing file"
+    EMPTY_FILE = "empty file"
+    ORPHAN = "orphan files"
+    LEFTOVERS = "leftovers"
+    LOCK = "lock file"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    `safe` tells that a repair loses nothing, whoever else is at work; `target` is what it is about:
+    an instant, a partition or a file.
+    """
+
+    kind: Kind
+    severity: Severity
+    message: str
+    advice: str
+    target: str = ""
+    safe: bool = False
+    facts: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.message}" + (f" ({self.target})" if self.target else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All that was found; notes do not make a table unwell."""
+
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is to be put right."""
+        return all(each.severity is Severity.NOTE for each in self.findings)
+
+    @property
+    def repairable(self) -> tuple[Finding, ...]:
+        """What can safely be put right."""
+        return tuple(each for each in self.findings if each.safe)

@@ -1,0 +1,100 @@
+"""Putting right what can safely be put right: under the table's lock, on the table as it is then.
+
+No data file of a completed write is ever deleted, and none that belongs to no known instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from lakewright.core.files import PARTITION_METADATA
+from lakewright.core.instant import Instant, parse_instant
+from lakewright.errors import ConflictError
+from lakewright.format.partition_metadata import PartitionMetadata, format_partition_metadata
+from lakewright.storage.base import join_path
+from lakewright.table.doctor.examine import examine
+from lakewright.table.doctor.findings import Diagnosis, Finding, Kind
+from lakewright.table.equipment import Equipment
+from lakewright.table.leftovers import find_leftovers, sweep
+from lakewright.table.locks import holding
+from lakewright.table.metadata_table import drop_metadata_table
+from lakewright.table.properties import load_properties, recover_properties
+from lakewright.table.rollback import CompletedMeanwhileError, resume_rollbacks, run_rollback
+from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.taking_back import locked_table
+from lakewright.table.writable import require_writable
+
+
+def repair(writer: Equipment, found: Diagnosis) -> Diagnosis:
+    """Put right what is safe of what was found, and examine the table again.
+
+    Everything is looked at anew before it is touched: what is not so any more is left alone.
+    """
+    now = examine(writer.storage, writer.clock, writer.heartbeat)
+    known = {(each.kind, each.target) for each in found.repairable}
+    for finding in now.repairable:
+        # What was not there when somebody agreed to the repair waits for the next one.
+        if (finding.kind, finding.target) in known:
+            _REPAIRS[finding.kind](writer, finding)
+    return examine(writer.storage, writer.clock, writer.heartbeat)
+
+
+def _end_change(writer: Equipment, finding: Finding) -> None:
+    with holding(writer.new_lock()):
+        recover_properties(writer.storage, load_properties(writer.storage))
+
+
+def _roll_back(writer: Equipment, finding: Finding) -> None:
+    with locked_table(writer) as (snapshot, times):
+        target = _still_pending(snapshot, finding)
+        if target is None or writer.living([target.requested_at]):
+            return
+        by_markers = writer.transaction.rollback_by_markers
+        with suppress(CompletedMeanwhileError):
+            run_rollback(snapshot, target, times, writer.clock, by_markers=by_markers)
+
+
+def _end_rollback(writer: Equipment, finding: Finding) -> None:
+    with locked_table(writer) as (snapshot, times):
+        living = writer.living(i.requested_at for i in snapshot.timeline.pending())
+        by_markers = writer.transaction.rollback_by_markers
+        resume_rollbacks(snapshot, times, writer.clock, by_markers=by_markers, alive=living)
+
+
+def _still_pending(snapshot: Snapshot, finding: Finding) -> Instant | None:
+    wanted = parse_instant(finding.target)
+    return next((i for i in snapshot.timeline.pending() if i == wanted), None)
+
+
+def _drop_metadata_table(writer: Equipment, finding: Finding) -> None:
+    with holding(writer.new_lock()):
+        config = load_snapshot(writer.storage).config
+        require_writable(config)
+        drop_metadata_table(writer.storage, config)
+
+
+def _enter_partition(writer: Equipment, finding: Finding) -> None:
+    path = finding.target
+    value = PartitionMetadata(
+        commit_time=str(finding.facts["first_instant"]),
+        depth=path.count("/") + 1 if path else 0,
+    )
+    # Somebody else may have just done the same.
+    with suppress(ConflictError):
+        writer.storage.create(join_path(path, PARTITION_METADATA), format_partition_metadata(value))
+
+
+def _sweep(writer: Equipment, finding: Finding) -> None:
+    snapshot = load_snapshot(writer.storage)
+    sweep(writer.storage, find_leftovers(snapshot, writer.heartbeat, writer.clock))
+
+
+_REPAIRS: Mapping[Kind, Callable[[Equipment, Finding], None]] = {
+    Kind.PROPERTIES_BACKUP: _end_change,
+    Kind.DEAD_WRITE: _roll_back,
+    Kind.DEAD_ROLLBACK: _end_rollback,
+    Kind.METADATA_TABLE: _drop_metadata_table,
+    Kind.PARTITION_METADATA: _enter_partition,
+    Kind.LEFTOVERS: _sweep,
+}

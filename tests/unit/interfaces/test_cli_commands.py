@@ -1,0 +1,335 @@
+"""Every command of the command line: what it does, and what it refuses without changing a byte."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import typer
+from cli_calls import APP, ROOT, LocalWorkers, call, document, local_table, options
+from written import WrittenTable
+
+from lakewright.interfaces.cli import commands, rows
+from lakewright.interfaces.cli.app import app
+from lakewright.interfaces.cli.shared import EXIT_CODES, EXIT_CODES_TEXT, UNWELL
+from lakewright.read.query import plan_snapshot
+from lakewright.storage.local import LocalStorage
+from lakewright.table.snapshot import load_snapshot
+
+AT_ONCE = "hoodie.compact.inline.max.delta.commits=1"
+NOWHERE = "20200101000000000"
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "Workers", LocalWorkers)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> WrittenTable:
+    return local_table(tmp_path)
+
+
+def root(table: WrittenTable) -> str:
+    return table.storage.root
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if hasattr(command, "commands"):
+        for name, inner in command.commands.items():
+            yield from leaves(inner, (*path, name))
+    else:
+        yield path, command
+
+
+COMMANDS = dict(leaves(typer.main.get_command(app)))
+
+
+def test_all_commands_are_there() -> None:
+    assert {
+        "create", "info", "timeline", "files", "read", "changes", "ingest", "compact", "cluster",
+        "clean", "archive", "rollback", "savepoint", "restore", "plan", "cancel", "debt",
+        "freshness", "doctor",
+    } <= {path[0] for path in COMMANDS if len(path) == 1}  # fmt: skip
+    assert ("services", "run") in COMMANDS
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_has_an_example_that_parses(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    assert f"lakewright {' '.join(path)}" in (command.epilog or "")
+    flags = {flag for each in command.params for flag in getattr(each, "opts", ())}
+    assert "--as-json" in flags or "--json" in flags
+    assert call(*path, "--help").exit_code == 0
+
+
+def test_the_page_shows_every_command() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    missing = [
+        path for path in COMMANDS if path[0] != "ttl" and f"lakewright {path[0]}" not in page
+    ]
+    assert missing == []
+    assert "lakewright ttl" in page
+
+
+def test_the_page_and_the_help_know_all_exit_codes() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    for code in (0, 1, *EXIT_CODES.values(), UNWELL):
+        assert f"\n| {code} |" in page
+        assert f"\n  {code} " in EXIT_CODES_TEXT
+
+
+def test_a_table_is_created_and_told(tmp_path: Path) -> None:
+    place = str(tmp_path / "trips")
+    told = document(
+        "create", place, "--key", "id", "--partition-by", "day", "--ordering", "ts",
+        "--type", "mor", "--schema", "id string not null, day date, ts bigint, fare decimal(9,2)",
+    )  # fmt: skip
+    assert (told["name"], told["type"], told["record_key"]) == ("trips", "MERGE_ON_READ", "id")
+    assert [(each["column"], each["type"]) for each in told["columns"]] == [
+        ("id", "string"),
+        ("day", "date32[day]"),
+        ("ts", "int64"),
+        ("fare", "decimal128(9, 2)"),
+    ]
+    again = call("create", place, "--key", "id")
+    assert again.exit_code in (2, 3)
+    assert "error:" in again.stderr
+
+
+def test_a_compaction_is_scheduled_and_executed_by_two_calls(table: WrittenTable) -> None:
+    before = table.rows()
+    planned = document("compact", root(table), "--schedule", *options(AT_ONCE))
+    assert planned["result"] == "scheduled"
+    refused = call("cluster", root(table), "--execute", planned["instant"])
+    assert (refused.exit_code, "another service" in refused.stderr) == (2, True)
+    done = document("compact", root(table), "--execute", planned["instant"])
+    assert (done["result"], done["commit"]["instant"]) == ("done", planned["instant"])
+    assert table.rows(optimized=True) == table.rows() == before
+
+
+def test_a_service_without_plan_says_so(table: WrittenTable) -> None:
+    told = document("archive", root(table), "--schedule")
+    assert (told["result"], "no plan" in told["detail"]) == ("skipped", True)
+
+
+@pytest.mark.parametrize("name", ["compact", "cluster", "clean", "archive"])
+def test_services_run_by_their_command(name: str, table: WrittenTable) -> None:
+    before = table.rows()
+    assert document(name, root(table))["result"] in ("done", "skipped")
+    assert table.rows() == before
+
+
+def test_a_write_is_rolled_back_after_a_question(table: WrittenTable) -> None:
+    first, last = load_snapshot(table.storage).timeline
+    refused = call("rollback", root(table), last.requested_at)  # nobody answers
+    assert refused.exit_code == 1
+    assert len(load_snapshot(table.storage).timeline.completed_writes) == 2
+    told = document("rollback", root(table), last.requested_at, "--yes")
+    assert (told["taken_back"], told["action"]) == (last.requested_at, "rollback")
+    assert load_snapshot(table.storage).timeline.completed_writes == (first,)
+
+
+def test_a_table_goes_back_to_a_savepoint(table: WrittenTable) -> None:
+    first, last = load_snapshot(table.storage).timeline
+    told = document("savepoint", root(table), first.requested_at, "--comment", "before")
+    assert told["saved"] == first.requested_at
+    assert document("info", root(table))["savepoints"] == first.requested_at
+    told = document("restore", root(table), first.requested_at, "--yes")
+    assert told["action"] == "restore"
+    assert {row["note"] for row in table.rows()} == {"first"}
+    assert document("savepoint", root(table), first.requested_at, "--delete")["given_up"]
+    assert document("info", root(table))["savepoints"] is None
+    assert last.requested_at not in load_snapshot(table.storage).timeline.by_time
+
+
+def test_rows_are_the_same_in_every_format(table: WrittenTable, tmp_path: Path) -> None:
+    expected = sorted(table.rows(), key=str)
+    as_json = document("read", root(table))["rows"]
+    lines = call("read", root(table), "-f", "jsonl").stdout.splitlines()
+    out = tmp_path / "rows.parquet"
+    assert call("read", root(table), "-f", "parquet", "--out", str(out)).exit_code == 0
+    parquet = pq.read_table(out).to_pylist()
+    text = list(csv.DictReader(io.StringIO(call("read", root(table), "-f", "csv").stdout)))
+    assert sorted(as_json, key=str) == expected
+    assert sorted(map(json.loads, lines), key=str) == expected
+    assert sorted(parquet, key=str) == expected
+    found = sorted(({**each, "ts": int(each["ts"])} for each in text), key=str)
+    assert found == expected
+
+
+def test_a_file_that_is_there_is_not_replaced(table: WrittenTable, tmp_path: Path) -> None:
+    out = tmp_path / "rows.csv"
+    out.write_text("mine")
+    result = call("read", root(table), "-f", "csv", "--out", str(out))
+    assert (result.exit_code, out.read_text()) == (2, "mine")
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_a_query_that_is_refused_leaves_no_file(table: WrittenTable, tmp_path: Path) -> None:
+    out = tmp_path / "rows.csv"
+    told = ("read", root(table), "-f", "csv", "--out", str(out), "--columns", "nope")
+    assert call(*told).exit_code == 2
+    assert not out.exists()
+
+
+def test_changes_go_on_from_the_checkpoint(table: WrittenTable) -> None:
+    first = document("changes", root(table), "--limit", "1")
+    assert {row["note"] for row in first["rows"]} == {"first"}
+    second = document("changes", root(table), "--since", first["checkpoint"])
+    assert {row["note"] for row in second["rows"]} == {"second"}
+    last = document("changes", root(table), "--since", second["checkpoint"])
+    assert (last["rows"], last["checkpoint"]) == ([], second["checkpoint"])
+
+
+def test_a_table_shows_the_first_rows_and_says_so(
+    table: WrittenTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_SHOWN_ROWS", 3)
+    result = call("read", root(table))
+    assert len(result.stdout.splitlines()) == 4
+    assert "the first 3 rows; --limit gives more" in result.stderr
+
+
+def test_control_characters_of_rows_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    storage = LocalStorage.at(str(tmp_path / "t"), {})
+    made = WrittenTable(storage=storage).create("COPY_ON_WRITE")
+    made.upsert([{"id": "k", "day": "d", "ts": 1, "note": "\x1b[31mred\n"}])
+    assert "\x1b" not in call("read", root(made)).stdout
+
+
+def test_the_doctor_repairs_after_a_question(table: WrittenTable) -> None:
+    table.storage.delete("2026-01-01/.hoodie_partition_metadata")
+    found = call("doctor", root(table), "--json")
+    assert found.exit_code == 10
+    assert [each["kind"] for each in json.loads(found.stdout)["findings"]] == ["partition metadata"]
+    assert call("doctor", root(table), "--repair").exit_code == 1  # nobody answers
+    assert not table.storage.exists("2026-01-01/.hoodie_partition_metadata")
+    told = document("doctor", root(table), "--repair", "--yes")
+    assert told["healthy"]
+    assert [each["target"] for each in told["repaired"]] == ["2026-01-01"]
+
+
+BAD: dict[str, tuple[list[str], int, str]] = {
+    "an unknown command": (["compactify"], 2, "No such command"),
+    "an unknown option": (["info", "TABLE", "--sizes"], 2, "No such option"),
+    "no table at all": (["info", "NOWHERE"], 2, "no table"),
+    "no table to read": (["read", "NOWHERE"], 2, "no table"),
+    "no table to repair": (["doctor", "NOWHERE", "--repair", "--yes"], 2, "no table"),
+    "no table to roll back": (["rollback", "NOWHERE", NOWHERE, "--yes"], 2, "no table"),
+    "an instant that is not there": (["rollback", "TABLE", NOWHERE, "-y"], 2, "no such instant"),
+    "an instant that is no time": (["rollback", "TABLE", "../../etc", "-y"], 2, "no such instant"),
+    "a savepoint of nothing": (["savepoint", "TABLE", NOWHERE], 2, "no such write"),
+    "a savepoint to give up that is none": (
+        ["savepoint", "TABLE", NOWHERE, "--delete"], 2, "no savepoint"),
+    "a restore to no savepoint": (["restore", "TABLE", NOWHERE, "-y"], 2, "no savepoint"),
+    "a plan that is not there": (["compact", "TABLE", "--execute", NOWHERE], 2, "no plan"),
+    "both halves of a service": (
+        ["compact", "TABLE", "--schedule", "--execute", NOWHERE], 2, "one of the two"),
+    "cancelling nothing": (["cancel", "TABLE", NOWHERE], 2, "error:"),
+    "a column that is not there": (["read", "TABLE", "--columns", "idd"], 2, "idd"),
+    "a filter that is none": (["read", "TABLE", "--filter", "drop table x"], 2, "not a condition"),
+    "a filter with more": (["read", "TABLE", "--filter", "ts=1; select 2"], 2, "not a condition"),
+    "a time that is none": (["read", "TABLE", "--as-of", "yesterday"], 2, "not a point in time"),
+    "a range that is none": (["changes", "TABLE", "--since", "soon"], 2, "completion time"),
+    "a format that is none": (["read", "TABLE", "-f", "xml"], 2, "no such format"),
+    "parquet on a terminal": (["read", "TABLE", "-f", "parquet"], 2, "--out"),
+    "a folder to write to that is not there": (
+        ["read", "TABLE", "-f", "csv", "--out", "/nowhere/at/all.csv"], 4, "cannot be written"),
+    "a limit below zero": (["read", "TABLE", "--limit", "-1"], 2, "--limit"),
+    "a partition that is not there": (
+        ["files", "TABLE", "--partition", "2030-01-01"], 2, "no such partition"),
+    "a partition outside": (["files", "TABLE", "--partition", "../other"], 2, "path"),
+    "a type that is none": (["create", "NEW", "--key", "id", "--type", "heap"], 2, "table type"),
+    "columns that are none": (["create", "NEW", "--schema", "id"], 2, "name and a type"),
+    "columns that are a query": (
+        ["create", "NEW", "--schema", "id int) as select 1 --"], 2, "list of columns"),
+    "a type of column that is none": (
+        ["create", "NEW", "--schema", "id interval"], 2, "not known"),
+    "an option that is none": (["clean", "TABLE", "-o", "hoodie.clean.comits.retained=1"], 2,
+        "did_you_mean"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_and_changes_nothing(
+    name: str, table: WrittenTable, tmp_path: Path
+) -> None:
+    arguments, code, says = BAD[name]
+    places = {
+        "TABLE": root(table), "NOWHERE": str(tmp_path / "nowhere"), "NEW": str(tmp_path / "new"),
+    }  # fmt: skip
+    before = _files(tmp_path)
+    result = call(*(places.get(each, each) for each in arguments))
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+    assert _files(tmp_path) == before
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in found}
+
+
+def _run(*arguments: str) -> set[str]:
+    """The modules that a command imports."""
+    told = [sys.executable, "-X", "importtime", *APP[1:], *arguments]
+    done = subprocess.run(told, capture_output=True, text=True, timeout=120, check=True)
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+LIGHT = {
+    "info": ["info", "--size"],
+    "timeline": ["timeline"],
+    "files": ["files"],
+    "debt": ["debt"],
+    "freshness": ["freshness"],
+    "read": ["read"],
+    "changes": ["changes", "--cdc"],
+    "doctor": ["doctor"],
+    "plan": ["plan", "TABLE", "compaction"],
+    "clean": ["clean"],
+}
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_what_needs_no_spark_does_not_import_it(name: str, tmp_path: Path) -> None:
+    path = root(local_table(tmp_path))
+    command, *rest = [path if each == "TABLE" else each for each in LIGHT[name]]
+    loaded = _run(command, *rest) if path in rest else _run(command, path, *rest)
+    assert "lakewright.table.snapshot" in loaded
+    assert not loaded & {"pyspark", "py4j"}
+    assert name == "plan" or "sqlglot" not in loaded
+
+
+def test_info_imports_neither_services_nor_writers(tmp_path: Path) -> None:
+    loaded = _run("info", root(local_table(tmp_path)))
+    heavy = [
+        each for each in loaded if each.startswith(("lakewright.services", "lakewright.write"))
+    ]
+    assert heavy == []
+    assert "pandas" not in loaded
+
+
+def test_what_is_beyond_this_process_goes_to_spark(
+    table: WrittenTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = rows.Reading(table.storage, _plan(table), ("id",))
+    assert plan.fits_here()
+    monkeypatch.setattr(rows, "MOST_BYTES_HERE", 1)
+    assert not plan.fits_here()
+    assert rows.Reading(table.storage, _plan(table), ("id",), limit=5).fits_here()
+
+
+def _plan(table: WrittenTable) -> Any:
+    return plan_snapshot(load_snapshot(table.storage))
