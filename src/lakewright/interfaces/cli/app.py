@@ -15,6 +15,7 @@ from typing import Annotated, TextIO
 import typer
 
 from lakewright.errors import InvalidError
+from lakewright.interfaces.cli.demo_app import demo
 from lakewright.interfaces.cli.doctor_app import doctor
 from lakewright.interfaces.cli.look_app import look
 from lakewright.interfaces.cli.make_app import make
@@ -39,6 +40,7 @@ for part in (make, look, rows, work, undo, doctor):
     app.add_typer(part)
 app.add_typer(services, name="services")
 app.add_typer(ttl, name="ttl")
+app.command()(demo)
 
 
 @app.callback()

@@ -1,4 +1,7 @@
-"""The demo: a table that real Hudi wrote, read in every way there is and changed, without a JAR."""
+"""A table that real Hudi wrote, read in every way there is and changed, without a JAR.
+
+`python -m lakewright.demo.sample` shows it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import lakewright as lw
+from lakewright.demo.session import start_spark
 
 
 def sample_table(folder: Path | None = None) -> str:
@@ -20,20 +24,6 @@ def sample_table(folder: Path | None = None) -> str:
     with sample.open("rb") as file, zipfile.ZipFile(file) as archive:
         archive.extractall(target)
     return str(target / "trips")
-
-
-def start_spark() -> SparkSession:
-    """A small local session."""
-    builder = SparkSession.builder.master("local[2]").appName("lakewright demo")
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.log.level": "ERROR",
-    }.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def show(spark: SparkSession, path: str) -> None:

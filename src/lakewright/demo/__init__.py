@@ -1,0 +1,6 @@
+"""The demo: `lakewright demo`, and the sample table that the first examples use."""
+
+from lakewright.demo.sample import change, sample_table, show
+from lakewright.demo.session import start_spark
+
+__all__ = ["change", "sample_table", "show", "start_spark"]

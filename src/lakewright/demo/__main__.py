@@ -1,0 +1,8 @@
+"""`python -m lakewright.demo` is `lakewright demo`."""
+
+import sys
+
+from lakewright.interfaces.cli.app import app
+
+if __name__ == "__main__":
+    app(["demo", *sys.argv[1:]])

@@ -1,0 +1,61 @@
+"""The command: run the demo, say what happened, and how to go on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from lakewright.demo.events import Recipe
+from lakewright.demo.play import play
+from lakewright.demo.session import start_spark
+from lakewright.demo.story import Story, document, summary
+from lakewright.demo.view import watching
+from lakewright.errors import InvalidError
+
+_FAILED = 1
+_LEAST_RIDES = 100
+
+
+def run_demo(keep: str | None, *, seed: int, rides: int, as_json: bool) -> int:
+    """Run the demo in the folder `keep`, or in a new one; gives the exit code."""
+    if rides < _LEAST_RIDES:
+        raise InvalidError("too few rides to show anything", rides=rides, least=_LEAST_RIDES)
+    folder = Path(keep or tempfile.mkdtemp(prefix="lakewright-demo-")).expanduser().resolve()
+    console = Console()
+    if not as_json:
+        console.print("Starting Spark ...", highlight=False)
+    spark = start_spark()
+    try:
+        recipe = Recipe(datetime.now(UTC).date(), seed=seed, rides_a_day=rides)
+        with watching(console, quiet=as_json) as tell:
+            story = play(spark, folder, recipe, tell)
+    finally:
+        spark.stop()
+    if as_json:
+        console.file.write(json.dumps(document(story), indent=2, ensure_ascii=False) + "\n")
+    else:
+        _say(console, story)
+    return 0 if story.passed else _FAILED
+
+
+def next_commands(path: str) -> list[str]:
+    """What to do with the table that is left."""
+    place = shlex.quote(path)
+    return [
+        f"lakewright ui {place}",
+        f"lakewright timeline {place}",
+        f"lakewright freshness {place} --holding",
+        f"lakewright debt {place}",
+    ]
+
+
+def _say(console: Console, story: Story) -> None:
+    lines = ["", *summary(story), "", "The table stays. Go on with:"]
+    lines += [f"  {command}" for command in next_commands(story.path)]
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,37 @@
+"""A small local Spark session for the demo and the first examples."""
+
+from __future__ import annotations
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from lakewright.errors import UnavailableError
+
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.log.level": "ERROR",
+    # A machine need not be able to resolve its own name.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # For a few thousand rows it costs more to compile and to grow than it saves.
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+    ),
+}
+
+
+def start_spark() -> SparkSession:
+    """A local session on two cores."""
+    builder = SparkSession.builder.master("local[2]").appName("lakewright demo")
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise UnavailableError(
+            "Spark does not start: it needs Java 17 or later, on PATH or in JAVA_HOME",
+            reason=str(error),
+        ) from error

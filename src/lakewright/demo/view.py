@@ -1,0 +1,59 @@
+"""Who watches the demo: a live board in a terminal, lines elsewhere, or nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from lakewright.demo.board import board
+from lakewright.demo.play import Tell
+from lakewright.demo.story import Story
+
+
+@contextmanager
+def watching(console: Console, *, quiet: bool = False) -> Iterator[Tell]:
+    """Something to tell the story to, as long as it lasts."""
+    if quiet:
+        yield _nothing
+    elif console.is_terminal:
+        shown = _Board(console)
+        with Live(shown, console=console, refresh_per_second=4, vertical_overflow="crop"):
+            yield shown.tell
+    else:
+        yield _Lines(console).tell
+
+
+class _Board:
+    """Shows the newest story, at the size that the terminal has then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._story: Story | None = None
+
+    def tell(self, story: Story) -> None:
+        self._story = story
+
+    def __rich__(self) -> RenderableType:
+        if self._story is None:
+            return ""
+        return board(self._story, self._console.width, self._console.height)
+
+
+class _Lines:
+    """Prints what is new in a story."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._known = 0
+
+    def tell(self, story: Story) -> None:
+        for line in story.said[self._known :]:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._known = len(story.said)
+
+
+def _nothing(story: Story) -> None:
+    """Nobody watches."""
