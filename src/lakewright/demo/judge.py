@@ -35,6 +35,11 @@ def left_of(path: str, instant: str) -> tuple[str, ...]:
     return tuple(sorted(str(found.relative_to(root)) for found in root.rglob(f"*{instant}*")))
 
 
+def has_announced(path: str, instant: str) -> bool:
+    """Whether a write to a table on disk has announced a log file, by a marker."""
+    return any(Path(path, ".hoodie", ".temp", instant).rglob("*.log.*.marker.*"))
+
+
 def ask_hudi_rs(path: str, snapshot: Iterable[Row], optimized: Iterable[Row]) -> Check:
     """Whether hudi-rs, another implementation of the format, reads the same rows in both views."""
     try:

@@ -26,7 +26,7 @@ from lakewright.demo.expected import (
     expected_totals,
     lateness,
 )
-from lakewright.demo.judge import ask_hudi_rs, left_of, rows_of
+from lakewright.demo.judge import ask_hudi_rs, has_announced, left_of, rows_of
 from lakewright.demo.story import Clustering, Compacted, Expired, Round, Story, bars, moment
 from lakewright.errors import InvalidError
 from lakewright.services.window import find_window
@@ -47,6 +47,8 @@ STEPS_ASIDE = {
     **SEVERAL_WRITERS,
 }
 _LATENESS_MS = 10 * 60_000
+# A clustering that was quicker than the ingest beside it is tried again beside the next.
+_TRIES = 3
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
 
@@ -82,7 +84,7 @@ def play(spark: SparkSession, folder: Path, recipe: Recipe, tell: Tell) -> Story
 def _act(stage: Stage, batch: Batch) -> None:
     """A batch, and what services do after it or beside it."""
     recipe = stage.story.recipe
-    if batch.number > recipe.batches - 3 and stage.story.preempted is None:
+    if batch.number > recipe.batches - _TRIES and stage.story.preempted is None:
         cluster_beside(stage, batch)
     else:
         stage.bring(batch)
@@ -213,7 +215,9 @@ def cluster_beside(stage: Stage, batch: Batch) -> None:
         stage.bring(batch)
         return
     groups = sum(len(each.file_groups) for i, each in table.snapshot().pending_plans() if i == plan)
-    executor = Executor(table, plan, median(each.took_s for each in stage.story.rounds[1:]) / 3)
+    is_last = batch.number == stage.story.recipe.batches
+    rest = None if is_last else median(each.took_s for each in stage.story.rounds[1:]) / 3
+    executor = Executor(table, plan, stage.story.path, rest)
     executor.start()
     winner = stage.bring(batch)
     executor.join()
@@ -236,23 +240,25 @@ def cluster_beside(stage: Stage, batch: Batch) -> None:
 
 
 class Executor(threading.Thread):
-    """Executes a plan once a write has begun beside it; `gave_way` is why it could not end it.
+    """Executes a plan while a write is under way; `gave_way` is why it could not end it.
 
-    It begins `rest` seconds after the write, so that both are at work at the same time.
+    It begins `rest` seconds after the write did, so that both are at work at the same time. Which
+    of them is quicker is not certain then; with a rest of None it waits for the write to announce a
+    file that the plan would replace, and is sure to lose.
     """
 
-    def __init__(self, table: lw.Table, plan: lw.Instant, rest: float) -> None:
+    def __init__(self, table: lw.Table, plan: lw.Instant, path: str, rest: float | None) -> None:
         super().__init__(name="clustering")
-        self._table, self._plan, self._rest = table, plan, rest
+        self._table, self._plan, self._path, self._rest = table, plan, path, rest
         self.gave_way: lw.ConflictError | None = None
         self.failed: lw.LakewrightError | None = None
 
     def run(self) -> None:
         """Wait for the write, then execute."""
         end = time.monotonic() + _PATIENCE_S
-        while not self._written_beside() and time.monotonic() < end:
+        while not self._is_time() and time.monotonic() < end:
             time.sleep(_POLL_S)
-        time.sleep(self._rest)
+        time.sleep(self._rest or 0.0)
         try:
             self._table.execute(self._plan, SEVERAL_WRITERS)
         except lw.ConflictError as error:
@@ -266,11 +272,15 @@ class Executor(threading.Thread):
         if self.failed is not None:
             raise self.failed
 
-    def _written_beside(self) -> bool:
-        return any(
-            each.action == "deltacommit" and each.requested_at > self._plan.requested_at
+    def _is_time(self) -> bool:
+        beside = [
+            each
             for each in self._table.timeline()
-        )
+            if each.action == "deltacommit" and each.requested_at > self._plan.requested_at
+        ]
+        if self._rest is not None:
+            return bool(beside)
+        return any(i.is_completed or has_announced(self._path, i.requested_at) for i in beside)
 
 
 def _checks(stage: Stage, batches: tuple[Batch, ...]) -> tuple[Check, ...]:

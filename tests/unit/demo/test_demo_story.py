@@ -1,0 +1,213 @@
+"""How the demo tells what happened: ten lines, a document, a board of any size."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from lakewright.core.freshness import ViewFreshness
+from lakewright.core.instant import Instant, State
+from lakewright.demo.board import board, brief, draw_bars
+from lakewright.demo.command import next_commands
+from lakewright.demo.events import Recipe, Row
+from lakewright.demo.expected import Check, Lateness
+from lakewright.demo.judge import ask_hudi_rs, has_announced, left_of
+from lakewright.demo.story import (
+    Bar,
+    Clustering,
+    Compacted,
+    Consumed,
+    Expired,
+    Round,
+    Story,
+    bars,
+    document,
+    moment,
+    summary,
+)
+from lakewright.demo.view import watching
+from lakewright.interfaces.cli.app import app
+
+NOON = 1_773_576_000_000
+ROUNDS = (Round(0, 900, 300, 0, 4.0), Round(1, 100, 20, 30, 1.5))
+STORY = Story(
+    "/lake/rides",
+    Recipe(date(2026, 3, 15)),
+    doing="batch 3: ingesting 100 events",
+    rounds=ROUNDS,
+    compactions=(
+        Compacted(9, 9, NOON, folded=3, left=1),
+        Compacted(3, 9, NOON, folded=2, left=2),
+        Compacted(2, 8, NOON, left=2, skipped="nothing happened before"),
+    ),
+    consumed=Consumed(350, 4, "20260315120000000"),
+    expired=Expired(("2026-02-13",), 40),
+    clusterings=(
+        Clustering("20260315115800000", 7),
+        Clustering("20260315115900000", 12, "20260315115901000", "faster", files=5),
+    ),
+    snapshot=ViewFreshness(NOON - 86_400_000, NOON),
+    read_optimized=ViewFreshness(NOON - 3_600_000, NOON - 60_000),
+    log_files=2,
+    log_bytes=4096,
+    bars=(Bar("deltacommit", 0, 40), Bar("clustering", 50, None), Bar("rollback", 60, 80)),
+    said=("ingest: 900 events", "compaction: 3 log files folded"),
+    lateness=Lateness(60, 7),
+    checks=(Check("table", True, "280 rows"), Check("hudi-rs", None, "not installed")),
+    took_s=61.7,
+)
+TOLD = """\
+Table: 320 rides of 8 days, merge-on-read, from seed 7; 62 s in all.
+Ingest: 1,000 events in 2 batches; 30 updates, 60 events late, 7 of them after newer ones.
+Incremental services: planning looked at 9 of 9 partitions the first time, then at 3 of 9, 2 of 8.
+Event time: 2 compactions folded 5 log files, the last up to 2026-03-15 12:00; 2 newer ones stay.
+Fast view: complete up to 2026-03-15 11:00, newest row 2026-03-15 11:59; the snapshot's newest is \
+2026-03-15 12:00.
+Change feed: 350 changes of 4 commits, in the order in which they completed.
+TTL: took out 2026-02-13, and with it 40 rows.
+Clustering: 1 completed before an ingest could, then a plan of 12 file groups gave way to commit \
+20260315115901000 of an ingest; 5 files taken back, nothing left of it.
+Checks against plain Python: 1 of 1 passed (table).
+Check against hudi-rs: not asked (not installed).
+"""
+
+
+def shown(story: Story, width: int, height: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    console.print(board(story, width, height))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_ten_lines_tell_it() -> None:
+    assert "\n".join(summary(STORY)) + "\n" == TOLD
+
+
+def test_a_story_in_which_nothing_happened_has_ten_lines_too() -> None:
+    lines = summary(Story("/lake/rides", STORY.recipe))
+    assert len(lines) == 10
+    assert "none gave way" in lines[7]
+
+
+def test_a_failed_check_is_told_with_what_was_seen() -> None:
+    wrong = replace(STORY, checks=(Check("table", False, "1 row for 2"), *STORY.checks[1:]))
+    assert "table WRONG (1 row for 2)" in summary(wrong)[8]
+    assert not wrong.passed
+
+
+def test_a_check_that_could_not_be_asked_fails_nothing_but_none_at_all_does() -> None:
+    assert STORY.passed
+    assert not Story("/lake/rides", STORY.recipe).passed
+
+
+def test_the_document_is_json_and_holds_the_lines() -> None:
+    told = json.loads(json.dumps(document(STORY)))
+    assert told["passed"] is True
+    assert told["summary"] == summary(STORY)
+    assert told["compactions"][1]["looked_at"] == 3
+    assert told["freshness"]["read_optimized"]["completion"] == NOON - 3_600_000
+
+
+def test_a_board_fits_into_the_terminal() -> None:
+    for width, height in ((80, 24), (100, 30), (200, 60), (64, 24)):
+        lines = shown(replace(STORY, bars=STORY.bars * 20, said=STORY.said * 20), width, height)
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+        assert any("timeline" in line for line in lines)
+        assert any("complete up to 2026-03-15 11:00" in line for line in lines)
+
+
+def test_a_small_terminal_gets_four_lines() -> None:
+    for width, height in ((40, 24), (20, 5), (120, 10)):
+        lines = shown(STORY, width, height)
+        assert len(lines) == len(brief(STORY)) == 4
+        assert max(map(len, lines)) <= width
+
+
+def test_a_board_without_anything_yet() -> None:
+    assert shown(Story("/lake/rides", STORY.recipe), 80, 24)
+
+
+def test_bars_go_from_request_to_completion_on_one_scale() -> None:
+    assert draw_bars(STORY.bars, 8) == ["####", "     ##>", "      ##"]
+    assert draw_bars([Bar("clean", 5, 5)], 8) == ["#"]
+    assert draw_bars([], 8) == []
+
+
+def test_instants_become_bars() -> None:
+    done = Instant("20260315120000250", "deltacommit", State.COMPLETED, "20260315120001000")
+    waiting = Instant("20260315120002000", "clustering", State.REQUESTED)
+    assert bars([done, waiting]) == (
+        Bar("deltacommit", NOON + 250, NOON + 1000),
+        Bar("clustering", NOON + 2000, None),
+    )
+    assert moment(None) == "unknown"
+
+
+def test_lines_are_printed_once_where_there_is_no_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False, width=20)
+    with watching(console) as tell:
+        tell(STORY)
+        tell(STORY)
+        tell(replace(STORY, said=(*STORY.said, "ttl: [2026-02-13] taken out")))
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == "\n".join((*STORY.said, "ttl: [2026-02-13] taken out\n"))
+
+
+def test_nobody_is_told_anything() -> None:
+    console = Console(file=io.StringIO())
+    with watching(console, quiet=True) as tell:
+        tell(STORY)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == ""
+
+
+def test_a_terminal_is_shown_the_board() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
+    with watching(console) as tell:
+        tell(STORY)
+    assert isinstance(console.file, io.StringIO)
+    assert "batch 3: ingesting 100 events" in console.file.getvalue()
+
+
+def test_what_is_left_of_an_instant_is_found_in_files_and_on_the_timeline(tmp_path: Path) -> None:
+    for name in ("day/a_1_20260315.parquet", ".hoodie/timeline/20260315.clustering.requested"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "day/b_1_20260316.parquet").touch()
+    left = left_of(str(tmp_path), "20260315")
+    assert left == (".hoodie/timeline/20260315.clustering.requested", "day/a_1_20260315.parquet")
+
+
+def test_a_log_file_is_announced_by_its_marker(tmp_path: Path) -> None:
+    assert not has_announced(str(tmp_path), "1")
+    folder = tmp_path / ".hoodie" / ".temp" / "1" / "2026-03-14"
+    folder.mkdir(parents=True)
+    (folder / "a-0_0-1-2_1.parquet.marker.CREATE").touch()
+    assert not has_announced(str(tmp_path), "1")
+    (folder / ".a-0_1.log.1_0-1-2.marker.CREATE").touch()
+    assert has_announced(str(tmp_path), "1")
+
+
+def test_without_hudi_rs_the_check_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hudi", None)
+    check = ask_hudi_rs("/nowhere", [], [Row("a", "d", "Oslo", "finished", 1, 1)])
+    assert check == Check("hudi-rs", None, "not installed: pip install hudi")
+
+
+def test_commands_to_go_on_with_are_ready_to_be_pasted() -> None:
+    assert next_commands("/my lake/rides")[0] == "lakewright ui '/my lake/rides'"
+
+
+def test_too_few_rides_are_refused_before_anything_starts() -> None:
+    told = CliRunner().invoke(app, ["demo", "--rides", "3"])
+    assert told.exit_code == 2
+    assert "too few rides" in told.output
