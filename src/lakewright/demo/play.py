@@ -214,7 +214,8 @@ def cluster_beside(stage: Stage, batch: Batch) -> None:
         stage.update(f"clustering: {plan}")
         stage.bring(batch)
         return
-    groups = sum(len(each.file_groups) for i, each in table.snapshot().pending_plans() if i == plan)
+    planned = table.snapshot().plan_of(plan.requested_at, "clustering")
+    groups = 0 if planned is None else len(planned.file_groups)
     is_last = batch.number == stage.story.recipe.batches
     rest = None if is_last else median(each.took_s for each in stage.story.rounds[1:]) / 3
     executor = Executor(table, plan, stage.story.path, rest)
