@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,19 +45,29 @@ def run_demo(keep: str | None, *, seed: int, rides: int, as_json: bool) -> int:
     return 0 if story.passed else _FAILED
 
 
-def next_commands(path: str) -> list[str]:
+def next_commands(path: str, program: str = "lakewright") -> list[str]:
     """What to do with the table that is left."""
     place = shlex.quote(path)
     return [
-        f"lakewright ui {place}",
-        f"lakewright timeline {place}",
-        f"lakewright freshness {place} --holding",
-        f"lakewright debt {place}",
+        f"{program} ui {place}",
+        f"{program} timeline {place}",
+        f"{program} freshness {place} --holding",
+        f"{program} debt {place}",
     ]
+
+
+def program_here(found: str | None, python: Path, here: Path) -> str:
+    """How to call `lakewright` from a folder: it is on PATH, or beside the Python that runs."""
+    if found is not None:
+        return "lakewright"
+    beside = python.parent / "lakewright"
+    near = beside.relative_to(here) if beside.is_relative_to(here) else beside
+    return shlex.quote(str(near))
 
 
 def _say(console: Console, story: Story) -> None:
     lines = ["", *summary(story), "", "The table stays. Go on with:"]
-    lines += [f"  {command}" for command in next_commands(story.path)]
+    program = program_here(shutil.which("lakewright"), Path(sys.executable), Path.cwd())
+    lines += [f"  {command}" for command in next_commands(story.path, program)]
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

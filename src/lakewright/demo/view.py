@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+import lakewright as lw
 from lakewright.demo.board import board
 from lakewright.demo.play import Tell
-from lakewright.demo.story import Story
+from lakewright.demo.story import Story, bars
 
 
 @contextmanager
@@ -20,14 +22,17 @@ def watching(console: Console, *, quiet: bool = False) -> Iterator[Tell]:
         yield _nothing
     elif console.is_terminal:
         shown = _Board(console)
-        with Live(shown, console=console, refresh_per_second=4, vertical_overflow="crop"):
+        with Live(shown, console=console, refresh_per_second=2, vertical_overflow="crop"):
             yield shown.tell
     else:
         yield _Lines(console).tell
 
 
 class _Board:
-    """Shows the newest story, at the size that the terminal has then."""
+    """Shows the newest story, at the size that the terminal has then.
+
+    The timeline is looked at each time: what is under way is seen while it is.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -39,7 +44,8 @@ class _Board:
     def __rich__(self) -> RenderableType:
         if self._story is None:
             return ""
-        return board(self._story, self._console.width, self._console.height)
+        now = replace(self._story, bars=bars(lw.open(self._story.path).timeline()))
+        return board(now, self._console.width, self._console.height)
 
 
 class _Lines:

@@ -10,13 +10,14 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from golden_tables import GoldenTables
 from rich.console import Console
 from typer.testing import CliRunner
 
 from lakewright.core.freshness import ViewFreshness
 from lakewright.core.instant import Instant, State
 from lakewright.demo.board import board, brief, draw_bars
-from lakewright.demo.command import next_commands
+from lakewright.demo.command import next_commands, program_here
 from lakewright.demo.events import Recipe, Row
 from lakewright.demo.expected import Check, Lateness
 from lakewright.demo.judge import ask_hudi_rs, has_announced, left_of
@@ -170,12 +171,14 @@ def test_nobody_is_told_anything() -> None:
     assert console.file.getvalue() == ""
 
 
-def test_a_terminal_is_shown_the_board() -> None:
+def test_a_terminal_is_shown_the_board(golden: GoldenTables) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
     with watching(console) as tell:
-        tell(STORY)
+        tell(replace(STORY, path=str(golden["mor_pending_compaction"])))
     assert isinstance(console.file, io.StringIO)
     assert "batch 3: ingesting 100 events" in console.file.getvalue()
+    assert "compaction" in console.file.getvalue()
+    assert "#>" in console.file.getvalue()
 
 
 def test_what_is_left_of_an_instant_is_found_in_files_and_on_the_timeline(tmp_path: Path) -> None:
@@ -205,6 +208,10 @@ def test_without_hudi_rs_the_check_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_commands_to_go_on_with_are_ready_to_be_pasted() -> None:
     assert next_commands("/my lake/rides")[0] == "lakewright ui '/my lake/rides'"
+    python = Path("/my home/.venv/bin/python")
+    assert program_here("/usr/bin/lakewright", python, Path("/")) == "lakewright"
+    assert program_here(None, python, Path("/my home")) == ".venv/bin/lakewright"
+    assert program_here(None, python, Path("/tmp")) == "'/my home/.venv/bin/lakewright'"
 
 
 def test_too_few_rides_are_refused_before_anything_starts() -> None:
