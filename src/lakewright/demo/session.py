@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from lakewright.errors import UnavailableError
 
+# Without a file of its own Spark tells of warnings before it can be told not to.
+_LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
+# For a few thousand rows it costs more to compile and to grow than it saves.
+_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m "
+    f"-Dlog4j2.configurationFile={_LOGGING}"
+)
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    "spark.log.level": "ERROR",
     # A machine need not be able to resolve its own name.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # For a few thousand rows it costs more to compile and to grow than it saves.
-    "spark.driver.extraJavaOptions": (
-        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
-    ),
+    "spark.driver.extraJavaOptions": _JAVA,
 }
 
 
