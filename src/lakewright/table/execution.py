@@ -236,6 +236,8 @@ class Execution(Transaction):
 
 def _cause_of(error: BaseException) -> Cause:
     """By what an attempt has failed: another write that it met, or itself."""
-    other = error.facts.get("other") if isinstance(error, LakewrightError) else None
+    if isinstance(error, LakewrightError) and "other" in error.facts:
+        # All file groups that both had may be very many, and nobody reads them in a timeline.
+        return Cause(str(error.facts["other"]), error.message)
     reason = str(error) or type(error).__name__
-    return Cause(str(other or _ITSELF), reason[:_LONGEST_REASON])
+    return Cause(_ITSELF, reason[:_LONGEST_REASON])
