@@ -49,6 +49,9 @@ STEPS_ASIDE = {
 _LATENESS_MS = 10 * 60_000
 # A clustering that was quicker than the ingest beside it is tried again beside the next.
 _TRIES = 3
+# In what part of an ingest the clustering begins: before its workers announce files, and too late
+# to be done before they do.
+_BEGINS_AFTER = 0.4
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
 
@@ -217,7 +220,9 @@ def cluster_beside(stage: Stage, batch: Batch) -> None:
     planned = table.snapshot().plan_of(plan.requested_at, "clustering")
     groups = 0 if planned is None else len(planned.file_groups)
     is_last = batch.number == stage.story.recipe.batches
-    rest = None if is_last else median(each.took_s for each in stage.story.rounds[1:]) / 3
+    rest = (
+        None if is_last else median(each.took_s for each in stage.story.rounds[1:]) * _BEGINS_AFTER
+    )
     executor = Executor(table, plan, stage.story.path, rest)
     executor.start()
     winner = stage.bring(batch)
