@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -56,9 +55,12 @@ def next_commands(path: str, program: str = "lakewright") -> list[str]:
     ]
 
 
-def program_here(found: str | None, python: Path, here: Path) -> str:
-    """How to call `lakewright` from a folder: it is on PATH, or beside the Python that runs."""
-    if found is not None:
+def program_here(called: Path, python: Path, here: Path) -> str:
+    """How to call `lakewright` from a folder: as it was, or beside the Python that runs.
+
+    By another name it was called for somebody, by a script with a PATH of its own.
+    """
+    if called.name == "lakewright":
         return "lakewright"
     beside = python.parent / "lakewright"
     near = beside.relative_to(here) if beside.is_relative_to(here) else beside
@@ -67,7 +69,7 @@ def program_here(found: str | None, python: Path, here: Path) -> str:
 
 def _say(console: Console, story: Story) -> None:
     lines = ["", *summary(story), "", "The table stays. Go on with:"]
-    program = program_here(shutil.which("lakewright"), Path(sys.executable), Path.cwd())
+    program = program_here(Path(sys.argv[0]), Path(sys.executable), Path.cwd())
     lines += [f"  {command}" for command in next_commands(story.path, program)]
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

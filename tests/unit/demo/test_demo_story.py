@@ -209,9 +209,10 @@ def test_without_hudi_rs_the_check_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 def test_commands_to_go_on_with_are_ready_to_be_pasted() -> None:
     assert next_commands("/my lake/rides")[0] == "lakewright ui '/my lake/rides'"
     python = Path("/my home/.venv/bin/python")
-    assert program_here("/usr/bin/lakewright", python, Path("/")) == "lakewright"
-    assert program_here(None, python, Path("/my home")) == ".venv/bin/lakewright"
-    assert program_here(None, python, Path("/tmp")) == "'/my home/.venv/bin/lakewright'"
+    main = Path("/src/lakewright/demo/__main__.py")
+    assert program_here(Path("/usr/bin/lakewright"), python, Path("/")) == "lakewright"
+    assert program_here(main, python, Path("/my home")) == ".venv/bin/lakewright"
+    assert program_here(main, python, Path("/tmp")) == "'/my home/.venv/bin/lakewright'"
 
 
 def test_too_few_rides_are_refused_before_anything_starts() -> None:
