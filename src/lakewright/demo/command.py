@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lakewright.demo.events import Recipe
-from lakewright.demo.play import play
+from lakewright.demo.play import make_place, play
 from lakewright.demo.session import start_spark
 from lakewright.demo.story import Story, document, summary
 from lakewright.demo.view import watching
@@ -27,6 +27,7 @@ def run_demo(keep: str | None, *, seed: int, rides: int, as_json: bool) -> int:
     if rides < _LEAST_RIDES:
         raise InvalidError("too few rides to show anything", rides=rides, least=_LEAST_RIDES)
     folder = Path(keep or tempfile.mkdtemp(prefix="lakewright-demo-")).expanduser().resolve()
+    make_place(folder)
     console = Console()
     if not as_json:
         console.print("Starting Spark ...", highlight=False)

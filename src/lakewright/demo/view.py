@@ -11,7 +11,7 @@ from rich.live import Live
 
 import lakewright as lw
 from lakewright.demo.board import board
-from lakewright.demo.play import Tell
+from lakewright.demo.stage import Tell
 from lakewright.demo.story import Story, bars
 
 

@@ -219,3 +219,14 @@ def test_too_few_rides_are_refused_before_anything_starts() -> None:
     told = CliRunner().invoke(app, ["demo", "--rides", "3"])
     assert told.exit_code == 2
     assert "too few rides" in told.output
+
+
+def test_a_folder_that_is_in_use_or_cannot_be_made_is_refused_before_spark(tmp_path: Path) -> None:
+    (tmp_path / "rides").mkdir()
+    told = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path)])
+    assert told.exit_code == 2
+    assert "a table here already" in told.output
+    (tmp_path / "file").touch()
+    told = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path / "file")])
+    assert told.exit_code == 2
+    assert "choose another one" in told.output
