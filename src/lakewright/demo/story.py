@@ -217,7 +217,7 @@ def _event_time(compactions: Sequence[Compacted]) -> str:
     folded = sum(each.folded for each in done)
     return (
         f"{len(done)} compactions folded {folded} log files, the last up to "
-        f"{moment(done[-1].until)}; of newer ones {done[-1].left} wait"
+        f"{moment(done[-1].until)}; log files left with newer rows: {done[-1].left}"
     )
 
 

@@ -69,7 +69,8 @@ TOLD = """\
 Table: 320 rides of 8 days, merge-on-read, from seed 7; 62 s in all.
 Ingest: 1,000 events in 2 batches; 30 updates, 60 events late, 7 of them after newer ones.
 Incremental services: planning looked at 9 of 9 partitions the first time, then at 3 of 9, 2 of 8.
-Event time: 2 compactions folded 5 log files, the last up to 2026-03-15 12:00; of newer ones 2 wait.
+Event time: 2 compactions folded 5 log files, the last up to 2026-03-15 12:00; log files left with \
+newer rows: 2.
 Fast view: complete up to 2026-03-15 11:00, newest row 2026-03-15 11:59; the snapshot's newest is \
 2026-03-15 12:00.
 Change feed: 350 changes of 4 commits, in the order in which they completed.
