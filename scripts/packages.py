@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ _PINS = ROOT / "requirements" / "dev.txt"
 def build(folder: Path) -> tuple[Path, Path]:
     """Build wheel and source distribution into a folder; give both."""
     where = ("--python", sys.executable, "--no-build-isolation", "--out-dir", str(folder))
-    uv("build", "-q", "--offline", *where, str(ROOT))
+    uv("build", "-q", "--offline", "--no-cache", *where, str(ROOT))
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
 
 
@@ -42,8 +43,38 @@ def make_environment(
     asked = f"lakewright[{','.join(extras)}] @ {wheel.as_uri()}"
     chosen = (f"pyspark=={spark}.*",) if spark else ("-c", str(_PINS))
     uv("venv", "-q", "--clear", "--python", python, str(folder))
-    uv("pip", "install", "-q", "--python", str(folder / "bin" / "python"), asked, *chosen)
+    install(folder / "bin" / "python", asked, *chosen)
     return folder / "bin" / "python"
+
+
+def add_extra(python: Path, wheel: Path, extra: str) -> None:
+    """Install what an extra brings into an environment that holds the wheel."""
+    install(python, f"lakewright[{extra}] @ {wheel.as_uri()}", "-c", str(_PINS))
+
+
+def install(python: Path, *wanted: str) -> None:
+    """Install from what is kept here, or else from the index.
+
+    An index that names no age for its files would have PySpark, a source of 450 MB, built anew each
+    time it is asked; so it is not asked where nothing is missing.
+    """
+    command = ("pip", "install", "-q", "--python", str(python), *wanted)
+    try:
+        uv(*command, "--offline")
+    except RuntimeError:
+        uv(*command)
+
+
+def packages_in(python: Path) -> set[str]:
+    """The names of what an environment holds."""
+    listed = uv("pip", "freeze", "--python", str(python))
+    return {re.split(r"==| @ ", line)[0] for line in listed.split("\n") if line}
+
+
+def remove(python: Path, names: set[str]) -> None:
+    """Take packages out of an environment."""
+    if names:
+        uv("pip", "uninstall", "-q", "--python", str(python), *sorted(names))
 
 
 def smoke(python: Path, folder: Path, *arguments: str, minutes: float = 4) -> str:
@@ -81,8 +112,8 @@ def cache() -> Path:
     return Path(os.environ.get("LAKEWRIGHT_CACHE") or Path.home() / ".cache" / "lakewright")
 
 
-def uv(*arguments: str) -> None:
-    """Run uv; it fetches no Python."""
+def uv(*arguments: str) -> str:
+    """Run uv, which fetches no Python; give what it says."""
     kept = os.environ.get("UV_CACHE_DIR") or str(cache() / "uv")
     told = {"UV_CACHE_DIR": kept, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1"}
     done = subprocess.run(
@@ -90,3 +121,4 @@ def uv(*arguments: str) -> None:
     )
     if done.returncode:
         raise RuntimeError(f"uv {' '.join(arguments[:2])} failed:\n{done.stdout}\n{done.stderr}")
+    return done.stdout

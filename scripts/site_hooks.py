@@ -23,7 +23,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     "Tables": ("reading.md", "writing.md", "ingestion.md", "sql.md", "storage.md", "catalogs.md"),
     "Upkeep": ("services.md", "event-time.md", "freshness.md", "ttl.md", "cancellable.md"),
     "Tools": ("cli.md", "ui.md", "metrics.md"),
-    "Hudi": ("coming-from-hudi.md", "going-back.md", "format.md"),
+    "Hudi": ("coming-from-hudi.md", "hudi-options.md", "going-back.md", "format.md"),
     "In production": ("operations.md", "errors.md", "versions.md", "scale.md", "benchmarks.md"),
     "Reference": ("api.md", "extending.md", "architecture.md", "contributing.md", "changelog.md"),
 }

@@ -82,12 +82,13 @@ def main() -> None:
     parser.add_argument("--spark", action="store_true")
     parser.add_argument("--extra", choices=sorted(BROUGHT))
     told = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        look(Path(name))
-        for module in BROUGHT.get(told.extra, ()):
-            import_module(module)
-        if told.spark:
-            work(Path(name))
+    for module in BROUGHT.get(told.extra, ()):
+        import_module(module)
+    if not told.extra:
+        with tempfile.TemporaryDirectory() as name:
+            look(Path(name))
+            if told.spark:
+                work(Path(name))
     versions = [f"{name} {metadata.version(name)}" for name in ("lakewright", "pyspark", "pyarrow")]
     print(f"Python {sys.version.split()[0]}, {', '.join(versions)}")
 
