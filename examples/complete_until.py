@@ -33,7 +33,9 @@ def main() -> int:
     write((2, 14.0, "2026-01-31 00:10:00"))  # the next day has begun
 
     held = table.holding_back(limit=1)
-    print("before:", table.freshness().read_optimized, "held back by", held[0] if held else "nothing")
+    print(
+        "before:", table.freshness().read_optimized, "held back by", held[0] if held else "nothing"
+    )
     done = table.run(
         "compaction",
         {

@@ -162,7 +162,12 @@ def harmless() -> list[str]:
 
 def page_tables() -> dict[str, str]:
     """The three tables, by the names under which pages ask for them."""
-    return {"honoured": _honoured(), "refused": _refused(), "harmless": _harmless(), "hudi": _counts()}
+    return {
+        "honoured": _honoured(),
+        "refused": _refused(),
+        "harmless": _harmless(),
+        "hudi": _counts(),
+    }
 
 
 def _honoured() -> str:
