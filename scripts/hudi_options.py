@@ -40,26 +40,45 @@ _REFUSED = {
 
 # What describes a table has no setting of its own: `lw.create` has arguments for most of it.
 _OF_TABLES = {
-    "hoodie.compaction.payload.class": "Told by the merge mode; a class that is none of Hudi's own is refused.",
+    "hoodie.compaction.payload.class": (
+        "Told by the merge mode; a class that is none of Hudi's own is refused."
+    ),
     "hoodie.database.name": "Stored with the table.",
     "hoodie.datasource.write.hive_style_partitioning": "Whether paths are like `day=2026-01-31`.",
-    "hoodie.datasource.write.keygenerator.class": "Hudi's own generators: simple, complex, timestamp-based, custom, non-partitioned.",
+    "hoodie.datasource.write.keygenerator.class": (
+        "Hudi's own generators: simple, complex, timestamp-based, custom, non-partitioned."
+    ),
     "hoodie.datasource.write.keygenerator.type": "The same by a word.",
-    "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": "Whether times in keys are written as text.",
-    "hoodie.datasource.write.operation": "Which operation `df.write` is: upsert, insert, bulk_insert, delete, insert_overwrite, insert_overwrite_table, delete_partition.",
-    "hoodie.datasource.write.partitionpath.field": "The partition columns: `partition_by` of `lw.create`.",
+    "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": (
+        "Whether times in keys are written as text."
+    ),
+    "hoodie.datasource.write.operation": (
+        "Which operation `df.write` is: upsert, insert, bulk_insert, delete, "
+        "insert_overwrite, insert_overwrite_table, delete_partition."
+    ),
+    "hoodie.datasource.write.partitionpath.field": (
+        "The partition columns: `partition_by` of `lw.create`."
+    ),
     "hoodie.datasource.write.partitionpath.urlencode": "Whether values in paths are escaped.",
-    "hoodie.datasource.write.partitions.to.delete": "What the operation delete_partition takes out.",
+    "hoodie.datasource.write.partitions.to.delete": (
+        "What the operation delete_partition takes out."
+    ),
     "hoodie.datasource.write.precombine.field": "The ordering columns: `ordering` of `lw.create`.",
     "hoodie.datasource.write.recordkey.field": "The key columns: `record_key` of `lw.create`.",
-    "hoodie.datasource.write.slash.separated.date.partitioning": "Whether days are paths like `2026/01/31`.",
+    "hoodie.datasource.write.slash.separated.date.partitioning": (
+        "Whether days are paths like `2026/01/31`."
+    ),
     "hoodie.datasource.write.table.name": "The table's name.",
     "hoodie.datasource.write.table.type": "COPY_ON_WRITE or MERGE_ON_READ.",
     "hoodie.record.merge.mode": "EVENT_TIME_ORDERING or COMMIT_TIME_ORDERING; CUSTOM is refused.",
-    "hoodie.write.record.merge.mode": "EVENT_TIME_ORDERING or COMMIT_TIME_ORDERING; CUSTOM is refused.",
+    "hoodie.write.record.merge.mode": (
+        "EVENT_TIME_ORDERING or COMMIT_TIME_ORDERING; CUSTOM is refused."
+    ),
     "hoodie.table.cdc.enabled": "Whether the table logs changes.",
     "hoodie.table.cdc.supplemental.logging.mode": "How much of each change is logged.",
-    "hoodie.table.timeline.timezone": "The zone of instants: UTC for new tables, LOCAL where it is told.",
+    "hoodie.table.timeline.timezone": (
+        "The zone of instants: UTC for new tables, LOCAL where it is told."
+    ),
     "hoodie.table.version": "8 or 9.",
     "hoodie.write.table.version": "8 or 9.",
 }
@@ -90,10 +109,15 @@ def families() -> Iterator[tuple[str, type[Any]]]:
         if use is None or "settings" not in _source(module := import_module(info.name)):
             continue
         for _, kind in inspect.getmembers(module, inspect.isclass):
-            if dataclasses.is_dataclass(kind) and kind.__module__ == info.name:
-                if kind not in seen and any("key" in f.metadata for f in dataclasses.fields(kind)):
-                    seen.add(kind)
-                    yield use, kind
+            if kind.__module__ == info.name and kind not in seen and _has_options(kind):
+                seen.add(kind)
+                yield use, kind
+
+
+def _has_options(kind: type[Any]) -> bool:
+    if not dataclasses.is_dataclass(kind):
+        return False
+    return any("key" in each.metadata for each in dataclasses.fields(kind))
 
 
 def _source(module: ModuleType) -> str:

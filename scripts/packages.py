@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,6 +19,15 @@ LIGHT_EXTRAS = ("glue", "hive", "metrics", "s3", "ui")
 PYTHONS = ("3.11", "3.12", "3.13")
 SPARKS = ("4.1", "4.2", "4.3")
 _PINS = ROOT / "requirements" / "dev.txt"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A wheel, its source distribution, and the Python of an environment that holds the wheel."""
+
+    wheel: Path
+    source: Path
+    python: Path
 
 
 def build(folder: Path) -> tuple[Path, Path]:

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
 import packages
-
-
-@dataclass(frozen=True)
-class Installed:
-    """A wheel, its source distribution, and the Python of an environment that holds the wheel."""
-
-    wheel: Path
-    source: Path
-    python: Path
+import pytest
+from packages import Installed
 
 
 @pytest.fixture(scope="session")

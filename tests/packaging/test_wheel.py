@@ -10,7 +10,7 @@ from pathlib import Path
 
 import packages
 import pytest
-from conftest import Installed
+from packages import Installed
 
 ROOT = Path(__file__).parents[2]
 

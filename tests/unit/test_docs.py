@@ -5,21 +5,17 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-import sys
 from pathlib import Path
 
 import pytest
+import site_hooks
+from check_site import loaded_from_elsewhere
+from hudi_options import families
 
 import lakewright as lw
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import site_hooks  # noqa: E402
-from check_site import loaded_from_elsewhere  # noqa: E402
-from hudi_options import families  # noqa: E402
-
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text("utf-8") for path in DOCS.rglob("*.md")}
 KEY = re.compile(r"lakewright\.[a-z_]+(\.[a-z_]+)*")
 EXTENSION_POINTS = (
@@ -48,9 +44,8 @@ def literals() -> set[str]:
     found = set()
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if KEY.fullmatch(node.value):
-                    found.add(node.value)
+            if isinstance(node, ast.Constant) and KEY.fullmatch(str(node.value)):
+                found.add(str(node.value))
     modules = {
         ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
         for path in (ROOT / "src").rglob("*.py")
