@@ -47,14 +47,26 @@ def make_environment(
 ) -> Path:
     """Install the wheel into an environment of its own; gives that one's Python.
 
-    Versions are those of the lock file; with `spark`, such as 4.2, they are the newest that the
-    wheel takes, on the newest PySpark of that minor version.
+    Versions are those of the lock file; with `spark`, such as 4.2, PySpark is the newest of that
+    minor version.
     """
     asked = f"lakewright[{','.join(extras)}] @ {wheel.as_uri()}"
-    chosen = (f"pyspark=={spark}.*",) if spark else ("-c", str(_PINS))
     uv("venv", "-q", "--clear", "--python", python, str(folder))
-    install(folder / "bin" / "python", asked, *chosen)
+    pins = _PINS
+    if spark:
+        pins = folder / "pins.txt"
+        pins.write_text(f"{pins_without_spark()}\npyspark=={spark}.*\n", "utf-8")
+    install(folder / "bin" / "python", asked, "-c", str(pins))
     return folder / "bin" / "python"
+
+
+def pins_without_spark() -> str:
+    """The versions of the lock file, without hashes, and without what PySpark decides about."""
+    lines = re.findall(r"^[\w.-]+(?:\[[^\]]*\])?==[^\\\n]+", _PINS.read_text("utf-8"), re.MULTILINE)
+    of_spark = ("pyspark[", "pyspark=", "py4j=")
+    return "\n".join(
+        re.sub(r"\[.*?\]", "", line) for line in lines if not line.startswith(of_spark)
+    )
 
 
 def add_extra(python: Path, wheel: Path, extra: str) -> None:
