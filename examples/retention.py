@@ -25,7 +25,7 @@ def main() -> list[str]:
     table.ttl.settings(resolve_conflicts_by="MIN_TTL")  # where both match, the shorter counts
     table.ttl.on(run_inline=False)  # not after each write: only when it is asked for
 
-    rows = [(1, "Oslo", "2026-01-30"), (2, "Oslo", "2026-01-31"), (3, "Bergen", "2026-01-31")]
+    rows = [(1, "Oslo", "2026-01-30"), (2, "Oslo", "2026-01-31"), (3, "Bergen", "2999-01-01")]
     table.upsert(spark.createDataFrame(rows, "id INT, city STRING, day STRING"))
 
     for verdict in table.ttl.explain():
@@ -40,7 +40,8 @@ def main() -> list[str]:
         "hoodie.partition.ttl.strategy.event.time.format": "yyyy-MM-dd",
         "hoodie.partition.ttl.strategy.event.time.partition.start.index": "1",
     }
-    print("by the day in the path:", table.run("ttl", by_path))
+    gone = table.run("ttl", by_path)
+    print("by the day in the path:", gone.partitions if isinstance(gone, lw.Commit) else gone)
     left = sorted({row.city + "/" + row.day for row in table.read().collect()})
     print("left:", left)
     return left

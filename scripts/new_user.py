@@ -1,4 +1,4 @@
-"""Tries the README and the tutorial as somebody would who has nothing but a clone and an empty home.
+"""Tries the README and the tutorial as somebody with nothing but a clone and an empty home would.
 
 Every command and block is pasted as it stands: commands into a shell, Python into the prompt of
 `./dev python`. Prints how long each took, and what went wrong. It downloads everything anew.
