@@ -32,10 +32,8 @@ def main() -> int:
     write((1, 11.0, "2026-01-30 23:30:00"))  # an update, in a log file
     write((2, 14.0, "2026-01-31 00:10:00"))  # the next day has begun
 
-    held = table.holding_back(limit=1)
-    print(
-        "before:", table.freshness().read_optimized, "held back by", held[0] if held else "nothing"
-    )
+    for held in table.holding_back(limit=1):
+        print("held back by", held.log, "of the write", held.instant)
     done = table.run(
         "compaction",
         {
@@ -43,7 +41,7 @@ def main() -> int:
             "hoodie.compaction.event.time.threshold": MIDNIGHT,
         },
     )
-    print("compaction:", done)
+    print("compacted:", f"{done.updated} row folded in" if isinstance(done, lw.Commit) else done)
 
     # Elsewhere, before a report is made: an UnavailableError tells what holds it back.
     table.wait_until_complete("2026-01-30T23:59:59Z", timeout=60)

@@ -44,6 +44,11 @@ def test_the_change_feed_has_counted_every_fare_once(spark: SparkSession, tmp_pa
     )
 
 
+def test_partitions_of_the_past_leave_and_others_stay(spark: SparkSession) -> None:
+    retention = runpy.run_path(str(ROOT / "examples" / "retention.py"))["main"]
+    assert retention() == ["Bergen/2999-01-01"]
+
+
 def test_waiting_for_completion_gives_all_of_the_day(spark: SparkSession) -> None:
     complete = runpy.run_path(str(ROOT / "examples" / "complete_until.py"))["main"]
     assert complete() == 2
