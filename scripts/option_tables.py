@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from hudi_options import page_tables, shown
 
 from lakewright.core.ttl_settings import TtlSettings
 from lakewright.services.archiving.settings import ArchivingSettings
@@ -23,7 +24,17 @@ from lakewright.table.settings import PlanSettings
 from lakewright.write.freshness_settings import FreshnessSettings
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = tuple(_DOCS / name for name in ("services.md", "freshness.md", "ttl.md", "cancellable.md"))
+PAGES = tuple(
+    _DOCS / name
+    for name in (
+        "services.md",
+        "freshness.md",
+        "ttl.md",
+        "cancellable.md",
+        "coming-from-hudi.md",
+        "hudi-options.md",
+    )
+)
 FAMILIES: dict[str, type[Any]] = {
     "inline": InlineSettings,
     "run": RunSettings,
@@ -46,23 +57,15 @@ def table(family: type[Any]) -> str:
         facts = field.metadata
         if "key" in facts:
             text = facts["doc"].replace("|", "\\|")
-            lines.append(f"| `{facts['key']}` | {_shown(field.default)} | {text} |")
+            lines.append(f"| `{facts['key']}` | {shown(field.default)} | {text} |")
     return "\n".join(lines)
-
-
-def _shown(value: Any) -> str:
-    if value is None or value == "" or value == ():
-        return ""
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    if isinstance(value, tuple):
-        return f"`{','.join(str(each) for each in value)}`"
-    return f"`{value.value if isinstance(value, Enum) else value}`"
 
 
 def renewed(text: str) -> str:
     """The page with tables as the settings are now."""
-    return _TABLE.sub(lambda found: f"{found[1]}{table(FAMILIES[found[2]])}\n{found[3]}", text)
+    hudi = page_tables() if "<!-- options: " in text else {}
+    tables = {**hudi, **{name: table(family) for name, family in FAMILIES.items()}}
+    return _TABLE.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", text)
 
 
 if __name__ == "__main__":

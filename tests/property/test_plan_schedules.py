@@ -1,8 +1,8 @@
 """The scenarios of guarded and cancellable plans, in every order of calls that was played.
 
 Two processes: orders with at most three switches, of which a check plays some hundreds and a soak
-run ten thousand of each scenario. Three and four processes: orders by chance. A failure prints what it was played
-with; `LAKEWRIGHT_PLAY=<seed>` plays that alone.
+run ten thousand of each scenario. Three and four processes: orders by chance. A failure prints what
+it was played with; `LAKEWRIGHT_PLAY=<seed>` plays that alone.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from lakewright.clock import SystemClock, zone_of
 from lakewright.core.freshness import Freshness
@@ -49,6 +48,7 @@ from lakewright.table.rolled_back import RolledBack, load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_moment, load_snapshot
 from lakewright.table.spec import TableSpec
 from lakewright.table.waiting_logs import HeldBack
+from lakewright.write.columns.run import arrow_schema
 from lakewright.write.commit import Commit
 from lakewright.write.task import Operation
 
@@ -370,7 +370,7 @@ def create(
         partition_by=_names(partition_by),
         ordering=_names(ordering),
         event_time=event_time,
-        schema=None if schema is None else to_arrow_schema(struct_of(schema), timezone="UTC"),
+        schema=None if schema is None else arrow_schema(struct_of(schema)),
         options={k: v for k, v in told.items() if k not in storage_options(told)},
     )
     create_table(storage, SystemClock(), spec)

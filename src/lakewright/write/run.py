@@ -15,14 +15,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from lakewright.core.dealing import deal
 from lakewright.core.meta_columns import META_COLUMNS, OPERATION, PARTITION_PATH
 from lakewright.core.partition_paths import DEFAULT_PARTITION, PartitionField
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.read.run import SPARK_ERRORS, quoted
-from lakewright.write.columns.run import field_name, field_of, path_column
+from lakewright.write.columns.run import arrow_schema, field_name, field_of, path_column
 from lakewright.write.global_index.run import placed
 from lakewright.write.incoming import LEAVES
 from lakewright.write.settings import SortMode
@@ -68,7 +67,7 @@ class SparkRows:
     @property
     def schema(self) -> pa.Schema:
         """Its columns, as Spark hands them to Arrow."""
-        return to_arrow_schema(self._frame.schema, timezone="UTC")
+        return arrow_schema(self._frame.schema)
 
     def write(self, task: WriteTask) -> Sequence[Outcome]:
         """Shuffle the rows once, and let each task write the partitions it got."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from lakewright.core.keys import record_keys
 from lakewright.core.partition_paths import partition_paths
@@ -17,6 +20,16 @@ from lakewright.write.task import WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+# Spark 4.1 knows no other zone than UTC here, and has no word for it.
+_IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+)
+
+
+def arrow_schema(columns: T.StructType) -> pa.Schema:
+    """Columns as Spark hands them to Arrow, with times in UTC."""
+    return to_arrow_schema(columns, **_IN_UTC)
 
 
 def key_column(task: WriteTask) -> Column:

@@ -1,0 +1,51 @@
+"""The tables of options in the pages say what the settings say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from hudi_options import harmless, honoured, hudi_names, refused
+
+from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.settings import HUDI_OPTIONS
+from lakewright.write.options import check_write_options
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = runpy.run_path(str(ROOT / "scripts" / "option_tables.py"))
+TEXT = "".join(page.read_text("utf-8") for page in TABLES["PAGES"])
+
+
+@pytest.mark.parametrize("name", TABLES["FAMILIES"])
+def test_the_options_of_a_family_are_all_there(name: str) -> None:
+    table = TABLES["table"](TABLES["FAMILIES"][name])
+    told = f"<!-- options: {name} -->\n{table}\n<!-- end -->"
+    assert told in TEXT, "run scripts/option_tables.py"
+
+
+@pytest.mark.parametrize("page", TABLES["PAGES"], ids=lambda page: page.stem)
+def test_a_page_is_as_it_would_be_written_now(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert TABLES["renewed"](text) == text, "run scripts/option_tables.py"
+
+
+def test_every_option_of_hudi_is_in_one_list() -> None:
+    lists = [{entry.name for entry in honoured().values()}, set(refused()), set(harmless())]
+    assert sum(map(len, lists)) == len(set.union(*lists)) == len(hudi_names()) == len(HUDI_OPTIONS)
+
+
+@pytest.mark.parametrize("name", [name for name, uses in refused().items() if "writing" in uses])
+def test_what_is_listed_as_refused_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedError):
+        check_write_options({name: "something else"})
+
+
+def test_what_is_listed_as_harmless_passes() -> None:
+    found = check_write_options(dict.fromkeys(harmless(), "something"))
+    assert set(found.ignored) <= {name.lower() for name in harmless()}
+
+
+def test_what_is_in_no_list_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(InvalidError, match=r"hoodie\.clean\.automatic"):
+        check_write_options({"hoodie.clean.automatik": "true"})
