@@ -19,7 +19,6 @@ from typing import Any
 from bench.crew import Member, WorkerError, crew_of
 from bench.picture import as_svg
 from bench.plan import (
-    EXPECTED,
     FULL,
     HUDIS,
     LIMIT,
@@ -149,7 +148,6 @@ def _facts(order: Order, versions: dict[str, str], rows: int) -> dict[str, Any]:
         },
         "versions": versions,
         "left_out": left_out(order.workloads, order.systems),
-        "not_there_yet": sorted(EXPECTED),
     }
 
 
@@ -217,10 +215,8 @@ def _names(text: str) -> list[str]:
 
 
 def listing() -> str:
-    """What can be raced, and what cannot yet."""
-    lines = [f"  {workload.name:<26}{workload.about}" for workload in WORKLOADS]
-    lines += [f"  {name:<26}{about} (not there yet)" for name, about in EXPECTED.items()]
-    return "\n".join(lines)
+    """What can be raced."""
+    return "\n".join(f"  {workload.name:<26}{workload.about}" for workload in WORKLOADS)
 
 
 def main(words: Sequence[str]) -> int:
