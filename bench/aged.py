@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 _DAY_MS = 86_400_000
 # A file has some 600 keys: a filter for 60 000 would be most of it.
-_LOADING = {"hoodie.index.bloom.num_entries": "1000", "hoodie.clean.automatic": "false"}
+_LOADING = {
+    "hoodie.index.bloom.num_entries": "1000",
+    "hoodie.bulkinsert.sort.mode": "PARTITION_PATH_REPARTITION_AND_SORT",
+    "hoodie.clean.automatic": "false",
+}
 _CLEAN_NOW = {
     "hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS",
     "hoodie.clean.fileversions.retained": "1",

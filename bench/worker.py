@@ -184,12 +184,16 @@ class Worker:
         count = request["count"]
         parts = {"load": self._loading} if request["system"] == LAKEWRIGHT else {}
         self._system.forget()
-        for name, job in self._system.ttl(place(self._folder, Kind.AGED), count):
+        table = place(self._folder, Kind.AGED)
+        for name, job in self._system.ttl(table, count):
             with timed() as seconds:
                 found = job()
             if found != (count if name == "update" else count // 2):
                 raise RuntimeError(f"{name} was about {found} partitions of {count}")
             parts[name] = seconds
+        left = {Path(file).parent for file in _base_files(table)}
+        if len(left) != count // 2:
+            raise RuntimeError(f"{len(left)} partitions of {count} still have files")
         return {"seconds": parts["run"], **parts}
 
     def _sum(self, request: Request) -> Answer:

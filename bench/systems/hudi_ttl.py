@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from bench.plan import KEPT_DAYS
 
@@ -47,7 +47,7 @@ def expired(spark: SparkSession, table: Path, options: Mapping[str, str]) -> lis
         told.setProperty(key, value)
     builder = java.config.HoodieWriteConfig.newBuilder().withPath(str(table)).forTable("lineitem")
     config = builder.withProperties(told).build()
-    context = java.client.common.HoodieSparkEngineContext(spark.sparkContext._jsc)  # type: ignore[attr-defined]
+    context = java.client.common.HoodieSparkEngineContext(spark.sparkContext._jsc)
     handle = java.table.HoodieSparkTable.create(config, context)
     factory = java.table.action.ttl.strategy.HoodiePartitionTTLStrategyFactory
     now = time.strftime("%Y%m%d%H%M%S000", time.gmtime())
@@ -59,6 +59,8 @@ def _cleaned(spark: SparkSession, name: str, options: Mapping[str, str], policy:
     return int(rows[0]["total_files_deleted"]) if rows else 0
 
 
-def _call(spark: SparkSession, procedure: str, name: str, options: Mapping[str, str], more: str):
+def _call(
+    spark: SparkSession, procedure: str, name: str, options: Mapping[str, str], more: str
+) -> list[Row]:
     told = ",".join(f"{key}={value}" for key, value in options.items())
     return spark.sql(f"call {procedure}(table => '{name}', {more}, options => '{told}')").collect()
