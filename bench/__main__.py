@@ -70,6 +70,7 @@ class Order:
 def race(order: Order) -> Outcome:
     """Race as ordered; the tables are removed afterwards unless they are to be kept."""
     steps = plan_race(order.size, order.workloads, order.systems)
+    load = os.getloadavg()[0]
     with _work_folder(order) as work:
         source = _source(order, work)
         sample = source.files(ROWS)[0]
@@ -88,7 +89,7 @@ def race(order: Order) -> Outcome:
             progress.say("")
             rows = running.ledger.rows()
     return Outcome(
-        _facts(order, versions, rows),
+        {**_facts(order, versions, rows), "load_before": load},
         tuple(running.measurements),
         tuple(running.checks),
         tuple(running.failures),
