@@ -191,6 +191,7 @@ class Worker:
             if found != (count if name == "update" else count // 2):
                 raise RuntimeError(f"{name} was about {found} partitions of {count}")
             parts[name] = seconds
+            print(f"ttl of {count} partitions, {name}: {seconds[0]:.2f} s", file=sys.stderr)
         left = {Path(file).parent for file in _base_files(table)}
         if len(left) != count // 2:
             raise RuntimeError(f"{len(left)} partitions of {count} still have files")

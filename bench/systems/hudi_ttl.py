@@ -21,8 +21,7 @@ def jobs(spark: SparkSession, table: Path, most: int) -> Iterator[tuple[str, Job
     """What is timed, in order; each gives how many partitions it was about.
 
     Finding is its own strategy, asked as `run_ttl` asks it. It lists files here, as Lakewright
-    does: building a metadata table would cost more than all of this. `find_metadata` is the same
-    at the end, once its metadata table was built, which is not timed.
+    does: the table that it is given has no metadata table, and building one would be timed.
     """
     options = {
         "hoodie.partition.ttl.strategy.days.retain": str(KEPT_DAYS),
