@@ -16,14 +16,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench.cluster import load_test
 from bench.crew import Member, WorkerError, crew_of
 from bench.picture import as_svg
 from bench.plan import (
-    EXPECTED,
     FULL,
     HUDIS,
     LIMIT,
     WORKLOADS,
+    Do,
     Kind,
     Size,
     Workload,
@@ -69,6 +70,7 @@ class Order:
 def race(order: Order) -> Outcome:
     """Race as ordered; the tables are removed afterwards unless they are to be kept."""
     steps = plan_race(order.size, order.workloads, order.systems)
+    load = os.getloadavg()[0]
     with _work_folder(order) as work:
         source = _source(order, work)
         sample = source.files(ROWS)[0]
@@ -87,7 +89,7 @@ def race(order: Order) -> Outcome:
             progress.say("")
             rows = running.ledger.rows()
     return Outcome(
-        _facts(order, versions, rows),
+        {**_facts(order, versions, rows), "load_before": load},
         tuple(running.measurements),
         tuple(running.checks),
         tuple(running.failures),
@@ -108,14 +110,18 @@ def _work_folder(order: Order) -> Iterator[Path]:
 
 
 def _source(order: Order, work: Path) -> Source:
-    lineitem = list(order.lineitem)
-    if not lineitem:
-        peers = os.environ.get("LAKEWRIGHT_PEERS_PYTHON")
-        if peers is None:
-            raise ValueError("the generator of TPC-H is not there: start it by ./dev bench")
-        program = Path(peers).with_name("tpchgen-cli")
-        lineitem = generate_lineitem(program, order.size.scale, work / "generated")
+    lineitem = _lineitem(order, work)
     return prepare(lineitem, work / "source", order.size.commits, order.size.feed)
+
+
+def _lineitem(order: Order, work: Path) -> list[Path]:
+    if order.lineitem:
+        return list(order.lineitem)
+    peers = os.environ.get("LAKEWRIGHT_PEERS_PYTHON")
+    if peers is None:
+        raise ValueError("the generator of TPC-H is not there: start it by ./dev bench")
+    program = Path(peers).with_name("tpchgen-cli")
+    return generate_lineitem(program, order.size.scale, work / "generated")
 
 
 def _version(system: str, member: Member) -> str:
@@ -135,21 +141,23 @@ def _warm_up(member: Member, source: Source) -> None:
 
 
 def _facts(order: Order, versions: dict[str, str], rows: int) -> dict[str, Any]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "size": asdict(order.size),
         "rows": rows,
-        "machine": {
-            "cores": order.cores,
-            "processors": os.cpu_count(),
-            "processor": _processor(),
-            "memory_bytes": memory,
-            "driver_memory": order.memory,
-        },
+        "machine": _machine(order),
         "versions": versions,
         "left_out": left_out(order.workloads, order.systems),
-        "not_there_yet": sorted(EXPECTED),
+    }
+
+
+def _machine(order: Order) -> dict[str, Any]:
+    return {
+        "cores": order.cores,
+        "processors": os.cpu_count(),
+        "processor": _processor(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "driver_memory": order.memory,
     }
 
 
@@ -161,11 +169,34 @@ def _processor() -> str:
     return "unknown processor"
 
 
+def write_load_test(order: Order, folder: Path) -> Path:
+    """Run the load test of TTL on a cluster, as large as the scale allows; gives its JSON."""
+    counts = [w.partitions for w in order.workloads if w.do is Do.TTL and order.size.holds(w)]
+    if not counts:
+        raise ValueError("--hdfs is for the workloads of TTL, and none of these fits the scale")
+    with _work_folder(order) as work:
+        lineitem = _lineitem(order, work)
+        before = os.getloadavg()[0]
+        found = load_test(lineitem, work, count=max(counts), cores=order.cores, memory=order.memory)
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    result = {"made": made, "scale": order.size.scale, "load_before": before, **found}
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"ttl-hdfs-{made[:10]}.json"
+    file.write_text(json.dumps({**result, "machine": _machine(order)}, indent=1) + "\n", "utf-8")
+    return file
+
+
+def _prefix(result: dict[str, Any]) -> str:
+    """What sets the results of the load test of TTL apart from those of a whole race."""
+    names = result["medians"].keys()
+    return "ttl-" if names and all(name.startswith("ttl_") for name in names) else ""
+
+
 def write_results(outcome: Outcome, folder: Path) -> Path:
     """Write JSON, Markdown and picture side by side; gives the Markdown."""
     result = json.loads(json.dumps(as_json(outcome)))
     folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / str(outcome.facts["made"])[:10]
+    stem = folder / f"{_prefix(result)}{str(outcome.facts['made'])[:10]}"
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     stem.with_suffix(".svg").write_text(as_svg(result), "utf-8")
     page = f"{as_markdown(result)}\n![Ratios]({stem.name}.svg)\n"
@@ -187,6 +218,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", type=Path, help="folder of the tables")
     parser.add_argument("--keep", action="store_true", help="leave the tables there")
     parser.add_argument("--lineitem", type=Path, nargs="+", default=[], help="files to race with")
+    parser.add_argument(
+        "--hdfs", action="store_true", help="the load test of TTL alone, on a cluster with HDFS"
+    )
     parser.add_argument("--list", action="store_true", help="what there is, and no race")
     return parser
 
@@ -217,10 +251,8 @@ def _names(text: str) -> list[str]:
 
 
 def listing() -> str:
-    """What can be raced, and what cannot yet."""
-    lines = [f"  {workload.name:<26}{workload.about}" for workload in WORKLOADS]
-    lines += [f"  {name:<26}{about} (not there yet)" for name, about in EXPECTED.items()]
-    return "\n".join(lines)
+    """What can be raced."""
+    return "\n".join(f"  {workload.name:<26}{workload.about}" for workload in WORKLOADS)
 
 
 def main(words: Sequence[str]) -> int:
@@ -229,6 +261,9 @@ def main(words: Sequence[str]) -> int:
         order, told = parse_order(words)
         if told.list:
             print(listing())
+            return 0
+        if told.hdfs:
+            print(write_load_test(order, told.out))
             return 0
         outcome = race(order)
     except (ValueError, WorkerError) as error:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.crew import Member, WorkerError
-from bench.plan import HOT_YEAR, Do, Kind, Step
+from bench.plan import AGED_FIELD, HOT_YEAR, KEPT_ROWS, Do, Kind, Step
 from bench.progress import Progress
 from bench.results import Check, Failure, Measurement, Total
 from bench.source import ROWS, Source, loaded
 
 NOTHING = Total(0, 0)
+# What an answer may have beside the seconds of the whole.
+PARTS = ("all", "two", "incremental", "last", "ten", "load", "update", "find", "run", "clean")
 
 
 @dataclass(slots=True)
@@ -29,6 +31,9 @@ class Ledger:
 
     def expected(self, step: Step) -> Total:
         """The rows after the workload of a step, or those that it read."""
+        if step.kind is Kind.AGED:
+            kept = f"{AGED_FIELD} <= {step.count} and {KEPT_ROWS}"
+            return self._total(self.source.files(ROWS), kept)
         if step.kind is Kind.FEED:
             return self._changed(self.source.files(step.source))
         before = self._total(self.source.files(loaded(step.kind)))
@@ -45,10 +50,10 @@ class Ledger:
         last, ten = self._total(commits[-1:]), self._total(commits[-10:])
         return last.with_change(ten, NOTHING)
 
-    def _total(self, files: Sequence[str]) -> Total:
-        key = tuple(files)
+    def _total(self, files: Sequence[str], where: str = "") -> Total:
+        key = (where, *files)
         if key not in self._known:
-            answer = self.accountant.ask({"do": "sum", "files": list(files)})
+            answer = self.accountant.ask({"do": "sum", "files": list(files), "where": where})
             self._known[key] = Total(answer["rows"], answer["checksum"])
         return self._known[key]
 
@@ -84,11 +89,7 @@ class Race:
         answer = member.ask_measured(request) if step.memory else member.ask(request)
         names = (step.round, step.workload, step.system)
         if step.counted:
-            parts: dict[str, list[float]] = {
-                name: answer[name]
-                for name in ("all", "two", "incremental", "last", "ten")
-                if name in answer
-            }
+            parts: dict[str, list[float]] = {name: answer[name] for name in PARTS if name in answer}
             seconds = tuple(answer["seconds"])
             self.measurements.append(Measurement(*names, seconds, parts, answer.get("peak_bytes")))
         elif step.do is Do.CHECK:
@@ -98,7 +99,7 @@ class Race:
 
 def request_of(step: Step, source: Source) -> dict[str, Any]:
     """What the process of a system is asked for a step."""
-    if step.do in {Do.LOAD, Do.LIMIT_LOAD}:
+    if step.do in {Do.LOAD, Do.LIMIT_LOAD, Do.MAKE_AGED}:
         files = source.files(loaded(step.kind))
     elif step.do is Do.COMMITS:
         files = source.files(step.source)[step.first : step.first + step.count]

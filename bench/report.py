@@ -14,6 +14,7 @@ from bench.targets import TARGETS
 PEERS = (DELTA, ICEBERG)
 ENDS = 10  # commits at the beginning and at the end that the slope compares
 MEMORY = "memory"
+JUDGED_PARTS = ("incremental", "find", "clean")
 
 Table = dict[str, dict[str, float]]
 
@@ -94,9 +95,10 @@ def all_ratios(measurements: Sequence[Measurement]) -> Table:
     """The ratios of every workload, and of memory."""
     found = {name: ratios_of(systems) for name, systems in medians(measurements).items()}
     for name, parts in part_medians(measurements).items():
-        times = parts.get("incremental", {})
-        if LAKEWRIGHT in times and HUDI in times:
-            found[name]["hudi_incremental"] = times[HUDI] / times[LAKEWRIGHT]
+        for part in JUDGED_PARTS:
+            times = parts.get(part, {})
+            if LAKEWRIGHT in times and HUDI in times:
+                found[name][f"hudi_{part}"] = times[HUDI] / times[LAKEWRIGHT]
     found[MEMORY] = ratios_of(greatest(peaks(measurements)))
     ours = slopes(measurements).get(LAKEWRIGHT)
     if ours is not None:

@@ -51,5 +51,7 @@ TARGETS = (
     *_targets("compact", hudi=5, limit=3),
     *_targets("plan_10000", hudi=20),
     Target("plan_10000", "hudi_incremental", 3),
+    Target("ttl_500", "hudi_find", 10),
+    Target("ttl_10000", "hudi_find", 10),
     *_targets("memory", hudi=1, best_peer=1),
 )

@@ -23,7 +23,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.plan import Do, Kind
+from bench.plan import AGED_FIELD, LAKEWRIGHT, Do, Kind
 from bench.systems.base import (
     COLUMNS,
     TWO_COLUMNS,
@@ -53,11 +53,12 @@ class Worker:
             settings, self._cores, config["memory"], self._folder
         )
         self._system: System = module.Racer(self._spark, self._folder)
+        self._loading: list[float] = []
         self._schema = self._spark.read.parquet(config["sample"]).schema
         self._verbs: dict[str, Callable[[Request], Answer]] = {
             "versions": self._versions,
             "warm_up": self._warm_up,
-            "sum": lambda request: _total(self._rows(request["files"])),
+            "sum": self._sum,
             Do.LOAD: self._load,
             Do.UPSERT: self._upsert,
             Do.DELETE: self._delete,
@@ -68,6 +69,8 @@ class Worker:
             Do.CLUSTER: lambda request: self._service(request, self._system.cluster),
             Do.MAKE_MANY: self._make_many,
             Do.PLAN: self._plan,
+            Do.MAKE_AGED: self._make_aged,
+            Do.TTL: self._ttl,
             Do.CHECK: self._check,
             Do.KEEP: self._keep,
             Do.RESTORE: self._restore,
@@ -161,6 +164,41 @@ class Worker:
             for file in added:
                 file.unlink()
         return {"seconds": parts[self._system.plans], **parts}
+
+    def _make_aged(self, request: Request) -> Answer:
+        """Put a table there for the load test of TTL, for any system on Hudi's format."""
+        kept = self._kept(f"{Kind.AGED}_{request['count']}")
+        aged = importlib.import_module("bench.aged")
+        if request["system"] == LAKEWRIGHT or not kept.exists():
+            self._drop(kept)
+            rows = self._rows(request["files"]).where(f"{AGED_FIELD} <= {request['count']}")
+            with timed() as self._loading:
+                aged.load(str(kept), rows)
+        table = place(self._folder.parent / request["system"], Kind.AGED)
+        self._drop(table)
+        shutil.copytree(kept, table)
+        return {}
+
+    def _ttl(self, request: Request) -> Answer:
+        """The load test, job by job; each must be about as many partitions as it should."""
+        count = request["count"]
+        parts = {"load": self._loading} if request["system"] == LAKEWRIGHT else {}
+        self._system.forget()
+        table = place(self._folder, Kind.AGED)
+        for name, job in self._system.ttl(table, count):
+            with timed() as seconds:
+                found = job()
+            if found != (count if name == "update" else count // 2):
+                raise RuntimeError(f"{name} was about {found} partitions of {count}")
+            parts[name] = seconds
+            print(f"ttl of {count} partitions, {name}: {seconds[0]:.2f} s", file=sys.stderr)
+        left = {Path(file).parent for file in _base_files(table)}
+        if len(left) != count // 2:
+            raise RuntimeError(f"{len(left)} partitions of {count} still have files")
+        return {"seconds": parts["run"], **parts}
+
+    def _sum(self, request: Request) -> Answer:
+        return _total(self._rows(request["files"]).where(request.get("where") or "true"))
 
     def _scan(self, request: Request) -> Answer:
         return self._scans(request, lambda columns: self._read(request, columns))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import ClassVar
 
 from bench.scale.subject import Subject
 from bench.scale.table import Shape, SyntheticTable, completed_at, synthetic_table
 from lakewright.clock import SystemClock
+from lakewright.core.ttl_settings import ENABLED, MOST_PARTITIONS, POLICIES
 from lakewright.read.query import plan_changes, plan_snapshot
 from lakewright.services.debt import load_debt
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
 from lakewright.testing.local import LocalHands
 
 _PARTITIONS = (1_000, 10_000, 100_000, 1_000_000)
@@ -186,11 +189,29 @@ class CompactionOfAll(Compacted):
         return _services(storage, options).preview("compaction")
 
 
+class Expired(OverPartitions):
+    """Find the expired partitions, which are half of all."""
+
+    name: ClassVar[str] = "expired partitions"
+
+    def build(self, size: int) -> SyntheticTable:
+        # Without log files: those of the active timeline would renew what is archived.
+        return synthetic_table(Shape(partitions=size, logs=0, touched=1, aged=True))
+
+    def run(self, storage: Storage) -> object:
+        policy = {"spec": "*", "units": "MONTHS", "value": 3}
+        options = {ENABLED: "true", POLICIES: json.dumps([policy]), MOST_PARTITIONS: "1000000000"}
+        clock = ManualClock(_EARLY_2026_MS)
+        plan = ServiceRunner(storage, clock, LocalHands, options).preview("ttl")
+        return plan.partitions
+
+
 def _services(storage: Storage, options: dict[str, str] | None = None) -> ServiceRunner:
     told = {"hoodie.compact.inline.max.delta.commits": "1", **(options or {})}
     return ServiceRunner(storage, SystemClock(), LocalHands, told)
 
 
+_EARLY_2026_MS = 1_768_000_000_000
 _BEFORE_LAST = completed_at(Shape().instants - 2)
 
 SUBJECTS: tuple[Subject, ...] = (
@@ -200,6 +221,7 @@ SUBJECTS: tuple[Subject, ...] = (
     CompactionPlanning(),
     DebtOfTen(),
     CompactionOfAll(),
+    Expired(),
     SnapshotPlan(),
     NestedSnapshotPlan(),
     WideChanges(),

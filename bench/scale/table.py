@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, count
 
@@ -24,7 +24,8 @@ from lakewright.format.history import (
     manifest_name,
 )
 from lakewright.format.metadata import format_commit, format_compaction_plan
-from lakewright.storage.base import FileStatus, join_path
+from lakewright.format.partition_metadata import PartitionMetadata, format_partition_metadata
+from lakewright.storage.base import FileStatus, join_path, split_path
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.build import TableBuilder
 
@@ -32,6 +33,7 @@ _TIMELINE = ".hoodie/timeline"
 _HISTORY = ".hoodie/timeline/history"
 _FIRST_ACTIVE = 20260101000000000
 _FIRST_ARCHIVED = 20250101000000000
+_LONG_AGO, _NOT_LONG_AGO = "20250601000000000", "20251201000000000"
 _COLUMNS = [
     ("id", pa.string()),
     ("month", pa.string()),
@@ -53,7 +55,9 @@ class Shape:
     Every file group has `bases` base files and `logs` log files, of the first instants. The last
     instant wrote one more log file into the first group of each of `touched` partitions. With
     `per_month` partitions lie in two levels of folders, so many in each of the upper ones. With
-    `compacted` the instant before the last is a compaction that has left nothing.
+    `compacted` the instant before the last is a compaction that has left nothing. With `aged` base
+    files are of two archived instants, half a year apart, which partitions tell by the line that
+    TTL goes by; those with an even number are the old ones.
     """
 
     partitions: int = 100
@@ -65,6 +69,7 @@ class Shape:
     instants: int = 20
     archived: int = 0
     compacted: bool = False
+    aged: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,14 @@ class SyntheticTable(MemoryStorage):
             return chain.from_iterable(self.list_tree(name) for name in self.list_folders(""))
         return self._tree(folder)
 
+    def read(self, path: str) -> bytes:
+        folder, name = split_path(path)
+        number = self._number(folder) if name == PARTITION_METADATA else None
+        return super().read(path) if number is None else self._metadata(number)
+
+    def read_many(self, paths: Iterable[str]) -> list[bytes]:
+        return [self.read(path) for path in paths]
+
     def partition(self, number: int) -> str:
         """The folder of a partition."""
         per_month = self.shape.per_month
@@ -104,6 +117,12 @@ class SyntheticTable(MemoryStorage):
         digits = folder.rpartition("/")[2].removeprefix("d")
         number = int(digits) if digits.isdigit() else None
         return number if number is not None and self.partition(number) == folder else None
+
+    def _metadata(self, number: int) -> bytes:
+        at = aged_at(number) if self.shape.aged else None
+        depth = 1 if self.shape.per_month is None else 2
+        told = PartitionMetadata(commit_time=_active(0), depth=depth, last_update_time=at)
+        return format_partition_metadata(told)
 
     def _top_folders(self) -> list[str]:
         per_month, count = self.shape.per_month, self.shape.partitions
@@ -125,7 +144,8 @@ class SyntheticTable(MemoryStorage):
         names = [PARTITION_METADATA]
         for group in range(self.shape.groups):
             file_id = _file_id(number, group)
-            names += [f"{file_id}_0-0-0_{_active(at)}.parquet" for at in range(bases)]
+            instants = [aged_at(number)] if self.shape.aged else map(_active, range(bases))
+            names += [f"{file_id}_0-0-0_{at}.parquet" for at in instants]
             names += [f".{file_id}_{_active(bases + at)}.log.1_0-0-0" for at in range(logs)]
         if number in self.touched():
             names.append(last_log(self.shape, number).name)
@@ -135,6 +155,11 @@ class SyntheticTable(MemoryStorage):
 def last_log(shape: Shape, number: int) -> LogFile:
     """What the last instant wrote into a partition that it touched."""
     return LogFile(_file_id(number, 0), _active(shape.instants - 1), 1, "9-9-9")
+
+
+def aged_at(number: int) -> str:
+    """When rows were last written to a partition of an aged table."""
+    return _LONG_AGO if number % 2 == 0 else _NOT_LONG_AGO
 
 
 def completed_at(instant: int) -> str:

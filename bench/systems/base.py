@@ -5,7 +5,7 @@ Imported by processes in several environments: nothing but pyspark and the stand
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -59,6 +59,12 @@ class System(Protocol):
 
     def schedule(self, table: Path, *, incremental: bool) -> None:
         """Schedule a compaction of the table in a folder."""
+
+    def ttl(self, table: Path, most: int) -> Iterable[tuple[str, Callable[[], int]]]:
+        """The jobs of the load test of TTL on a table, which may lose `most` partitions at once.
+
+        Each is done before the next is asked for, and gives how many partitions it was about.
+        """
 
     def forget(self) -> None:
         """Drop what is remembered of tables: their files were exchanged."""

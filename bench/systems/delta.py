@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +65,9 @@ class Racer:
         self._spark.sql(f"OPTIMIZE {self._table(kind)} ZORDER BY ({CLUSTERED_BY})").collect()
 
     def schedule(self, table: Path, *, incremental: bool) -> None:
+        raise NotImplementedError
+
+    def ttl(self, table: Path, most: int) -> Iterable[tuple[str, Callable[[], int]]]:
         raise NotImplementedError
 
     def forget(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +17,7 @@ from bench.systems.base import (
     place,
 )
 from bench.systems.hudi_options import COMPACT_NOW, INCREMENTAL, TABLE_TYPES, index_options
+from bench.systems.hudi_ttl import jobs
 
 NO_METADATA = "hoodie.metadata.enable"
 ZSTD = {"hoodie.parquet.compression.codec": "zstd"}
@@ -80,6 +81,9 @@ class Racer:
         self._spark.sql(
             f"call run_compaction(path => '{table}', options => '{options}', op => 'schedule')"
         ).collect()
+
+    def ttl(self, table: Path, most: int) -> Iterable[tuple[str, Callable[[], int]]]:
+        return jobs(self._spark, table, most)
 
     def _call(self, procedure: str, kind: Kind, options: Mapping[str, str], more: str) -> None:
         told = ",".join(f"{key}={value}" for key, value in options.items())

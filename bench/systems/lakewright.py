@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 import lakewright as lw
+from bench.aged import jobs
 from bench.plan import Kind
 from bench.systems.base import (
     CLUSTERED_BY,
@@ -78,6 +79,9 @@ class Racer:
     def schedule(self, table: Path, *, incremental: bool) -> None:
         options = {**COMPACT_NOW, INCREMENTAL: str(incremental).lower()}
         self._require(lw.open(str(table), spark=self._spark).schedule("compaction", options))
+
+    def ttl(self, table: Path, most: int) -> Iterable[tuple[str, Callable[[], int]]]:
+        return jobs(lw.open(str(table), spark=self._spark), most)
 
     def _require(self, done: object) -> None:
         if not done:

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -24,6 +24,7 @@ from lakewright.storage.base import (
     FileStatus,
     MissingFileError,
     VersionedStorage,
+    at_once,
     check_folder,
     check_path,
     check_range,
@@ -38,6 +39,7 @@ from lakewright.storage.sidecars import is_sidecar, matches, sidecar_name
 
 _NOT_A_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+_MANY = 32  # fewer files are gone before threads have started
 _OPTIONS = ("verify_sidecars", "durable")
 
 
@@ -209,6 +211,14 @@ class LocalStorage(VersionedStorage):
         with _writing(path):
             _unlink(_sidecar(full))
             _unlink(full)
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Remove several files; many of them at once, as each one waits for the disk."""
+        wanted = list(paths)
+        if len(wanted) < _MANY:
+            VersionedStorage.delete_many(self, wanted)
+        else:
+            at_once(self.delete, wanted)
 
     def delete_folder(self, folder: str) -> None:
         """Remove a folder and all below it; never the root."""

@@ -6,8 +6,10 @@ than that rows were written at that time; what the timeline knows of later write
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
 
 from lakewright.core.files import PARTITION_METADATA
 from lakewright.core.instant import full_time, is_time
@@ -20,20 +22,30 @@ from lakewright.format.partition_metadata import (
 from lakewright.storage.base import MissingFileError, Storage, at_once, join_path
 from lakewright.table.properties import read_if_there
 
+# So many files are read at once: a table may have millions, and their bytes need not be held.
+_AT_ONCE = 10_000
+
 
 def load_partition_metadata(
     storage: Storage, partitions: Iterable[str]
 ) -> dict[str, PartitionMetadata]:
     """The metadata of partitions, each read once; what is gone or broken is left out."""
-    wanted = list(partitions)
-    paths = [join_path(partition, PARTITION_METADATA) for partition in wanted]
+    waiting, found = iter(partitions), {}
+    while part := list(islice(waiting, _AT_ONCE)):
+        for partition, data in zip(part, _read_all(storage, part), strict=True):
+            parsed = _parsed(data) if data is not None else None
+            if parsed is not None:
+                found[partition] = parsed
+    return found
+
+
+def _read_all(storage: Storage, partitions: Iterable[str]) -> Sequence[bytes | None]:
+    paths = [join_path(partition, PARTITION_METADATA) for partition in partitions]
     try:
-        read: list[bytes | None] = list(storage.read_many(paths))
+        return storage.read_many(paths)
     except (MissingFileError, CorruptError):
         # A partition was removed since it was listed, or its file is of another format.
-        read = at_once(lambda path: _read(storage, path), paths)
-    parsed = {p: _parsed(data) for p, data in zip(wanted, read, strict=True) if data is not None}
-    return {partition: value for partition, value in parsed.items() if value is not None}
+        return at_once(lambda path: _read(storage, path), paths)
 
 
 def last_update(metadata: PartitionMetadata | None) -> str:
@@ -64,7 +76,9 @@ def _read(storage: Storage, path: str) -> bytes | None:
         return None
 
 
+@lru_cache(maxsize=1024)
 def _parsed(data: bytes) -> PartitionMetadata | None:
+    """The content of a file; those of all partitions that one write has made are the same."""
     try:
         return parse_partition_metadata(data)
     except CorruptError:

@@ -33,6 +33,11 @@ class SortMode(StrEnum):
     PARTITION_PATH_REPARTITION = "PARTITION_PATH_REPARTITION"
     PARTITION_PATH_REPARTITION_AND_SORT = "PARTITION_PATH_REPARTITION_AND_SORT"
 
+    @property
+    def keeps_together(self) -> bool:
+        """Whether the rows of a partition come one after the other within a task."""
+        return self not in (SortMode.NONE, SortMode.PARTITION_PATH_REPARTITION)
+
 
 def _share(text: str) -> float:
     share = float(text)

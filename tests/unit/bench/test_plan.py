@@ -35,9 +35,7 @@ def test_chosen_workloads(only: str, names: list[str]) -> None:
     assert [workload.name for workload in chosen_workloads(prefixes)] == names
 
 
-def test_a_workload_that_is_not_there_yet_says_so() -> None:
-    with pytest.raises(ValueError, match="ttl_10000 is not there yet"):
-        chosen_workloads(["ttl"])
+def test_a_workload_that_is_not_there_is_an_error() -> None:
     with pytest.raises(ValueError, match="no workload has such a name"):
         chosen_workloads(["swim"])
 
@@ -87,6 +85,8 @@ STEPS = {
         "load keep upsert* check scan* check restore upsert* scan*"),
     "tiny commits go on through all rounds": (
         "tiny_commit", "load keep commits* check commits* check"),
+    "the table of the load test is there anew in every round": (
+        "ttl_500", "make_aged ttl* check make_aged ttl*"),
 }  # fmt: skip
 
 
@@ -114,3 +114,14 @@ def test_who_does_not_take_part_is_told_with_a_reason() -> None:
     assert "scan" not in reasons
     planned = {(s.workload, s.system) for s in plan_race(Size(), WORKLOADS, SYSTEMS)}
     assert not planned & {(name, who) for name, out in reasons.items() for who in out}
+
+
+@pytest.mark.parametrize(
+    ("scale", "names"), [(0.01, []), (0.05, ["ttl_500"]), (1.0, ["ttl_500", "ttl_10000"])]
+)
+def test_there_are_as_many_partitions_as_the_scale_has_suppliers(
+    scale: float, names: list[str]
+) -> None:
+    steps = plan_race(Size(scale=scale, rounds=1), chosen_workloads(["ttl"]), (LAKEWRIGHT, HUDI))
+    assert list(dict.fromkeys(step.workload for step in steps)) == names
+    assert {step.process for step in steps if step.do is Do.MAKE_AGED} <= {LAKEWRIGHT}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from bench.__main__ import listing, main, parse_order
-from bench.crew import Environment
+from bench.crew import Environment, Member
 from bench.memory import PeakMemory, children_of
 from bench.plan import FULL, Do, Kind, Size, Step
 from bench.progress import Progress, bar
-from bench.race import request_of
+from bench.race import Ledger, request_of
+from bench.results import Total
 from bench.source import Source
 
 
@@ -56,9 +59,15 @@ def test_a_wrong_word_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -
     assert "no workload has such a name" in capsys.readouterr().err
 
 
-def test_the_list_tells_what_is_not_there_yet() -> None:
-    assert "upsert_hot" in listing()
-    assert "retention with 10 000 partitions (not there yet)" in listing()
+def test_the_list_tells_what_there_is() -> None:
+    names = [line.split()[0] for line in listing().splitlines()]
+    assert {"upsert_hot", "ttl_500", "ttl_10000"} <= set(names)
+
+
+def test_a_cluster_is_for_the_load_test_of_ttl(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--hdfs", "--only", "load"]) == 2
+    assert main(["--hdfs", "--only", "ttl", "--scale", "0.01"]) == 2
+    assert capsys.readouterr().err.count("none of these fits the scale") == 2
 
 
 def test_a_system_whose_environment_is_missing_names_the_command_that_makes_it() -> None:
@@ -68,6 +77,25 @@ def test_a_system_whose_environment_is_missing_names_the_command_that_makes_it()
         "LAKEWRIGHT_INTEROP_PYTHON": "python", "LAKEWRIGHT_HUDI_JAR": "a.jar", "JAVA_HOME": "java",
     })  # fmt: skip
     assert found == Environment("python", "a.jar", "java")
+
+
+class _Accountant:
+    """Adds up nothing, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Mapping[str, Any]] = []
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.asked.append(request)
+        return {"rows": 3, "checksum": 4}
+
+
+def test_after_ttl_the_rows_of_new_partitions_must_be_there(tmp_path: Path) -> None:
+    accountant = _Accountant()
+    ledger = Ledger(Source(tmp_path), cast(Member, accountant))
+    step = Step(0, "ttl_500", "hudi", Do.CHECK, Kind.AGED, count=500)
+    assert ledger.expected(step) == Total(3, 4)
+    assert accountant.asked[0]["where"] == "l_suppkey <= 500 and l_suppkey % 2 = 1"
 
 
 def test_a_request_names_its_files(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from bench.scale.curves import Curve, exponent
 from bench.scale.meter import MeteredStorage, Point, measure
 from bench.scale.report import as_json, as_svg, as_text
 from bench.scale.subject import Subject
-from bench.scale.subjects import SUBJECTS
+from bench.scale.subjects import SUBJECTS, Expired
 from bench.scale.table import Shape, synthetic_table
 
 from lakewright.read.query import plan_changes, plan_snapshot
@@ -96,6 +96,15 @@ def test_a_meter_counts_paths_and_bytes() -> None:
     storage.read("a/x")
     assert len(list(storage.list_tree("a"))) == 2
     assert (storage.asked, storage.bytes_read) == (4, 7)
+
+
+def test_half_of_an_aged_table_is_expired() -> None:
+    subject = Expired()
+    storage = MeteredStorage(subject.build(1_000))
+    found = subject.run(storage)
+    # The last instant has renewed the first of them.
+    assert found == tuple(f"d{number:07d}" for number in range(2, 1_000, 2))
+    assert storage.asked < 2 * 1_000 + 50
 
 
 class _Growing:

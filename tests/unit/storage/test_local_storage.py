@@ -17,7 +17,7 @@ from lakewright.errors import (
     UnavailableError,
 )
 from lakewright.storage.local import LocalStorage
-from lakewright.storage.sidecars import sidecar_of
+from lakewright.storage.sidecars import sidecar_name, sidecar_of
 from lakewright.testing.storage import Crash
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -300,3 +300,15 @@ def test_deleting_a_folder_does_not_follow_links(storage: LocalStorage) -> None:
     os.symlink(f"{storage.folder}/kept", f"{storage.folder}/gone/link")
     storage.delete_folder("gone")
     assert [file.path for file in storage.list_tree("")] == ["kept/file"]
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_many_files_go_with_their_checksum_files(tmp_path: Path, count: int) -> None:
+    storage = LocalStorage.at(str(tmp_path), {})
+    for number in range(count):
+        folder = tmp_path / f"p{number}"
+        folder.mkdir()
+        (folder / "a").write_bytes(b"1")
+        (folder / sidecar_name("a")).write_bytes(sidecar_of(b"1"))
+    storage.delete_many(f"p{number}/a" for number in (*range(count), count))
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []

@@ -8,8 +8,10 @@ import pytest
 
 from lakewright.core.files import PARTITION_METADATA
 from lakewright.storage.local import LocalStorage
+from lakewright.storage.memory import MemoryStorage
 from lakewright.storage.sidecars import sidecar_name, sidecar_of
 from lakewright.table.last_update import last_update, load_partition_metadata, renew_last_update
+from lakewright.testing.storage import CountingStorage
 
 REAL = b"#partition metadata\n#Mon Jan 05 2026\ncommitTime=20260101000000000\npartitionDepth=1\n"
 
@@ -47,3 +49,12 @@ def test_a_damaged_file_is_left_out_and_stays_as_it_is(disk: LocalStorage, tmp_p
     assert sorted(load_partition_metadata(disk, ["a", "b"])) == ["b"]
     assert not renew_last_update(disk, "a", "20260105000000000")
     assert not renew_last_update(disk, "c", "20260105000000000")
+
+
+def test_many_files_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakewright.table.last_update._AT_ONCE", 4)
+    files = {f"p{n}/{PARTITION_METADATA}": REAL for n in range(10)}
+    storage = CountingStorage(MemoryStorage.fresh(files))
+    found = load_partition_metadata(storage, (f"p{n}" for n in range(10)))
+    assert list(found) == [f"p{n}" for n in range(10)]
+    assert storage.calls == {"read_many": 3}

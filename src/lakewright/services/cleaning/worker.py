@@ -14,13 +14,16 @@ from lakewright.services.cleaning.look import stock_of
 from lakewright.services.cleaning.plan import Stock
 from lakewright.services.reasons import Left
 from lakewright.services.service import Job
-from lakewright.storage.base import join_path, split_path
+from lakewright.storage.base import FileStatus, join_path, split_path
 from lakewright.table.cleaned import files_of
 from lakewright.table.leftovers import find_leftovers, sweep
 from lakewright.table.locks import holding
 from lakewright.table.metadata_table import drop_metadata_table, has_metadata_table
 from lakewright.table.repair import remove_strays
 from lakewright.table.snapshot import Snapshot, load_snapshot
+
+# So many partitions are listed and deleted in one go, and the lock is looked at before each go.
+_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +162,19 @@ def _remove_partitions(job: Job, partitions: Iterable[str], left: Left) -> froze
     storage, lock = job.equipment.storage, job.equipment.new_lock()
     with holding(lock):
         busy = any(i.is_write for i in load_snapshot(storage).timeline.pending())
-        for partition in asked:
-            files = storage.list_files(partition)
-            if busy or not all(file.name.startswith(PARTITION_METADATA) for file in files):
+        for start in range(0, len(asked), _AT_ONCE):
+            listed = storage.list_many(asked[start : start + _AT_ONCE])
+            empty = {} if busy else {p: files for p, files in listed.items() if _is_empty(files)}
+            for partition in listed.keys() - empty.keys():
                 left.because(partition, "not removed: somebody writes, or has written there")
-                continue
             lock.verify()
-            storage.delete_many(file.path for file in files)
-            removed.add(partition)
+            storage.delete_many(file.path for files in empty.values() for file in files)
+            removed.update(empty)
     return frozenset(removed)
+
+
+def _is_empty(files: Iterable[FileStatus]) -> bool:
+    return all(file.name.startswith(PARTITION_METADATA) for file in files)
 
 
 def _extra(plan: CleanPlan, left: Left) -> dict[str, str]:

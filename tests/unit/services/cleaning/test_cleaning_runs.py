@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -21,6 +22,7 @@ from undone import (
     rows_of,
 )
 from upkeep import Upkeep, upkeep_of
+from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import PARTITION_METADATA, BaseFile
@@ -35,6 +37,7 @@ from lakewright.table.rollback import run_rollback
 from lakewright.table.savepoint import delete_savepoint, run_savepoint
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
+from lakewright.write.commit import Commit
 
 F, G, H = ("d1", "f"), ("d2", "g"), ("d3", "h")
 ONE = {"hoodie.clean.commits.retained": "1"}
@@ -479,3 +482,16 @@ def test_who_keeps_more_than_before_does_not_claim_what_is_gone() -> None:
     assert list(plan.files) == ["d2"]
     assert plan.earliest_to_retain is not None
     assert plan.earliest_to_retain.requested_at == done.earliest_to_retain
+
+
+def test_partitions_that_went_are_removed_many_at_once() -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.write("BULK_INSERT", [row(f"k{n}", day=f"p{n:03d}") for n in range(300)])
+    table.delete_partitions("p0*", "p1*")
+    storage = CountingStorage(table.storage)
+    done = replace(table, storage=storage).services(VERSIONS).run("clean")
+    assert isinstance(done, Commit)
+    assert (done.files, len(done.partitions)) == (200, 200)
+    assert {path[:2] for path in files_of(table.storage) if path.startswith("p")} == {"p2"}
+    assert storage.calls["list_files"] < 10
+    assert storage.calls["list_many"] + storage.calls["delete_many"] < 10

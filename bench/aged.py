@@ -1,0 +1,93 @@
+"""The load test of partition TTL: a table half of whose partitions are a month old, step by step.
+
+Used by the race, on local disk beside real Hudi, and by `bench.cluster`, on HDFS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import lakewright as lw
+from bench.plan import AGED_DAYS, AGED_FIELD, KEPT_DAYS, KEPT_ROWS
+from bench.systems.base import KEYS, ORDERING
+from lakewright.clock import Clock, SystemClock
+from lakewright.core.plans import Skip
+from lakewright.interfaces.writes import TableWriter, rows_of
+from lakewright.write.task import Operation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_DAY_MS = 86_400_000
+# A file has some 600 keys: a filter for 60 000 would be most of it.
+_LOADING = {
+    "hoodie.index.bloom.num_entries": "1000",
+    "hoodie.bulkinsert.sort.mode": "PARTITION_PATH_REPARTITION_AND_SORT",
+    "hoodie.clean.automatic": "false",
+}
+_CLEAN_NOW = {
+    "hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS",
+    "hoodie.clean.fileversions.retained": "1",
+}
+
+Job = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierClock(SystemClock):
+    """The clock of this machine, some days behind."""
+
+    days: int
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms() - self.days * _DAY_MS
+
+
+def load(path: str, rows: DataFrame) -> int:
+    """Make the table, whose even partitions are old and whose odd ones are new.
+
+    Gives how many partitions it has.
+    """
+    table = lw.create(
+        path,
+        rows.sparkSession,
+        name="lineitem",
+        table_type="COPY_ON_WRITE",
+        record_key=KEYS,
+        partition_by=AGED_FIELD,
+        ordering=ORDERING,
+    )
+    clocks: dict[str, Clock] = {
+        f"not ({KEPT_ROWS})": EarlierClock(AGED_DAYS),
+        KEPT_ROWS: SystemClock(),
+    }
+    count = 0
+    for which, clock in clocks.items():
+        writer = TableWriter.of(table.storage, _LOADING, clock, rows.sparkSession)
+        part = rows_of(rows.where(which))
+        count += len(writer.write(Operation.BULK_INSERT, part).partitions)
+    return count
+
+
+def jobs(table: lw.Table, most: int) -> Iterator[tuple[str, Job]]:
+    """What is timed on a loaded table, in order; each gives how many partitions it was about.
+
+    `most` is how many partitions may go in one run.
+    """
+    options = {"hoodie.ttl.max.partitions.per.run": str(most)}
+    yield "update", table.ttl.update_partitions
+    table.ttl.save({"spec": "*", "units": "DAYS", "value": KEPT_DAYS})
+    table.ttl.on(run_inline=False)
+    yield "find", lambda: _count(table.preview("ttl", options))
+    yield "run", lambda: _count(table.run("ttl", options))
+    yield "clean", lambda: _count(table.run("clean", _CLEAN_NOW))
+
+
+def _count(done: object) -> int:
+    """How many partitions a plan or a commit has."""
+    if isinstance(done, Skip):
+        raise RuntimeError(f"nothing was done: {done}")
+    partitions: tuple[str, ...] = done.partitions  # type: ignore[attr-defined]
+    return len(partitions)
