@@ -25,6 +25,7 @@ from lakewright.interfaces.cli.shared import (
     told_options,
 )
 from lakewright.interfaces.cli.ttl_app import ttl
+from lakewright.interfaces.cli.ui_app import ui
 
 if TYPE_CHECKING:
     from lakewright.interfaces.cli import commands, render
@@ -47,6 +48,7 @@ app = typer.Typer(
 services = typer.Typer(help="Table services.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(services, name="services")
 app.add_typer(ttl, name="ttl")
+app.command("ui")(ui)
 
 
 @app.callback()
