@@ -46,6 +46,7 @@ OPTIONS = {
     "hoodie.archive.automatic": "false",
     "hoodie.compact.inline.max.delta.commits": "1",
     "hoodie.clean.commits.retained": "3",
+    "hoodie.index.bloom.num_entries": "1000",
     # Minutes pass at once, without a beat.
     "hoodie.client.heartbeat.interval_in_ms": "36000000",
 }
@@ -103,13 +104,13 @@ class LivelyTable:
         create_table(self.storage, self.clock, spec)
         return self
 
-    def load(self, days_ago: int, rides: int = 40) -> Commit:
+    def load(self, days_ago: int, rides: int = 100) -> Commit:
         """All rides of one day, in every city."""
         begin = self.clock.now_ms() // _DAY * _DAY - days_ago * _DAY
         rows = [
-            self._ride(city, begin + number * (_DAY // rides))
-            for city in CITIES
-            for number in range(rides)
+            self._ride(city, begin + number * (_DAY // rides // size))
+            for size, city in enumerate(CITIES, 1)
+            for number in range(rides * size)
         ]
         return self._write(Operation.INSERT, rows, 4 * _MINUTE)
 
@@ -195,14 +196,14 @@ def _date(at_ms: int) -> str:
 
 
 def lively_table(storage: Storage, now_ms: int) -> LivelyTable:
-    """A table whose history ends about now: three nightly loads, then a busy morning."""
-    table = LivelyTable(storage, ManualClock(now_ms - 6 * _DAY - 80 * _MINUTE)).create()
-    for days_ago in (3, 2, 1):
-        table.load(days_ago)
-        table.pause(60)
+    """A table whose history ends about now: a load every other day, then a busy morning."""
+    table = LivelyTable(storage, ManualClock(now_ms - 6 * _DAY - 150 * _MINUTE)).create()
+    for _ in range(3):
+        table.load(days_ago=1)
+        table.pause(2 * 24 * 60 - 4)
     TableTtl.of(storage, OPTIONS, table.clock).save({"spec": "*", "units": "DAYS", "value": 6})
     TableTtl.of(storage, OPTIONS, table.clock).on(run_inline=False)
-    table.clock.advance(now_ms - 175 * _MINUTE - table.clock.now_ms())
+    table.clock.advance(max(0, now_ms - 155 * _MINUTE - table.clock.now_ms()))
     for turn in range(18):
         first = turn % len(CITIES)
         cities = (CITIES * 2)[first : first + 3]

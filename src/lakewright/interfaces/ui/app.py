@@ -190,9 +190,9 @@ class GuardMiddleware:
 def ui_app(tables: Sequence[ServedTable], jobs: Jobs, guard: Guard) -> Starlette:
     """The application that serves some tables."""
     pages = Pages(tables, jobs, allow_writes=guard.token is not None)
-    one = "/api/tables/{table:int}"
+    one = "/tables/{table:int}"
     looks: dict[str, Callable[[Request], Document]] = {
-        "/api/tables": pages.all,
+        "/tables": pages.all,
         one: pages.table,
         f"{one}/pulse": pages.pulse,
         f"{one}/timeline": pages.timeline,
@@ -218,13 +218,21 @@ def ui_app(tables: Sequence[ServedTable], jobs: Jobs, guard: Guard) -> Starlette
 
     return Starlette(
         routes=[
-            *(Route(path, _look(look), methods=["GET"]) for path, look in looks.items()),
-            *(Route(path, _change(change), methods=["POST"]) for path, change in changes.items()),
-            Mount("/api", _nothing_here),
+            Mount(
+                "/api",
+                routes=[
+                    *(Route(at, _look(look), methods=["GET"]) for at, look in looks.items()),
+                    *(Route(at, _change(do), methods=["POST"]) for at, do in changes.items()),
+                ],
+            ),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
         ],
         middleware=[Middleware(GuardMiddleware, guard)],
-        exception_handlers={LakewrightError: _told_error, HTTPException: _told_status},
+        exception_handlers={
+            LakewrightError: _told_error,
+            HTTPException: _told_status,
+            Exception: _told_bug,
+        },
         lifespan=lifespan,
     )
 
@@ -260,10 +268,6 @@ async def _body(request: Request) -> Mapping[str, Any]:
     return found
 
 
-async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    raise HTTPException(404)
-
-
 def _answer(document: Document, status: int = 200) -> JSONResponse:
     headers = {"cache-control": "no-store"}
     # What is in no JSON (enums are texts, times are digits) is told as text.
@@ -283,6 +287,14 @@ def _told_status(request: Request, error: Exception) -> Response:
         raise error
     told = _TELLS.get(error.status_code, error.detail)
     return _answer({"error": told}, error.status_code)
+
+
+def _told_bug(request: Request, error: Exception) -> Response:
+    """What nobody has thought of; the server prints where it was."""
+    told = "something went wrong that should not: what the server has printed tells more"
+    answer = _answer({"error": told, "kind": type(error).__name__}, 500)
+    answer.headers.update(HEADERS)
+    return answer
 
 
 def _number(asked: Mapping[str, str], name: str, usual: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from lakewright.core.table_config import TableType
 from lakewright.core.ttl_settings import ENABLED, rules_in_force, ttl_settings
@@ -32,7 +32,6 @@ from lakewright.interfaces.ui.partitions import (
 from lakewright.interfaces.ui.watch import SeenFiles, Watch
 from lakewright.services.debt import PartitionDebt, load_debt
 from lakewright.services.registry import service_by_name, services
-from lakewright.services.service import Sight
 from lakewright.services.ttl.plan import Verdict
 from lakewright.services.ttl.service import explain
 from lakewright.settings import settings_from
@@ -117,10 +116,15 @@ class ServedTable:
         seen = self.watch.files()
         judged = self.watch.derived("judged", seen.version, lambda: self._judged(seen))
         total, rows = page_of(judged, page)
+        debts = self._debts(seen, [each.row.partition for each in rows])
+        rows = [replace(each, debt=debts.get(each.row.partition)) for each in rows]
         time_ms = times_of(seen.snapshot)
+        totals = self.watch.derived(
+            "totals", seen.version, lambda: totals_document(seen.rows.values())
+        )
         return {
             "version": seen.version,
-            "totals": totals_document(seen.rows.values()),
+            "totals": totals,
             "ttl": self._ttl_document(seen, judged),
             "matching": total,
             "offset": page.offset,
@@ -188,19 +192,16 @@ class ServedTable:
     def _now_ms(self) -> int:
         return self.watch.runner.clock.now_ms()
 
-    def _sight(self, seen: SeenFiles, options: Mapping[str, str]) -> Sight:
-        sight = self.watch.runner.sight(seen.snapshot)
-        return Sight(seen.snapshot, sight.instant, sight.now_ms, {**sight.options, **options})
-
     def _judged(self, seen: SeenFiles) -> list[Judged]:
-        debts = self._debts(seen)
         verdicts = self._verdicts(seen)
-        return [Judged(row, debts.get(path), verdicts.get(path)) for path, row in seen.rows.items()]
+        return [Judged(row, verdict=verdicts.get(path)) for path, row in seen.rows.items()]
 
-    def _debts(self, seen: SeenFiles) -> dict[str, PartitionDebt]:
+    def _debts(self, seen: SeenFiles, partitions: Iterable[str]) -> dict[str, PartitionDebt]:
+        """Why the log files of some partitions wait."""
         if seen.snapshot.config.table_type is not TableType.MERGE_ON_READ:
             return {}
-        owed = load_debt(self._sight(seen, {}))
+        few = replace(seen.snapshot, listing=seen.snapshot.files(partitions))
+        owed = load_debt(self.watch.runner.sight(few))
         return {each.partition: each for each in owed.partitions}
 
     def _verdicts(self, seen: SeenFiles) -> dict[str, Verdict]:
@@ -209,7 +210,8 @@ class ServedTable:
         told = {ENABLED: "true", **self._options}
         if not config.partition_fields or not rules_in_force(ttl_settings(config.properties, told)):
             return {}
-        return {each.partition: each for each in explain(self._sight(seen, told))}
+        sight = replace(self.watch.runner.sight(seen.snapshot), options=told)
+        return {each.partition: each for each in explain(sight)}
 
     def _ttl_document(self, seen: SeenFiles, judged: list[Judged]) -> Document:
         settings = ttl_settings(seen.snapshot.config.properties, self._options)

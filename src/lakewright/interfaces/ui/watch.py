@@ -116,7 +116,8 @@ class Watch:
 
     def _listed(self, seen: Seen, changed: frozenset[str] | None) -> SeenFiles:
         began = self._now()
-        found = seen.snapshot.files(changed)
+        # Nobody is asked for nothing.
+        found = seen.snapshot.files(changed) if changed is None or changed else {}
         rows = {row.partition: row for row in partition_rows(seen.snapshot, found)}
         took = self._now() - began
         if changed is not None and self._files is not None:
@@ -163,7 +164,8 @@ def changed_partitions(before: Snapshot, now: Snapshot) -> frozenset[str] | None
     """
     if before.config.properties != now.config.properties:
         return None
-    new = [i for i in now.timeline if i.is_completed and i not in set(before.timeline)]
+    known = set(before.timeline)
+    new = [i for i in now.timeline if i.is_completed and i not in known]
     writes = [i for i in new if i.is_write]
     others = [i for i in new if not i.is_write and i.action != "savepoint"]
     if any(i.action != "clean" for i in others):

@@ -10,7 +10,7 @@ const SERIES = [
   ["read_optimized_freshness", "optimized", "Read-optimized: newest row", "fresh"],
   ["read_optimized_completion", "optimized", "Read-optimized: complete until", "complete"],
 ];
-const LEFT = 74, RIGHT = 14, TOP = 10, BOTTOM = 26, HEIGHT = 250, LATEST = 60;
+const LEFT = 74, RIGHT = 14, TOP = 10, BOTTOM = 26, HEIGHT = 250, LATEST = 60, FEW = 5;
 
 export function freshnessPanel(context) {
   const tiles = h("div", { class: "views" });
@@ -29,7 +29,7 @@ export function freshnessPanel(context) {
     const dated = points.filter((each) => each.at_ms !== null);
     if (all) return dated;
     const latest = dated.slice(-LATEST);
-    for (let index = latest.length - 1; index > 2; index -= 1) {
+    for (let index = latest.length - FEW; index > 0; index -= 1) {
       const length = latest.at(-1).at_ms - latest[index].at_ms;
       if (latest[index].at_ms - latest[index - 1].at_ms > Math.max(3_600_000, 2 * length)) return latest.slice(index);
     }

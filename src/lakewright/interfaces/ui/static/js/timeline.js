@@ -6,7 +6,7 @@ import { look } from "./api.js";
 
 const LANES = [["write", "Writes"], ["replace", "Replace"], ["compaction", "Compaction"], ["logcompaction", "Log compaction"], ["clustering", "Clustering"], ["clean", "Clean"], ["rollback", "Rollback"], ["savepoint", "Savepoint"]];
 const GUTTER = 118, RIGHT = 14, ROW = 17, PAD = 7, AXIS = 26, LEAST = 5, MOST_ROWS = 4;
-const LATEST = 60, SHORTEST = 1000, MOST_LISTED = 200;
+const LATEST = 60, FEW = 5, SHORTEST = 1000, MOST_LISTED = 200;
 
 const endOf = (instant, now) => instant.completed_ms ?? Math.max(now, instant.requested_ms);
 
@@ -53,9 +53,9 @@ export function timelinePanel(context) {
   // The latest actions; not those before a long silence, which would squeeze all others into a corner.
   function latest() {
     const known = dated().slice(-LATEST);
-    for (let index = known.length - 1; index > 4; index -= 1) {
+    for (let index = known.length - FEW; index > 0; index -= 1) {
       const length = whole(known.slice(index));
-      if (known[index].requested_ms - known[index - 1].requested_ms > Math.max(3_600_000, 2 * (length.to - length.from))) return whole(known.slice(index));
+      if (known[index].requested_ms - known[index - 1].requested_ms > Math.max(3_600_000, 2 * (length.to - length.from))) return length;
     }
     return whole(known);
   }
@@ -208,10 +208,10 @@ export function timelinePanel(context) {
     }
     const marks = s("g", { class: "axis" });
     for (const { at, text } of ticks(shown.from, shown.to, inner / 90)) {
-      marks.append(s("line", { x1: xOf(at), x2: xOf(at), y1: 0, y2: y }), s("text", { x: xOf(at), y: y + 17, "text-anchor": "middle" }, text));
+      marks.append(s("line", { x1: xOf(at), x2: xOf(at), y1: 0, y2: y }), Math.abs(xOf(at) - xOf(now)) < 34 ? "" : s("text", { x: xOf(at), y: y + 17, "text-anchor": "middle" }, text));
     }
     drawing.append(marks, bars);
-    if (now >= shown.from && now <= shown.to) drawing.append(s("line", { x1: xOf(now), x2: xOf(now), y1: 0, y2: y, class: "now" }), s("text", { x: Math.min(xOf(now), width - 14), y: 11, class: "now-text", "text-anchor": "end", dx: -4 }, "now"));
+    if (now >= shown.from && now <= shown.to) drawing.append(s("line", { x1: xOf(now), x2: xOf(now), y1: 0, y2: y, class: "now" }), s("text", { x: xOf(now), y: y + 17, class: "now-text", "text-anchor": "middle" }, "now"));
     drawing.setAttribute("height", y + AXIS);
     put(plot, drawing);
     plot.dataset.from = Math.round(shown.from);
