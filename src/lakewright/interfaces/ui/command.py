@@ -68,6 +68,8 @@ def _bound(host: str, port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind(address)
+        # Whoever follows the link at once waits for the server, and is not refused.
+        found.listen()
     except OSError as error:
         found.close()
         raise UnavailableError(

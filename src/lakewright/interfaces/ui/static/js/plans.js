@@ -21,6 +21,7 @@ export function plansPanel(context) {
     const answer = h("div", null);
     const form = h("form", { class: "cancel", onsubmit: async (event) => {
       event.preventDefault();
+      reason.blur();
       form.querySelectorAll("button").forEach((each) => { each.disabled = true; });
       try {
         const done = await change(`/${context.number}/plans/${encodeURIComponent(plan.requested_at)}/cancel`, { reason: reason.value });
