@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from bench.scale.table import Shape, synthetic_table
@@ -99,7 +100,7 @@ def test_pending_work_lists_nothing() -> None:
 def test_whatever_happens_it_sees_what_somebody_new_sees() -> None:
     seen = Watched()
     services = seen.table.services({"hoodie.compact.inline.max.delta.commits": "1"})
-    steps = [
+    steps: list[Callable[[], object]] = [
         lambda: seen.write("a", DAYS[0]),
         lambda: seen.write("b", DAYS[1]),
         lambda: seen.write("a", DAYS[0], 2),

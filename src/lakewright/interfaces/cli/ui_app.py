@@ -28,7 +28,7 @@ def ui(
     context: typer.Context,
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="The tables: folders, or URIs such as s3a://..."),
+        typer.Argument(metavar="PATH", help="The tables: folders, or URIs such as s3a://..."),
     ],
     allow_writes: Annotated[
         bool,

@@ -17,7 +17,7 @@ const pair = (name, value, title) => (value === undefined || value === null || v
 
 const paths = (title, items, total) => items?.length
   ? h("div", { class: "block" }, h("h3", null, `${title} (${count(total ?? items.length)})`),
-      h("ul", { class: "paths", tabindex: "0", role: "region", "aria-label": title }, items.map((item) => h("li", null, item || "the whole table"))),
+      h("div", { class: "paths", tabindex: "0", role: "group", "aria-label": title }, h("ul", null, items.map((item) => h("li", null, item || "the whole table")))),
       total ? h("p", { class: "hint" }, `The first ${count(items.length)} are shown.`) : null)
   : null;
 
@@ -25,7 +25,7 @@ export function planBlock(plan) {
   if (!plan.planned) return h("p", { class: "reason" }, plan.reason);
   const operations = plan.operations ?? plan.instants ?? [];
   const total = plan.operations_total ?? plan.instants_total ?? operations.length;
-  const table = operations.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What the plan holds" }, h("table", null,
+  const table = operations.length ? h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "What the plan holds" }, h("table", null,
     h("thead", null, h("tr", null, columns(operations[0]).map(([, name]) => h("th", { scope: "col" }, name)))),
     h("tbody", null, operations.map((each) => h("tr", null, columns(operations[0]).map(([key]) => h("td", null, cell(each[key])))))))) : null;
   return [
@@ -35,7 +35,7 @@ export function planBlock(plan) {
     plan.records?.length ? h("p", null, `Rows go from ${some(plan.records_total ?? plan.records.length, "partition")}.`) : null,
     plan.deleted_partitions?.length ? h("p", null, `${some(plan.deleted_partitions_total ?? plan.deleted_partitions.length, "partition")} will be gone.`) : null,
     plan.missing?.length ? h("div", { class: "block" }, h("h3", null, `Left for later (${count(plan.missing_total ?? plan.missing.length)})`),
-      h("ul", { class: "paths", tabindex: "0", role: "region", "aria-label": "Left for later" }, plan.missing.map((each) => h("li", null, each.partition || "the whole table", each.reason ? h("span", { class: "hint" }, ` ${each.reason}`) : null)))) : null,
+      h("div", { class: "paths", tabindex: "0", role: "group", "aria-label": "Left for later" }, h("ul", null, plan.missing.map((each) => h("li", null, each.partition || "the whole table", each.reason ? h("span", { class: "hint" }, ` ${each.reason}`) : null))))) : null,
   ];
 }
 
@@ -67,7 +67,7 @@ function body(found, now) {
     found.plan ? h("div", { class: "block" }, h("h3", null, "Plan"), planBlock(found.plan)) : null,
     paths("Partitions", commit.partitions ?? found.clean?.partitions, commit.partitions_total ?? found.clean?.partitions_total),
     found.extra && Object.keys(found.extra).length ? h("details", { class: "block" }, h("summary", null, "Extra metadata"),
-      h("dl", { class: "extra", tabindex: "0", role: "region", "aria-label": "Extra metadata" }, Object.entries(found.extra).map(([key, value]) => pair(key, value)))) : null,
+      h("div", { class: "extra", tabindex: "0", role: "group", "aria-label": "Extra metadata" }, h("dl", null, Object.entries(found.extra).map(([key, value]) => pair(key, value))))) : null,
   ];
 }
 

@@ -16,7 +16,7 @@ export function freshnessPanel(context) {
   const tiles = h("div", { class: "views" });
   const plot = h("div", { class: "plot chart", id: "freshness-plot" });
   const legend = h("p", { class: "note" });
-  const table = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Freshness as a list" });
+  const table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Freshness as a list" });
   const listed = h("details", { class: "as-list" }, h("summary", null, "As a list"), table);
   const shown = new Set(SERIES.map(([key]) => key));
   let points = [], found = null, all = false, now = Date.now();

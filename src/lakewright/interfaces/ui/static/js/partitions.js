@@ -9,7 +9,7 @@ const LIMIT = 25, PATIENCE = 250;
 
 export function partitionsPanel(context) {
   const search = h("input", { type: "search", id: "partition-search", placeholder: "Search partitions", "aria-label": "Search partitions", autocomplete: "off", spellcheck: "false" });
-  const table = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "One page of the partitions" });
+  const table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "One page of the partitions" });
   const pager = h("nav", { class: "pager", "aria-label": "Pages of partitions" });
   const groups = h("div", { class: "groups", id: "groups" });
   const ttl = h("p", { class: "note" });

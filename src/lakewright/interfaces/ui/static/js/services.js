@@ -64,7 +64,7 @@ export function servicesPanel(context) {
       h("div", { class: "job-head" }, h("strong", null, job.service), h("span", { class: `badge ${job.state}` }, job.state === "running" ? `runs for ${span(Math.max(0, now - job.began_ms))}` : job.state), h("span", { class: "hint" }, `${clock(job.began_ms)}${job.ended_ms ? `, took ${span(job.ended_ms - job.began_ms)}` : ""}`),
         job.state === "running" ? h("button", { type: "button", class: "tool", "data-stop": job.job, onclick: async () => { try { await change(`/${context.number}/jobs/${job.job}/stop`); say("asked to stop"); } catch (error) { context.notice(error.message); } } }, "Stop after this step") : null),
       job.steps.map((step) => h("p", null, `${step.service}: ${RESULTS[step.result] ?? step.result}`, h("span", { class: "hint" }, ` ${step.detail ?? ""}`))),
-      job.error ? h("pre", { class: "said", tabindex: "0", role: "region", "aria-label": `What ${job.service} said` }, job.error) : null))));
+      job.error ? h("pre", { class: "said", tabindex: "0", role: "group", "aria-label": `What ${job.service} said` }, job.error) : null))));
   }
 
   element.refresh = async () => {

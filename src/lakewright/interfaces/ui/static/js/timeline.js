@@ -25,7 +25,7 @@ export function described(instant, now) {
 export function timelinePanel(context) {
   const plot = h("div", { class: "plot", id: "timeline-plot", tabindex: "0", role: "group", "aria-label": "Timeline. Arrow keys choose an action, Enter shows it, plus and minus zoom, Shift with arrow keys moves." });
   const note = h("p", { class: "note" });
-  const list = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The timeline as a list" });
+  const list = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "The timeline as a list" });
   const listed = h("details", { class: "as-list" }, h("summary", null, "As a list"), list);
   let instants = [], now = Date.now(), view = null, following = true, chosen = -1, archived = false, leftOff = 0;
 
