@@ -27,7 +27,7 @@ export function planBlock(plan) {
   const total = plan.operations_total ?? plan.instants_total ?? operations.length;
   const table = operations.length ? h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "What the plan holds" }, h("table", null,
     h("thead", null, h("tr", null, columns(operations[0]).map(([, name]) => h("th", { scope: "col" }, name)))),
-    h("tbody", null, operations.map((each) => h("tr", null, columns(operations[0]).map(([key]) => h("td", null, cell(each[key])))))))) : null;
+    h("tbody", null, operations.map((each) => h("tr", null, columns(operations[0]).map(([key]) => h("td", { class: CODES.has(key) ? "code" : null }, cell(each[key])))))))) : null;
   return [
     h("p", null, h("strong", null, some(total, "operation")), plan.threshold ? ` up to event time ${plan.threshold}` : "", plan.retained_from ? `, readable from ${plan.retained_from} on` : "", plan.widened ? ` (${plan.widened})` : ""),
     table,
@@ -39,7 +39,8 @@ export function planBlock(plan) {
   ];
 }
 
-const NAMES = { partition: "Partition", file_id: "File group", logs: "Log files", base_file: "Base file", file: "File", policy: "Policy", expires_at: "Expired at", requested_at: "Instant", action: "Action" };
+const NAMES = { partition: "Partition", file_id: "File group", logs: "Log files", file: "File", policy: "Policy", expires_at: "Expired at", requested_at: "Instant", action: "Action" };
+const CODES = new Set(["partition", "file_id", "file", "requested_at"]);
 const columns = (first) => Object.entries(NAMES).filter(([key]) => key in first);
 const cell = (value) => (Array.isArray(value) ? count(value.length) : value === null || value === "" ? "–" : String(value));
 

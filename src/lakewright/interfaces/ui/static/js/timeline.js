@@ -12,7 +12,8 @@ const endOf = (instant, now) => instant.completed_ms ?? Math.max(now, instant.re
 
 export function described(instant, now) {
   const [, name] = kindOf(instant);
-  const what = instant.operation ? `${name}: ${operationWord(instant.operation)}` : name;
+  const word = operationWord(instant.operation);
+  const what = word && word !== name.toLowerCase() ? `${name}: ${word}` : name;
   const lasted = instant.completed_ms !== null
     ? `${when(instant.requested_ms)}, took ${span(instant.completed_ms - instant.requested_ms)}`
     : `${stateWord[instant.state]}, since ${when(instant.requested_ms)} (${ago(instant.requested_ms, now)})`;
