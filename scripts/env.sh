@@ -197,6 +197,25 @@ enter_spark() {
     export JAVA_HOME="$FOUND_JAVA"
 }
 
+# ---------------------------------------------------------------- the browser of tests/browser
+
+# find_chromium: sets LAKEWRIGHT_CHROMIUM.
+find_chromium() {
+    for name in "${LAKEWRIGHT_CHROMIUM:-}" chromium chromium-browser google-chrome; do
+        [ -n "$name" ] && LAKEWRIGHT_CHROMIUM=$(command -v "$name") && return
+    done
+    return 1
+}
+
+# The environment and a Chromium, which is Debian's where nobody says otherwise.
+enter_browser() {
+    enter_venv
+    find_chromium || { apt_install chromium && find_chromium; } ||
+        die "Chromium is needed for the tests of the page: install it (Debian: apt-get install chromium)" \
+            "so that chromium is on PATH, or name it in LAKEWRIGHT_CHROMIUM."
+    export LAKEWRIGHT_CHROMIUM
+}
+
 # ---------------------------------------------------------------- the judges of tests/interop
 
 HUDI_JAR=hudi-spark3.5-bundle_2.12-1.2.0.jar

@@ -23,6 +23,7 @@ from lakewright.interfaces.cli.rows_app import rows
 from lakewright.interfaces.cli.services_app import services
 from lakewright.interfaces.cli.shared import EXIT_CODES_TEXT, exit_code, exit_codes
 from lakewright.interfaces.cli.ttl_app import ttl
+from lakewright.interfaces.cli.ui_app import ui
 from lakewright.interfaces.cli.undo_app import undo
 from lakewright.interfaces.cli.work_app import work
 
@@ -41,6 +42,7 @@ for part in (make, look, rows, work, undo, doctor):
 app.add_typer(services, name="services")
 app.add_typer(ttl, name="ttl")
 app.command()(demo)
+app.command("ui")(ui)
 
 
 @app.callback()

@@ -1,0 +1,133 @@
+"""A real Chromium, tables worth looking at, and servers that show them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from golden_tables import GoldenTables
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from lakewright.clock import SystemClock
+from lakewright.interfaces.ui.app import ui_app
+from lakewright.interfaces.ui.guards import Guard
+from lakewright.interfaces.ui.served import ServedTable
+from lakewright.interfaces.ui.work import Jobs
+from lakewright.storage.local import LocalStorage
+from lakewright.testing.lively import OPTIONS, lively_table
+
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+CHROMIUM = os.environ.get("LAKEWRIGHT_CHROMIUM", "/usr/bin/chromium")
+# Other suites may have the machine at the same time.
+PATIENCE_MS = 30_000
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        expect.set_options(timeout=PATIENCE_MS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A page that fails the test if a script fails, or if anything but its server is asked."""
+    context = chromium.new_context(viewport={"width": 1400, "height": 950}, timezone_id="UTC")
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    wrong: list[str] = []
+    asked: set[str] = set()
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: asked.add(request.url.split("/")[2].split(":")[0]))
+    page.on("console", lambda told: wrong.extend(_violations(told.text)))
+    yield page
+    context.close()
+    assert wrong == []
+    assert asked <= {"127.0.0.1"}
+
+
+def _violations(text: str) -> list[str]:
+    return [text] if "Security Policy" in text else []
+
+
+@pytest.fixture(scope="session")
+def lively(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The table of the pictures; tests that change it take a copy."""
+    path = tmp_path_factory.mktemp("tables") / "rides"
+    lively_table(LocalStorage(str(path)), SystemClock().now_ms())
+    return path
+
+
+@pytest.fixture
+def rides(lively: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(lively, tmp_path / "rides"))
+
+
+@contextmanager
+def serving(tables: Sequence[ServedTable], token: str | None = None) -> Iterator[str]:
+    """A server in a thread; gives its address."""
+    jobs = Jobs(SystemClock(), master="local[1]")
+    config = uvicorn.Config(
+        ui_app(tables, jobs, Guard(token=token)), log_level="warning", ws="none"
+    )
+    server = uvicorn.Server(config)
+    with closing(socket.create_server(("127.0.0.1", 0))) as bound:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/"
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def showing(*paths: Path, token: str | None = None) -> Iterator[str]:
+    options = {k: v for k, v in OPTIONS.items() if "lock" not in k and "heartbeat" not in k}
+    with serving([ServedTable.at(str(path), options) for path in paths], token) as address:
+        yield address + (f"#token={token}" if token else "")
+
+
+@pytest.fixture(scope="session")
+def looking(lively: Path) -> Iterator[str]:
+    """The lively table, to be looked at only."""
+    with showing(lively) as address:
+        yield address
+
+
+@contextmanager
+def command(*arguments: str) -> Iterator[dict[str, str]]:
+    """`lakewright ui` in a process of its own; gives what it says."""
+    words = [sys.executable, "-m", "lakewright.interfaces.cli.app", "ui", "--port", "0", "--json"]
+    with subprocess.Popen(
+        [*words, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        if process.stdout is None:
+            raise AssertionError("its output goes into a pipe")
+        try:
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def several(lively: Path, golden: GoldenTables) -> Iterator[str]:
+    """Three tables, served by the command."""
+    with command(str(lively), str(golden["cow_clustered"]), str(golden["mor_avro"])) as told:
+        yield told["url"]

@@ -1,0 +1,78 @@
+"""Who may ask the page's server, and for what."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakewright.interfaces.ui.guards import TOKEN_HEADER, Guard, is_loopback
+
+TOKEN = "a-token-that-nobody-guesses"
+HOST = "127.0.0.1:8765"
+OURS = {"host": HOST, TOKEN_HEADER: TOKEN}
+
+
+@pytest.mark.parametrize(
+    "name", ["127.0.0.1:8765", "localhost:1", "localhost", "[::1]:8765", "192.168.1.7:80"]
+)
+def test_names_that_can_only_mean_this_server_are_let_in(name: str) -> None:
+    assert Guard().refusal("GET", {"host": name}) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "", "[::1", "localhost.evil.x"],
+)
+def test_a_name_that_others_control_is_refused(name: str) -> None:
+    refused = Guard().refusal("GET", {"host": name})
+    assert refused is not None
+    assert refused.status == 421
+
+
+def test_the_name_that_the_server_was_bound_to_is_its_own() -> None:
+    assert Guard("lake.example").refusal("GET", {"host": "lake.example:8765"}) is None
+
+
+def test_writing_with_the_token_is_let_through() -> None:
+    guard = Guard(token=TOKEN)
+    assert guard.refusal("POST", OURS) is None
+    same = {"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}
+    assert guard.refusal("POST", {**OURS, **same}) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "reason"),
+    [
+        ({TOKEN_HEADER: ""}, 401, "a token is needed"),
+        ({TOKEN_HEADER: "another"}, 403, "another one"),
+        ({TOKEN_HEADER: "å"}, 403, "another one"),
+        ({"origin": "http://evil.example"}, 403, "another site"),
+        ({"origin": "null"}, 403, "another site"),
+        ({"origin": "http://127.0.0.1:9"}, 403, "another site"),
+        ({"sec-fetch-site": "cross-site"}, 403, "another site"),
+        ({"sec-fetch-site": "same-site"}, 403, "another site"),
+        ({"host": "evil.example"}, 421, "not known by that name"),
+    ],
+)
+def test_writing_is_refused(changed: dict[str, str], status: int, reason: str) -> None:
+    refused = Guard(token=TOKEN).refusal("POST", {**OURS, **changed})
+    assert refused is not None
+    assert refused.status == status
+    assert reason in refused.reason
+
+
+def test_nobody_writes_where_writes_are_not_allowed() -> None:
+    refused = Guard().refusal("POST", OURS)
+    assert refused is not None
+    assert (refused.status, "--allow-writes" in refused.reason) == (403, True)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_other_methods_are_refused(method: str) -> None:
+    refused = Guard(token=TOKEN).refusal(method, OURS)
+    assert refused is not None
+    assert refused.status == 405
+
+
+def test_which_hosts_stay_on_this_machine() -> None:
+    assert [is_loopback(h) for h in ("127.0.0.1", "::1", "localhost", "127.9.9.9")] == [True] * 4
+    assert [is_loopback(h) for h in ("0.0.0.0", "::", "10.0.0.1", "lake.example")] == [False] * 4
