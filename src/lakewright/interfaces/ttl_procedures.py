@@ -9,6 +9,7 @@ from lakewright.core.plans import Skip
 from lakewright.core.ttl_settings import HUDI_DAYS, HUDI_TYPE
 from lakewright.errors import InvalidError
 from lakewright.interfaces.calls import Parameter
+from lakewright.interfaces.partition_bar import update_with_bar
 from lakewright.interfaces.procedure import OPTIONS, TABLE, Arguments, Procedure, Rows, told_options
 from lakewright.interfaces.ttl import TtlShown
 from lakewright.settings import parse_bool
@@ -81,7 +82,7 @@ def _switch(name: str, given: Any) -> bool | None:
 
 
 def _update(table: Table, arguments: Arguments) -> Rows:
-    return [(table.ttl.update_partitions(),)]
+    return [(update_with_bar(table.ttl),)]
 
 
 def _run(table: Table, arguments: Arguments) -> Rows:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.progress import Progress
-
 from lakewright.errors import InvalidError
 from lakewright.interfaces.cli.commands import Options, runner_at, several_writers
 from lakewright.interfaces.cli.printing import Document
 from lakewright.interfaces.cli.render import outcome_document, verdict_document
+from lakewright.interfaces.partition_bar import update_with_bar
 from lakewright.interfaces.ttl import TableTtl, TtlShown
 from lakewright.settings import parse_bool
 from lakewright.storage.locate import storage_for, storage_options
@@ -85,12 +83,7 @@ def explain_ttl(path: str, options: Options) -> Document:
 def update_lines(path: str, options: Options) -> Document:
     """Fill in when each partition was last written to, with a bar on the terminal."""
     ttl = _ttl(path, options)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("partitions", total=None)
-        renewed = ttl.update_partitions(
-            lambda done, total: bar.update(task, completed=done, total=total)
-        )
-    return {"table": ttl.storage.root, "updated_partitions": renewed}
+    return {"table": ttl.storage.root, "updated_partitions": update_with_bar(ttl)}
 
 
 def _ttl(path: str, options: Options) -> TableTtl:
