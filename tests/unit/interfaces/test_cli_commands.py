@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from cli_calls import APP, ROOT, LocalWorkers, call, document, local_table, options
+from golden_tables import GoldenTables
 from written import WrittenTable
 
 from lakewright.interfaces.cli import commands, rows
@@ -22,6 +24,7 @@ from lakewright.interfaces.cli.app import app
 from lakewright.interfaces.cli.shared import EXIT_CODES, EXIT_CODES_TEXT, UNWELL
 from lakewright.read.query import plan_snapshot
 from lakewright.storage.local import LocalStorage
+from lakewright.storage.locate import storage_for
 from lakewright.table.snapshot import load_snapshot
 
 AT_ONCE = "hoodie.compact.inline.max.delta.commits=1"
@@ -333,3 +336,18 @@ def test_what_is_beyond_this_process_goes_to_spark(
 
 def _plan(table: WrittenTable) -> Any:
     return plan_snapshot(load_snapshot(table.storage))
+
+
+@pytest.mark.parametrize("command", ["rollback", "savepoint", "restore"])
+def test_a_refused_call_leaves_a_metadata_table_alone(
+    command: str, golden: GoldenTables, tmp_path: Path
+) -> None:
+    place = tmp_path / "table"
+    shutil.copytree(golden["cow_mdt"], place)
+    before = _files(place)
+    yes = [] if command == "savepoint" else ["--yes"]
+    assert call(command, str(place), NOWHERE, *yes).exit_code == 2
+    first = load_snapshot(storage_for(place)).timeline.completed_writes[0]
+    if command == "rollback":  # later writes stand on it
+        assert call(command, str(place), first.requested_at, *yes).exit_code == 2
+    assert _files(place) == before
