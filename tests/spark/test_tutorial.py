@@ -21,6 +21,7 @@ def test_the_tutorial_runs_as_it_stands(
     assert "1 new, 2 updated" in printed
     assert "commit 2" in printed, "the compaction"
     assert "0 such rows" in printed
+    assert "healthy: nothing found" in printed, "the doctor"
     assert "2026-01-30" in printed, "what the commands tell of partitions"
 
 
