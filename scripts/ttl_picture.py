@@ -139,7 +139,7 @@ def as_page(race: Mapping[str, Any], cluster: Mapping[str, Any] | None) -> str:
 
 def _machine(machine: Mapping[str, Any], load: float | None) -> str:
     gib = machine["memory_bytes"] / 2**30
-    busy = "" if load is None else f"; {load:.1f} processes were waiting to run before it began"
+    busy = "" if load is None else f"; the load average was {load:.1f} before it began"
     return f"{machine['cores']} cores ({machine['processor']}), {gib:.0f} GiB{busy}."
 
 
