@@ -150,7 +150,7 @@ class TableWriter:
             )
         snapshot = load_snapshot(self.storage)
         config_conflicts(snapshot.config, self.options, partition_by=request.partition_by)
-        if not partitions_named(snapshot, request.patterns):
+        if not partitions_named(snapshot, request.patterns, exact=request.exact):
             return Skip(f"the table has no partition {', '.join(request.patterns)}")
         return self.run(request, NoRows())
 
