@@ -30,7 +30,7 @@ from lakewright.table.locks import holding
 from lakewright.table.metadata_table import drop_metadata_table
 from lakewright.table.restore import run_restore
 from lakewright.table.rollback import run_rollback
-from lakewright.table.savepoint import run_savepoint
+from lakewright.table.savepoint import delete_savepoint, run_savepoint
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.times import TimeSource
 from lakewright.table.transaction import Writer
@@ -162,18 +162,25 @@ class TableWriter:
                 **{OPERATION: self.options[OPERATION]},
             )
 
-    def rollback(self, instant: str) -> Instant:
-        """Take back a write or a service, completed or not."""
+    def rollback(self, instant: str, *, keep_plan: bool = False) -> Instant:
+        """Take back a write or a service, completed or not; a service's plan may stay."""
         with self._locked() as (writer, snapshot, times):
             found = [i for i in snapshot.timeline if i.requested_at == instant and i.is_write]
             target = found[0] if found else Instant(instant, "commit", State.INFLIGHT)
             by_markers = writer.transaction.rollback_by_markers
-            return run_rollback(snapshot, target, times, self.clock, by_markers=by_markers)
+            return run_rollback(
+                snapshot, target, times, self.clock, by_markers=by_markers, keep_plan=keep_plan
+            )
 
     def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:
         """Keep the table as it was after a write."""
         with self._locked() as (_, snapshot, times):
             return run_savepoint(snapshot, instant, times, self.clock, user=user, comment=comment)
+
+    def delete_savepoint(self, instant: str) -> None:
+        """Give a savepoint up."""
+        with self._locked() as (_, snapshot, _times):
+            delete_savepoint(snapshot, instant)
 
     def restore(self, instant: str) -> Instant:
         """Take the table back to a savepoint."""

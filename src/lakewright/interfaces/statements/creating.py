@@ -101,7 +101,7 @@ def _columns(tree: exp.Create) -> tuple[tuple[tuple[str, str], ...], tuple[str, 
     named = [each.name for each in listed]
     known = {c.name: c.kind.sql("spark") if c.kind else "" for c in tree.find_all(exp.ColumnDef)}
     first = [(name, kind) for name, kind in known.items() if name not in named]
-    return tuple([*first, *((name, known.get(name, "")) for name in named)]), tuple(named)
+    return (*first, *((name, known.get(name, "")) for name in named)), tuple(named)
 
 
 def run_create(session: Session, statement: CreateTable) -> DataFrame:

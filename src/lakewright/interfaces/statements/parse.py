@@ -122,10 +122,20 @@ def parse_change(found: Found) -> tuple[Target, Change] | None:
     if found.kind == "MERGE":
         return target, _whole(cursor, parse_merge(cursor))
     if found.kind == "DELETE":
-        return target, Delete(cursor.rest() if cursor.take("WHERE") else _nothing(cursor))
+        return target, Delete(_where(cursor))
     cursor.expect("SET")
     assignments = parse_assignments(cursor, ("WHERE", ","))
-    return target, Update(assignments, cursor.rest() if cursor.take("WHERE") else _nothing(cursor))
+    return target, Update(assignments, _where(cursor))
+
+
+def _where(cursor: Cursor) -> str | None:
+    if cursor.take("WHERE"):
+        condition = cursor.rest()
+        if not condition:
+            raise cursor.error("a condition expected")
+        return condition
+    _nothing(cursor)
+    return None
 
 
 def _whole(cursor: Cursor, change: Change) -> Change:

@@ -7,18 +7,17 @@ print a parsed expression anew would change some of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import TokenType
 
 from lakewright.errors import InvalidError
 
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}", "CASE": "END"}
 _BRACKETS = frozenset(")]}")
-_TEXTS = frozenset({TokenType.STRING, TokenType.RAW_STRING})
+_TEXT = re.compile(r"[rR]?['\"]")
 _SEVERAL = re.compile(r"[A-Za-z_]+(?:\s+[A-Za-z_]+)+")
 _PART = re.compile(r"\S+")
 _NAME = re.compile(r"[^\W\d]\w*|\d+[^\W\d]\w*")
@@ -62,7 +61,7 @@ def words_of(text: str) -> tuple[Word, ...] | None:
         if found and start < found[-1].end:
             continue  # a literal such as 10L counts as three, in one place
         raw = text[start:end]
-        if token.token_type in _TEXTS:
+        if _TEXT.match(raw):
             found.append(Word(raw, start, end, token.text))
         elif not _SEVERAL.fullmatch(raw):
             found.append(Word(raw, start, end))
@@ -146,14 +145,13 @@ class Cursor:
             if not self.take("."):
                 return tuple(parts)
 
-    def until(self, stop: Callable[[Cursor], bool] | Collection[str]) -> str:
-        """The text up to where `stop` holds outside of brackets and CASE, without it."""
-        ends = stop if callable(stop) else (lambda here: here.peek() in stop)
+    def until(self, stops: Collection[str]) -> str:
+        """The text up to one of some words outside of brackets and CASE, without it."""
         first = self.at
         open_: list[str] = []
         while self.at < len(self.words):
             word = self.peek()
-            if not open_ and (ends(self) or (word == ";" and self.ended)):
+            if not open_ and (word in stops or (word == ";" and self.ended)):
                 break
             if open_ and word == open_[-1]:
                 open_.pop()
@@ -164,7 +162,9 @@ class Cursor:
             self.at += 1
         if open_:
             raise self.error(f"{open_[-1]} is missing")
-        return self.text[self.words[first].start : self.words[self.at - 1].end] * (self.at > first)
+        if self.at == first:
+            return ""
+        return self.text[self.words[first].start : self.words[self.at - 1].end]
 
     def rest(self) -> str:
         """The text up to the end of the statement."""
