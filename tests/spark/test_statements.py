@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,9 +47,7 @@ def told(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
         f"TBLPROPERTIES (type = '{request.param}', primaryKey = 'id', preCombineField = 'ts') "
         f"PARTITIONED BY (day) LOCATION '{path}'"
     )
-    spark.sql(
-        f"INSERT INTO {name} VALUES ('a', 1, 1, 'd1'), ('b', 2, 1, 'd1'), ('c', 3, 1, 'd2')"
-    )
+    spark.sql(f"INSERT INTO {name} VALUES ('a', 1, 1, 'd1'), ('b', 2, 1, 'd1'), ('c', 3, 1, 'd2')")
     yield Told(spark, path, name)
     spark.sql(f"DROP TABLE {name}")
     for key in QUIET:
@@ -246,3 +245,17 @@ def test_creating(spark: SparkSession, tmp_path: Path) -> None:
             spark.sql(text)
     assert not (tmp_path / "no").exists()
     assert not spark.catalog.tableExists("n")
+
+
+def test_an_existing_job_runs_with_one_line_changed(spark: SparkSession, tmp_path: Path) -> None:
+    lw.install(spark)
+    example = Path(__file__).resolve().parents[2] / "examples" / "hudi_job.py"
+    told = runpy.run_path(str(example))["job"](spark, str(tmp_path / "rides"))
+    assert told["changed"] == [("r1", 11.0, 20), ("r4", 40.0, 20)]
+    assert told["compacted"][0][1] == "COMPLETED"
+    assert told["first"] == [("r1", 10.0), ("r2", 20.0), ("r3", 30.0)]
+    assert told["rides"] == [
+        ("r1", "paris", 11.0, 20),
+        ("r3", "oslo", 66.0, 30),
+        ("r9", "oslo", 18.0, 30),
+    ]

@@ -9,7 +9,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from lakewright.core.files import LogFile
-from lakewright.core.instant import parse_instant
 from lakewright.core.slices import FileGroup, FileSlice, GroupKey, View
 from lakewright.core.table_config import TableConfig
 from lakewright.errors import CorruptError, InvalidError, LakewrightError
@@ -235,9 +234,9 @@ def _columns(snapshot: Snapshot, config: TableConfig) -> Rows:
 
 def _drop_partition(table: Table, arguments: Arguments) -> Rows:
     path = str(arguments["partition"]).strip("/")
-    if not path or set("*?") & set(path):
+    if not path or set("*?") & set(path) or ".." in path.split("/"):
         raise InvalidError("the path of one partition expected", partition=arguments["partition"])
-    if parse_instant(path) is not None or path not in table.snapshot().files([path]):
+    if path not in table.snapshot().files([path]):
         raise InvalidError("the table has no such partition", partition=path)
     return [(bool(table.delete_partitions([path])),)]
 

@@ -40,21 +40,26 @@ def path_of(spark: SparkSession, parts: Sequence[str]) -> str | None:
     try:
         fields = spark.table(name).schema.fields
         options = fields[0].metadata.get(OPTIONS_METADATA, {}) if fields else {}
-        if not options.get("path") or _provider(spark, name) not in FORMATS:
+        if not options.get("path") or not _is_ours(spark, name):
             return None
     except PySparkException:
         return None
     return str(options["path"])
 
 
-def _provider(spark: SparkSession, name: str) -> str:
-    """The format of a table in the catalog; empty for a view."""
+def _is_ours(spark: SparkSession, name: str) -> bool:
+    """Whether a name is that of a table of ours, not of a view, or of a table of another format.
+
+    Spark tells the format of all tables but those of a Python source.
+    """
     rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
     told = [row.col_name for row in rows]
     if _DETAILS not in told:
-        return ""
+        return False
     details = {row.col_name: row.data_type for row in rows[told.index(_DETAILS) :]}
-    return str(details.get("Provider", "")).lower()
+    if "VIEW" in str(details.get("Type", "")).upper():
+        return False
+    return str(details.get("Provider") or FORMATS[0]).lower() in FORMATS
 
 
 def require_path(spark: SparkSession, text: str) -> str:

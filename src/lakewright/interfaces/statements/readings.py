@@ -77,8 +77,10 @@ def _reading(cursor: Cursor) -> Reading | None:
             return None
         cursor.take(".")
         name.append(cursor.word().name)
+    if before not in _BEFORE_TABLE:
+        return None
     time = _time(cursor)
-    if time is None and (named_path(name) is None or before not in _BEFORE_TABLE):
+    if time is None and named_path(name) is None:
         return None
     return _ended(cursor, first, tuple(name), as_of=time)
 

@@ -59,9 +59,7 @@ CHANGES = {
     ),
     "UPDATE t SET a = a + 1, `b` = CASE WHEN a > 1 THEN 'x, y' ELSE f(1, 2) END WHERE c": (
         T,
-        Update(
-            ((("a",), "a + 1"), (("b",), "CASE WHEN a > 1 THEN 'x, y' ELSE f(1, 2) END")), "c"
-        ),
+        Update(((("a",), "a + 1"), (("b",), "CASE WHEN a > 1 THEN 'x, y' ELSE f(1, 2) END")), "c"),
     ),
     "UPDATE hudi.`/data/my trips` u SET u.a = 1": (
         Target(("hudi", "/data/my trips"), "u"),
@@ -143,7 +141,8 @@ SOURCES = {
 @pytest.mark.parametrize("text", SOURCES)
 def test_sources_of_merge(text: str) -> None:
     found = parsed(f"MERGE INTO t USING {text} ON true WHEN MATCHED THEN DELETE")
-    assert found is not None and isinstance(found[1], Merge)
+    assert found is not None
+    assert isinstance(found[1], Merge)
     assert (found[1].source, found[1].source_alias) == SOURCES[text]
 
 
