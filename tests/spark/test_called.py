@@ -103,6 +103,7 @@ def test_plans_and_cleans(spark: SparkSession, table: lw.Table) -> None:
         spark, table, "run_compaction", "options => 'hoodie.compact.inline.max.delta.commits=1'"
     )
     assert done.state == "COMPLETED"
+    table.upsert(spark.createDataFrame([("a", "d1", 3)], ROWS), QUIET)
     (cleaned,) = call(spark, table, "run_clean", "retain_commits => 1, trigger_max_commits => 1")
     (shown,) = call(spark, table, "show_cleans")
     assert shown.total_files_deleted == cleaned.total_files_deleted

@@ -26,6 +26,4 @@ def run_sql(session: Session, text: str) -> DataFrame | None:
     if created is not None:
         return run_create(session, created)
     done = run_change(session, text)
-    if done is not None:
-        return done
-    return session.query(text) if session.has_readings(text) else None
+    return done if done is not None else session.read(text)

@@ -116,12 +116,12 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
             name=statement.name,
         )
     told = statement.options
-    reads = {k: v for k, v in told.items() if k.lower() in {*READ_KEYS, "path"}}
+    reads = {key: value for key, value in told.items() if key.lower() not in _NAMES}
     places = storage_options(told)
     storage = storage_for(path, {**session_storage_options(spark), **places})
     if not table_exists(storage):
         _make(session, statement, path)
-        reads = {key: value for key, value in reads.items() if key == "path"}
+        reads = {"path": path}
     else:
         _check_names(told)
     schema = spark_schema(planned({**reads, **places})[1].result_schema)

@@ -36,7 +36,8 @@ def run_merge(goal: Goal, merge: Merge, ctes: str) -> Commit:
     source = goal.session.query(f"{ctes}SELECT * FROM {merge.source}").cache()
     try:
         parts = _Parts(goal, merge, source, ctes)
-        frames = [frame for frame in (parts.matched(), parts.new(), parts.left()) if frame]
+        each = (parts.matched(), parts.new(), parts.left())
+        frames = [frame for frame in each if frame is not None]
         return goal.write(Operation.UPSERT, reduce(lambda one, other: one.unionAll(other), frames))
     except InvalidError as error:
         raise _told(error) from error

@@ -38,6 +38,8 @@ def _source(cursor: Cursor) -> tuple[str, str | None]:
         source = cursor.text[cursor.words[first].start : cursor.words[cursor.at - 1].end]
     if cursor.take("AS") or cursor.peek() != "ON":
         name = cursor.word().name
+        if cursor.peek() == "(":  # names for the columns
+            source = f"{source} AS `{name}`({cursor.in_brackets()})"
     return source, name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +36,21 @@ class Session:
         Spark's own way to name DataFrames in a text serves: it works on Spark Connect, too, where
         a query is looked at again when its rows are asked for.
         """
+        pieces: list[str | DataFrame] = []
+        for part in parts:
+            pieces += self._pieces(part) if isinstance(part, str) else [part]
+        return self._asked(pieces)
+
+    def read(self, text: str) -> DataFrame | None:
+        """The result of a query that reads a table of ours in a way that Spark does not know.
+
+        None if it does not.
+        """
+        pieces = self._pieces(text)
+        return self._asked(pieces) if len(pieces) > 1 else None
+
+    def _asked(self, pieces: Sequence[str | DataFrame]) -> DataFrame:
         frames: dict[str, Any] = {}
-        pieces = [
-            piece
-            for part in parts
-            for piece in (self._pieces(part) if isinstance(part, str) else [part])
-        ]
         text = ""
         for piece in pieces:
             if isinstance(piece, str):
@@ -53,10 +62,6 @@ class Session:
         if not frames and not self.told:
             text = "".join(str(piece) for piece in pieces)
         return self.original(text, self.args, **{**self.told, **frames})
-
-    def has_readings(self, text: str) -> bool:
-        """Whether a query reads a table of ours in a way that Spark does not know."""
-        return any(not isinstance(piece, str) for piece in self._pieces(text))
 
     def _pieces(self, text: str) -> list[str | DataFrame]:
         """A text with the tables in it that we read."""

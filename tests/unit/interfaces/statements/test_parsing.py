@@ -135,6 +135,7 @@ SOURCES = {
     "s TIMESTAMP AS OF '2026-01-01' x": ("s TIMESTAMP AS OF '2026-01-01'", "x"),
     "range(5) AS r": ("range(5)", "r"),
     "(VALUES (1))": ("(VALUES (1))", None),
+    "(VALUES (1, 2)) AS x(a, b)": ("(VALUES (1, 2)) AS `x`(a, b)", "x"),
 }
 
 
