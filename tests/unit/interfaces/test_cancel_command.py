@@ -170,5 +170,5 @@ def test_the_procedures(world: World) -> None:
 def test_an_instant_may_be_given_as_a_number(world: World) -> None:
     at = world.schedule()
     assert called(world, f"CALL cancel_table_service(path => 'x', instant => {at})")
-    with pytest.raises(InvalidError, match="not a number of seconds"):
+    with pytest.raises(InvalidError, match="takes a number as wait"):
         called(world, f"CALL cancel_table_service(path => 'x', instant => {at}, wait => 'long')")
