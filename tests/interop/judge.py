@@ -1,16 +1,18 @@
 """Real Apache Hudi as a second process: a request in, an answer out, each a line of JSON.
 
 Runs in an environment of its own (PySpark 3.5 and Hudi's bundle) and imports nothing of this
-project. Requests: `{"sql": text, "settings": {}}`, `{"read": path, "options": {}, "columns": []}`,
-`{"write": path, "rows": [], "schema": ddl, "options": {}, "mode": "append"}` and `{"all": []}`,
-which holds other requests. The answer has `rows`, as JSON would have them and without nulls, of
-several requests a list of them, or `error`.
+project. Requests: `{"sql": text, "settings": {}}`, `{"columns_of": text}` for the columns of SQL,
+`{"read": path, "options": {}, "columns": []}`, `{"job": file, "path": path}`, which calls `job` of
+a Python file, `{"write": path, "rows": [], "schema": ddl, "options": {}, "mode": "append"}` and
+`{"all": []}`, which holds other requests. The answer has `rows`, as JSON would have them and
+without nulls, of several requests a list of them, or `error`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -79,6 +81,10 @@ def answer(spark: SparkSession, request: dict[str, Any]) -> list[Any]:
     if "sql" in request:
         with told(spark, request.get("settings", {})):
             return rows(spark.sql(request["sql"]))
+    if "job" in request:
+        return [runpy.run_path(request["job"])["job"](spark, request["path"])]
+    if "columns_of" in request:
+        return [spark.sql(request["columns_of"]).columns]
     if "read" in request:
         frame = spark.read.format("hudi").options(**options).load(request["read"])
         return rows(frame.selectExpr(*request.get("columns") or ["*"]))

@@ -53,6 +53,18 @@ class RealHudi:
         """The rows that a SQL statement gives, with some settings of the session."""
         return self._ask(sql=statement, settings={**_QUICK, **(settings or {})})
 
+    def columns(self, statement: str) -> list[str]:
+        """The names of the columns that a SQL statement gives."""
+        answers: list[Any] = self._ask(columns_of=statement)
+        found: list[str] = answers[0]
+        return found
+
+    def job(self, file: str | Path, path: str | Path) -> dict[str, list[list[Any]]]:
+        """What `job` of a Python file gives, run on a path."""
+        answers: list[Any] = self._ask(job=str(file), path=str(path))
+        told: dict[str, list[list[Any]]] = answers[0]
+        return told
+
     def read(
         self,
         path: str | Path,

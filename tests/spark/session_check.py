@@ -120,6 +120,37 @@ def check_streams(spark: SparkSession, folder: Path) -> None:
         spark.readStream.format("hudi").option(version, "6").load(str(place / "a"))
 
 
+def check_statements(spark: SparkSession, folder: Path) -> None:
+    """Statements and calls, with values for markers, and views in the places of tables."""
+    path = folder / f"told-{os.getpid()}"
+    spark.sql(
+        "CREATE TABLE told (id STRING, v INT, ts BIGINT, day STRING) USING hudi TBLPROPERTIES "
+        "(type = 'mor', primaryKey = 'id', orderingFields = 'ts') PARTITIONED BY (day) "
+        f"LOCATION '{path}'"
+    )
+    spark.sql("INSERT INTO told VALUES ('a', 1, 1, 'x'), ('b', 2, 1, 'y'), ('c', 3, 1, 'y')")
+    spark.createDataFrame([("a", 10), ("b", None), ("z", 26)], "id STRING, v INT").createTempView(
+        "s"
+    )
+    done = spark.sql(
+        "MERGE INTO told t USING s ON t.id = s.id WHEN MATCHED AND s.v IS NULL THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET v = s.v + :more "
+        "WHEN NOT MATCHED THEN INSERT (id, v, ts, day) VALUES (s.id, s.v, 1, 'z')",
+        {"more": 1},
+    ).collect()
+    assert [tuple(row) for row in done] == [(3, 1, 1, 1)], done
+    spark.sql("UPDATE told SET v = ? WHERE id = ?", [4, "c"])
+    spark.sql("DELETE FROM told WHERE id IN (SELECT 'z')")
+    found = sorted(tuple(row) for row in spark.sql("SELECT id, v FROM told").collect())
+    assert found == [("a", 11), ("c", 4)], found
+    commits = spark.sql("CALL show_commits('told')").collect()
+    assert len(commits) == 4, commits
+    first = commits[-1].commit_time
+    before = spark.sql(f"SELECT count(*) AS n FROM told TIMESTAMP AS OF '{first}' WHERE v > 1")
+    assert before.collect()[0].n == 2
+    spark.sql("DROP TABLE told")
+
+
 def as_texts(frame: DataFrame) -> list[str]:
     """Rows as sorted JSON, without meta columns."""
     spark_json = frame.selectExpr("to_json(struct(*)) AS row").collect()
@@ -135,6 +166,7 @@ def main(kind: str, folder: str, master: str = "local[2]") -> None:
     for name in TABLES:
         check(spark, Path(folder) / name)
     check_writes(spark, Path(folder))
+    check_statements(spark, Path(folder))
     check_streams(spark, Path(folder))
     spark.stop()
     sys.stdout.write("OK\n")

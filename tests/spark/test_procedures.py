@@ -54,7 +54,9 @@ def test_a_table_by_name_any_service_and_help(spark: SparkSession, path: str) ->
     try:
         (row,) = spark.sql("CALL run_service('clean', table => 'called')").collect()
         assert "2 commits, and 10 are retained" in row.skipped
-        (done,) = spark.sql("CALL run_clustering(table => 'called')").collect()
+        (done,) = spark.sql(
+            "CALL run_clustering(table => 'called', show_involved_partition => true)"
+        ).collect()
         assert done.state == "COMPLETED"
         assert set(done.involved_partitions.split(",")) == {"d1", "d2"}
         names = {row.procedure for row in spark.sql("CALL help()").collect()}

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lakewright.errors import InvalidError
+from lakewright.settings import parse_bool
 
 Value = str | int | float | bool | None
 
-_CALL = re.compile(r"\s*CALL\s+`?(?P<name>\w+)`?\s*\((?P<rest>.*)\)\s*;?\s*", re.I | re.S)
-_CALLS = re.compile(r"\s*CALL\s+`?\w+`?\s*(?![\w`.\s])", re.I)
+_SPACE = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
+_CALL = re.compile(
+    rf"{_SPACE}*CALL{_SPACE}+`?(?P<name>\w+)`?\s*\((?P<rest>.*)\)(?:;|{_SPACE})*", re.I | re.S
+)
+_CALLS = re.compile(rf"{_SPACE}*CALL{_SPACE}+`?\w+`?\s*(?![\w`.\s])", re.I | re.S)
 _NAME = re.compile(r"\s*(?P<name>\w+)\s*=>")
 _VALUE = re.compile(
     r"""\s*(?:'(?P<single>(?:[^'\\]|''|\\.)*)'|"(?P<double>(?:[^"\\]|""|\\.)*)"
-        |(?P<number>[+-]?\d+(?:\.\d+)?)L?|(?P<word>\w+))\s*""",
+        |(?P<number>[+-]?\d+(?:\.\d+)?)L?|(?P<marker>:\w+|\?)|(?P<word>\w+))\s*""",
     re.X | re.S,
 )
 _WORDS: dict[str, Value] = {"true": True, "false": False, "null": None}
@@ -33,16 +38,35 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An argument that a procedure takes."""
+    """An argument that a procedure takes; `kind` is told by the default, and else text."""
 
     name: str
     default: Value = None
     required: bool = False
     about: str = ""
+    kind: type[str | int | float | bool] | None = None
+
+    @property
+    def type(self) -> type[str | int | float | bool]:
+        """What its values are."""
+        return self.kind or (str if self.default is None else type(self.default))
+
+    def checked(self, value: Value) -> Value:
+        """A value of the right type; ValueError if it is not one."""
+        if value is None or isinstance(value, self.type):
+            if isinstance(value, bool) and self.type is not bool:
+                raise ValueError
+            return value
+        return parse_bool(str(value)) if self.type is bool else self.type(str(value))
 
 
-def parse_call(text: str) -> Call | None:
+_TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def parse_call(text: str, values: Any = None) -> Call | None:
     """The call that a statement is; None for others, and for procedures of some catalog.
+
+    `values` are those of parameter markers, by name or in order.
 
     Raises:
         InvalidError: it begins like a call and does not parse.
@@ -55,6 +79,7 @@ def parse_call(text: str) -> Call | None:
     positional: list[Value] = []
     named: list[tuple[str, Value]] = []
     rest = match["rest"]
+    places = iter(values if isinstance(values, (list, tuple)) else ())
     while rest.strip():
         name = _NAME.match(rest)
         rest = rest[name.end() :] if name else rest
@@ -66,11 +91,11 @@ def parse_call(text: str) -> Call | None:
             raise InvalidError("a comma is missing between arguments", sql=text, at=rest[:40])
         rest = rest[1:]
         if name:
-            named.append((name["name"].lower(), _literal(value)))
+            named.append((name["name"].lower(), _value(value, values, places)))
         elif named:
             raise InvalidError("an argument without a name follows one with a name", sql=text)
         else:
-            positional.append(_literal(value))
+            positional.append(_value(value, values, places))
     return Call(match["name"].lower(), tuple(positional), tuple(named))
 
 
@@ -81,21 +106,53 @@ def bound_arguments(call: Call, parameters: Sequence[Parameter]) -> dict[str, Va
         raise InvalidError(
             f"{call.name} takes {len(names)} arguments", given=len(call.positional), known=names
         )
+    by_name = {name.lower(): name for name in names}
     given = dict(zip(names, call.positional, strict=False))
     for name, value in call.named:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = {"did_you_mean": near[0]} if near else {}
+        if name not in by_name:
+            near = difflib.get_close_matches(name, by_name, n=1)
+            hint = {"did_you_mean": by_name[near[0]]} if near else {}
             raise InvalidError(
                 f"{call.name} has no such argument", argument=name, known=names, **hint
             )
-        if name in given:
+        if by_name[name] in given:
             raise InvalidError(f"{call.name} is given an argument twice", argument=name)
-        given[name] = value
+        given[by_name[name]] = value
     missing = [p.name for p in parameters if p.required and given.get(p.name) is None]
     if missing:
         raise InvalidError(f"{call.name} lacks arguments", missing=missing, known=names)
-    return {p.name: given.get(p.name, p.default) for p in parameters}
+    return {p.name: _checked(call, p, given.get(p.name)) for p in parameters}
+
+
+def _checked(call: Call, parameter: Parameter, value: Value) -> Value:
+    if value is None:
+        return parameter.default
+    try:
+        return parameter.checked(value)
+    except ValueError as error:
+        wanted = _TYPE_NAMES[parameter.type]
+        raise InvalidError(
+            f"{call.name} takes {wanted} as {parameter.name}", given=value
+        ) from error
+
+
+def _value(match: re.Match[str], values: Any, places: Any) -> Value:
+    """The value of an argument, or what a marker stands for."""
+    marker = match["marker"]
+    if marker is None:
+        return _literal(match)
+    named = values if isinstance(values, Mapping) else {}
+    missing = object()
+    found = next(places, missing) if marker == "?" else named.get(marker[1:], missing)
+    if found is missing:
+        raise InvalidError("a parameter marker has no value: give it in args", marker=marker)
+    if found is not None and not isinstance(found, (str, int, float, bool)):
+        raise InvalidError(
+            "an argument is a text, a number, true, false or null",
+            marker=marker,
+            given=type(found).__name__,
+        )
+    return found
 
 
 def _literal(match: re.Match[str]) -> Value:

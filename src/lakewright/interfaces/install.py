@@ -18,7 +18,6 @@ from pyspark.sql import types as T
 
 from lakewright.errors import InvalidError
 from lakewright.interfaces.api import open_table
-from lakewright.interfaces.calls import parse_call
 from lakewright.interfaces.datasource import (
     FORMATS,
     HudiSource,
@@ -26,9 +25,9 @@ from lakewright.interfaces.datasource import (
     session_storage_options,
     struct_of,
 )
-from lakewright.interfaces.procedures import run_call
 from lakewright.interfaces.saving import save
-from lakewright.interfaces.sql import parse_statement, run_statement
+from lakewright.interfaces.sql import run_sql
+from lakewright.interfaces.statements.session import Session
 from lakewright.interfaces.stream_source import stream_schema
 from lakewright.interfaces.streaming import StreamSink
 from lakewright.read.cdc.run import scan_any
@@ -293,13 +292,12 @@ def _sql(original: Callable[..., Any]) -> Callable[..., Any]:
     def sql(self: Any, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:
         if not _is_installed(self):
             return original(self, sqlQuery, *args, **kwargs)
-        call = parse_call(sqlQuery)
-        if call is not None:
-            return run_call(self, call, functools.partial(open_table, spark=self))
-        statement = parse_statement(sqlQuery)
-        if statement is None:
-            return original(self, sqlQuery, *args, **kwargs)
-        return run_statement(self, statement)
+        told = {key: value for key, value in kwargs.items() if key != "args"}
+        markers = args[0] if args else kwargs.get("args")
+        opened = functools.partial(open_table, spark=self)
+        session = Session(self, functools.partial(original, self), opened, markers, told)
+        done = run_sql(session, sqlQuery)
+        return original(self, sqlQuery, *args, **kwargs) if done is None else done
 
     return sql
 

@@ -15,12 +15,21 @@ if TYPE_CHECKING:
 Arguments = Mapping[str, Any]
 Rows = list[tuple[Any, ...]]
 
-TABLE = (
-    Parameter("table", about="the name of a table in the catalog"),
-    Parameter("path", about="where the table is, in place of its name"),
-)
+NAME = Parameter("table", about="the name of a table in the catalog, as db.table")
+PATH = Parameter("path", about="where the table is, in place of its name")
+TABLE = (NAME, PATH)
 OPTIONS = Parameter("options", about="options as key=value, with commas between them")
-LIMIT = Parameter("limit", 20, about="how many rows at most")
+FILTER = Parameter("filter", about="a condition on the columns of the result, in SQL")
+INSTANT = Parameter("instant_time", required=True, about="a write, by its instant")
+ARCHIVED = Parameter("showArchived", False, about="whether history is shown, too")
+
+
+def limit(most: int) -> Parameter:
+    """How many rows are shown unless told otherwise."""
+    return Parameter("limit", most, about="how many rows at most, the newest first")
+
+
+LIMIT = limit(20)
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,16 @@ class Procedure:
     run: Callable[[Table, Arguments], Rows]
 
 
+def most(arguments: Arguments) -> int | None:
+    """How many rows to make; None is all, where a filter picks among them."""
+    if arguments.get("filter"):
+        return None
+    told = arguments.get("limit")
+    if told is not None and int(told) < 0:
+        raise InvalidError("a limit is a whole number from 0 on", limit=told)
+    return None if told is None else int(told)
+
+
 def told_options(text: Value) -> dict[str, str]:
     """Options that were given as one text."""
     found = {}
@@ -44,3 +63,37 @@ def told_options(text: Value) -> dict[str, str]:
         if equals:
             found[key.strip()] = value.strip()
     return found
+
+
+DESCRIBE_COLUMNS = (
+    "kind STRING, name STRING, type STRING, required BOOLEAN, default STRING, about STRING"
+)
+_EXAMPLES = {str: "'...'", int: "1", float: "1.0", bool: "true"}
+_TYPES = {str: "STRING", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
+
+
+def example(procedure: Procedure) -> str:
+    """A call of a procedure with what it must be given."""
+    needed = [p for p in procedure.parameters if p.required]
+    told = [f"{p.name} => {_EXAMPLES[p.type]}" for p in needed]
+    table = ["table => 'db.trips'"] if NAME in procedure.parameters else []
+    return f"CALL {procedure.name}({', '.join([*table, *told])})"
+
+
+def describe(procedure: Procedure) -> Rows:
+    """A procedure with its parameters, the columns of its result, and an example."""
+    parameters = [
+        ("parameter", p.name, _TYPES[p.type], p.required, _default(p), p.about)
+        for p in procedure.parameters
+    ]
+    columns = [
+        ("column", *each.strip().rsplit(" ", 1), None, None, "")
+        for each in procedure.columns.split(",")
+    ]
+    head = ("procedure", procedure.name, None, None, None, procedure.about)
+    return [head, *parameters, *columns, ("example", example(procedure), *(None,) * 3, "")]
+
+
+def _default(parameter: Parameter) -> str | None:
+    value = parameter.default
+    return None if value is None else str(value).lower() if value in (True, False) else str(value)

@@ -10,7 +10,16 @@ from lakewright.core.ttl_settings import HUDI_DAYS, HUDI_TYPE
 from lakewright.errors import InvalidError
 from lakewright.interfaces.calls import Parameter
 from lakewright.interfaces.partition_bar import update_with_bar
-from lakewright.interfaces.procedure import OPTIONS, TABLE, Arguments, Procedure, Rows, told_options
+from lakewright.interfaces.procedure import (
+    NAME,
+    OPTIONS,
+    PATH,
+    TABLE,
+    Arguments,
+    Procedure,
+    Rows,
+    told_options,
+)
 from lakewright.interfaces.ttl import TtlShown
 from lakewright.settings import parse_bool
 
@@ -163,7 +172,7 @@ TTL_PROCEDURES = (
     Procedure(
         "run_ttl",
         "take the expired partitions out of the table",
-        (*TABLE, Parameter("ttl_policy"), Parameter("retain_days"), OPTIONS),
+        (NAME, Parameter("ttl_policy"), Parameter("retain_days"), OPTIONS, PATH),
         "deleted_partitions STRING",
         _run,
     ),

@@ -26,7 +26,7 @@ from lakewright.services.service import Hands
 from lakewright.services.ttl.before import BeforeWrite
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.taking_back import restore_to, save_point, take_back
+from lakewright.table.taking_back import give_up_savepoint, restore_to, save_point, take_back
 from lakewright.table.transaction import Writer
 from lakewright.write.commit import (
     Commit,
@@ -143,7 +143,7 @@ class TableWriter:
             )
         snapshot = load_snapshot(self.storage)
         config_conflicts(snapshot.config, self.options, partition_by=request.partition_by)
-        if not partitions_named(snapshot, request.patterns):
+        if not partitions_named(snapshot, request.patterns, exact=request.exact):
             return Skip(f"the table has no partition {', '.join(request.patterns)}")
         return self.run(request, NoRows())
 
@@ -155,13 +155,17 @@ class TableWriter:
                 **{OPERATION: self.options[OPERATION]},
             )
 
-    def rollback(self, instant: str) -> Instant:
-        """Take back a write or a service, completed or not."""
-        return take_back(self.writer(), instant)
+    def rollback(self, instant: str, *, keep_plan: bool = False) -> Instant:
+        """Take back a write or a service, completed or not; a service's plan may stay."""
+        return take_back(self.writer(), instant, keep_plan=keep_plan)
 
     def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:
         """Keep the table as it was after a write."""
         return save_point(self.writer(), instant, user=user, comment=comment)
+
+    def delete_savepoint(self, instant: str) -> None:
+        """Give a savepoint up."""
+        give_up_savepoint(self.writer(), instant)
 
     def restore(self, instant: str) -> Instant:
         """Take the table back to a savepoint."""

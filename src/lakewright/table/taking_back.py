@@ -42,8 +42,11 @@ def locked_table(
         yield replace(snapshot, config=config), times
 
 
-def take_back(writer: Equipment, instant: str) -> Instant:
-    """Take back a write or a service, completed or not; gives the rollback."""
+def take_back(writer: Equipment, instant: str, *, keep_plan: bool = False) -> Instant:
+    """Take back a write or a service, completed or not; gives the rollback.
+
+    With `keep_plan` the plan of a service that is being executed stays.
+    """
 
     def target(snapshot: Snapshot) -> Instant:
         found = snapshot.timeline.by_time.get(instant)
@@ -60,7 +63,10 @@ def take_back(writer: Equipment, instant: str) -> Instant:
 
     with locked_table(writer, check) as (snapshot, times):
         by_markers = writer.transaction.rollback_by_markers
-        return run_rollback(snapshot, target(snapshot), times, writer.clock, by_markers=by_markers)
+        found = target(snapshot)
+        return run_rollback(
+            snapshot, found, times, writer.clock, by_markers=by_markers, keep_plan=keep_plan
+        )
 
 
 def save_point(writer: Equipment, instant: str, *, user: str, comment: str) -> Instant:

@@ -24,6 +24,7 @@ from lakewright.table.settings import Concurrency, Updates
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import Start, Transaction, Writer
 from lakewright.write.finish import Commit, check_functions, commit_of, complete, finish
+from lakewright.write.incoming import LEAVES
 from lakewright.write.options import (
     check_index,
     config_conflicts,
@@ -179,6 +180,7 @@ def _schema(
     """The table's schema with what the rows add to it; rows that do not fit are refused."""
     stored = snapshot.avro_schema()
     config = snapshot.config
+    incoming = pa.schema([column for column in incoming if column.name != LEAVES])
     if request.operation is Operation.DELETE_PARTITION:
         return stored or ""
     if request.operation is Operation.DELETE:

@@ -17,7 +17,8 @@ from lakewright.core.schema import conform
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.write.task import Operation, Token, WriteTask
 
-# Set on rows of a global index that must leave the partition they were in.
+# Set on rows of an upsert that are to be deleted, whatever their ordering: those of a global index
+# that must leave the partition they were in, and those that a statement deletes beside others.
 LEAVES = "_lakewright_leaves"
 
 
@@ -32,7 +33,7 @@ def prepare(rows: pa.Table, task: WriteTask, token: Token, first: int) -> pa.Tab
     count = len(rows)
     numbers = generated_keys(task.instant, token.task, first, count)
     keys = record_keys(typed, task.keys) if task.config.record_key_fields else numbers
-    if LEAVES in rows.column_names:
+    if LEAVES in rows.column_names and PARTITION_PATH in rows.column_names:
         # The look-up in the whole table has decided where each row belongs.
         paths = rows.column(PARTITION_PATH).combine_chunks()
     else:

@@ -172,7 +172,8 @@ def _routed(frame: DataFrame, task: WriteTask) -> DataFrame:
     """All rows of a partition in one task, one partition after the other."""
     if not task.partitions.fields:
         return frame.repartition(1)
-    route = F.col(PARTITION_PATH) if LEAVES in frame.columns else _route(frame, task)
+    placed_already = {LEAVES, PARTITION_PATH}.issubset(frame.columns)
+    route = F.col(PARTITION_PATH) if placed_already else _route(frame, task)
     tasks = task.settings.parallelism
     if not tasks and not _adapts(frame.sparkSession):
         tasks = _parallelism(frame.sparkSession) * _TASKS_PER_CORE

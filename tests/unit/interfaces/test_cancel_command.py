@@ -190,7 +190,7 @@ def test_why_a_plan_is_gone_stays_in_history(world: World) -> None:
     )
     path = f"path => '{world.storage.root}'"
     assert called(world, f"CALL show_rollbacks({path})") == []
-    (shown,) = called(world, f"CALL show_rollbacks({path}, show_archived => true)")
+    (shown,) = called(world, f"CALL show_rollbacks({path}, showArchived => true)")
     assert shown[5:] == ("COMPLETED", "clustering", "request of ann", "not tonight")
     result = timeline(world, "--archived", "--json")
     listed = json.loads(result.stdout)["instants"]
@@ -202,5 +202,5 @@ def test_why_a_plan_is_gone_stays_in_history(world: World) -> None:
 def test_an_instant_may_be_given_as_a_number(world: World) -> None:
     at = world.schedule()
     assert called(world, f"CALL cancel_table_service(path => 'x', instant => {at})")
-    with pytest.raises(InvalidError, match="not a number of seconds"):
+    with pytest.raises(InvalidError, match="takes a number as wait"):
         called(world, f"CALL cancel_table_service(path => 'x', instant => {at}, wait => 'long')")

@@ -28,22 +28,24 @@ _OLD_ORDER = "_lakewright_old_order"
 
 def placed(frame: DataFrame, task: WriteTask) -> DataFrame:
     """The rows with the partition that each goes to, and a second one for each that leaves."""
-    columns = [column for column in frame.columns if column != PARTITION_PATH]
+    columns = [column for column in frame.columns if column not in (PARTITION_PATH, LEAVES)]
     keyed = frame.drop(PARTITION_PATH).withColumn(_KEY, key_column(task))
     if task.operation is Operation.DELETE:
         return _deletes(keyed, task, columns)
     newest = _newest(keyed, task).withColumn(PARTITION_PATH, path_column(task))
     joined = newest.join(_existing(newest, task), _KEY, "left")
     moves = F.col(_OLD_PATH).isNotNull() & (F.col(_OLD_PATH) != F.col(PARTITION_PATH))
-    stays_behind = _deleted(task) if task.settings.update_partition_path else F.lit(True)
+    told = F.coalesce(F.col(LEAVES), F.lit(False)) if LEAVES in frame.columns else F.lit(False)
+    gone = told | _deleted(task)
+    stays_behind = gone if task.settings.update_partition_path else F.lit(True)
     target = F.when(moves & stays_behind, F.col(_OLD_PATH)).otherwise(F.col(PARTITION_PATH))
     leaving = moves & ~stays_behind
     if task.rule.ordering:
         # Compared with what the other partition holds: a late row would lose there.
         joined = joined.where(~(leaving & (_order(task) < F.col(_OLD_ORDER))))
     destinations = F.when(
-        leaving, F.array(_entry(F.col(_OLD_PATH), leaves=True), _entry(target, leaves=False))
-    ).otherwise(F.array(_entry(target, leaves=False)))
+        leaving, F.array(_entry(F.col(_OLD_PATH), F.lit(True)), _entry(target, told))
+    ).otherwise(F.array(_entry(target, told)))
     return joined.withColumn("_lakewright_to", F.explode(destinations)).select(
         *(quoted(name) for name in columns),
         F.col("_lakewright_to.path").alias(PARTITION_PATH),
@@ -96,5 +98,5 @@ def _deleted(task: WriteTask) -> Column:
     return reduce(lambda left, right: left | right, flags, F.lit(False))
 
 
-def _entry(path: Column, *, leaves: bool) -> Column:
-    return F.struct(path.alias("path"), F.lit(leaves).alias("leaves"))
+def _entry(path: Column, leaves: Column) -> Column:
+    return F.struct(path.alias("path"), leaves.alias("leaves"))

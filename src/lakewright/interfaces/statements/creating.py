@@ -1,0 +1,190 @@
+"""`CREATE TABLE ... USING hudi`: a new table, or a name for one that is there."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlglot
+from pyspark.sql import types as T
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.interfaces.api import create
+from lakewright.interfaces.datasource import (
+    FORMATS,
+    OPTIONS_METADATA,
+    planned,
+    session_storage_options,
+)
+from lakewright.interfaces.statements.assignment import quoted
+from lakewright.interfaces.statements.session import Session
+from lakewright.read.run import spark_schema
+from lakewright.read.settings import READ_KEYS
+from lakewright.storage.locate import storage_for, storage_options
+from lakewright.table.properties import table_exists
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_CREATE_TABLE = re.compile(
+    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*CREATE\s+(EXTERNAL\s+)?TABLE\s.*"
+    r"\bUSING\s+(`?)(org\.apache\.)?hudi\b",
+    re.I | re.S,
+)
+# What SQL calls the arguments of `create`.
+_NAMES = {
+    "type": "table_type",
+    "primarykey": "record_key",
+    "precombinefield": "ordering",
+    "orderingfields": "ordering",
+}
+
+
+@dataclass(frozen=True)
+class CreateTable:
+    """`CREATE TABLE name (columns) USING hudi` with its properties, LOCATION among them."""
+
+    name: str
+    if_not_exists: bool
+    options: dict[str, str]
+    columns: tuple[tuple[str, str], ...] = ()
+    partition_by: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str | None:
+        """Where the table is, or is to be."""
+        return self.options.get("path")
+
+
+def parse_create(text: str) -> CreateTable | None:
+    """The statement if it creates a table of ours, else None."""
+    if not _CREATE_TABLE.match(text):
+        return None
+    plain = re.sub(r"\borg\.apache\.hudi\b", FORMATS[0], text)
+    try:
+        tree = sqlglot.parse_one(plain, read="spark")
+    except SqlglotError as error:
+        raise InvalidError("the statement does not parse", sql=text, reason=str(error)) from error
+    source = tree.find(exp.FileFormatProperty)
+    if not isinstance(tree, exp.Create) or source is None or source.name.lower() not in FORMATS:
+        return None
+    if tree.expression:
+        raise UnsupportedError(
+            "CREATE TABLE USING hudi AS SELECT is not carried out: create the table with its "
+            "columns, then INSERT INTO it",
+            sql=text,
+        )
+    table = tree.find(exp.Table)
+    assert table is not None
+    options = {
+        p.this.sql("spark").replace("`", "").strip("'\""): p.args["value"].name
+        for p in tree.find_all(exp.Property)
+        if type(p) is exp.Property and isinstance(p.args.get("value"), exp.Literal)
+    }
+    location = tree.find(exp.LocationProperty)
+    if location is not None:
+        options["path"] = location.name
+    columns, partition_by = _columns(tree)
+    name = table.sql("spark")
+    return CreateTable(name, bool(tree.args.get("exists")), options, columns, partition_by)
+
+
+def _columns(tree: exp.Create) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """The columns with their types, those of the partition last, and the latter's names."""
+    by = tree.find(exp.PartitionedByProperty)
+    listed = list(by.this.expressions) if by is not None and by.this is not None else []
+    named = [each.name for each in listed]
+    known = {c.name: c.kind.sql("spark") if c.kind else "" for c in tree.find_all(exp.ColumnDef)}
+    first = [(name, kind) for name, kind in known.items() if name not in named]
+    return (*first, *((name, known.get(name, "")) for name in named)), tuple(named)
+
+
+def run_create(session: Session, statement: CreateTable) -> DataFrame:
+    """Make the table if there is none at its path, and put it into Spark's catalog."""
+    spark = session.spark
+    if statement.if_not_exists and spark.catalog.tableExists(statement.name):
+        return spark.createDataFrame([], T.StructType())
+    path = statement.path
+    if not path:
+        raise InvalidError(
+            "CREATE TABLE USING hudi needs the LOCATION of the table, new or there already",
+            name=statement.name,
+        )
+    told = statement.options
+    reads = {key: value for key, value in told.items() if key.lower() not in _NAMES}
+    places = storage_options(told)
+    storage = storage_for(path, {**session_storage_options(spark), **places})
+    if not table_exists(storage):
+        _make(session, statement, path)
+        reads = {"path": path}
+    else:
+        _check_names(told)
+    schema = spark_schema(planned({**reads, **places})[1].result_schema)
+    unknown = [name for name, _ in statement.columns if name not in schema.names]
+    if unknown:
+        raise InvalidError(
+            "the table has no such column: leave the columns out, they are the table's own",
+            unknown=unknown,
+            path=path,
+        )
+    first, *rest = schema.fields
+    metadata = {OPTIONS_METADATA: {**reads, **places}}
+    carrying = T.StructField(first.name, first.dataType, first.nullable, metadata)
+    spark.catalog.createTable(
+        statement.name, source=FORMATS[0], schema=T.StructType([carrying, *rest])
+    )
+    return spark.createDataFrame([], T.StructType())
+
+
+def _make(session: Session, statement: CreateTable, path: str) -> None:
+    if not statement.columns or any(not kind for _, kind in statement.columns):
+        raise InvalidError(
+            "there is no table at this LOCATION: save some rows there, or give the columns of a "
+            "new one with their types",
+            path=path,
+        )
+    arguments = _arguments(statement.options)
+    options = {
+        key: value
+        for key, value in statement.options.items()
+        if key.startswith(("hoodie.", "fs.")) and key not in READ_KEYS
+    }
+    schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in statement.columns)
+    short = re.sub(r"`", "", statement.name.rpartition(".")[2])
+    create(
+        path,
+        session.spark,
+        name=options.pop("hoodie.table.name", short),
+        partition_by=statement.partition_by or None,
+        schema=schema,
+        options=options,
+        **arguments,
+    )
+
+
+def _arguments(options: Mapping[str, str]) -> dict[str, Any]:
+    """The properties that SQL has names of its own for."""
+    _check_names(options)
+    told = {key.lower(): value for key, value in options.items()}
+    return {argument: told[name] for name, argument in _NAMES.items() if name in told}
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    """A property that is nearly one of those that count is a mistake."""
+    for key in options:
+        if key.startswith("hoodie.") or key == "path" or key.lower() in _NAMES:
+            continue
+        near = difflib.get_close_matches(key.lower(), _NAMES, n=1, cutoff=0.75)
+        if near:
+            known = ["type", "primaryKey", "preCombineField", "orderingFields"]
+            raise InvalidError(
+                "there is no such property",
+                property=key,
+                known=known,
+                did_you_mean=next(name for name in known if name.lower() == near[0]),
+            )

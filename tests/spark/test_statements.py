@@ -1,0 +1,261 @@
+"""SQL that Spark refuses for Python sources, on tables of both types."""
+
+from __future__ import annotations
+
+import runpy
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import lakewright as lw
+
+QUIET = {"hoodie.compact.inline": "false", "hoodie.clean.automatic": "false"}
+
+
+class Told:
+    """A table in the catalog, and statements about it."""
+
+    def __init__(self, spark: SparkSession, path: str, name: str) -> None:
+        self.spark, self.path, self.name = spark, path, name
+
+    def sql(self, text: str, *args: Any, **kwargs: Any) -> list[tuple[Any, ...]]:
+        frame = self.spark.sql(text.replace("TBL", self.name), *args, **kwargs)
+        return [tuple(row) for row in frame.collect()]
+
+    def rows(self, columns: str = "id, v, day") -> list[tuple[Any, ...]]:
+        return sorted(self.sql(f"SELECT {columns} FROM TBL"))
+
+    @property
+    def commits(self) -> int:
+        return len(lw.open(self.path, self.spark).snapshot().timeline.completed_writes)
+
+
+@pytest.fixture(params=["cow", "mor"])
+def told(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Told]:
+    lw.install(spark)
+    for key, value in QUIET.items():
+        spark.conf.set(key, value)
+    name = f"t_{uuid.uuid4().hex[:8]}"
+    path = str(tmp_path / "table")
+    spark.sql(
+        f"CREATE TABLE {name} (id STRING, v INT, ts BIGINT, day STRING) USING hudi "
+        f"TBLPROPERTIES (type = '{request.param}', primaryKey = 'id', preCombineField = 'ts') "
+        f"PARTITIONED BY (day) LOCATION '{path}'"
+    )
+    spark.sql(f"INSERT INTO {name} VALUES ('a', 1, 1, 'd1'), ('b', 2, 1, 'd1'), ('c', 3, 1, 'd2')")
+    yield Told(spark, path, name)
+    spark.sql(f"DROP TABLE {name}")
+    for key in QUIET:
+        spark.conf.unset(key)
+
+
+START = [("a", 1, "d1"), ("b", 2, "d1"), ("c", 3, "d2")]
+
+
+def test_update_and_delete(told: Told) -> None:
+    assert told.rows() == START
+    done = told.sql("UPDATE TBL AS x SET v = x.v + 10L WHERE x.id IN (SELECT 'a' UNION SELECT 'c')")
+    assert done == [(2,)]
+    assert told.rows() == [("a", 11, "d1"), ("b", 2, "d1"), ("c", 13, "d2")]
+    # A condition that is null holds for no row.
+    told.sql("UPDATE TBL SET v = NULL WHERE ID = 'b'")
+    assert told.sql("DELETE FROM TBL WHERE v <> 11;") == [(1,)]
+    assert told.rows() == [("a", 11, "d1"), ("b", None, "d1")]
+    assert told.sql("DELETE FROM TBL WHERE id = ? AND v IS NULL", ["b"]) == [(1,)]
+    assert told.sql("UPDATE TBL SET v = :v WHERE id = :id", {"id": "a", "v": 7}) == [(1,)]
+    assert told.rows() == [("a", 7, "d1")]
+    assert told.commits == 6
+
+
+def test_merge_is_one_commit_with_deletes_updates_and_inserts(told: Told) -> None:
+    before = told.commits
+    done = told.sql(
+        """
+        WITH s AS (
+          SELECT * FROM VALUES ('a', 100, 2, 'd1', 'u'), ('b', 0, 2, 'd1', 'd'),
+                               ('z', 26, 2, 'd3', 'u'), ('y', 25, 2, 'd3', 'd')
+          AS s(id, v, ts, day, op))
+        MERGE INTO TBL t USING s ON t.id = s.id AND t.day = s.day
+        WHEN MATCHED AND s.op = 'd' THEN DELETE
+        WHEN MATCHED THEN UPDATE SET v = s.v + t.v, ts = s.ts
+        WHEN NOT MATCHED AND op <> 'd' THEN INSERT *
+        WHEN NOT MATCHED BY SOURCE AND t.v = 3 THEN UPDATE SET t.v = -t.v
+        """
+    )
+    assert done == [(4, 2, 1, 1)]
+    assert told.rows() == [("a", 101, "d1"), ("c", -3, "d2"), ("z", 26, "d3")]
+    assert told.commits == before + 1
+    # The marks of rows that leave are no column of the table.
+    assert lw.open(told.path, told.spark).read().columns[5:] == ["id", "v", "ts", "day"]
+    told.sql(
+        "MERGE INTO TBL USING (SELECT 'z' AS id) s ON TBL.id = s.id "
+        "WHEN NOT MATCHED BY SOURCE THEN DELETE "
+        "WHEN NOT MATCHED THEN INSERT (id, day) VALUES (s.id, 'd9')"
+    )
+    assert told.rows() == [("z", 26, "d3")]
+
+
+WRONG_MERGES = {
+    "two rows for one": (
+        "USING (VALUES ('a', 1), ('a', 2)) AS s(id, v) ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET v = s.v",
+        "several rows of the source",
+    ),
+    "another key": (
+        "USING (SELECT 'k' AS id, 1 AS v) s ON t.v = s.v WHEN MATCHED THEN UPDATE SET id = s.id",
+        "another key or partition",
+    ),
+    "a column that is not there": (
+        "USING (SELECT 'a' AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET w = 1",
+        "no such column",
+    ),
+    "a star without columns": (
+        "USING (SELECT 'a' AS id) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *",
+        "lacks a column for the star",
+    ),
+    "a type that does not fit": (
+        "USING (SELECT 'a' AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = 'x'",
+        "cannot be stored",
+    ),
+    "the same name": ("USING (SELECT 1) t ON true WHEN MATCHED THEN DELETE", "same name"),
+}
+
+
+def test_wrong_statements_change_nothing(told: Told) -> None:
+    before = sorted(path for path in Path(told.path).rglob("*") if path.is_file())
+    for text, message in WRONG_MERGES.values():
+        with pytest.raises(lw.InvalidError, match=message):
+            told.sql(f"MERGE INTO TBL t {text}")
+    for text, message in {
+        "UPDATE TBL SET id = 'x'": "key and of the partition",
+        "UPDATE TBL SET v = 99999999999": "Spark could not evaluate|does not fit",
+        "UPDATE TBL SET nope = 1": "no such column",
+        "INSERT INTO TBL VALUES (1)": "4 are expected",
+        "INSERT INTO TBL (v, v) SELECT 1, 1": "named twice",
+        "INSERT INTO TBL (v) SELECT 1": "column of the key",
+        "INSERT INTO TBL PARTITION (v = 1) SELECT 'x', 1, 'd'": "not partitioned by",
+        "ALTER TABLE TBL DROP PARTITION (day = 'd1*')": "no partition",
+        "ALTER TABLE TBL DROP PARTITION (day = '*')": "no partition",
+    }.items():
+        with pytest.raises(lw.InvalidError, match=message):
+            told.sql(text)
+    with pytest.raises(PySparkException, match="nowhere"):
+        told.sql("DELETE FROM TBL WHERE nowhere = 1")
+    assert told.rows() == START
+    after = sorted(path for path in Path(told.path).rglob("*") if path.is_file())
+    # Rollbacks of writes that failed while their rows were computed leave traces of their own.
+    assert [p for p in after if p.suffix == ".parquet"] == [
+        p for p in before if p.suffix == ".parquet"
+    ]
+
+
+def test_inserts(told: Told) -> None:
+    told.sql("INSERT INTO TBL PARTITION (day = 'd4') SELECT 'e', 5, 1")
+    told.sql("INSERT INTO TBL (day, id) VALUES ('d4', 'f')")
+    told.sql("INSERT INTO TBL BY NAME SELECT 'd4' AS DAY, 'g' AS id, 7 AS v")
+    assert told.rows()[3:] == [("e", 5, "d4"), ("f", None, "d4"), ("g", 7, "d4")]
+    told.sql("INSERT OVERWRITE TBL PARTITION (day = 'd4') VALUES ('h', 8, 1)")
+    assert told.rows() == [*START, ("h", 8, "d4")]
+    told.sql("INSERT OVERWRITE TABLE TBL PARTITION (day = 'd4') SELECT 'h', 8, 1 WHERE false")
+    assert told.rows() == START
+    told.spark.conf.set("hoodie.spark.sql.insert.into.operation", "upsert")
+    try:
+        assert told.sql("INSERT INTO TBL VALUES ('a', 9, 2, 'd1')") == [(1, 0)]
+    finally:
+        told.spark.conf.unset("hoodie.spark.sql.insert.into.operation")
+    assert told.rows()[0] == ("a", 9, "d1")
+    told.sql("ALTER TABLE TBL DROP PARTITION (day = 'd1')")
+    told.sql("ALTER TABLE TBL DROP IF EXISTS PARTITION (day = 'd1')")
+    assert told.rows() == [("c", 3, "d2")]
+    told.sql("INSERT OVERWRITE TBL VALUES ('x', 1, 1, 'd7')")
+    assert told.rows() == [("x", 1, "d7")]
+    told.sql("TRUNCATE TABLE TBL")
+    assert told.rows() == []
+
+
+def test_points_in_time_paths_and_changes(told: Told) -> None:
+    first = lw.open(told.path, told.spark).timeline()[0]
+    told.sql("DELETE FROM TBL WHERE id = 'a'")
+    instant = first.requested_at
+    for text in (
+        f"SELECT t.id FROM TBL TIMESTAMP AS OF '{instant}' t ORDER BY 1",
+        f"SELECT TBL.id FROM TBL VERSION AS OF {instant} ORDER BY id",
+    ):
+        assert told.sql(text) == [("a",), ("b",), ("c",)]
+    assert told.sql(f"SELECT count(*) FROM hudi.`{told.path}` WHERE v > :v", {"v": 0}) == [(2,)]
+    told.sql(f"UPDATE hudi.`{told.path}` SET v = 5 WHERE id = 'b'")
+    changed = told.sql(
+        f"SELECT id, v FROM hudi_table_changes('TBL', 'latest_state', '{first.completed_at}')"
+    )
+    assert changed == [("b", 5)]
+    # Rows come back from a table as it was.
+    told.sql(
+        f"MERGE INTO TBL t USING TBL TIMESTAMP AS OF '{instant}' AS s "
+        "ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
+    )
+    assert [row[0] for row in told.rows()] == ["a", "b", "c"]
+    with pytest.raises(lw.UnsupportedError, match="point in time"):
+        told.sql("SELECT * FROM TBL TIMESTAMP AS OF now()")
+
+
+def test_what_is_not_ours_goes_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    lw.install(spark)
+    spark.sql("CREATE TABLE plain_p (a INT, b STRING) USING parquet")
+    try:
+        spark.sql("INSERT INTO plain_p VALUES (1, '{x}'), (2, 'MERGE INTO')")
+        assert spark.sql("SELECT a FROM plain_p WHERE b = '{x}'").collect()[0].a == 1
+        assert spark.sql("SELECT a FROM plain_p WHERE a = ?", [2]).count() == 1
+        assert spark.sql("SELECT a FROM {p} WHERE a = {n}", p=spark.table("plain_p"), n=2).count()
+        with pytest.raises(PySparkException):
+            spark.sql("UPDATE plain_p SET a = 1")
+        with pytest.raises(PySparkException):
+            spark.sql("DELETE FROM no_such_table")
+    finally:
+        spark.sql("DROP TABLE plain_p")
+
+
+def test_a_copy_or_view_of_our_table_is_not_ours(told: Told) -> None:
+    told.sql("CREATE TEMP VIEW only_d1 AS SELECT * FROM TBL WHERE day = 'd1'")
+    told.sql("CREATE TABLE copied USING parquet AS SELECT * FROM TBL")
+    try:
+        with pytest.raises(PySparkException):
+            told.sql("DELETE FROM only_d1")
+        told.sql("INSERT INTO copied SELECT * FROM copied")
+        assert told.rows() == START
+    finally:
+        told.sql("DROP TABLE copied")
+        told.sql("DROP VIEW only_d1")
+
+
+def test_creating(spark: SparkSession, tmp_path: Path) -> None:
+    for text, message in {
+        "CREATE TABLE n (id INT) USING hudi": "LOCATION",
+        f"CREATE TABLE n USING hudi LOCATION '{tmp_path}/no'": "no table at this LOCATION",
+        f"CREATE TABLE n (id INT) USING hudi TBLPROPERTIES (primarykeys = 'id') "
+        f"LOCATION '{tmp_path}/no'": "did_you_mean='primaryKey'",
+        f"CREATE TABLE n (id INT) USING hudi TBLPROPERTIES (type = 'x') "
+        f"LOCATION '{tmp_path}/no'": "no such table type",
+    }.items():
+        with pytest.raises(lw.InvalidError, match=message):
+            spark.sql(text)
+    assert not (tmp_path / "no").exists()
+    assert not spark.catalog.tableExists("n")
+
+
+def test_an_existing_job_runs_with_one_line_changed(spark: SparkSession, tmp_path: Path) -> None:
+    lw.install(spark)
+    example = Path(__file__).resolve().parents[2] / "examples" / "hudi_job.py"
+    told = runpy.run_path(str(example))["job"](spark, str(tmp_path / "rides"))
+    assert told["changed"] == [("r1", 11.0, 20), ("r4", 40.0, 20)]
+    assert told["compacted"][0][1] == "COMPLETED"
+    assert told["first"] == [("r1", 10.0), ("r2", 20.0), ("r3", 30.0)]
+    assert told["rides"] == [
+        ("r1", "paris", 11.0, 20),
+        ("r3", "oslo", 66.0, 30),
+        ("r9", "oslo", 18.0, 30),
+    ]

@@ -1,0 +1,34 @@
+"""Rows of one upsert that are marked to leave: all kinds of changes in one commit."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from written import NO_SERVICES, SCHEMA, WrittenTable, row
+
+from lakewright.core.table_config import TableType
+from lakewright.table.snapshot import load_snapshot
+from lakewright.write.incoming import LEAVES
+from lakewright.write.task import Operation
+
+MARKED = SCHEMA.append(pa.field(LEAVES, pa.bool_()))
+
+
+@pytest.mark.parametrize("table_type", list(TableType))
+def test_one_commit_updates_inserts_and_deletes(table_type: str) -> None:
+    table = WrittenTable(options=NO_SERVICES).create(table_type)
+    table.upsert([row("a", 5), row("b", 5), row("c", 5, day="2026-01-02")])
+    rows = [
+        {**row("a", 6, "second"), LEAVES: False},
+        # Older than what is there: a marked row goes all the same.
+        {**row("b", 1), LEAVES: True},
+        {**row("c", 5, day="2026-01-02"), LEAVES: True},
+        {**row("d", 1), LEAVES: None},
+        {**row("nobody", 1), LEAVES: True},
+    ]
+    commit = table.write(Operation.UPSERT, rows, schema=MARKED)
+    assert (commit.inserted, commit.updated, commit.deleted) == (1, 1, 2)
+    assert table.rows() == [row("a", 6, "second"), row("d", 1)]
+    snapshot = load_snapshot(table.storage)
+    assert len(snapshot.timeline.completed_writes) == 2
+    assert LEAVES not in (snapshot.avro_schema() or "")
