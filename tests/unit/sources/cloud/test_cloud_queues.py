@@ -110,11 +110,11 @@ def test_errors_of_sqs_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(InvalidError, match=r"pip install 'lakewright\[aws\]'"):
+    with pytest.raises(InvalidError, match=r"pip install 'lakewright\[s3\]'"):
         SqsQueue(SqsSettings(url=URL)).receive(1, wait=False)
     monkeypatch.setitem(sys.modules, "google.cloud.pubsub_v1", None)
     settings = PubSubSettings(project="p", subscription="s")
-    with pytest.raises(InvalidError, match=r"pip install 'lakewright\[gcp\]'"):
+    with pytest.raises(InvalidError, match=r"pip install 'lakewright\[gcs\]'"):
         PubSubQueue(settings).receive(1, wait=False)
 
 
