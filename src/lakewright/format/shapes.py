@@ -86,9 +86,16 @@ def keyed(shape: Shape) -> Shape:
 def record(kind: Callable[..., Any], **fields: Stored) -> Shape:
     """A value of `kind`, whose fields are kept as `fields` says."""
     table = tuple((name, field.name, field.shape) for name, field in fields.items())
+    # Large commits have many thousand records, most of whose fields are kept as they are.
+    plain = tuple((name, key) for name, key, shape in table if shape is PLAIN)
+    shaped = tuple((name, key, shape) for name, key, shape in table if shape is not PLAIN)
 
     def parse(stored: Any) -> Any:
-        return kind(**{name: shape.parse(stored.get(key)) for name, key, shape in table})
+        get = stored.get
+        values = {name: get(key) for name, key in plain}
+        for name, key, shape in shaped:
+            values[name] = shape.parse(get(key))
+        return kind(**values)
 
     def format_(value: Any) -> Any:
         return {key: shape.format(getattr(value, name)) for name, key, shape in table}

@@ -303,13 +303,13 @@ def _sidecar(full: str) -> str:
 
 
 def _bytes_of(full: str) -> bytes:
-    with open(full, "rb") as file:
+    with open(full, "rb", buffering=0) as file:
         return file.read()
 
 
 def _sidecar_bytes(full: str) -> bytes:
     try:
-        return _bytes_of(_sidecar(full))
+        return _bytes_of(sidecar) if os.path.exists(sidecar := _sidecar(full)) else b""
     except FileNotFoundError:
         return b""
 

@@ -51,8 +51,14 @@ def test_the_largest_workload_is_shown_with_the_cluster_beside_it(script: Module
     assert "| find the expired | 2.0 | 30.0 | 5.0 |" in page
     assert "| load | 60.0 |  | 100.0 |" in page
     assert "10,000 partitions" in page
-    assert "15 times as long" in page
+    assert "15.0 times as long" in page
     assert "HDFS" not in script.as_page(RACE, None)
+
+
+def test_a_cluster_with_other_partitions_is_told_by_itself(script: ModuleType) -> None:
+    page = script.as_page(RACE, {**CLUSTER, "partitions": 500})
+    assert "| seconds | Lakewright | real Hudi |\n" in page
+    assert "500 partitions; in seconds: load 100.0," in page
 
 
 def test_every_number_has_a_bar(script: ModuleType) -> None:
