@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 # An empty, "." or ".." segment anywhere, or a character that no store takes in a name.
 _BAD_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f\ud800-\udfff]")
 
-_MOST_THREADS = 32
+MOST_THREADS = 32
 
 
 class MissingFileError(CorruptError):
@@ -74,6 +74,11 @@ class Storage(Protocol):
     def keeps_time(self) -> bool:
         """Whether times of modification are those of a clock of its own, not of this machine."""
         return False
+
+    @property
+    def listings_at_once(self) -> int:
+        """How many trees are listed at once: little is waited for on a disk, where threads cost."""
+        return 2
 
     def url(self, path: str) -> str:
         """Return the URI of one file or folder, for Spark."""
@@ -230,11 +235,13 @@ def content_version(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def at_once(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def at_once(
+    work: Callable[[Item], Result], items: Sequence[Item], most: int = MOST_THREADS
+) -> list[Result]:
     """Do `work` on all items in threads and give the results in order; the first error raises."""
     if len(items) < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(min(_MOST_THREADS, len(items))) as threads:
+    with ThreadPoolExecutor(min(most, len(items))) as threads:
         return list(threads.map(work, items))
 
 

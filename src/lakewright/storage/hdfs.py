@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lakewright.errors import UnavailableError
 from lakewright.storage.base import (
+    MOST_THREADS,
     FileStatus,
     MissingFileError,
     Storage,
@@ -75,6 +76,11 @@ class HdfsStorage(Storage):
     def keeps_time(self) -> bool:
         """The NameNode has its own clock."""
         return True
+
+    @property
+    def listings_at_once(self) -> int:
+        """How many trees are listed at once."""
+        return MOST_THREADS
 
     @property
     def root(self) -> str:

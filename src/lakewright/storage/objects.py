@@ -18,6 +18,7 @@ from obstore.store import ObjectStore
 
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.storage.base import (
+    MOST_THREADS,
     FileStatus,
     MissingFileError,
     VersionedStorage,
@@ -82,6 +83,11 @@ class ObjectStorage(VersionedStorage):
     def keeps_time(self) -> bool:
         """The service has its own clock."""
         return True
+
+    @property
+    def listings_at_once(self) -> int:
+        """How many trees are listed at once."""
+        return MOST_THREADS
 
     @property
     def root(self) -> str:

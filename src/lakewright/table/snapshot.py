@@ -237,7 +237,7 @@ class Snapshot:
         step = len(folders) // _MOST_PIECES + 1
         pieces = [folders[start : start + step] for start in range(0, len(folders), step)]
         # Each listing shrinks to its data files at once: a large table has many millions of names.
-        for part in at_once(self._trees, pieces):
+        for part in at_once(self._trees, pieces, self.storage.listings_at_once):
             found |= part
         return dict(sorted(found.items()))
 

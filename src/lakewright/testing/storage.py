@@ -42,6 +42,11 @@ class _Wrapped(VersionedStorage):
         """As the storage behind."""
         return self.inner.keeps_time
 
+    @property
+    def listings_at_once(self) -> int:
+        """Forward."""
+        return self.inner.listings_at_once
+
     def url(self, path: str) -> str:
         """Forward; this asks nothing of the store and is not counted."""
         return self.inner.url(path)

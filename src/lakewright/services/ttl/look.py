@@ -21,7 +21,7 @@ from lakewright.core.instant import (
     is_time,
 )
 from lakewright.core.slices import GroupKey
-from lakewright.core.ttl import LONG_AGO
+from lakewright.core.ttl import LONG_AGO, Level
 from lakewright.core.ttl_settings import ConflictRule, Keep, Rule
 from lakewright.errors import found_in
 from lakewright.format.metadata import parse_commit
@@ -68,13 +68,22 @@ class Ages:
     told: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, snapshot: Snapshot, lives: Mapping[str, Lives]) -> Ages:
-        """Read the metadata of partitions, and what the active timeline tells of them."""
+    def of(
+        cls,
+        snapshot: Snapshot,
+        lives: Mapping[str, Lives],
+        is_settled: Callable[[str, Known], bool] = lambda partition, known: False,
+    ) -> Ages:
+        """Read what the active timeline tells of partitions, and then their metadata.
+
+        That of a partition is left unread if it cannot change what the timeline has settled.
+        """
         if not lives:
             return cls(snapshot, lives)
         active = active_writes(snapshot)
-        metadata = load_partition_metadata(snapshot.storage, lives)
-        return cls(snapshot, lives, metadata, active, writes_of(active))
+        told = cls(snapshot, lives, {}, active, writes_of(active))
+        unsettled = [p for p in lives if not is_settled(p, told.known(p))]
+        return replace(told, metadata=load_partition_metadata(snapshot.storage, unsettled))
 
     def known(self, partition: str) -> Known:
         """What is known of a partition.
@@ -141,17 +150,32 @@ def judge(
 ) -> dict[str, Verdict]:
     """The verdict on each partition, without what may block it."""
     covering = {p: [rule for rule in rules if rule.covers(p)] for p in lives}
-    ages = Ages.of(snapshot, {p: lives[p] for p in lives if covering[p]})
-
     hive_style = snapshot.config.hive_style
 
     def judged(partition: str, known: Known) -> Verdict:
         told = path_reference(partition, covering[partition], hive_style=hive_style)
-        return decide(partition, covering[partition], replace(known, path=told), by=by, now=now)
+        known = replace(known, path=told) if told is not None else known
+        return decide(partition, covering[partition], known, by=by, now=now)
 
+    settled: dict[str, Verdict] = {}
+
+    def lives_on(partition: str, known: Known) -> bool:
+        """Whether a write on the timeline is reason enough; a later one only makes it live longer.
+
+        Rules that count from the first write, or are for rows, need the metadata.
+        """
+        if known.updated is None or not all(_is_by_last_write(r) for r in covering[partition]):
+            return False
+        verdict = judged(partition, known)
+        if not verdict.expired:
+            settled[partition] = verdict
+        return not verdict.expired
+
+    ages = Ages.of(snapshot, {p: lives[p] for p in lives if covering[p]}, lives_on)
     start = snapshot.timeline.start or ""
     verdicts, doubtful = {p: Verdict(partition=p) for p in lives}, []
-    for p in ages.lives:
+    verdicts |= settled
+    for p in ages.lives.keys() - settled.keys():
         known = ages.known(p)
         verdicts[p] = judged(p, known)
         if is_doubtful(verdicts[p], known, start):
@@ -161,6 +185,10 @@ def judge(
         ages = ages.with_history(doubtful, births=births)
         verdicts |= {p: judged(p, ages.known(p)) for p in doubtful}
     return verdicts
+
+
+def _is_by_last_write(rule: Rule) -> bool:
+    return rule.keep is Keep.BY_TIME and rule.policy.level is Level.PARTITION
 
 
 def path_reference(partition: str, rules: Iterable[Rule], *, hive_style: bool) -> Reference | None:

@@ -115,22 +115,35 @@ def test_without_a_line_the_timeline_tells(scene: Scene) -> None:
 def test_a_newer_line_is_believed(scene: Scene) -> None:
     scene.put("p")
     scene.line("p", "20260105000000000")
+    scene.day(12)
     found = scene.verdict()
     assert (found.reference, found.source) == ("20260105000000000", Source.LINE)
+    assert not found.expired
+
+
+def test_no_line_is_read_where_the_timeline_is_reason_enough_to_live(scene: Scene) -> None:
+    done = scene.put("p")
+    scene.line("p", "20260105000000000")
+    found = scene.verdict()
+    assert (found.reference, found.source) == (done.completed_at, Source.TIMELINE)
+    assert not found.expired
 
 
 def test_an_older_line_is_not(scene: Scene) -> None:
     scene.day(5)
     done = scene.put("p")
     scene.line("p", "20260101000000000")
-    found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, Source.TIMELINE)
+    for day in (6, 20):
+        scene.day(day)
+        found = scene.verdict()
+        assert (found.reference, found.source) == (done.completed_at, Source.TIMELINE)
 
 
 @pytest.mark.parametrize("line", ["", "yesterday", "2026"])
 def test_a_line_that_is_no_time_tells_nothing(line: str, scene: Scene) -> None:
     scene.put("p")
     scene.line("p", line)
+    scene.day(20)
     assert scene.verdict().source is Source.TIMELINE
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +20,10 @@ from lakewright.errors import ConflictError
 from lakewright.services.registry import service_by_name
 from lakewright.services.ttl.plan import Source, TtlPlan
 from lakewright.storage.base import Storage
+from lakewright.table.last_update import renew_last_update
 from lakewright.table.properties import update_properties
 from lakewright.table.snapshot import load_snapshot
+from lakewright.table.times import time_of
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 from lakewright.write.commit import Commit, NoRows
@@ -551,12 +554,17 @@ def test_a_run_that_finds_nothing_reads_little_and_writes_nothing() -> None:
     table = made(policy("p*"))
     put(table, *(f"p{n}" for n in range(20)))
     put(table, *(f"q{n}" for n in range(20)))
+    wait(table, 20)
+    put(table, "p0", ts=2)
+    renewed = clock_of(table).now_ms()
+    for n in range(1, 20):
+        renew_last_update(table.storage, f"p{n}", time_of(renewed, UTC))
     counting = CountingStorage(table.storage)
     assert isinstance(run(with_storage(table, counting)), Skip)
     assert not counting.calls.keys() & {"create", "replace", "delete", "delete_many"}
     read = [path for name, path in counting.touched if name == "read_many"]
     metadata = [path for path in read if path.endswith(PARTITION_METADATA)]
-    assert sorted(metadata) == sorted(f"p{n}/{PARTITION_METADATA}" for n in range(20))
+    assert sorted(metadata) == sorted(f"p{n}/{PARTITION_METADATA}" for n in range(1, 20))
     assert not [path for _, path in counting.touched if "history" in path]
 
 
