@@ -43,6 +43,8 @@ from lakewright.write.commit import (
     partitions_named,
     write,
 )
+from lakewright.write.metrics.finished import tell_rollback
+from lakewright.write.metrics.meter import metered
 from lakewright.write.options import check_write_options, config_conflicts, write_settings
 from lakewright.write.run import SparkRows
 from lakewright.write.task import Operation
@@ -92,7 +94,12 @@ class TableWriter:
             )
         for key in checked.ignored:
             warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
-        return cls(storage, clock or SystemClock(), checked.told, partial(spark_hands, spark))
+        return cls(
+            metered(storage, checked.told),
+            clock or SystemClock(),
+            checked.told,
+            partial(spark_hands, spark),
+        )
 
     def write(
         self,
@@ -168,7 +175,9 @@ class TableWriter:
             found = [i for i in snapshot.timeline if i.requested_at == instant and i.is_write]
             target = found[0] if found else Instant(instant, "commit", State.INFLIGHT)
             by_markers = writer.transaction.rollback_by_markers
-            return run_rollback(snapshot, target, times, self.clock, by_markers=by_markers)
+            done = run_rollback(snapshot, target, times, self.clock, by_markers=by_markers)
+            tell_rollback(self.services.meter, snapshot, done)
+            return done
 
     def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:
         """Keep the table as it was after a write."""

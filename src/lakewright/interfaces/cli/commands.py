@@ -42,6 +42,7 @@ from lakewright.storage.base import Storage, is_hadoop_setting
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.rolled_back import load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.write.metrics.meter import metered
 from lakewright.write.options import check_write_options
 
 Options = Mapping[str, str]
@@ -198,7 +199,7 @@ def runner_at(
     checked = check_write_options(told, also=known)
     for key in checked.ignored:
         warnings.warn(f"option {key} has no effect on services", stacklevel=2)
-    storage = storage_for(path, storage_options(options))
+    storage = metered(storage_for(path, storage_options(options)), checked.told)
     return ServiceRunner(storage, SystemClock(), hands or _no_hands, checked.told)
 
 
