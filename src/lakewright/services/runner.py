@@ -168,9 +168,10 @@ class ServiceRunner:
         under_lock(self.writer.new_lock, gone)
 
     def _execute(self, scheduled: _Scheduled) -> Commit:
-        name, cancellable = scheduled.service.name, scheduled.plan.cancellable
-        with executing(self.meter, name, cancellable=cancellable):
-            if scheduled.instant.action not in COMPLETED_NAME:
+        writes = scheduled.instant.action in COMPLETED_NAME
+        cancellable = writes and scheduled.plan.cancellable
+        with executing(self.meter, scheduled.service.name, cancellable=cancellable):
+            if not writes:
                 return self._execute_plain(scheduled)
             try:
                 return self._execute_writing(scheduled)

@@ -29,6 +29,7 @@ from lakewright.write.metrics.reporters import JsonLines, Prometheus, json_line,
 from lakewright.write.metrics.settings import metrics_settings
 
 ON = {"hoodie.metrics.on": "true"}
+T = 1_767_000_000_000
 
 
 class Heard:
@@ -84,7 +85,7 @@ def test_a_commit_is_told_by_hudis_names(heard: Heard) -> None:
 def test_all_that_is_told_is_known(heard: Heard) -> None:
     table = WrittenTable().create("MERGE_ON_READ", event_time="ts")
     for number in range(4):
-        table.upsert([row("a", number), row("b", number, day="2026-01-02")])
+        table.upsert([row("a", T + number), row("b", T + number, day="2026-01-02")])
     services = table.services(
         {"hoodie.compact.inline.max.delta.commits": "1", **ON, **IN_MEMORY, **DEBT}
     )
