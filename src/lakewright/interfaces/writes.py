@@ -18,12 +18,14 @@ from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import WRITE_NAMES
 from lakewright.core.ttl_settings import HUDI_PREFIX, PREFIX, checked_settings, with_settings
 from lakewright.errors import InvalidError, LakewrightError
+from lakewright.interfaces.syncing import sync_after_write
 from lakewright.interfaces.ttl import TableTtl
 from lakewright.services.hands.run import SparkHands
 from lakewright.services.inline import INLINE_KEYS, run_inline
 from lakewright.services.registry import service_keys
 from lakewright.services.runner import RUN_KEYS, ServiceRunner
 from lakewright.services.service import Hands
+from lakewright.services.sync.settings import SYNC_KEYS, sync_settings
 from lakewright.services.ttl.before import BeforeWrite
 from lakewright.storage.base import Storage
 from lakewright.table.locks import holding
@@ -84,7 +86,9 @@ class TableWriter:
 
         Services work on `spark`, or on the active session.
         """
-        checked = check_write_options(options or {}, also=service_keys() | RUN_KEYS | INLINE_KEYS)
+        checked = check_write_options(
+            options or {}, also=service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS
+        )
         if checked.unserved:
             text = ", ".join(checked.unserved)
             warnings.warn(
@@ -94,6 +98,7 @@ class TableWriter:
             )
         for key in checked.ignored:
             warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
+        sync_settings(checked.told)
         return cls(
             metered(storage, checked.told),
             clock or SystemClock(),
@@ -130,7 +135,15 @@ class TableWriter:
         )
         commit, after = write(self.writer(), request, rows)
         self._store_told(after.config)
-        return replace(commit, services=(*before.done, *run_inline(self.services, after)))
+        done = replace(commit, services=(*before.done, *run_inline(self.services, after)))
+        sync_after_write(self.storage, self.clock, self.options, self._session)
+        return done
+
+    def _session(self) -> SparkSession:
+        hands = self.hands()
+        if not isinstance(hands, SparkHands):
+            raise InvalidError("the catalog of a Spark session needs Spark: name another one")
+        return hands.spark
 
     def _store_told(self, config: TableConfig) -> None:
         """Put settings of TTL that a write was told among the table's own, if they are others."""

@@ -78,8 +78,7 @@ REFUSED_WRITE_OPTIONS = {
     # what happens beside a write and would not happen
     "hoodie.client.init.callback.classes": "",
     "hoodie.clustering.rollback.pending.replacecommit.on.conflict": "false",
-    "hoodie.datasource.hive_sync.enable": "false",
-    "hoodie.datasource.meta.sync.enable": "false",
+    "hoodie.datasource.hive_sync.sync_as_datasource": "true",
     "hoodie.errortable.enable": "false",
     "hoodie.metaserver.enabled": "false",
     "hoodie.precommit.validators": "",
@@ -102,6 +101,7 @@ _MERGERS = frozenset(
 AGREED = {
     "hoodie.datasource.write.record.merger.impls": _MERGERS,
     "hoodie.datasource.write.row.writer.enable": frozenset({"true", "false"}),
+    "hoodie.datasource.hive_sync.use_jdbc": frozenset({"false"}),
     "hoodie.embed.timeline.server": frozenset({"true", "false"}),
     "hoodie.metadata.enable": frozenset({"false"}),
     "hoodie.storage.layout.type": frozenset({"default", "bucket"}),

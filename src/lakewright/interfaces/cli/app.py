@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from lakewright.errors import InvalidError
+from lakewright.interfaces.cli import sync_app
 from lakewright.interfaces.cli.shared import (
     JsonOption,
     Later,
@@ -47,6 +48,7 @@ app = typer.Typer(
 services = typer.Typer(help="Table services.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(services, name="services")
 app.add_typer(ttl, name="ttl")
+app.command("sync", help=sync_app.HELP)(sync_app.sync)
 
 
 @app.callback()

@@ -38,6 +38,7 @@ from lakewright.services.loop import Round, run_continuously, run_round
 from lakewright.services.registry import services
 from lakewright.services.runner import ServiceRunner
 from lakewright.services.service import Hands
+from lakewright.services.sync.settings import SYNC_KEYS
 from lakewright.storage.base import Storage, is_hadoop_setting
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.rolled_back import load_rollbacks
@@ -190,7 +191,7 @@ def runner_at(
     path: str, options: Options, hands: Callable[[], Hands] | None = None
 ) -> ServiceRunner:
     """What runs services on the table at a path; option names are checked."""
-    known = [key for service in services() for key in service.keys]
+    known = [*SYNC_KEYS, *(key for service in services() for key in service.keys)]
     told = {
         key: value
         for key, value in options.items()
