@@ -86,9 +86,8 @@ class TableWriter:
 
         Services work on `spark`, or on the active session.
         """
-        checked = check_write_options(
-            options or {}, also=service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS
-        )
+        known = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS
+        checked = check_write_options(options or {}, also=known)
         if checked.unserved:
             text = ", ".join(checked.unserved)
             warnings.warn(

@@ -122,7 +122,10 @@ REFUSED = {
     "rows not combined": ("hoodie.combine.before.upsert", "false"),
     "a merger of one's own": ("hoodie.datasource.write.record.merger.impls", "my.Merger"),
     "consistent hashing": ("hoodie.index.bucket.engine", "CONSISTENT_HASHING"),
-    "a catalogue to be kept up": ("hoodie.datasource.hive_sync.enable", "true"),
+    "a catalogue that plain Spark would misread": (
+        "hoodie.datasource.hive_sync.sync_as_datasource",
+        "false",
+    ),
     "validators": ("hoodie.precommit.validators", "my.Validator"),
 }
 

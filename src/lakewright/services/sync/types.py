@@ -73,11 +73,11 @@ def spark_type(kind: pa.DataType) -> Any:
             "type": "map",
             "keyType": spark_type(kind.key_type),
             "valueType": spark_type(kind.item_type),
-            "valueContainsNull": kind.item_field.nullable,
+            "valueContainsNull": True,
         }
     if pt.is_list(kind) or pt.is_large_list(kind):
         inner = spark_type(kind.value_type)
-        return {"type": "array", "elementType": inner, "containsNull": kind.value_field.nullable}
+        return {"type": "array", "elementType": inner, "containsNull": True}
     if pt.is_timestamp(kind):
         return "timestamp" if kind.tz else "timestamp_ntz"
     word = hive_type(kind)
@@ -92,7 +92,7 @@ def _field(field: pa.Field) -> dict[str, Any]:
     return {
         "name": field.name,
         "type": spark_type(field.type),
-        "nullable": field.nullable,
+        "nullable": True,
         "metadata": {},
     }
 
