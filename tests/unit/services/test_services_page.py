@@ -17,3 +17,9 @@ def test_the_options_of_a_family_are_all_there(name: str) -> None:
     table = TABLES["table"](TABLES["FAMILIES"][name])
     told = f"<!-- options: {name} -->\n{table}\n<!-- end -->"
     assert told in TEXT, "run scripts/option_tables.py"
+
+
+def test_pages_are_as_the_script_writes_them() -> None:
+    for page in TABLES["PAGES"]:
+        text = page.read_text("utf-8")
+        assert TABLES["renewed"](text) == text, "run scripts/option_tables.py"

@@ -58,7 +58,9 @@ def plan_sync(
     """
     present = wanted.present
     add = tuple((v, at) for v, at in sorted(present.items()) if v not in partitions)
-    move = tuple((v, at) for v, at in sorted(present.items()) if partitions.get(v, at) != at)
+    move = tuple(
+        (v, at) for v, at in sorted(present.items()) if _plain(partitions.get(v, at)) != _plain(at)
+    )
     gone = partitions.keys() - present.keys()
     drop = tuple(sorted(gone if wanted.whole else gone & wanted.gone))
     if known is None:

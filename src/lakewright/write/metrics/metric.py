@@ -57,7 +57,7 @@ WRITE_NAMES = (
 )
 
 _GAUGES_OF_WRITES = {
-    "commitTime": "when the last one completed, in milliseconds since 1970",
+    "commitTime": "when it completed, in milliseconds since 1970",
     "duration": "how long it took, in milliseconds",
     "totalPartitionsWritten": "partitions that it wrote to",
     "totalFilesInsert": "files of new file groups",
@@ -82,7 +82,7 @@ def _known_of_writes() -> dict[str, Known]:
     found = {}
     for action in WRITE_NAMES:
         for name, doc in _GAUGES_OF_WRITES.items():
-            found[f"{action}.{name}"] = Known(Kind.GAUGE, f"{doc}, of the last {action}")
+            found[f"{action}.{name}"] = Known(Kind.GAUGE, f"last {action}: {doc}")
         found[f"{action}.completed.counter"] = Known(
             Kind.COUNTER, f"times that a {action} completed"
         )

@@ -65,6 +65,9 @@ PLANS: dict[str, tuple[Registered | None, Mapping[Values, str], Wanted, Changes]
     ),
     "others stay where only a part is told": (TABLE, at(A, B), wanted(A), Changes()),
     "and go where all are": (TABLE, at(A, B, C), wanted(A, whole=True), Changes(drop=(B, C))),
+    "a place may be written in another way": (
+        TABLE, {A: "file:/lake/t/2026-01-01"}, wanted(A), Changes(),
+    ),
     "one at another place is moved": (
         TABLE, {A: "file:///old"}, wanted(A), Changes(move=tuple(at(A).items())),
     ),
