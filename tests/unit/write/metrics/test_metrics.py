@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cancelled import World
+from ingested import Counting, ingester
 from prometheus_client.parser import text_string_to_metric_families
 from written import NO_SERVICES, WrittenTable, row
 
 import lakewright as lw
-from lakewright.errors import ConflictError, InvalidError
+from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.interfaces.ttl import TableTtl
 from lakewright.storage.base import VersionedStorage
 from lakewright.storage.counted import CALL_KINDS, CountedStorage, counted
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
 from lakewright.testing.ports import free_port
 from lakewright.write.metrics import meter
 from lakewright.write.metrics.metric import METRICS, Kind, Metric
@@ -311,3 +314,33 @@ def test_nothing_is_counted_or_told_while_nobody_listens() -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     assert not isinstance(table.writer().storage, CountedStorage)
     assert not metrics_settings({}).on
+
+
+def test_a_plan_that_gives_way_is_counted(heard: Heard) -> None:
+    world = World("clustering")
+    at = world.schedule()
+    assert world.table.upsert([row("a", 9, "ninth")])
+    with pytest.raises(ConflictError):
+        world.runner().execute(at)
+    assert heard.total("service.preempted", service="clustering") == 1
+    assert heard.total("service.failed", error="ConflictError") == 1
+    world.runner().cancel(world.schedule())
+    assert heard.total("plan.cancelled") == 1
+
+
+def test_rounds_of_ingestion_are_told(heard: Heard) -> None:
+    storage, clock = MemoryStorage.fresh(), ManualClock()
+    for _ in range(4):
+        ingester(storage, Counting(), clock).run()
+    assert heard.total("ingest.rounds", outcome="commit", source="counting") == 3
+    assert heard.total("ingest.rounds", outcome="nothing_new") == 1
+    assert heard.total("ingest.rows") == 10
+    assert heard.last("ingest.lagInMs") == 7
+
+    def fail() -> None:
+        raise UnavailableError("no source")
+
+    with pytest.raises(UnavailableError):
+        ingester(storage, Counting(total=20, meanwhile=fail), clock).run()
+    assert heard.total("ingest.rounds", outcome="UnavailableError") == 1
+    assert {metric.labels["table"] for metric in heard.metrics} == {"t"}
