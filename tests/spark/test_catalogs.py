@@ -86,6 +86,9 @@ def test_a_metastore_is_told_and_read(spark: SparkSession, table: lw.Table, tmp_
                 ("2026-01-02",),
                 ("2026-01-04",),
             }
+            # Partitions that were there before the column know of it as well.
+            (old,) = catalog._client.get_partitions_by_names("lake", "trips", ["day=2026-01-01"])
+            assert "note" in [column.name for column in old.sd.cols]
             catalog.drop(trips, [("2026-01-03",), ("2026-01-09",)])
             catalog.add(trips, changed, [(("2026-01-04",), "elsewhere")])
             (some,) = catalog.partitions(trips, [("2026-01-04",), ("x",)]).items()

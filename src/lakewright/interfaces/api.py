@@ -295,8 +295,8 @@ class Table:
 
         Options in Hudi's words name the catalog; without them it is that of the Spark session.
         """
-        checked = TableWriter.of(self.storage, options).options
-        return sync(self.storage, SystemClock(), checked, self._session)
+        writer = TableWriter.of(self.storage, options)
+        return sync(writer.storage, writer.clock, writer.options, self._session)
 
     def services(self, options: Options = None) -> ServiceRunner:
         """What runs services on the table, with some options."""

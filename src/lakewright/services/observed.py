@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from lakewright.core.commits import DELETE_PARTITION
 from lakewright.core.plans import Skip
 from lakewright.core.service_metadata import CleanMetadata
-from lakewright.errors import ConflictError, LakewrightError, UnavailableError, kind_of
+from lakewright.errors import ConflictError, LakewrightError, kind_of
 from lakewright.services.debt import load_debt
 from lakewright.services.service import Sight
 from lakewright.write.finish import Commit
@@ -48,10 +48,12 @@ def observe(meter: Meter, service: str, done: Commit | Skip, took_ms: int = 0) -
     return done
 
 
-def observe_debt(meter: Meter, sight: Sight) -> None:
-    """Tell how many log files wait; that cannot be told while storage does not answer."""
-    with suppress(UnavailableError):
-        debt = load_debt(sight)
+def observe_debt(meter: Meter, look: Callable[[], Sight]) -> None:
+    """Tell how many log files wait, where that is wanted; what cannot be counted is not told."""
+    if not meter.is_on or not meter.settings.debt:
+        return
+    with suppress(LakewrightError):
+        debt = load_debt(look())
         meter.gauge([("debt.logFiles", debt.log_files), ("debt.logBytes", debt.log_bytes)])
 
 

@@ -196,8 +196,8 @@ class ServiceRunner:
         """Schedule and execute; `prepared` tells that `prepare` was called just now."""
         service, began_ms = service_by_name(name), self.clock.monotonic_ms()
         done = self._run(service, prepared=prepared)
-        if name == "compaction" and self.meter.settings.debt and self.meter.is_on:
-            observe_debt(self.meter, self.sight(load_snapshot(self.storage)))
+        if service.name == "compaction":
+            observe_debt(self.meter, lambda: self.sight(load_snapshot(self.storage)))
         return observe(self.meter, service.name, done, self.clock.monotonic_ms() - began_ms)
 
     @property

@@ -97,10 +97,21 @@ _MERGERS = frozenset(
         "org.apache.hudi.common.model.overwritewithlatestmerger",
     }
 )
+_EXTRACTORS = frozenset(
+    f"org.apache.hudi.hive.{name}"
+    for name in (
+        "hivestylepartitionvalueextractor",
+        "multipartkeysvalueextractor",
+        "nonpartitionedextractor",
+        "singlepartpartitionvalueextractor",
+        "slashencodeddaypartitionvalueextractor",
+    )
+)
 # Values that say what is so anyway; the merge mode decides which of Hudi's own mergers is meant.
 AGREED = {
     "hoodie.datasource.write.record.merger.impls": _MERGERS,
     "hoodie.datasource.write.row.writer.enable": frozenset({"true", "false"}),
+    "hoodie.datasource.hive_sync.partition_extractor_class": _EXTRACTORS,
     "hoodie.datasource.hive_sync.use_jdbc": frozenset({"false"}),
     "hoodie.embed.timeline.server": frozenset({"true", "false"}),
     "hoodie.metadata.enable": frozenset({"false"}),

@@ -109,10 +109,14 @@ class HiveCatalog:
         found = self._get(name)
         if found is None:
             raise UnavailableError("the table was dropped from the catalog meanwhile", table=name)
-        found.sd.cols = self._fields(table.columns)
+        fields = self._fields(table.columns)
+        # Partitions have columns of their own, which engines go by.
+        cascade = fields != found.sd.cols and bool(found.partitionKeys)
+        found.sd.cols = fields
         found.sd.serdeInfo.parameters = dict(table.serde)
         found.parameters = dict(table.properties)
-        self._ask(lambda: self._client.alter_table(name.database, name.table, found))
+        where = name.database, name.table
+        self._ask(lambda: self._client.alter_table_with_cascade(*where, found, cascade))
 
     def partitions(
         self, name: TableName, wanted: Iterable[Values] | None = None

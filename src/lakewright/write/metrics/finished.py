@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.core.instant import Instant
+from lakewright.errors import UnavailableError
 from lakewright.table.rollback import load_rollback
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.transaction import Transaction
@@ -47,8 +49,10 @@ def tell_commit(
 
 
 def tell_rollback(meter: Meter, snapshot: Snapshot, completed: Instant) -> None:
-    """Tell of a rollback that has completed."""
-    if meter.is_on:
+    """Tell of a rollback that has completed; not if storage does not answer any more."""
+    if not meter.is_on:
+        return
+    with suppress(UnavailableError):
         found = load_rollback(snapshot, completed)
         meter.gauge(
             [

@@ -17,6 +17,7 @@ from lakewright.core.plans import Skip
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.interfaces.cli.app import app
 from lakewright.interfaces.syncing import sync
+from lakewright.interfaces.ttl import TableTtl
 from lakewright.services.sync.syncing import Synced
 from lakewright.storage.local import LocalStorage
 from lakewright.testing.storage import CountingStorage
@@ -117,6 +118,20 @@ def test_deleted_partitions_are_dropped_and_one_that_came_back_stays(glue: Any) 
     assert set(partitions(glue)) == {("2026-01-02",), ("2026-01-03",)}
     (again,) = told(table)
     assert not again.changed
+
+
+def test_what_ttl_takes_out_is_dropped(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a")])
+    told(table)
+    ttl = TableTtl.of(table.storage, {}, table.clock)
+    ttl.save({"spec": "2026-01-01", "level": "PARTITION", "units": "DAYS", "value": 1})
+    ttl.settings(trigger_strategy="NUM_COMMITS", trigger_value="1")
+    ttl.on()
+    table.clock.sleep(3 * 86_400)
+    done = table.upsert([row("b", day="2026-01-02")], AFTER_WRITES)
+    assert any(getattr(each, "operation", "") == "DELETE_PARTITION" for each in done.services)
+    assert set(partitions(glue)) == {("2026-01-02",)}
 
 
 def test_somebody_else_may_have_dropped_or_added_them(glue: Any) -> None:

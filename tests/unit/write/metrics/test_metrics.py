@@ -140,8 +140,12 @@ def test_who_lost_against_another_writer_is_counted(heard: Heard) -> None:
     both = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control", **NO_SERVICES}
     table = WrittenTable(options=both).create()
     table.upsert([row("a")])
+
+    def other() -> None:
+        table.upsert([row("a", 3)])
+
     with pytest.raises(ConflictError):
-        table.upsert([row("a", 2)], meanwhile=lambda: table.upsert([row("a", 3)]) and None)
+        table.upsert([row("a", 2)], meanwhile=other)
     assert heard.total("conflict_resolution.failure.counter") == 1
     assert heard.total("conflict_resolution.success.counter") == 2
 
