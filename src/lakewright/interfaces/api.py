@@ -18,6 +18,7 @@ from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import parse_table_type
 from lakewright.errors import InvalidError
+from lakewright.interfaces.catalog_spark import told_by
 from lakewright.interfaces.datasource import (
     session_storage_options,
     struct_of,
@@ -296,7 +297,7 @@ class Table:
         Options in Hudi's words name the catalog; without them it is that of the Spark session.
         """
         writer = TableWriter.of(self.storage, options)
-        return sync(writer.storage, writer.clock, writer.options, self._session)
+        return sync(writer.storage, writer.clock, writer.options, told_by(self._session))
 
     def services(self, options: Options = None) -> ServiceRunner:
         """What runs services on the table, with some options."""

@@ -7,7 +7,7 @@ a name, its columns and properties.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as T
@@ -16,6 +16,7 @@ from lakewright.core.plans import Skip
 from lakewright.errors import InvalidError
 from lakewright.interfaces.datasource import FORMATS, OPTIONS_METADATA, HudiSource
 from lakewright.interfaces.freshness import SparkCatalog
+from lakewright.interfaces.syncing import InSession
 from lakewright.read.run import SPARK_ERRORS
 from lakewright.services.sync.catalog import LAST_COMPLETION, LAST_REQUEST, Registered, TableName
 from lakewright.services.sync.look import Table, check_partition_fields
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PART = "spark.sql.sources.schema.part."
+
+
+def told_by(session: Callable[[], SparkSession]) -> InSession:
+    """What tells the catalog of a session, which is asked for when there is something to tell."""
+    return lambda snapshot, settings, properties: sync_session(
+        session(), snapshot, settings, properties
+    )
 
 
 def sync_session(

@@ -18,6 +18,7 @@ from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import WRITE_NAMES
 from lakewright.core.ttl_settings import HUDI_PREFIX, PREFIX, checked_settings, with_settings
 from lakewright.errors import InvalidError, LakewrightError
+from lakewright.interfaces.catalog_spark import told_by
 from lakewright.interfaces.syncing import sync_after_write
 from lakewright.interfaces.ttl import TableTtl
 from lakewright.services.hands.run import SparkHands
@@ -135,7 +136,7 @@ class TableWriter:
         commit, after = write(self.writer(), request, rows)
         self._store_told(after.config)
         done = replace(commit, services=(*before.done, *run_inline(self.services, after)))
-        sync_after_write(self.storage, self.clock, self.options, self._session)
+        sync_after_write(self.storage, self.clock, self.options, told_by(self._session))
         return done
 
     def _session(self) -> SparkSession:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from lakewright.clock import SystemClock
 from lakewright.core.plans import Skip
@@ -11,9 +10,7 @@ from lakewright.errors import InvalidError
 from lakewright.interfaces.cli.commands import Options, runner_at
 from lakewright.interfaces.cli.render import Document
 from lakewright.interfaces.syncing import sync
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from lakewright.services.sync.syncing import Synced
 
 
 def sync_at(path: str, options: Options) -> Document:
@@ -25,7 +22,7 @@ def sync_at(path: str, options: Options) -> Document:
     return {"table": runner.storage.root, "synced": [asdict(each) for each in done]}
 
 
-def _no_session() -> SparkSession:
+def _no_session(*_: object) -> tuple[Synced, ...]:
     raise InvalidError(
         "name the catalog: --metastore-uris thrift://host:9083, or --mode glue; that of a Spark "
         "session is told by Table.sync, or by writes with hoodie.datasource.meta.sync.enable"
