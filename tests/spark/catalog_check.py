@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from quick_spark import make_java_quick, quick_session
 
@@ -35,8 +36,8 @@ def main(kind: str, uri: str, warehouse: str) -> None:
     ):
         try:
             found[query] = [list(row) for row in spark.sql(query).collect()]
-        except PySparkException as error:
-            found[query] = str(error).splitlines()[0]
+        except (PySparkException, Py4JJavaError) as error:
+            found[query] = str(error)[:500]
     print(json.dumps(found))
     spark.stop()
 
