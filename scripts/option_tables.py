@@ -20,8 +20,11 @@ from lakewright.services.compaction.settings import CompactionSettings
 from lakewright.services.inline import InlineSettings
 from lakewright.services.logcompaction.settings import LogCompactionSettings
 from lakewright.services.runner import RunSettings
+from lakewright.services.sync.settings import SyncSettings
 from lakewright.table.settings import PlanSettings
 from lakewright.write.freshness_settings import FreshnessSettings
+from lakewright.write.metrics.metric import METRICS, WRITE_NAMES
+from lakewright.write.metrics.settings import MetricsSettings
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = tuple(
@@ -33,6 +36,8 @@ PAGES = tuple(
         "cancellable.md",
         "coming-from-hudi.md",
         "hudi-options.md",
+        "catalogs.md",
+        "metrics.md",
     )
 )
 FAMILIES: dict[str, type[Any]] = {
@@ -46,7 +51,10 @@ FAMILIES: dict[str, type[Any]] = {
     "freshness": FreshnessSettings,
     "ttl": TtlSettings,
     "plans": PlanSettings,
+    "sync": SyncSettings,
+    "metrics": MetricsSettings,
 }
+_METRICS = re.compile(r"(<!-- metrics -->\n).*?(<!-- end metrics -->)", re.DOTALL)
 _TABLE = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -61,10 +69,27 @@ def table(family: type[Any]) -> str:
     return "\n".join(lines)
 
 
+def metrics_table() -> str:
+    """The metrics that there are; those of writes once for all of their actions."""
+    lines = ["| metric | kind | labels | |", "|---|---|---|---|"]
+    for name, known in METRICS.items():
+        action, _, rest = name.partition(".")
+        doc = known.doc
+        if action in WRITE_NAMES and "pending" not in rest:
+            if action != WRITE_NAMES[0]:
+                continue
+            name, doc = f"ACTION.{rest}", doc.removeprefix(f"last {action}: ")
+            doc = doc.replace(f"a {action} ", "one ")
+        lines.append(f"| `{name}` | {known.kind.value} | {', '.join(known.labels)} | {doc} |")
+    actions = ", ".join(f"`{name}`" for name in WRITE_NAMES)
+    return "\n".join([*lines, "", f"ACTION is one of {actions}."])
+
+
 def renewed(text: str) -> str:
-    """The page with tables as the settings are now."""
+    """The page with tables as the settings and metrics are now."""
     hudi = page_tables() if "<!-- options: " in text else {}
     tables = {**hudi, **{name: table(family) for name, family in FAMILIES.items()}}
+    text = _METRICS.sub(lambda found: f"{found[1]}{metrics_table()}\n{found[2]}", text)
     return _TABLE.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", text)
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lakewright.interfaces.install import install, uninstall
     from lakewright.table.waiting_logs import HeldBack
     from lakewright.write.commit import Commit
+    from lakewright.write.metrics.metric import Metric, MetricReporter
     from lakewright.write.reporting import Reporter, report_to
 
 # Spark starts its Python workers with the first `python3` on PATH, where this library is not if it
@@ -49,6 +50,8 @@ __all__ = [
     "Instant",
     "InvalidError",
     "LakewrightError",
+    "Metric",
+    "MetricReporter",
     "Reporter",
     "Skip",
     "State",
@@ -71,6 +74,8 @@ _HOMES = {
     "HeldBack": "table.waiting_logs",
     "IngestRound": "interfaces.ingest_rounds",
     "Instant": "core.instant",
+    "Metric": "write.metrics.metric",
+    "MetricReporter": "write.metrics.metric",
     "Reporter": "write.reporting",
     "Skip": "core.plans",
     "State": "core.instant",

@@ -67,3 +67,10 @@ def found_in(file: str) -> Iterator[None]:
         if {"file", "file_name"} & error.facts.keys():
             raise
         raise type(error)(error.message, **error.facts, file=file) from error
+
+
+def kind_of(error: LakewrightError) -> str:
+    """The name of the kind that an error is of, whichever of its own it has."""
+    kinds = (ConflictError, UnavailableError, InvalidError, CorruptError, UnsupportedError)
+    found = next((kind for kind in kinds if isinstance(error, kind)), LakewrightError)
+    return found.__name__

@@ -25,9 +25,13 @@ MISSING_REASONS = "lakewright.missing.reasons"
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The decision to do nothing, and why; false in a condition."""
+    """The decision to do nothing, and why; false in a condition.
+
+    `kind` is a word for those that count decisions, where somebody knows one.
+    """
 
     reason: str
+    kind: str = field(default="", compare=False, repr=False)
 
     def __bool__(self) -> bool:
         """Nothing is planned."""

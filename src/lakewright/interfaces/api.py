@@ -17,6 +17,7 @@ from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import parse_table_type
 from lakewright.errors import InvalidError
+from lakewright.interfaces.catalog_spark import told_by
 from lakewright.interfaces.datasource import (
     session_storage_options,
     struct_of,
@@ -31,6 +32,7 @@ from lakewright.interfaces.freshness import (
 )
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
 from lakewright.interfaces.streaming import IDENTIFIER, StreamSink, names_stream
+from lakewright.interfaces.syncing import sync
 from lakewright.interfaces.ttl import TableTtl
 from lakewright.interfaces.writes import Options, TableWriter, write_frame
 from lakewright.read.cdc.plan import CdcChanges, plan_cdc
@@ -38,6 +40,7 @@ from lakewright.read.cdc.run import scan_any
 from lakewright.read.query import ChangePlan, plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.services.debt import Debt, load_debt
 from lakewright.services.runner import ServiceRunner
+from lakewright.services.sync.syncing import Synced
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.create import create_table
@@ -302,6 +305,14 @@ class Table:
         properties = catalog_properties(self.freshness())
         (catalog or SparkCatalog(self._session(), self.path)).set_properties(name, properties)
         return properties
+
+    def sync(self, options: Options = None) -> tuple[Synced, ...] | Skip:
+        """Register the table and its partitions in a catalog, or tell it what has changed.
+
+        Options in Hudi's words name the catalog; without them it is that of the Spark session.
+        """
+        writer = TableWriter.of(self.storage, options)
+        return sync(writer.storage, writer.clock, writer.options, told_by(self._session))
 
     def services(self, options: Options = None) -> ServiceRunner:
         """What runs services on the table, with some options."""

@@ -31,7 +31,7 @@ def load_freshness(
     storage: Storage, clock: Clock, options: Mapping[str, str] | None = None
 ) -> Freshness:
     """Completion and freshness of a table as it is now."""
-    return _measured(load_snapshot(storage), clock, options or {})
+    return measured(load_snapshot(storage), clock, options or {})
 
 
 def load_holding(storage: Storage, limit: int) -> tuple[HeldBack, ...]:
@@ -59,7 +59,7 @@ def wait_until_complete(
     while True:
         snapshot = load_snapshot(storage)
         wanted = event_ms(time, snapshot)
-        found = _measured(snapshot, clock, {})
+        found = measured(snapshot, clock, {})
         reached: ViewFreshness = getattr(found, view)
         if reached.completion is not None and reached.completion >= wanted:
             return found
@@ -85,7 +85,8 @@ def event_ms(time: int | str | datetime, snapshot: Snapshot) -> int:
     return round(parse_time(query_time(time, zone), zone).timestamp() * 1000)
 
 
-def _measured(snapshot: Snapshot, clock: Clock, options: Mapping[str, str]) -> Freshness:
+def measured(snapshot: Snapshot, clock: Clock, options: Mapping[str, str]) -> Freshness:
+    """Completion and freshness of a table as of one look at it."""
     tolerance = settings_from(FreshnessSettings, options).future_tolerance_ms
     return measure(snapshot, future_from_ms=clock.now_ms() + tolerance)
 
@@ -168,11 +169,17 @@ class SparkCatalog:
         kept = {key: value for key, value in properties.items() if value is not None}
         gone = [key for key in properties if key not in kept]
         if kept:
-            pairs = ", ".join(f"'{key}' = '{value}'" for key, value in kept.items())
+            pairs = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in kept.items())
             self._spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})")
         if gone:
-            keys = ", ".join(f"'{key}'" for key in gone)
+            keys = ", ".join(_text(key) for key in gone)
             self._spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES IF EXISTS ({keys})")
+
+
+def _text(value: str) -> str:
+    """A text as SQL has it."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def catalog_properties(found: Freshness) -> dict[str, str | None]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from lakewright.core.plans import Skip
-from lakewright.errors import ConflictError, LakewrightError, UnavailableError
+from lakewright.errors import ConflictError, LakewrightError, UnavailableError, kind_of
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.interfaces.ingest_positions import Position, PositionCheck, Positions, note
 from lakewright.interfaces.saving import Mode, Save
@@ -31,6 +31,7 @@ from lakewright.sources.source import Batch, Source
 from lakewright.table.properties import table_exists
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.commit import Commit, IncomingRows, WriteRequest, commit_of
+from lakewright.write.metrics.meter import Meter
 from lakewright.write.run import failure_of
 from lakewright.write.task import Operation, Outcome, WriteTask
 
@@ -193,14 +194,19 @@ class Ingester:
             LakewrightError: the batch could not be read or written; its position stays.
         """
         started = self.writer.clock.monotonic_ms()
+        with told_failures(self.writer.services.meter, self.source.name):
+            done = self._round()
+        tell_round(self.writer.services.meter, done)
+        took_ms = self.writer.clock.monotonic_ms() - started
+        return replace(done, number=number, took_ms=took_ms)
+
+    def _round(self) -> IngestRound:
         base = self._position()
         try:
             after = resumed(_checkpoint(base), self.override, self.source.resume_from)
-            done = self._next(base, self._held if base is None and self._held else after)
+            return self._next(base, self._held if base is None and self._held else after)
         except SPARK_ERRORS as error:
             raise failure_of(error) from error
-        took_ms = self.writer.clock.monotonic_ms() - started
-        return replace(done, number=number, took_ms=took_ms)
 
     def _next(self, base: Position | None, after: Checkpoint | None) -> IngestRound:
         """Bring the next batch that can be committed; one without rows cannot be without a table.
@@ -296,6 +302,26 @@ class Ingester:
     def _columns(self) -> pa.Schema | None:
         stored = load_snapshot(self.writer.storage).avro_schema() if self.table_exists else None
         return arrow_schema(stored) if stored is not None else None
+
+
+@contextmanager
+def told_failures(meter: Meter, source: str) -> Iterator[None]:
+    """Count a round that fails."""
+    try:
+        yield
+    except LakewrightError as error:
+        meter.count("ingest.rounds", source=source, outcome=kind_of(error))
+        raise
+
+
+def tell_round(meter: Meter, done: IngestRound) -> None:
+    """Tell what a round has brought, and what is left."""
+    outcome = "commit" if done.commit is not None else "nothing_new"
+    meter.count("ingest.rounds", source=done.source, outcome=outcome)
+    meter.count("ingest.rows", done.rows, source=done.source)
+    left = {"ingest.lagInMs": done.lag_ms, "ingest.objectsWaiting": done.waiting}
+    known = [(name, value) for name, value in left.items() if value is not None]
+    meter.gauge(known, source=done.source)
 
 
 def _checkpoint(position: Position | None) -> Checkpoint | None:

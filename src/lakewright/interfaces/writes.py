@@ -17,12 +17,15 @@ from lakewright.core.table_config import TableConfig
 from lakewright.core.table_options import WRITE_NAMES
 from lakewright.core.ttl_settings import HUDI_PREFIX, PREFIX, checked_settings, with_settings
 from lakewright.errors import InvalidError, LakewrightError
+from lakewright.interfaces.catalog_spark import told_by
+from lakewright.interfaces.syncing import sync_after_write
 from lakewright.interfaces.ttl import TableTtl
 from lakewright.services.hands.run import SparkHands
 from lakewright.services.inline import INLINE_KEYS, run_inline
 from lakewright.services.registry import service_keys
 from lakewright.services.runner import RUN_KEYS, ServiceRunner
 from lakewright.services.service import Hands
+from lakewright.services.sync.settings import SYNC_KEYS, sync_settings
 from lakewright.services.ttl.before import BeforeWrite
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
@@ -36,6 +39,8 @@ from lakewright.write.commit import (
     partitions_named,
     write,
 )
+from lakewright.write.metrics.finished import tell_rollback
+from lakewright.write.metrics.meter import metered
 from lakewright.write.options import check_write_options, config_conflicts, write_settings
 from lakewright.write.run import SparkRows
 from lakewright.write.task import Operation
@@ -75,7 +80,8 @@ class TableWriter:
 
         Services work on `spark`, or on the active session.
         """
-        checked = check_write_options(options or {}, also=service_keys() | RUN_KEYS | INLINE_KEYS)
+        known = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS
+        checked = check_write_options(options or {}, also=known)
         if checked.unserved:
             text = ", ".join(checked.unserved)
             warnings.warn(
@@ -85,7 +91,13 @@ class TableWriter:
             )
         for key in checked.ignored:
             warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
-        return cls(storage, clock or SystemClock(), checked.told, partial(spark_hands, spark))
+        sync_settings(checked.told)
+        return cls(
+            metered(storage, checked.told),
+            clock or SystemClock(),
+            checked.told,
+            partial(spark_hands, spark),
+        )
 
     def write(
         self,
@@ -116,7 +128,15 @@ class TableWriter:
         )
         commit, after = write(self.writer(), request, rows)
         self._store_told(after.config)
-        return replace(commit, services=(*before.done, *run_inline(self.services, after)))
+        done = replace(commit, services=(*before.done, *run_inline(self.services, after)))
+        sync_after_write(self.storage, self.clock, self.options, told_by(self._session))
+        return done
+
+    def _session(self) -> SparkSession:
+        hands = self.hands()
+        if not isinstance(hands, SparkHands):
+            raise InvalidError("the catalog of a Spark session needs Spark: name another one")
+        return hands.spark
 
     def _store_told(self, config: TableConfig) -> None:
         """Put settings of TTL that a write was told among the table's own, if they are others."""
@@ -157,7 +177,9 @@ class TableWriter:
 
     def rollback(self, instant: str, *, keep_plan: bool = False) -> Instant:
         """Take back a write or a service, completed or not; a service's plan may stay."""
-        return take_back(self.writer(), instant, keep_plan=keep_plan)
+        done = take_back(self.writer(), instant, keep_plan=keep_plan)
+        tell_rollback(self.services.meter, load_snapshot(self.storage), done)
+        return done
 
     def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:
         """Keep the table as it was after a write."""

@@ -17,6 +17,7 @@ from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.services.compaction.settings import TRIGGER, Trigger
+from lakewright.services.observed import not_due, observe
 from lakewright.services.overtaken import overtaken
 from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner
@@ -215,7 +216,7 @@ def _plan_next(
 ) -> Commit | Skip:
     early = service.due(runner.sight(after))
     if early is not None:
-        return early
+        return observe(runner.meter, service.name, not_due(early))
     if not only_scheduled:
         return runner.run(service.name, prepared=True)
     scheduled = runner.schedule(service.name)

@@ -21,6 +21,7 @@ from lakewright.core.service_metadata import CleanMetadata
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, found_in
 from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
 from lakewright.services.late_hands import LateHands, Watch, nobody_watches
+from lakewright.services.observed import executing, not_due, observe, observe_clean, observe_debt
 from lakewright.services.registry import service_by_name, service_of_plan, services
 from lakewright.services.service import AnyService, Hands, Job, Sight, WrittenMeanwhileError
 from lakewright.services.sighted import plans_below
@@ -39,6 +40,7 @@ from lakewright.table.times import following, time_of
 from lakewright.table.transaction import Writer
 from lakewright.table.writable import require_beginnable, require_writable
 from lakewright.write.finish import Commit, commit_of, finish
+from lakewright.write.metrics.meter import Meter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,7 @@ class ServiceRunner:
             # Taking a time means waiting, where writers may have different clocks.
             due = service.due(self.sight(snapshot)) if triggered else None
             if due is not None:
-                return due
+                return not_due(due)
             instant = next_time()
             plan, below = self._planned(service, self.sight(snapshot, instant))
             if isinstance(plan, Skip):
@@ -168,14 +170,17 @@ class ServiceRunner:
         under_lock(self.writer.new_lock, gone)
 
     def _execute(self, scheduled: _Scheduled) -> Commit:
-        if scheduled.instant.action not in COMPLETED_NAME:
-            return self._execute_plain(scheduled)
-        try:
-            return self._execute_writing(scheduled)
-        except WrittenMeanwhileError:
-            if scheduled.plan.cancellable:
-                raise
-            return self._execute_writing(scheduled)
+        writes = scheduled.instant.action in COMPLETED_NAME
+        cancellable = writes and scheduled.plan.cancellable
+        with executing(self.meter, scheduled.service.name, cancellable=cancellable):
+            if not writes:
+                return self._execute_plain(scheduled)
+            try:
+                return self._execute_writing(scheduled)
+            except WrittenMeanwhileError:
+                if cancellable:
+                    raise
+                return self._execute_writing(scheduled)
 
     def _follow(self, name: str, sight: Sight) -> Iterator[Commit | Skip]:
         """Run the services that follow another one."""
@@ -191,11 +196,22 @@ class ServiceRunner:
 
     def run(self, name: str, *, prepared: bool = False) -> Commit | Skip:
         """Schedule and execute; `prepared` tells that `prepare` was called just now."""
-        service = service_by_name(name)
-        if service.writes:
-            return self._run_write(service)
-        if not service.action:
-            return self._run_untraced(service)
+        service, began_ms = service_by_name(name), self.clock.monotonic_ms()
+        done = self._run(service, prepared=prepared)
+        if service.name == "compaction":
+            observe_debt(self.meter, lambda: self.sight(load_snapshot(self.storage)))
+        return observe(self.meter, service.name, done, self.clock.monotonic_ms() - began_ms)
+
+    @property
+    def meter(self) -> Meter:
+        """What tells figures of the table."""
+        return Meter.of(self.storage, self.clock, self.options)
+
+    def _run(self, service: AnyService, *, prepared: bool) -> Commit | Skip:
+        if service.writes or not service.action:
+            with executing(self.meter, service.name):
+                done_at_once = self._run_write if service.writes else self._run_untraced
+                return done_at_once(service)
         done_before = None if prepared else self.prepare(service)
         scheduled = self._schedule(service)
         if isinstance(scheduled, Skip):
@@ -216,7 +232,9 @@ class ServiceRunner:
         cause = Cause(f"request of {user}" if user else "request", reason or "no reason was given")
         # Whoever made or executes the plan may be another process, so its lock is taken.
         writer = Writer.from_options(self.storage, self.clock, {**_BESIDE_OTHERS, **self.options})
-        return cancel(writer, instant, cause, wait_s=wait_s)
+        done = cancel(writer, instant, cause, wait_s=wait_s)
+        self.meter.count("plan.cancelled")
+        return done
 
     def _rest(self, scheduled: _Scheduled) -> Iterator[Commit]:
         """Go on while plans leave something and the next one finds something to do."""
@@ -235,6 +253,7 @@ class ServiceRunner:
     def _execute_writing(self, scheduled: _Scheduled) -> Commit:
         at = scheduled.instant.requested_at
         partition = next(iter(scheduled.plan.partitions), "")
+        began_ms = self.clock.monotonic_ms()
         known, cancellable = scheduled.plan.planned_at(at), scheduled.plan.cancellable
         begun = take_up(self.writer, scheduled.instant, partition, known, cancellable=cancellable)
         with begun as transaction:
@@ -246,7 +265,7 @@ class ServiceRunner:
                 _require_same_schema(at, transaction.snapshot, now)
                 scheduled.service.verify(job, metadata, now)
 
-            return finish(transaction, metadata, self.options, verify)
+            return finish(transaction, metadata, self.options, verify, began_ms=began_ms)
 
     def _execute_plain(self, scheduled: _Scheduled) -> Commit:
         planned, service = scheduled.instant, scheduled.service
@@ -254,6 +273,7 @@ class ServiceRunner:
         result = service.run(job, scheduled.plan)
         data = PLAIN_RESULTS[planned.action].format(result)
         done = _plain_commit(end_plain(self.writer, planned, data), result)
+        observe_clean(self.meter, result)
         followed = self._follow(service.name, self.sight(job.snapshot))
         return replace(done, services=tuple(followed))
 
@@ -334,12 +354,12 @@ def _require_same_schema(at: str, before: Snapshot, now: Snapshot) -> None:
 
 def _told(skip: Skip, prepared: Skip | None) -> Skip:
     """Why nothing was planned, after what was done before that."""
-    return skip if prepared is None else Skip(f"{prepared}; {skip}")
+    return skip if prepared is None else replace(skip, reason=f"{prepared}; {skip}")
 
 
 def _plan(service: AnyService, sight: Sight) -> Any:
     early = service.due(sight)
-    return service.plan(sight) if early is None else early
+    return service.plan(sight) if early is None else not_due(early)
 
 
 def _waiting_at(snapshot: Snapshot, at: str) -> Instant:

@@ -6,13 +6,12 @@ import io
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, BinaryIO, TypeVar
 
-import pyarrow as pa
-
 from lakewright.errors import UnsupportedError
-from lakewright.storage.base import FileStatus, Storage, VersionedStorage
+from lakewright.storage.base import Storage, VersionedStorage
+from lakewright.storage.forwarding import ForwardingStorage
 
 Result = TypeVar("Result")
 
@@ -21,103 +20,10 @@ class Crash(BaseException):
     """The process is dead: no handler of the library may take this for an error of its own."""
 
 
-class _Wrapped(VersionedStorage):
-    """Forwards every call to another storage, through one door."""
+class _Wrapped(ForwardingStorage, VersionedStorage):
+    """Forwards every call to another storage, with versions if that has some."""
 
-    __slots__ = ("inner",)
-
-    def __init__(self, inner: Storage) -> None:
-        self.inner = inner
-
-    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
-        return method(*arguments)
-
-    @property
-    def root(self) -> str:
-        """The root of the storage behind."""
-        return self.inner.root
-
-    @property
-    def keeps_time(self) -> bool:
-        """As the storage behind."""
-        return self.inner.keeps_time
-
-    @property
-    def listings_at_once(self) -> int:
-        """Forward."""
-        return self.inner.listings_at_once
-
-    def url(self, path: str) -> str:
-        """Forward; this asks nothing of the store and is not counted."""
-        return self.inner.url(path)
-
-    def list_files(self, folder: str) -> list[FileStatus]:
-        """Forward."""
-        return self._call(self.inner.list_files, folder)
-
-    def list_folders(self, folder: str) -> list[str]:
-        """Forward."""
-        return self._call(self.inner.list_folders, folder)
-
-    def list_tree(self, folder: str) -> Iterator[FileStatus]:
-        """Forward."""
-        return self._call(self.inner.list_tree, folder)
-
-    def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
-        """Forward."""
-        return self._call(self.inner.list_many, list(folders))
-
-    def list_temporary(self) -> list[FileStatus]:
-        """Forward; it is not counted, as only a disk has such files."""
-        return self.inner.list_temporary()
-
-    def status(self, path: str) -> FileStatus | None:
-        """Forward."""
-        return self._call(self.inner.status, path)
-
-    def exists(self, path: str) -> bool:
-        """Forward."""
-        return self._call(self.inner.exists, path)
-
-    def read(self, path: str) -> bytes:
-        """Forward."""
-        return self._call(self.inner.read, path)
-
-    def read_range(self, path: str, offset: int, length: int) -> bytes:
-        """Forward."""
-        return self._call(self.inner.read_range, path, offset, length)
-
-    def read_many(self, paths: Iterable[str]) -> list[bytes]:
-        """Forward."""
-        return self._call(self.inner.read_many, list(paths))
-
-    def open_input(self, path: str) -> pa.NativeFile:
-        """Forward; what is read from the file later is not seen here."""
-        return self._call(self.inner.open_input, path)
-
-    def create(self, path: str, data: bytes) -> None:
-        """Forward."""
-        self._call(self.inner.create, path, data)
-
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """Forward."""
-        return self._call(self.inner.open_output, path)
-
-    def replace(self, path: str, data: bytes) -> None:
-        """Forward."""
-        self._call(self.inner.replace, path, data)
-
-    def delete(self, path: str) -> None:
-        """Forward."""
-        self._call(self.inner.delete, path)
-
-    def delete_many(self, paths: Iterable[str]) -> None:
-        """Forward."""
-        self._call(self.inner.delete_many, list(paths))
-
-    def delete_folder(self, folder: str) -> None:
-        """Forward."""
-        self._call(self.inner.delete_folder, folder)
+    __slots__ = ()
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         """Forward; UnsupportedError if the storage behind has no versions."""

@@ -25,6 +25,7 @@ from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import Start, Transaction, Writer
 from lakewright.write.finish import Commit, check_functions, commit_of, complete, finish
 from lakewright.write.incoming import LEAVES
+from lakewright.write.metrics.meter import Meter
 from lakewright.write.options import (
     check_index,
     config_conflicts,
@@ -123,6 +124,8 @@ def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Co
             added = begun.preparation()
             request = replace(request, first=None, extra={**request.extra, **added})
         except ConflictError:
+            meter = Meter.of(writer.storage, writer.clock, request.options)
+            meter.count("conflict_resolution.failure.counter")
             if retries <= 0:
                 raise
             retries -= 1
@@ -130,6 +133,7 @@ def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Co
 
 def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Commit, Snapshot]:
     decided: list[tuple[WriteSettings, str]] = []
+    began_ms = writer.clock.monotonic_ms()
     check_functions(request.options)
 
     def decide(snapshot: Snapshot) -> Start:
@@ -155,7 +159,7 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple
         forget(task, outcomes)
         refuse_failed(task, outcomes)
         metadata = _metadata(task, request, outcomes)
-        commit = _completed(transaction, task, metadata, request)
+        commit = _completed(transaction, task, metadata, request, began_ms)
         renew_partitions(task.storage, task.config, request.options, metadata, commit.completed_at)
         return commit, transaction.after
 
@@ -165,13 +169,14 @@ def _completed(
     task: WriteTask,
     metadata: CommitMetadata,
     request: WriteRequest,
+    began_ms: int,
 ) -> Commit:
     def verify(now: Snapshot) -> None:
         if request.check is not None:
             request.check(now)
         refuse_rivals(task, metadata, now)
 
-    return finish(transaction, metadata, request.options, verify)
+    return finish(transaction, metadata, request.options, verify, began_ms=began_ms)
 
 
 def _schema(

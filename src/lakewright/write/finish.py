@@ -18,6 +18,7 @@ from lakewright.table.snapshot import Snapshot
 from lakewright.table.transaction import Transaction
 from lakewright.write.done import DoneMarks
 from lakewright.write.freshness_settings import SUCCESS_FILE, FreshnessSettings, load_function
+from lakewright.write.metrics.finished import tell_commit
 from lakewright.write.options import write_settings
 from lakewright.write.renewal import checked_extra
 from lakewright.write.reporting import commit_figures, report
@@ -63,11 +64,14 @@ def finish(
     metadata: CommitMetadata,
     options: Mapping[str, str],
     verify: Verify | None = None,
+    *,
+    began_ms: int | None = None,
 ) -> Commit:
     """Complete a write; where the table tracks event times its commit keeps the views' freshness.
 
     Reporters are told, and partitions marked, once it has completed: whatever becomes of that, the
-    commit stands. So it does if freshness cannot be told: the next commit finds out.
+    commit stands. So it does if freshness cannot be told: the next commit finds out. `began_ms` is
+    when work on it began, by the clock that never steps back.
     """
     config = transaction.snapshot.config
     settings = settings_from(FreshnessSettings, options)
@@ -86,6 +90,7 @@ def finish(
     if figures:
         also = load_function(settings.reporter) if settings.reporter is not None else None
         report(transaction.writer.storage.root, at_ms, figures, also)
+    tell_commit(transaction, instant, metadata, options, (at_ms, figures, began_ms))
     if kept.stored is not None and done.are_wanted:
         done.mark(done.over(kept.stored.open, kept.stored.marks), kept.stored.marks)
     return replace(commit_of(instant, metadata), metrics=figures)

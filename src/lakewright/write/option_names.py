@@ -78,8 +78,7 @@ REFUSED_WRITE_OPTIONS = {
     # what happens beside a write and would not happen
     "hoodie.client.init.callback.classes": "",
     "hoodie.clustering.rollback.pending.replacecommit.on.conflict": "false",
-    "hoodie.datasource.hive_sync.enable": "false",
-    "hoodie.datasource.meta.sync.enable": "false",
+    "hoodie.datasource.hive_sync.sync_as_datasource": "true",
     "hoodie.errortable.enable": "false",
     "hoodie.metaserver.enabled": "false",
     "hoodie.precommit.validators": "",
@@ -98,10 +97,22 @@ _MERGERS = frozenset(
         "org.apache.hudi.common.model.overwritewithlatestmerger",
     }
 )
+_EXTRACTORS = frozenset(
+    f"org.apache.hudi.hive.{name}"
+    for name in (
+        "hivestylepartitionvalueextractor",
+        "multipartkeysvalueextractor",
+        "nonpartitionedextractor",
+        "singlepartpartitionvalueextractor",
+        "slashencodeddaypartitionvalueextractor",
+    )
+)
 # Values that say what is so anyway; the merge mode decides which of Hudi's own mergers is meant.
 AGREED = {
     "hoodie.datasource.write.record.merger.impls": _MERGERS,
     "hoodie.datasource.write.row.writer.enable": frozenset({"true", "false"}),
+    "hoodie.datasource.hive_sync.partition_extractor_class": _EXTRACTORS,
+    "hoodie.datasource.hive_sync.use_jdbc": frozenset({"false"}),
     "hoodie.embed.timeline.server": frozenset({"true", "false"}),
     "hoodie.metadata.enable": frozenset({"false"}),
     "hoodie.storage.layout.type": frozenset({"default", "bucket"}),

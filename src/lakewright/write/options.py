@@ -27,6 +27,7 @@ from lakewright.table.settings import (
 )
 from lakewright.table.spec import TableSpec, is_table_option
 from lakewright.write.freshness_settings import FreshnessSettings
+from lakewright.write.metrics.settings import MetricsSettings
 from lakewright.write.option_names import (
     AGREED,
     OPERATION_KEYS,
@@ -40,6 +41,7 @@ from lakewright.write.settings import WRITE_KEYS, WriteSettings
 _HONOURED = (
     WRITE_KEYS
     | option_keys(LockSettings, HeartbeatSettings, TransactionSettings, FreshnessSettings)
+    | option_keys(MetricsSettings)
     | OPERATION_KEYS
     | OWN_KEYS
     | PLAN_KEYS

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from lakewright.clock import zone_of
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.freshness import Marks, greatest, is_ingest
 from lakewright.core.instant import Instant, parse_time
 from lakewright.write.freshness_settings import call_others
+from lakewright.write.metrics.meter import listen
+from lakewright.write.metrics.metric import MetricReporter
 
 
+@runtime_checkable
 class Reporter(Protocol):
     """Takes figures to some system of metrics."""
 
@@ -24,8 +27,14 @@ class Reporter(Protocol):
 _reporters: list[Reporter] = []
 
 
-def report_to(reporter: Reporter) -> Callable[[], None]:
-    """Tell a reporter of every commit that this process makes; gives a function that ends it."""
+def report_to(reporter: Reporter | MetricReporter) -> Callable[[], None]:
+    """Tell a reporter of what this process does to tables; gives a function that ends it.
+
+    One with a method `take` gets all metrics as values, one with `report` the figures of commits
+    on tables that track event times.
+    """
+    if not isinstance(reporter, Reporter):
+        return listen(reporter)
     _reporters.append(reporter)
 
     def end() -> None:

@@ -98,8 +98,9 @@ def test_keys_of_hudi_have_no_case_and_others_keep_theirs() -> None:
 
 
 def test_options_without_effect_are_told() -> None:
-    options = {"hoodie.metadata.enable": "true", "hoodie.metrics.on": "true"}
-    assert check_write_options(options).ignored == ("hoodie.metadata.enable", "hoodie.metrics.on")
+    options = {"hoodie.metadata.enable": "true", "hoodie.metrics.jmx.port": "1"}
+    ignored = check_write_options(options).ignored
+    assert ignored == ("hoodie.metadata.enable", "hoodie.metrics.jmx.port")
 
 
 def test_services_that_are_asked_for_and_not_carried_out_are_told() -> None:
@@ -121,7 +122,10 @@ REFUSED = {
     "rows not combined": ("hoodie.combine.before.upsert", "false"),
     "a merger of one's own": ("hoodie.datasource.write.record.merger.impls", "my.Merger"),
     "consistent hashing": ("hoodie.index.bucket.engine", "CONSISTENT_HASHING"),
-    "a catalogue to be kept up": ("hoodie.datasource.hive_sync.enable", "true"),
+    "a catalogue that plain Spark would misread": (
+        "hoodie.datasource.hive_sync.sync_as_datasource",
+        "false",
+    ),
     "validators": ("hoodie.precommit.validators", "my.Validator"),
 }
 

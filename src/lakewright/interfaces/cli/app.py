@@ -22,6 +22,7 @@ from lakewright.interfaces.cli.make_app import make
 from lakewright.interfaces.cli.rows_app import rows
 from lakewright.interfaces.cli.services_app import services
 from lakewright.interfaces.cli.shared import EXIT_CODES_TEXT, exit_code, exit_codes
+from lakewright.interfaces.cli.sync_app import sync
 from lakewright.interfaces.cli.ttl_app import ttl
 from lakewright.interfaces.cli.ui_app import ui
 from lakewright.interfaces.cli.undo_app import undo
@@ -43,6 +44,7 @@ app.add_typer(services, name="services")
 app.add_typer(ttl, name="ttl")
 app.command()(demo)
 app.command("ui")(ui)
+app.command()(sync)
 
 
 @app.callback()

@@ -30,9 +30,11 @@ from lakewright.services.loop import Round, run_continuously, run_round
 from lakewright.services.registry import service_by_name, services
 from lakewright.services.runner import ServiceRunner
 from lakewright.services.service import Hands
+from lakewright.services.sync.settings import SYNC_KEYS
 from lakewright.storage.base import Storage, is_hadoop_setting
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.snapshot import load_snapshot
+from lakewright.write.metrics.meter import metered
 from lakewright.write.options import check_write_options
 
 Options = Mapping[str, str]
@@ -162,7 +164,7 @@ def runner_at(
     path: str, options: Options, hands: Callable[[], Hands] | None = None
 ) -> ServiceRunner:
     """What runs services on the table at a path; option names are checked."""
-    known = [key for service in services() for key in service.keys]
+    known = [*SYNC_KEYS, *(key for service in services() for key in service.keys)]
     told = {
         key: value
         for key, value in options.items()
@@ -171,7 +173,7 @@ def runner_at(
     checked = check_write_options(told, also=known)
     for key in checked.ignored:
         warnings.warn(f"option {key} has no effect on services", stacklevel=2)
-    storage = storage_for(path, storage_options(options))
+    storage = metered(storage_for(path, storage_options(options)), checked.told)
     watch = partial(watching, storage)
     return ServiceRunner(storage, SystemClock(), hands or _no_hands, checked.told, watch)
 

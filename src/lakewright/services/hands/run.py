@@ -25,7 +25,7 @@ class SparkHands:
     """The workers of a Spark session."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+        self.spark = spark
 
     def work(
         self,
@@ -35,7 +35,7 @@ class SparkHands:
     ) -> list[Answer]:
         """Let workers do something with each item; see `Hands`."""
         try:
-            bundles = on_workers(self._spark, partial(_each, do), items, size)
+            bundles = on_workers(self.spark, partial(_each, do), items, size)
         except SPARK_ERRORS as error:
             raise failure_of(error) from error
         return [answer for bundle in bundles for answer in bundle]
@@ -48,7 +48,7 @@ class SparkHands:
         schema: pa.Schema,
     ) -> SparkRows:
         """What `pick` leaves of the rows of a query; see `Hands`."""
-        frame = scan(self._spark, storage, plan)
+        frame = scan(self.spark, storage, plan)
         return SparkRows(frame.mapInArrow(partial(_picked, pick), spark_schema(schema)))
 
 

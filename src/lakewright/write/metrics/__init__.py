@@ -1,0 +1,1 @@
+"""What happens to tables, in figures, for systems that watch them."""

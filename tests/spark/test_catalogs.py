@@ -1,0 +1,130 @@
+"""Tables in a real Hive metastore, read by plain Spark and by Spark with the library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from metastore import metastore
+from pyspark.sql import SparkSession
+
+import lakewright as lw
+from lakewright.core.plans import Skip
+from lakewright.services.sync.catalog import TableName
+from lakewright.services.sync.hive import hive_catalog
+
+NOW = 1_767_000_000_000
+ROWS = "id STRING, day STRING, ts LONG"
+QUIET = {"hoodie.compact.inline": "false"}
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> lw.Table:
+    """Base files in two partitions, several versions of one, and a log file."""
+    table = lw.create(
+        str(tmp_path / "trips"), spark, name="trips", table_type="MERGE_ON_READ",
+        record_key="id", partition_by="day", ordering="ts", event_time="ts",
+    )  # fmt: skip
+    first = [("a", "2026-01-01", NOW), ("b", "2026-01-02", NOW), ("c", "2026-01-03", NOW)]
+    table.upsert(spark.createDataFrame(first, ROWS), QUIET)
+    table.insert(spark.createDataFrame([("d", "2026-01-02", NOW)], ROWS), QUIET)
+    table.upsert(spark.createDataFrame([("a", "2026-01-01", NOW + 5)], ROWS), QUIET)
+    return table
+
+
+def seen_by(kind: str, uri: str, folder: Path) -> dict[str, Any]:
+    told = [sys.executable, str(HERE / "catalog_check.py"), kind, uri, str(folder / "warehouse")]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run(told, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_metastore_is_told_and_read(spark: SparkSession, table: lw.Table, tmp_path: Path) -> None:
+    trips = TableName("lake", "trips")
+    with metastore(tmp_path) as uri:
+        told = {
+            "hoodie.datasource.meta.sync.enable": "true",
+            "hoodie.datasource.hive_sync.mode": "hms",
+            "hoodie.datasource.hive_sync.metastore.uris": f"thrift://127.0.0.1:1,{uri}",
+            "hoodie.datasource.hive_sync.database": "lake",
+        }
+        done = table.sync(told)
+        assert not isinstance(done, Skip)
+        assert [(each.table, each.created, each.added) for each in done] == [
+            ("lake.trips_ro", True, 3),
+            ("lake.trips_rt", True, 3),
+            ("lake.trips", True, 3),
+        ]
+        again = table.sync(told)
+        assert not isinstance(again, Skip)
+        assert not any(each.changed for each in again)
+        with hive_catalog([uri]) as catalog:
+            found = catalog.load(trips)
+            assert found is not None
+            assert found.properties["lakewright.snapshot.completion"]
+            assert found.properties["spark.sql.sources.provider"] == "hudi"
+            there = catalog.partitions(trips)
+            assert there[("2026-01-01",)].endswith("/trips/2026-01-01")
+        # What a write brings, and takes out, with a column more.
+        table.delete_partitions("2026-01-03", told)
+        new = spark.createDataFrame([("d", "2026-01-04", NOW, "hi")], f"{ROWS}, note STRING")
+        table.upsert(new, {**QUIET, **told})
+        with hive_catalog([uri]) as catalog:
+            changed = catalog.load(trips)
+            assert changed is not None
+            assert ("note", "string") in changed.columns
+            assert set(catalog.partitions(trips)) == {
+                ("2026-01-01",),
+                ("2026-01-02",),
+                ("2026-01-04",),
+            }
+            # Partitions that were there before the column know of it as well.
+            (old,) = catalog._client.get_partitions_by_names("lake", "trips", ["day=2026-01-01"])
+            assert "note" in [column.name for column in old.sd.cols]
+            catalog.drop(trips, [("2026-01-03",), ("2026-01-09",)])
+            catalog.add(trips, changed, [(("2026-01-04",), "elsewhere")])
+            (some,) = catalog.partitions(trips, [("2026-01-04",), ("x",)]).items()
+            assert some[0] == ("2026-01-04",)
+            assert some[1].endswith("/trips/2026-01-04")
+            catalog.move(trips, changed, [(("2026-01-04",), f"{table.path}/moved")])
+        moved = table.sync({**told, "hoodie.meta.sync.incremental": "false"})
+        assert not isinstance(moved, Skip)
+        assert [each.moved for each in moved] == [0, 0, 1]
+
+        plain = seen_by("plain", uri, tmp_path)
+        assert all("DATA_SOURCE_NOT_FOUND" in str(answer) for answer in plain.values()), plain
+        rows = seen_by("installed", uri, tmp_path)
+    expected = sorted([row.id, row.day, row.ts] for row in table.read().collect())
+    fast = sorted([row.id, row.day, row.ts] for row in table.read_optimized().collect())
+    whole, optimized, part, note = rows.values()
+    assert sorted(whole) == expected
+    assert sorted(optimized) == fast != expected
+    assert part == [each for each in expected if each[1] == "2026-01-02"]
+    assert sorted(note, key=str) == [["hi"], [None]]
+
+
+def test_the_catalog_of_the_session(spark: SparkSession, table: lw.Table) -> None:
+    told = {"hoodie.datasource.hive_sync.database": "lake_of_session"}
+    try:
+        done = table.sync(told)
+        assert not isinstance(done, Skip)
+        assert [each.created for each in done] == [True] * 3
+        assert not any(each.changed for each in table.sync(told))  # type: ignore[union-attr]
+        assert spark.table("lake_of_session.trips").count() == 4
+        new = spark.createDataFrame([("e", "2026-01-04", NOW, "hi")], f"{ROWS}, note STRING")
+        table.upsert(new, {**QUIET, **told, "hoodie.datasource.meta.sync.enable": "true"})
+        found = spark.table("lake_of_session.trips")
+        assert found.where("note = 'hi'").count() == 1
+        (row,) = spark.sql("SHOW TABLE EXTENDED IN lake_of_session LIKE 'trips'").collect()
+        assert "last_commit_completion_time_sync" in row.information
+        assert "lakewright.snapshot.completion" in row.information
+    finally:
+        spark.sql("DROP DATABASE IF EXISTS lake_of_session CASCADE")

@@ -1,0 +1,201 @@
+"""What a catalog is told, from what it knows and what a table is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from lakewright.errors import ConflictError, InvalidError, UnsupportedError
+from lakewright.read.run import spark_schema
+from lakewright.services.sync.catalog import (
+    LAST_COMPLETION,
+    PROVIDER,
+    QUERY_AS_RO,
+    Registered,
+    Values,
+)
+from lakewright.services.sync.hive import partition_name
+from lakewright.services.sync.look import spark_properties
+from lakewright.services.sync.plan import (
+    Changes,
+    Wanted,
+    plan_sync,
+    require_same,
+    trusted_position,
+)
+from lakewright.services.sync.settings import SyncMode, sync_settings
+from lakewright.services.sync.types import hive_type, spark_schema_json
+
+A, B, C = ("2026-01-01",), ("2026-01-02",), ("2026-01-03",)
+AT = "file:///lake/t"
+TABLE = Registered(
+    location=AT,
+    columns=(("id", "string"),),
+    partition_columns=(("day", "string"),),
+    properties={PROVIDER: "hudi", LAST_COMPLETION: "20260101000000002"},
+    serde={"path": AT, QUERY_AS_RO: "false"},
+)
+
+
+def at(*partitions: Values) -> dict[Values, str]:
+    return {values: f"{AT}/{values[0]}" for values in partitions}
+
+
+def wanted(*present: Values, gone: frozenset[Values] = frozenset(), whole: bool = False) -> Wanted:
+    return Wanted(table=TABLE, present=at(*present), gone=gone, whole=whole)
+
+
+PLANS: dict[str, tuple[Registered | None, Mapping[Values, str], Wanted, Changes]] = {
+    "a new table is registered with all its partitions": (
+        None, {}, wanted(A, B, whole=True), Changes(create=TABLE, add=tuple(at(A, B).items())),
+    ),
+    "what is known is not told again": (TABLE, at(A), wanted(A), Changes()),
+    "a partition that was written first is added": (
+        TABLE, at(A), wanted(A, B), Changes(add=tuple(at(B).items())),
+    ),
+    "one that is gone is dropped": (
+        TABLE, at(A), wanted(gone=frozenset({A})), Changes(drop=(A,)),
+    ),
+    "one that the catalog does not have is not": (
+        TABLE, {}, wanted(gone=frozenset({A})), Changes(),
+    ),
+    "others stay where only a part is told": (TABLE, at(A, B), wanted(A), Changes()),
+    "and go where all are": (TABLE, at(A, B, C), wanted(A, whole=True), Changes(drop=(B, C))),
+    "a place may be written in another way": (
+        TABLE, {A: "file:/lake/t/2026-01-01"}, wanted(A), Changes(),
+    ),
+    "one at another place is moved": (
+        TABLE, {A: "file:///old"}, wanted(A), Changes(move=tuple(at(A).items())),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("known", "there", "table", "expected"), PLANS.values(), ids=list(PLANS))
+def test_changes(
+    known: Registered | None, there: Mapping[Values, str], table: Wanted, expected: Changes
+) -> None:
+    found = plan_sync(known, there, table)
+    assert found == expected
+    assert bool(found) == (expected != Changes())
+
+
+def test_columns_and_our_properties_change_and_those_of_others_stay() -> None:
+    others = {"comment": "mine", "lakewright.snapshot.completion": "5", LAST_COMPLETION: "1"}
+    known = replace(TABLE, properties={**TABLE.properties, **others})
+    now = replace(TABLE, columns=(("id", "string"), ("note", "string")))
+    found = plan_sync(known, {}, Wanted(table=now, present={})).alter
+    assert found is not None
+    assert found.columns == now.columns
+    assert found.properties == {**TABLE.properties, "comment": "mine"}
+
+
+def test_another_table_keeps_its_name() -> None:
+    with pytest.raises(ConflictError, match="another table of this name"):
+        require_same("t", replace(TABLE, location="file:///else"), TABLE)
+    with pytest.raises(ConflictError, match="other partition columns"):
+        require_same("t", replace(TABLE, partition_columns=()), TABLE)
+    require_same("t", replace(TABLE, location="file:/lake/t/"), TABLE)
+    ours = replace(TABLE, location="s3a://lake/t")
+    require_same("t", replace(TABLE, location="s3://lake/t"), ours)
+
+
+def test_a_position_counts_only_where_the_table_is_registered_as_hudis() -> None:
+    assert trusted_position(None) is None
+    assert trusted_position(TABLE) == "20260101000000002"
+    plain = {LAST_COMPLETION: "20260101000000002"}
+    assert trusted_position(replace(TABLE, properties=plain)) is None
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("a", pa.string(), nullable=False),
+        pa.field("b", pa.int32()),
+        pa.field("c", pa.decimal128(10, 2)),
+        pa.field("d", pa.timestamp("us", "UTC")),
+        pa.field("e", pa.timestamp("us")),
+        pa.field("f", pa.list_(pa.int64())),
+        pa.field("g", pa.map_(pa.string(), pa.float64())),
+        pa.field("h", pa.struct([pa.field("x", pa.bool_()), pa.field("y", pa.date32())])),
+        pa.field("i", pa.binary()),
+        pa.field("j", pa.float32()),
+    ]
+)
+
+
+def test_schemas_are_sparks_own() -> None:
+    told = spark_schema_json(SCHEMA, {"carried": "here"})
+    ours, theirs = json.loads(told), json.loads(spark_schema(SCHEMA).json())
+    assert ours["fields"][0].pop("metadata") == {"carried": "here"}
+    assert theirs["fields"][0].pop("metadata") == {}
+    assert ours == theirs
+
+
+def test_types_in_hives_words() -> None:
+    assert [hive_type(field.type) for field in SCHEMA] == [
+        "string", "int", "decimal(10,2)", "timestamp", "timestamp", "array<bigint>",
+        "map<string,double>", "struct<x:boolean,y:date>", "binary", "float",
+    ]  # fmt: skip
+    with pytest.raises(UnsupportedError, match="no catalog"):
+        hive_type(pa.duration("s"))
+
+
+def test_a_wide_schema_is_told_in_parts_with_partition_columns_last() -> None:
+    many = [pa.field(f"column{n}", pa.string()) for n in range(200)]
+    wide = pa.schema([pa.field("day", pa.string()), *many])
+    found = spark_properties(wide, {"path": AT}, ["day"])
+    count = int(found["spark.sql.sources.schema.numParts"])
+    parts = [found[f"spark.sql.sources.schema.part.{n}"] for n in range(count)]
+    assert len(parts) > 1
+    assert max(map(len, parts)) <= 4000
+    text = "".join(parts)
+    assert text.index('"column0"') < text.index('"day"')
+    assert found["spark.sql.sources.schema.partCol.0"] == "day"
+    assert found[PROVIDER] == "hudi"
+
+
+def test_names_of_partitions() -> None:
+    assert partition_name(["Day"], ("a=b%",)) == "day=a%3Db%25"
+
+
+GLUE_TOOL = "org.apache.hudi.aws.sync.AwsGlueCatalogSyncTool"
+KINDS: dict[str, tuple[Mapping[str, str], SyncMode]] = {
+    "the session's by default": ({}, SyncMode.SPARK),
+    "a metastore where one is named": (
+        {"hoodie.datasource.hive_sync.metastore.uris": "thrift://h:1"}, SyncMode.HMS,
+    ),
+    "Glue by Hudi's class": ({"hoodie.meta.sync.client.tool.class": GLUE_TOOL}, SyncMode.GLUE),
+    "the mode counts most": (
+        {
+            "hoodie.datasource.hive_sync.mode": "glue",
+            "hoodie.datasource.hive_sync.metastore.uris": "h",
+        },
+        SyncMode.GLUE,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "kind"), KINDS.values(), ids=list(KINDS))
+def test_which_catalog_is_meant(options: Mapping[str, str], kind: SyncMode) -> None:
+    assert sync_settings(options).kind is kind
+
+
+BAD = {
+    "no Hive server": ({"hoodie.datasource.hive_sync.mode": "jdbc"}, "use hms"),
+    "no other tool": ({"hoodie.meta.sync.client.tool.class": "a.B"}, "HiveSyncTool or"),
+    "no name with a quote": ({"hoodie.datasource.hive_sync.table": "a`b"}, "letters, digits"),
+    "properties are pairs": ({"hoodie.datasource.hive_sync.table_properties": "a"}, "key=value"),
+    "a metastore needs an address": (
+        {"hoodie.datasource.hive_sync.mode": "hms", "hoodie.datasource.meta.sync.enable": "true"},
+        "say where it listens",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "told"), BAD.values(), ids=list(BAD))
+def test_bad_settings(options: Mapping[str, str], told: str) -> None:
+    with pytest.raises(InvalidError, match=told):
+        sync_settings(options)
