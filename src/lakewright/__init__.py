@@ -23,11 +23,12 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
-    from lakewright.interfaces.api import Changes, Table, create
-    from lakewright.interfaces.api import open_table as open
+    from lakewright.interfaces.api import Changes, Table
     from lakewright.interfaces.ingest_rounds import IngestRound
     from lakewright.interfaces.ingesting import ingest
     from lakewright.interfaces.install import install, uninstall
+    from lakewright.interfaces.opening import create
+    from lakewright.interfaces.opening import open_table as open
     from lakewright.table.waiting_logs import HeldBack
     from lakewright.write.commit import Commit
     from lakewright.write.metrics.metric import Metric, MetricReporter
@@ -80,10 +81,10 @@ _HOMES = {
     "Skip": "core.plans",
     "State": "core.instant",
     "Table": "interfaces.api",
-    "create": "interfaces.api",
+    "create": "interfaces.opening",
     "ingest": "interfaces.ingesting",
     "install": "interfaces.install",
-    "open": "interfaces.api:open_table",
+    "open": "interfaces.opening:open_table",
     "report_to": "write.reporting",
     "uninstall": "interfaces.install",
 }

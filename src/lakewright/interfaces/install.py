@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as T
 
 from lakewright.errors import InvalidError
-from lakewright.interfaces.api import open_table
 from lakewright.interfaces.datasource import (
     FORMATS,
     HudiSource,
@@ -25,6 +24,7 @@ from lakewright.interfaces.datasource import (
     session_storage_options,
     struct_of,
 )
+from lakewright.interfaces.opening import open_table
 from lakewright.interfaces.saving import save
 from lakewright.interfaces.sql import run_sql
 from lakewright.interfaces.statements.session import Session

@@ -14,13 +14,13 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.interfaces.api import create
 from lakewright.interfaces.datasource import (
     FORMATS,
     OPTIONS_METADATA,
     planned,
     session_storage_options,
 )
+from lakewright.interfaces.opening import create
 from lakewright.interfaces.statements.assignment import quoted
 from lakewright.interfaces.statements.session import Session
 from lakewright.read.run import spark_schema
