@@ -140,7 +140,7 @@ def check_statements(spark: SparkSession, folder: Path) -> None:
     ).collect()
     assert [tuple(row) for row in done] == [(3, 1, 1, 1)], done
     spark.sql("UPDATE told SET v = ? WHERE id = ?", [4, "c"])
-    spark.sql("DELETE FROM told WHERE id IN (SELECT 'z')")
+    spark.sql("DELETE FROM told WHERE id IN (SELECT id FROM s WHERE v = 26)")
     found = sorted(tuple(row) for row in spark.sql("SELECT id, v FROM told").collect())
     assert found == [("a", 11), ("c", 4)], found
     commits = spark.sql("CALL show_commits('told')").collect()

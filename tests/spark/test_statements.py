@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import lakewright as lw
+from lakewright.read.run import SPARK_ERRORS
 
 QUIET = {"hoodie.compact.inline": "false", "hoodie.clean.automatic": "false"}
 
@@ -223,7 +224,7 @@ def test_a_copy_or_view_of_our_table_is_not_ours(told: Told) -> None:
     told.sql("CREATE TEMP VIEW only_d1 AS SELECT * FROM TBL WHERE day = 'd1'")
     told.sql("CREATE TABLE copied USING parquet AS SELECT * FROM TBL")
     try:
-        with pytest.raises(PySparkException):
+        with pytest.raises(SPARK_ERRORS):
             told.sql("DELETE FROM only_d1")
         told.sql("INSERT INTO copied SELECT * FROM copied")
         assert told.rows() == START

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _OPERATION = "hoodie.datasource.write.operation"
 _OVERWRITE_MODE = "hoodie.datasource.overwrite.mode"
+_SPARK_OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
 
 def run_insert(goal: Goal, insert: Insert, ctes: str) -> Commit:
@@ -50,12 +51,9 @@ def run_insert(goal: Goal, insert: Insert, ctes: str) -> Commit:
 
 def _overwrites_partitions(goal: Goal) -> bool:
     """Whether INSERT OVERWRITE without PARTITION replaces the partitions that it has rows for."""
-    mode = look_up(goal.session, _OVERWRITE_MODE)
-    return mode.lower() == "dynamic" if mode else _spark_overwrites(goal) == "dynamic"
-
-
-def _spark_overwrites(goal: Goal) -> str:
-    return look_up(goal.session, "spark.sql.sources.partitionOverwriteMode").lower()
+    told = look_up(goal.session, _OVERWRITE_MODE)
+    mode = told or goal.session.spark.conf.get(_SPARK_OVERWRITE_MODE, "static")
+    return str(mode).lower() == "dynamic"
 
 
 def _insert_operation(goal: Goal) -> Operation:

@@ -84,7 +84,9 @@ class ChangeReader(DataSourceReader):
         """The file groups in pieces of a fair size."""
         return [ChangePartition(self._storage, task) for task in self._plan.tasks()]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The changes of one piece."""
+        if partition is None:
+            return iter(())
         assert isinstance(partition, ChangePartition)
         return read_changes(partition.storage, partition.plan)
