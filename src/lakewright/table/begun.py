@@ -21,7 +21,6 @@ from lakewright.errors import (
 )
 from lakewright.table.commit_files import check_files, commit_bytes
 from lakewright.table.equipment import Equipment
-from lakewright.table.heartbeat import Heartbeat
 from lakewright.table.locks import Lock, holding, under_lock
 from lakewright.table.markers import delete_markers, marked_files
 from lakewright.table.meanwhile import Meanwhile, latest_time
@@ -71,10 +70,11 @@ class Transaction:
         known: Timeline | None = None,
         *,
         beats: bool = False,
+        inheritable: bool = False,
     ) -> None:
         """`known` is what its decisions rest on, where that is not all of the snapshot.
 
-        `beats` asks for a heartbeat also where others would not go by it.
+        `beats` asks for a heartbeat also where others would not go by it; `inheritable` is for it.
         """
         self.writer = writer
         self._known = known or snapshot.timeline
@@ -87,11 +87,8 @@ class Transaction:
         self._formed: CommitMetadata | None = None
         self._listed: frozenset[str] = frozenset()
         self.after = snapshot
-        self._heartbeat = (
-            Heartbeat(writer.storage, instant, writer.heartbeat, writer.clock)
-            if beats or writer.beats
-            else None
-        )
+        has_heart = beats or writer.beats
+        self._heartbeat = writer.new_heartbeat(instant, inheritable) if has_heart else None
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.settings import settings_from
 from lakewright.storage.base import Storage
-from lakewright.table.heartbeat import alive
+from lakewright.table.heartbeat import Heartbeat, alive
 from lakewright.table.locks import Lock, lock_for
 from lakewright.table.meanwhile import latest_time
 from lakewright.table.settings import (
@@ -86,6 +86,10 @@ class Equipment:
         if not asked:
             return asked
         return alive(self.storage, asked, self.heartbeat, self.clock.now_ms())
+
+    def new_heartbeat(self, instant: str, inheritable: bool) -> Heartbeat:
+        """The heartbeat of a write, not yet started; `inheritable` if others may go on with it."""
+        return Heartbeat(self.storage, instant, self.heartbeat, self.clock, inheritable=inheritable)
 
     @property
     def beats(self) -> bool:

@@ -100,7 +100,7 @@ class Execution(Transaction):
         # Others decide by its heartbeat what becomes of a cancellable plan, whoever they are.
         beats = attempt.stoppable or writer.guards(snapshot.config)
         at, action = planned.requested_at, planned.action
-        super().__init__(writer, snapshot, at, action, known, beats=beats)
+        super().__init__(writer, snapshot, at, action, known, beats=beats, inheritable=True)
         self.attempt = attempt
         self.cancellable = attempt.stoppable
         self._cause = Cause(_ITSELF, "it was not completed")

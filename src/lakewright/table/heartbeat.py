@@ -38,9 +38,17 @@ class Heartbeat:
     """
 
     def __init__(
-        self, storage: Storage, instant: str, settings: HeartbeatSettings, clock: Clock
+        self,
+        storage: Storage,
+        instant: str,
+        settings: HeartbeatSettings,
+        clock: Clock,
+        *,
+        inheritable: bool = False,
     ) -> None:
+        """`inheritable`: others may go on at this instant when this writer is taken for dead."""
         check_heartbeat(settings)
+        self._inheritable = inheritable
         self._storage = storage
         self._path = f"{FOLDER}/{instant}"
         self._instant = instant
@@ -92,8 +100,8 @@ class Heartbeat:
         """End the thread and delete the file; harmless if it was never started.
 
         The file is left to whoever has taken over what this writer was doing, and so it is where
-        somebody may have: what is not theirs expires. A beat that hangs is not waited for: what it
-        leaves when it ends expires, too.
+        somebody may have: if it is not theirs it expires. A beat that hangs is not waited for: what
+        it leaves when it ends expires, too.
         """
         if self._beating is not None:
             self._beating.end(_PATIENCE_S)
@@ -101,8 +109,7 @@ class Heartbeat:
         with self._guard:
             last, self._last = self._last, None
             self._stops += 1
-            is_own = last is not None and not self._is_late(last) and self._lost != _GONE
-        if is_own and not leave_file:
+        if last is not None and not leave_file and not self._may_be_inherited(last):
             # The write is over. A file that stays behind expires, and tells nobody anything.
             with suppress(LakewrightError):
                 self._storage.delete(self._path)
@@ -114,6 +121,9 @@ class Heartbeat:
             with self._guard:
                 self._lost = self._lost or lost
         return self._lost
+
+    def _may_be_inherited(self, last: Moment) -> bool:
+        return self._inheritable and (self._is_late(last) or self._lost == _GONE)
 
     def _is_late(self, last: Moment) -> bool:
         return last.age_ms(self._clock) > self._settings.expires_after_ms

@@ -115,17 +115,20 @@ def test_a_heart_that_stood_still_too_long_does_not_beat_again(
         heartbeat.verify()
 
 
+@pytest.mark.parametrize("inheritable", [True, False])
 @pytest.mark.parametrize("notices", [True, False])
 def test_who_was_taken_for_dead_leaves_the_heartbeat_of_who_took_over(
-    notices: bool, heartbeat: Heartbeat, memory: MemoryStorage, clock: ManualClock
+    notices: bool, inheritable: bool, memory: MemoryStorage, clock: ManualClock
 ) -> None:
+    heart = Heartbeat(memory, T1, SETTINGS, clock, inheritable=inheritable)
+    heart.start()
     clock.advance(120_001)
     memory.replace(FILE, b"")
     if notices:
         with pytest.raises(ConflictError, match="has expired"):
-            heartbeat.verify()
-    heartbeat.stop()
-    assert memory.files() == {FILE: b""}
+            heart.verify()
+    heart.stop()
+    assert memory.files() == ({FILE: b""} if inheritable else {})
 
 
 def test_who_was_rolled_back_notices_and_does_not_come_back_to_life(
@@ -296,9 +299,10 @@ def test_a_beat_that_hangs_keeps_nobody_waiting(
     with pytest.raises(ConflictError, match="has expired"):
         heart.verify()
     heart.stop()
+    assert memory.files() == {}
     hanging.let_go.set()
     thread.join(10)
-    # What stays, or comes late, looks like the leftover of a killed process, and expires like one.
+    # What comes late looks like the leftover of a killed process, and expires like one.
     assert list(memory.files()) == [FILE]
     with pytest.raises(ConflictError, match="not started"):
         heart.verify()
