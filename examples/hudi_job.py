@@ -26,7 +26,7 @@ MERGE = """
            UNION ALL SELECT 'r9', 'oslo', 9.0D, 30L) AS s
     ON t.id = s.id AND t.city = s.city
     WHEN MATCHED AND s.fare = 0 THEN DELETE
-    WHEN MATCHED THEN UPDATE SET *
+    WHEN MATCHED AND s.fare > 0 THEN UPDATE SET *
     WHEN NOT MATCHED THEN INSERT *
 """
 

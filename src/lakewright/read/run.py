@@ -214,11 +214,10 @@ class SliceReader(DataSourceReader):
         """The slices in pieces of a fair size."""
         return [SlicePartition(self._storage, task) for task in self._plan.tasks()]
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece; where there is none Spark asks for the rows of nothing."""
-        if partition is None:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one piece; where there is none Spark asks for those of a blank one."""
+        if not isinstance(partition, SlicePartition):
             return iter(())
-        assert isinstance(partition, SlicePartition)
         return self._read(partition.storage, partition.plan)
 
 

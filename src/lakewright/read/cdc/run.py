@@ -84,9 +84,8 @@ class ChangeReader(DataSourceReader):
         """The file groups in pieces of a fair size."""
         return [ChangePartition(self._storage, task) for task in self._plan.tasks()]
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The changes of one piece."""
-        if partition is None:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of one piece; where there is none Spark asks for those of a blank one."""
+        if not isinstance(partition, ChangePartition):
             return iter(())
-        assert isinstance(partition, ChangePartition)
         return read_changes(partition.storage, partition.plan)
