@@ -57,7 +57,7 @@ def cluster_beside(stage: Stage, batch: Batch) -> None:
     said = (
         "clustering: was quicker than the ingest, which went after it"
         if told.winner is None
-        else f"clustering: gave way to commit {winner}; {told.files} files taken back"
+        else f"clustering: gave way to commit {winner}; files taken back: {told.files}"
     )
     stage.look(said, clusterings=(*stage.story.clusterings, told))
 

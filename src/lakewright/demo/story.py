@@ -237,7 +237,7 @@ def _clustering(story: Story) -> str:
     left = f"{len(gave_way.left)} files" if gave_way.left else "nothing"
     return (
         f"{before}a plan of {gave_way.groups} file groups gave way to commit {gave_way.winner} of "
-        f"an ingest; {gave_way.files} files taken back, {left} left of it"
+        f"an ingest; files taken back: {gave_way.files}, {left} left of it"
     )
 
 

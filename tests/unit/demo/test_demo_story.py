@@ -76,7 +76,7 @@ Fast view: complete up to 2026-03-15 11:00, newest row 2026-03-15 11:59; the sna
 Change feed: 350 changes of 4 commits, in the order in which they completed.
 TTL: took out 2026-02-13, and with it 40 rows.
 Clustering: 1 completed before an ingest could, then a plan of 12 file groups gave way to commit \
-20260315115901000 of an ingest; 5 files taken back, nothing left of it.
+20260315115901000 of an ingest; files taken back: 5, nothing left of it.
 Checks against plain Python: 1 of 1 passed (table).
 Check against hudi-rs: not asked (not installed).
 """
