@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -353,3 +354,8 @@ def test_a_refused_call_leaves_a_metadata_table_alone(
     if command == "rollback":  # later writes stand on it
         assert call(command, str(place), first.requested_at, *yes).exit_code == 2
     assert _files(place) == before
+
+
+def test_the_version_is_told() -> None:
+    told = call("--version")
+    assert (told.exit_code, told.stdout) == (0, f"lakewright {version('lakewright')}\n")

@@ -10,6 +10,7 @@ import runpy
 import sys
 import warnings
 from importlib import import_module
+from importlib.metadata import version
 from typing import Annotated, TextIO
 
 import typer
@@ -47,8 +48,18 @@ app.command("ui")(ui)
 app.command()(sync)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"lakewright {version('lakewright')}")
+        raise typer.Exit
+
+
 @app.callback()
 def common(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell it, and end."),
+    ] = False,
     load: Annotated[
         list[str] | None,
         typer.Option(
