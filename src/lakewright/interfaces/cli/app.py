@@ -10,7 +10,6 @@ import runpy
 import sys
 import warnings
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated, TextIO
 
 import typer
@@ -50,7 +49,8 @@ app.command()(sync)
 
 def _tell_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"lakewright {version('lakewright')}")
+        version = import_module("importlib.metadata").version("lakewright")
+        typer.echo(f"lakewright {version}")
         raise typer.Exit
 
 
