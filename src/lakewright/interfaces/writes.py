@@ -178,7 +178,7 @@ class TableWriter:
     def rollback(self, instant: str, *, keep_plan: bool = False) -> Instant:
         """Take back a write or a service, completed or not; a service's plan may stay."""
         done = take_back(self.writer(), instant, keep_plan=keep_plan)
-        tell_rollback(self.services.meter, load_snapshot(self.storage), done)
+        tell_rollback(self.services.meter, self.storage, done)
         return done
 
     def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:

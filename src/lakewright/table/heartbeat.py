@@ -17,15 +17,20 @@ _PATIENCE_S = 10.0
 _GONE = "this writer's heartbeat is gone: its write was rolled back"
 
 
+def last_beats(storage: Storage) -> dict[str, int]:
+    """When each heartbeat that is there was last renewed, by its instant; one listing."""
+    return {file.name: file.modified_ms for file in storage.list_files(FOLDER)}
+
+
 def alive(
     storage: Storage, instants: Iterable[str], settings: HeartbeatSettings, now_ms: int
 ) -> frozenset[str]:
     """Those of `instants` that have a heartbeat which is not expired; one listing."""
     check_heartbeat(settings)
     beating = {
-        file.name
-        for file in storage.list_files(FOLDER)
-        if not is_expired(file.modified_ms, settings, now_ms)
+        instant
+        for instant, beat_ms in last_beats(storage).items()
+        if not is_expired(beat_ms, settings, now_ms)
     }
     return frozenset(beating.intersection(instants))
 

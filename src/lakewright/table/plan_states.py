@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from lakewright.clock import zone_of
 from lakewright.core.instant import Instant, State, format_time
 from lakewright.table.cancelling import age_ms
-from lakewright.table.heartbeat import FOLDER
+from lakewright.table.heartbeat import last_beats
 from lakewright.table.settings import FailedWrites
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.transaction import Writer
@@ -37,7 +37,7 @@ def load_plan_states(writer: Writer, snapshot: Snapshot) -> tuple[PlanState, ...
     """The plans that wait, oldest first, as a writer with these settings sees them."""
     now_ms = writer.clock.now_ms()
     plans = snapshot.pending_plans()
-    beats = {f.name: f.modified_ms for f in writer.storage.list_files(FOLDER)} if plans else {}
+    beats = last_beats(writer.storage) if plans else {}
     found = []
     for instant, plan in plans:
         planned_at = plan.planned_at(instant.requested_at)

@@ -16,7 +16,6 @@ from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.interfaces.cli.render import commit_document, instant_document, plan_document
 from lakewright.services.codecs import PLAIN_RESULTS
 from lakewright.services.overtaken import overtaken
-from lakewright.storage.base import FileStatus
 from lakewright.table.heartbeat import is_expired
 from lakewright.table.properties import read_if_there
 from lakewright.table.rolled_back import RolledBack, load_rollbacks
@@ -203,13 +202,12 @@ def _views(stored: Stored) -> Document:
 
 
 def plans_document(
-    snapshot: Snapshot, beats: Iterable[FileStatus], settings: HeartbeatSettings, now_ms: int
+    snapshot: Snapshot, beats: Mapping[str, int], settings: HeartbeatSettings, now_ms: int
 ) -> Document:
     """What is pending, with its heartbeat; and what was taken back, and why."""
     time_ms = times_of(snapshot)
     rollbacks = readable_rollbacks(snapshot)
     going = {each.target.requested_at: each for each in rollbacks if not each.instant.is_completed}
-    beating = {file.name: file.modified_ms for file in beats}
     with suppress(CorruptError, UnsupportedError):
         void = overtaken(snapshot)
         return {
@@ -217,7 +215,7 @@ def plans_document(
                 {
                     **instant_document(each),
                     "requested_ms": time_ms(each.requested_at),
-                    "heartbeat": _heartbeat(beating.get(each.requested_at), settings, now_ms),
+                    "heartbeat": _heartbeat(beats.get(each.requested_at), settings, now_ms),
                     **_plan_brief(snapshot, each),
                     "stopping": _why(going.get(each.requested_at)),
                     "void": void.get(each.requested_at),

@@ -36,7 +36,7 @@ from lakewright.services.ttl.plan import Verdict
 from lakewright.services.ttl.service import explain
 from lakewright.settings import settings_from
 from lakewright.table.freshness import measure
-from lakewright.table.heartbeat import FOLDER as HEARTBEATS
+from lakewright.table.heartbeat import last_beats
 from lakewright.table.settings import HeartbeatSettings
 from lakewright.write.freshness_settings import FreshnessSettings
 
@@ -164,7 +164,7 @@ class ServedTable:
         """What is pending; heartbeats are asked for only if anything is."""
         snapshot = self.watch.look().snapshot
         waiting = snapshot.timeline.pending()
-        beats = snapshot.storage.list_files(HEARTBEATS) if waiting else []
+        beats = last_beats(snapshot.storage) if waiting else {}
         settings = settings_from(HeartbeatSettings, self._options)
         now_ms = self._now_ms()
         return {**plans_document(snapshot, beats, settings, now_ms), "now_ms": now_ms}

@@ -20,7 +20,7 @@ from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.storage.base import FileStatus, Storage, join_path, split_path
 from lakewright.table.cleaned import files_of, going_files
 from lakewright.table.doctor.plain_files import data_file, readable
-from lakewright.table.heartbeat import FOLDER as HEARTBEATS
+from lakewright.table.heartbeat import last_beats
 from lakewright.table.history import load_entries
 from lakewright.table.leftovers import Leftovers, find_leftovers
 from lakewright.table.markers import marker_folder
@@ -84,7 +84,7 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
         commits=commits,
         broken=broken,
         archived=archived,
-        beats_ms={file.name: file.modified_ms for file in storage.list_files(HEARTBEATS)},
+        beats_ms=last_beats(storage),
         signs_ms=_signs(snapshot, timeline_files),
         replaced=_replaced(commits.values()),
         lost=lost,

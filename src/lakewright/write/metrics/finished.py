@@ -8,8 +8,9 @@ from contextlib import suppress
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.core.instant import Instant
 from lakewright.errors import UnavailableError
+from lakewright.storage.base import Storage
 from lakewright.table.rollback import load_rollback
-from lakewright.table.snapshot import Snapshot
+from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
 from lakewright.write.metrics.commits import (
     commit_gauges,
@@ -48,12 +49,12 @@ def tell_commit(
         meter.count("conflict_resolution.success.counter")
 
 
-def tell_rollback(meter: Meter, snapshot: Snapshot, completed: Instant) -> None:
+def tell_rollback(meter: Meter, storage: Storage, completed: Instant) -> None:
     """Tell of a rollback that has completed; not if storage does not answer any more."""
     if not meter.is_on:
         return
     with suppress(UnavailableError):
-        found = load_rollback(snapshot, completed)
+        found = load_rollback(load_snapshot(storage), completed)
         meter.gauge(
             [
                 ("rollback.duration", found.took_ms),
