@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 
 import pyarrow as pa
 
 from lakewright.clock import zone_of
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
-from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
+from lakewright.core.files import LogFile
 from lakewright.core.instant import WRITE_ACTIONS, Instant, State, parse_instant, parse_time
 from lakewright.core.plans import CleanPlan, ClusteringPlan, CompactionPlan
 from lakewright.core.schema import query_schema
@@ -28,16 +27,13 @@ from lakewright.format.metadata import (
     parse_compaction_plan,
     parse_requested_replace,
 )
-from lakewright.storage.base import FileStatus, MissingFileError, Storage, at_once
+from lakewright.storage.base import MissingFileError, Storage
 from lakewright.table.history import archived_writes, held_from, load_entries, load_late_entries
+from lakewright.table.listing import DataFile, data_files, list_partitions
 from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
 
-DataFile = BaseFile | LogFile
 FilesByPartition = Mapping[str, list[DataFile]]
 
-_META_FOLDER = ".hoodie"
-# Enough to keep all threads busy to the end, and few enough that handing them out costs nothing.
-_MOST_PIECES = 1000
 # How much earlier than the timeline says a file may seem to have been written.
 _UNSURE_MS = 2 * 3_600_000
 # The zone of a table in local time is that of its writers, wherever they are.
@@ -224,25 +220,14 @@ class Snapshot:
             for file_id in file_ids
         }
 
-    def files(self, partitions: Iterable[str] | None = None) -> dict[str, list[DataFile]]:
-        """The data files in each partition: of all partitions, or of those named.
-
-        A folder is a partition if it holds the partition metadata file, as for every other reader.
-        """
+    def files(
+        self, partitions: Iterable[str] | None = None, *, besides: Collection[str] = ()
+    ) -> dict[str, list[DataFile]]:
+        """The data files in each partition: of all `besides` some, or of those named."""
         if partitions is not None:
             listed = self.storage.list_many(dict.fromkeys(partitions))
-            return _data_files(status for files in listed.values() for status in files)
-        folders = [f for f in self.storage.list_folders("") if f != _META_FOLDER]
-        found = _data_files(self.storage.list_files(""))
-        step = len(folders) // _MOST_PIECES + 1
-        pieces = [folders[start : start + step] for start in range(0, len(folders), step)]
-        # Each listing shrinks to its data files at once: a large table has many millions of names.
-        for part in at_once(self._trees, pieces, self.storage.listings_at_once):
-            found |= part
-        return dict(sorted(found.items()))
-
-    def _trees(self, folders: list[str]) -> dict[str, list[DataFile]]:
-        return _data_files(chain.from_iterable(map(self.storage.list_tree, folders)))
+            return data_files(status for files in listed.values() for status in files)
+        return list_partitions(self.storage, besides)
 
     def groups(self, view: View, files: FilesByPartition | None = None) -> list[FileGroup]:
         """The file groups that `view` sees, by partition and file id; of all files, or of these."""
@@ -331,19 +316,6 @@ def _readable_from(plan: CleanPlan) -> str | None:
     retained = plan.earliest_to_retain
     told = plan.extra.get(READABLE_FROM, "")
     return max(retained.requested_at if retained is not None else "", told) or None
-
-
-def _data_files(statuses: Iterable[FileStatus]) -> dict[str, list[DataFile]]:
-    """The data files of listed folders, of those that are partitions; sorted by folder and name."""
-    by_folder: dict[str, list[tuple[str, int]]] = {}
-    for status in statuses:
-        folder, _, name = status.path.rpartition("/")
-        by_folder.setdefault(folder, []).append((name, status.size))
-    return {
-        folder: [file for name, size in sorted(names) if (file := parse_data_file(name, size))]
-        for folder, names in sorted(by_folder.items())
-        if any(name.startswith(PARTITION_METADATA) for name, _ in names)
-    }
 
 
 def load_snapshot(storage: Storage) -> Snapshot:

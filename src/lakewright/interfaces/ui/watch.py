@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -17,8 +17,9 @@ from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.interfaces.ui.partitions import PartitionRow, partition_rows
 from lakewright.services.codecs import PLAIN_RESULTS
 from lakewright.services.runner import ServiceRunner
+from lakewright.table.listing import DataFile
 from lakewright.table.properties import read_if_there
-from lakewright.table.snapshot import DataFile, FilesByPartition, Snapshot, look
+from lakewright.table.snapshot import FilesByPartition, Snapshot, look
 
 Value = TypeVar("Value")
 
@@ -35,10 +36,12 @@ class ListedSnapshot(Snapshot):
 
     listing: FilesByPartition = field(default_factory=dict, repr=False, compare=False)
 
-    def files(self, partitions: Iterable[str] | None = None) -> dict[str, list[DataFile]]:
+    def files(
+        self, partitions: Iterable[str] | None = None, *, besides: Collection[str] = ()
+    ) -> dict[str, list[DataFile]]:
         """See `Snapshot`."""
         if partitions is None:
-            return dict(self.listing)
+            return {p: files for p, files in self.listing.items() if p not in besides}
         return {p: self.listing[p] for p in sorted(set(partitions)) if p in self.listing}
 
 

@@ -36,8 +36,9 @@ from lakewright.services.compaction.thresholds import earlier
 from lakewright.services.reasons import Left
 from lakewright.services.service import Sight
 from lakewright.table.history import load_manifest
+from lakewright.table.listing import DataFile
 from lakewright.table.rolled_back import load_rollbacks
-from lakewright.table.snapshot import DataFile, Snapshot
+from lakewright.table.snapshot import Snapshot
 from lakewright.table.waiting_logs import known_commits
 from lakewright.write.options import write_settings
 

@@ -1,8 +1,9 @@
 """What TTL has to know of the table: how old its partitions are, and who is at work in them.
 
-The table is listed once, and the writes of the active timeline are read once. The metadata file is
-read of partitions that a policy is for. History is read only if it may know of a later write to a
-partition that would else be taken out: then it must be asked, as not every writer renews the line.
+The writes of the active timeline are read once, and partitions listed that they do not tell of. The
+metadata file is read of partitions that a policy is for. History is read only if it may know of a
+later write to a partition that would else be taken out: then it must be asked, as not every writer
+renews the line.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from lakewright.services.ttl.plan import Known, Reference, Source, Verdict, deci
 from lakewright.services.ttl.writes import Recorded, Writes, writes_of, writes_rows
 from lakewright.table.history import load_entries
 from lakewright.table.last_update import last_update, load_partition_metadata
-from lakewright.table.snapshot import DataFile, Snapshot
+from lakewright.table.listing import DataFile
+from lakewright.table.snapshot import Snapshot
 
 _END = "9"
+_UNKNOWN = Known(), Verdict(partition="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ def judge(
         known = replace(known, path=told) if told is not None else known
         return decide(partition, covering[partition], known, by=by, now=now)
 
-    settled: dict[str, Verdict] = {}
+    first: dict[str, tuple[Known, Verdict]] = {}
 
     def lives_on(partition: str, known: Known) -> bool:
         """Whether a write on the timeline is reason enough; a later one only makes it live longer.
@@ -167,18 +170,19 @@ def judge(
         if known.updated is None or not all(_is_by_last_write(r) for r in covering[partition]):
             return False
         verdict = judged(partition, known)
-        if not verdict.expired:
-            settled[partition] = verdict
+        first[partition] = known, verdict
         return not verdict.expired
 
     ages = Ages.of(snapshot, {p: lives[p] for p in lives if covering[p]}, lives_on)
     start = snapshot.timeline.start or ""
     verdicts, doubtful = {p: Verdict(partition=p) for p in lives}, []
-    verdicts |= settled
-    for p in ages.lives.keys() - settled.keys():
-        known = ages.known(p)
-        verdicts[p] = judged(p, known)
-        if is_doubtful(verdicts[p], known, start):
+    for p in ages.lives:
+        known, verdict = first.get(p, _UNKNOWN)
+        if known.updated is None or last_update(ages.metadata.get(p)) > known.updated.at:
+            known = ages.known(p)
+            verdict = judged(p, known)
+        verdicts[p] = verdict
+        if is_doubtful(verdict, known, start):
             doubtful.append(p)
     if doubtful:
         births = any(rule.keep is Keep.BY_CREATION_TIME for rule in rules)
@@ -206,19 +210,37 @@ def path_reference(partition: str, rules: Iterable[Rule], *, hive_style: bool) -
 
 
 def live_partitions(snapshot: Snapshot) -> dict[str, Lives]:
-    """The partitions that have rows, by one listing of the table.
+    """The partitions that have rows; only those are listed that the timeline does not tell of.
 
     One that was deleted keeps its folder until it is cleaned.
     """
     snapshot.commits(snapshot.timeline.completed_writes)  # all in one call, for all that follows
     states: dict[str, _State] = {}
     replaced = snapshot.replaced(snapshot.view())
-    found = {}
-    for partition, files in snapshot.files().items():
+    found = dict.fromkeys(_told_of(snapshot, replaced), Lives())
+    for partition, files in snapshot.files(besides={"", *found}).items():
         lives = _lives(partition, files, replaced, lambda at: _state(snapshot, states, at))
-        if partition and lives is not None:
+        if lives is not None:
             found[partition] = lives
-    return found
+    return {partition: found[partition] for partition in sorted(found)}
+
+
+def _told_of(snapshot: Snapshot, replaced: set[GroupKey]) -> set[str]:
+    """The partitions of which the active timeline tells the last write, and that have rows.
+
+    History knows of no later one, but for a commit that a savepoint has kept on the timeline. Who
+    is at work in them only their files can tell.
+    """
+    timeline = snapshot.timeline
+    if any(i.is_write for i in timeline.pending()):
+        return set()
+    return {
+        partition
+        for each in active_writes(snapshot)
+        if timeline.start is not None and each.instant.requested_at >= timeline.start
+        for partition, stats in each.commit.stats.items()
+        if partition and any(s.path and (partition, s.file_id) not in replaced for s in stats)
+    }
 
 
 @dataclass(frozen=True, slots=True)

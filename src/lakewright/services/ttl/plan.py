@@ -141,7 +141,7 @@ def decide(
         policy=policy,
         reference=reference.at,
         source=reference.source,
-        expires_at=format_time(expires_at),
+        expires_at=_shown(expires_at),
         expired=now > expires_at,
     )
 
@@ -166,6 +166,9 @@ def moment(time: str) -> datetime | None:
         return parse_time(time)
     except (InvalidError, OverflowError):
         return None
+
+
+_shown = lru_cache(maxsize=4096)(format_time)
 
 
 def is_doubtful(verdict: Verdict, known: Known, start: str) -> bool:
