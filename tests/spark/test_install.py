@@ -80,7 +80,7 @@ def test_a_range_without_beginning_is_the_latest_instant(spark: SparkSession, pa
 def test_statements_that_are_not_ours_or_cannot_be_carried_out(
     spark: SparkSession, path: str
 ) -> None:
-    with pytest.raises(lw.UnsupportedError, match="AS SELECT"):
+    with pytest.raises(lw.InvalidError, match="there is a table at this LOCATION"):
         spark.sql(f"CREATE TABLE s USING hudi LOCATION '{path}' AS SELECT 1 AS id")
     with pytest.raises(lw.InvalidError, match="no such column"):
         spark.sql(f"CREATE TABLE s (other INT) USING hudi LOCATION '{path}'")

@@ -248,6 +248,34 @@ def test_creating(spark: SparkSession, tmp_path: Path) -> None:
     assert not spark.catalog.tableExists("n")
 
 
+def test_creating_from_a_query(told: Told) -> None:
+    path, name = f"{told.path}_made", f"made_{told.name}"
+    head = f"CREATE TABLE {name} USING hudi PARTITIONED BY (day) LOCATION '{path}'"
+    keyed = f"{head} OPTIONS (primaryKey = 'id')"
+    query = "WITH few AS (SELECT day, id, v AS `using` FROM TBL WHERE id <> :no) SELECT * FROM few"
+    for wrong, message in {
+        f"{head.replace(' USING', ' (id INT) USING')} AS SELECT 1 AS id": "leave one of both out",
+        f"{head} AS SELECT 1 AS id": "no such column",
+        f"{head} AS SELECT nothing": "nothing",
+        f"CREATE TABLE n USING hudi LOCATION '{told.path}' AS SELECT 1 AS id": "INSERT INTO adds",
+    }.items():
+        with pytest.raises((lw.InvalidError, PySparkException), match=message):
+            told.sql(wrong)
+        assert not Path(path).exists()
+    assert told.sql(f"{keyed} AS {query};", {"no": "b"}) == []
+    try:
+        rows = told.sql(f"SELECT id, `using`, day FROM {name}")
+        assert sorted(rows) == [("a", 1, "d1"), ("c", 3, "d2")]
+        made = lw.open(path, told.spark)
+        assert made.snapshot().config.record_key_fields == ("id",)
+        assert made.read().columns[-3:] == ["id", "using", "day"]
+        told.sql(f"UPDATE {name} SET `using` = 9 WHERE id = 'a'")
+        assert told.sql(f"SELECT `using` FROM {name} WHERE id = 'a'") == [(9,)]
+        assert told.sql(f"{keyed.replace('TABLE', 'TABLE IF NOT EXISTS')} SELECT 1 AS id") == []
+    finally:
+        told.sql(f"DROP TABLE {name}")
+
+
 def test_an_existing_job_runs_with_one_line_changed(spark: SparkSession, tmp_path: Path) -> None:
     lw.install(spark)
     example = Path(__file__).resolve().parents[2] / "examples" / "hudi_job.py"

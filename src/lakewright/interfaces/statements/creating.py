@@ -1,11 +1,11 @@
-"""`CREATE TABLE ... USING hudi`: a new table, or a name for one that is there."""
+"""`CREATE TABLE ... USING hudi`: a new table, with the rows of a query or without, or a name."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import sqlglot
@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.errors import InvalidError
 from lakewright.interfaces.datasource import (
     FORMATS,
     OPTIONS_METADATA,
@@ -21,12 +21,15 @@ from lakewright.interfaces.datasource import (
     session_storage_options,
 )
 from lakewright.interfaces.opening import create
-from lakewright.interfaces.statements.assignment import quoted
+from lakewright.interfaces.statements.assignment import column_named, quoted, type_sql
 from lakewright.interfaces.statements.session import Session
+from lakewright.interfaces.statements.target import Goal
+from lakewright.interfaces.statements.words import Cursor, words_of
 from lakewright.read.run import spark_schema
 from lakewright.read.settings import READ_KEYS
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.properties import table_exists
+from lakewright.write.task import Operation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,13 +50,17 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class CreateTable:
-    """`CREATE TABLE name (columns) USING hudi` with its properties, LOCATION among them."""
+    """`CREATE TABLE name (columns) USING hudi` with its properties, LOCATION among them.
+
+    `query` gives the columns and rows, if they are not listed.
+    """
 
     name: str
     if_not_exists: bool
     options: dict[str, str]
     columns: tuple[tuple[str, str], ...] = ()
     partition_by: tuple[str, ...] = ()
+    query: str = ""
 
     @property
     def path(self) -> str | None:
@@ -65,7 +72,8 @@ def parse_create(text: str) -> CreateTable | None:
     """The statement if it creates a table of ours, else None."""
     if not _CREATE_TABLE.match(text):
         return None
-    plain = re.sub(r"\borg\.apache\.hudi\b", FORMATS[0], text)
+    head, query = _parted(text)
+    plain = re.sub(r"\borg\.apache\.hudi\b", FORMATS[0], head)
     try:
         tree = sqlglot.parse_one(plain, read="spark")
     except SqlglotError as error:
@@ -73,12 +81,6 @@ def parse_create(text: str) -> CreateTable | None:
     source = tree.find(exp.FileFormatProperty)
     if not isinstance(tree, exp.Create) or source is None or source.name.lower() not in FORMATS:
         return None
-    if tree.expression:
-        raise UnsupportedError(
-            "CREATE TABLE USING hudi AS SELECT is not carried out: create the table with its "
-            "columns, then INSERT INTO it",
-            sql=text,
-        )
     table = tree.find(exp.Table)
     assert table is not None
     options = {
@@ -91,7 +93,22 @@ def parse_create(text: str) -> CreateTable | None:
         options["path"] = location.name
     columns, partition_by = _columns(tree)
     name = table.sql("spark")
-    return CreateTable(name, bool(tree.args.get("exists")), options, columns, partition_by)
+    if query and any(kind for _, kind in columns):
+        raise InvalidError("columns are listed, or a query gives them: leave one of both out")
+    exists = bool(tree.args.get("exists"))
+    return CreateTable(name, exists, options, columns, partition_by, query)
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """A statement up to its query, and the query as it was written; empty if there is none."""
+    cursor = Cursor(text, words_of(text) or ())
+    cursor.until(("USING",))
+    cursor.until(("AS", "SELECT", "WITH", "VALUES", "FROM"))
+    if cursor.ended:
+        return text, ""
+    start = cursor.words[cursor.at].start
+    cursor.take("AS")
+    return text[:start], cursor.rest()
 
 
 def _columns(tree: exp.Create) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
@@ -122,6 +139,12 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
     if not table_exists(storage):
         _make(session, statement, path)
         reads = {"path": path}
+    elif statement.query:
+        raise InvalidError(
+            "there is a table at this LOCATION: CREATE TABLE without a query gives it a name, and "
+            "INSERT INTO adds rows",
+            path=path,
+        )
     else:
         _check_names(told)
     schema = spark_schema(planned({**reads, **places})[1].result_schema)
@@ -142,6 +165,21 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
 
 
 def _make(session: Session, statement: CreateTable, path: str) -> None:
+    """Make the table; if the rows of its query cannot be written then, it stays without rows."""
+    if not statement.query:
+        _make_empty(session, statement, path)
+        return
+    frame = session.query(statement.query)
+    first = [field for field in frame.schema if field.name not in statement.partition_by]
+    last = [column_named(frame.schema.fields, name) for name in statement.partition_by]
+    columns = tuple((field.name, type_sql(field.dataType)) for field in (*first, *last))
+    _make_empty(session, replace(statement, columns=columns), path)
+    table = session.open(path)
+    goal = Goal(session, table, table.snapshot(), "")
+    goal.write(Operation.BULK_INSERT, frame.select(*(quoted(name) for name, _ in columns)))
+
+
+def _make_empty(session: Session, statement: CreateTable, path: str) -> None:
     if not statement.columns or any(not kind for _, kind in statement.columns):
         raise InvalidError(
             "there is no table at this LOCATION: save some rows there, or give the columns of a "
