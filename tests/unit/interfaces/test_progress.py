@@ -13,6 +13,7 @@ from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.interfaces.cli import progress
 from lakewright.interfaces.cli.progress import byte_bar, following, waiting, watching
+from lakewright.interfaces.cli.spark_work import SparkWork
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.written_so_far import WrittenSoFar, written_so_far
 from lakewright.write.commit import Commit
@@ -68,6 +69,18 @@ def test_waiting_tells_what_was_planned(screen: io.StringIO) -> None:
     with waiting("reading with Spark", 1 << 20):
         pass
     assert "1.0 MB planned" in screen.getvalue()
+
+
+def test_waiting_tells_how_far_spark_is(screen: io.StringIO) -> None:
+    with waiting("reading with Spark", 1 << 20, lambda: "3 of 8 tasks"):
+        _wait_for(screen, "1.0 MB planned; 3 of 8 tasks")
+
+
+def test_the_work_of_spark_in_words() -> None:
+    assert SparkWork().text() == ""
+    assert SparkWork((1,), 8).text(5) == "0 of 8 tasks"
+    work = SparkWork((1,), tasks=8, done=2, rows=1000, bytes=2048)
+    assert work.text(5) == "2 of 8 tasks, 1000 rows, 2.0 KB, about 15 s left"
 
 
 def test_an_execution_is_watched_by_what_lies_on_storage(

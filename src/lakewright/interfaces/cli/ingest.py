@@ -20,6 +20,7 @@ from lakewright.interfaces.cli.printing import Document, show, size_text
 from lakewright.interfaces.cli.progress import following
 from lakewright.interfaces.cli.render import outcome_document
 from lakewright.interfaces.cli.session import start_session
+from lakewright.interfaces.cli.spark_work import spark_work
 from lakewright.interfaces.cli.stopping import StopRequest
 from lakewright.interfaces.ingest_rounds import IngestRound
 from lakewright.interfaces.ingesting import Ingestion, ingestion
@@ -55,10 +56,10 @@ def run_ingest(wanted: Wanted, *, master: str, interval_s: float | None, as_json
         stop.listen()
         try:
             made = prepared(wanted, spark)
-            storage = made.ingester.writer.storage
+            storage, far = made.ingester.writer.storage, spark_work(spark)
             with (
                 Lines(storage.root, as_json=as_json) as lines,
-                following(storage, lines.tell) if lines.is_live else nullcontext(),
+                following(storage, lines.tell, far) if lines.is_live else nullcontext(),
             ):
                 if interval_s is None:
                     made.run_once(lines)

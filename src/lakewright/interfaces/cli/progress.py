@@ -73,11 +73,16 @@ def byte_bar(title: str, total: int) -> Iterator[Bar]:
 
 
 @contextmanager
-def waiting(title: str, planned: int) -> Iterator[None]:
-    """Time that passes while Spark works on something of a planned size."""
+def waiting(title: str, planned: int, work: Callable[[], str] = str) -> Iterator[None]:
+    """Time that passes while Spark works on something of a planned size; `work` tells how far."""
     with _shown(title, None, TimeElapsedColumn()) as bar:
-        bar.tell(f"{size_text(planned)} planned")
-        yield
+        size = f"{size_text(planned)} planned"
+        bar.tell(size)
+        if bar.progress is None:
+            yield
+            return
+        with _repeated(lambda: bar.tell("; ".join(filter(None, (size, work())))), "progress"):
+            yield
 
 
 @contextmanager
@@ -99,14 +104,20 @@ def watching(storage: Storage, instant: str, items: int, planned: int) -> Iterat
 
 
 @contextmanager
-def following(storage: Storage, tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell now and then how far the writes have come that are pending on a table."""
+def following(
+    storage: Storage, tell: Callable[[str], None], work: Callable[[], str] = str
+) -> Iterator[None]:
+    """Tell now and then how far the writes have come that are pending on a table.
+
+    `work` tells how far Spark is with whatever it does now.
+    """
 
     def look() -> None:
         pending = load_snapshot(storage).timeline.pending(*WRITE_ACTIONS)
         found = [(i.requested_at, written_so_far(storage, i.requested_at)) for i in pending]
         told = [f"{at}: {so.finished} files, {size_text(so.bytes)}" for at, so in found if so.begun]
-        tell("writing " + "; ".join(told) if told else "reading")
+        doing = "writing " + "; ".join(told) if told else "reading"
+        tell("; ".join(filter(None, (doing, work()))))
 
     with _repeated(look, "progress"):
         yield

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from lakewright.errors import InvalidError
 from lakewright.interfaces.cli.progress import waiting
 from lakewright.interfaces.cli.session import start_session
+from lakewright.interfaces.cli.spark_work import spark_work
 from lakewright.read.cdc.run import scan_any
 from lakewright.read.local import plan_bytes
 
@@ -35,7 +36,7 @@ def spark_rows(
         frame = _chosen(scan_any(spark, reading.storage, reading.plan), wanted, reading)
 
         def rows() -> Iterator[pa.RecordBatch]:
-            with waiting("reading with Spark", plan_bytes(reading.plan)):
+            with waiting("reading with Spark", plan_bytes(reading.plan), spark_work(spark)):
                 found = frame.toArrow()
             yield from found.cast(reading.schema).to_batches()
 
