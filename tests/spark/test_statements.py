@@ -101,6 +101,25 @@ def test_merge_is_one_commit_with_deletes_updates_and_inserts(told: Told) -> Non
     assert told.rows() == [("z", 26, "d3")]
 
 
+def test_with_a_global_index_a_merge_moves_and_deletes_rows_in_one_commit(told: Told) -> None:
+    before = told.commits
+    told.spark.conf.set("hoodie.index.type", "GLOBAL_SIMPLE")
+    try:
+        told.sql(
+            """
+            MERGE INTO TBL t
+            USING (VALUES ('a', 0, 2, 'd1', 'd'), ('c', 30, 2, 'd1', 'i')) AS s(id, v, ts, day, op)
+            ON t.id = s.id AND t.day = s.day
+            WHEN MATCHED AND s.op = 'd' THEN DELETE
+            WHEN NOT MATCHED THEN INSERT *
+            """
+        )
+    finally:
+        told.spark.conf.unset("hoodie.index.type")
+    assert told.rows() == [("b", 2, "d1"), ("c", 30, "d1")]
+    assert told.commits == before + 1
+
+
 WRONG_MERGES = {
     "two rows for one": (
         "USING (VALUES ('a', 1), ('a', 2)) AS s(id, v) ON t.id = s.id "
