@@ -170,6 +170,7 @@ def at_random(chance: random.Random, *, freezes: float = 0.0) -> Script:
         if len(able) > 1 and chance.random() < freezes:
             frozen = chance.choice(able)
             frozen.is_frozen = True
+            frozen.held_still_at = frozen.steps
             able = [actor for actor in able if actor is not frozen]
             stage.pass_time(2 * EXPIRES_MS)
         if not now or now[0] not in able or chance.random() < 0.15:
@@ -206,6 +207,7 @@ def _turns(first: int, count: int, calls: tuple[int, int]) -> Iterator[tuple[tup
 
 # States of a table, by what was read from them: each is read once.
 _SEEN: dict[Rows, set[int]] = {}
+_CALLS_AFTER_STILLNESS = 1
 FLEETING = (".hoodie/.heartbeat", ".hoodie/.temp", ".hoodie/lock")
 
 
@@ -219,6 +221,8 @@ class Invariants:
     clocks_agree: bool = True
     executor: Actor | None = None
     condemned: bool = False
+    doomed: bool = False
+    roller: Actor | None = None
 
     def __call__(self) -> None:
         files = self.stage.storage.files()
@@ -234,17 +238,26 @@ class Invariants:
         self._same_rows(files)
 
     def _look_at_execution(self, mine: Sequence[Instant], rollbacks: Sequence[Instant]) -> None:
-        """What is to be removed must not begin, and what lives must not be rolled back."""
+        """What is to be removed must not begin, and what lives must not be rolled back.
+
+        Who has held still for minutes right before the call may begin it, and must not end it.
+        """
         inflight = any(i.state is State.INFLIGHT for i in mine)
         mover = self.stage.mover
+        assert mover is not None
         if inflight and self.executor is None:
-            assert not (self.condemned and self.setting.cancellable), "condemned, and begun"
+            self.doomed = self.condemned and self.setting.cancellable
+            late = mover.steps - mover.held_still_at <= _CALLS_AFTER_STILLNESS
+            assert late or not self.doomed, "condemned, and begun"
             self.executor = mover
         elif not inflight:
             self.executor = None
+        assert not (self.doomed and any(i.is_completed for i in mine)), "condemned, and completed"
         self.condemned = bool(rollbacks)
         going = any(i.state is State.INFLIGHT for i in rollbacks)
-        if going and self.clocks_agree and self.executor not in (None, mover) and self._lives():
+        self.roller = (self.roller or mover) if going else None
+        by_another = self.executor is not None and self.roller not in (None, self.executor)
+        if by_another and self.clocks_agree and self._lives():
             raise AssertionError("a living execution was rolled back")
 
     def _lives(self) -> bool:

@@ -47,6 +47,7 @@ class Actor(CountingStorage):
         self.is_over = self.is_dead = self.is_frozen = False
         self.wakes_at = 0
         self.steps = 0
+        self.held_still_at = -10
         self.dies_at: int | None = None
         self.cut_off = range(0)
         self.last_call: tuple[str, str] = ("", "")

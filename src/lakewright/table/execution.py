@@ -118,11 +118,16 @@ class Execution(Transaction):
         if error is not None and self._plan_is_gone:
             error.add_note("The plan was cancellable, and has gone with its execution.")
 
-    def begin(self) -> None:
-        """Show others that the plan is being executed; the caller holds the table's lock."""
+    def begin(self, lock: Lock) -> None:
+        """Show others that the plan is being executed; the caller holds the table's lock.
+
+        Who holds still before the next call, until lock and heartbeat have expired, begins what
+        others may have decided to take back. It then finds their request, and stops.
+        """
         started = False
         try:
             self.start_heartbeat()
+            lock.verify()
             self._storage.create(self.pending_path(State.INFLIGHT), b"")
             self.attempt.begin(self._storage)
             started = True

@@ -149,8 +149,7 @@ def take_up(
         known = [i for i in snapshot.timeline if (i.completed_at or "") < (planned_at or at)]
         attempt = Attempt.of(at, partition, writer.clock.new_id(), stoppable=cancellable)
         execution = Execution(writer, snapshot, planned, attempt, Timeline.of(known))
-        lock.verify()
-        execution.begin()
+        execution.begin(lock)
         return execution
 
     return under_lock(writer.new_lock, begun)

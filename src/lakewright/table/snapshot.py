@@ -8,6 +8,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from lakewright.bulk import many_values
 from lakewright.clock import zone_of
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.core.files import LogFile
@@ -134,10 +135,12 @@ class Snapshot:
         wanted = list(instants)
         missing = [i for i in wanted if i.requested_at not in self._commits]
         active = [i for i in missing if i.requested_at in self.timeline.by_time]
-        for instant, data in zip(active, self._read_active(active), strict=True):
-            if data is not None:
-                with found_in(self.timeline_path(instant)):
-                    self._commits[instant.requested_at] = parse_commit(data)
+        read = self._read_active(active)
+        with many_values():
+            for instant, data in zip(active, read, strict=True):
+                if data is not None:
+                    with found_in(self.timeline_path(instant)):
+                        self._commits[instant.requested_at] = parse_commit(data)
         archived = {i.requested_at for i in missing} - self._commits.keys()
         if archived:
             self._load_archived(archived)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from lakewright.bulk import many_values
 from lakewright.clock import zone_of
 from lakewright.core.instant import parse_time
 from lakewright.core.plans import SERVICE_KEY, Skip
@@ -125,6 +126,11 @@ def settings_of(sight: Sight) -> TtlSettings:
 
 def explain(sight: Sight) -> list[Verdict]:
     """The verdict on every partition that has rows, by path; reads and changes nothing else."""
+    with many_values():
+        return _explained(sight)
+
+
+def _explained(sight: Sight) -> list[Verdict]:
     snapshot, settings = sight.snapshot, settings_of(sight)
     now = parse_time(time_of(sight.now_ms, zone_of(snapshot.config.timeline_zone)))
     lives = live_partitions(snapshot)

@@ -1,0 +1,35 @@
+"""Python's search for cycles rests while very many values are made, and goes on after that."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from lakewright.bulk import many_values
+
+
+def test_the_search_goes_on_after_the_last_of_several() -> None:
+    assert gc.isenabled()
+    with many_values():
+        assert not gc.isenabled()
+        with many_values():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_it_goes_on_after_an_error() -> None:
+    with pytest.raises(ValueError), many_values():
+        raise ValueError
+    assert gc.isenabled()
+
+
+def test_who_had_it_off_keeps_it_off() -> None:
+    gc.disable()
+    try:
+        with many_values():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
