@@ -20,8 +20,8 @@ def test_the_search_goes_on_after_the_last_of_several() -> None:
 
 
 def test_it_goes_on_after_an_error() -> None:
-    with pytest.raises(ValueError), many_values():
-        raise ValueError
+    with pytest.raises(ValueError, match="wrong"), many_values():
+        raise ValueError("wrong")
     assert gc.isenabled()
 
 
