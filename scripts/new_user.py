@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +25,8 @@ _WRONG = re.compile(r"^(Traceback|\s*\w*Error\b|.*SyntaxError).*", re.MULTILINE)
 _DONE = "pasted-and-done"
 # The whole suite is not what a reader of the README waits for.
 _LEFT_OUT = ("./dev test",)
+_SERVES = "lakewright ui"
+_ADDRESS = re.compile(r"http://[^\s]+")
 
 
 class NewUser:
@@ -56,9 +60,14 @@ class NewUser:
 
     def shell(self, block: str) -> str:
         """Run the commands of a block in a shell where the environment is as the page says."""
-        wanted = [line for line in block.splitlines() if not line.startswith(_LEFT_OUT)]
+        lines = [line for line in block.splitlines() if not line.startswith(_LEFT_OUT)]
+        wanted = [line for line in lines if not line.startswith(_SERVES)]
         before = ". .venv/bin/activate\n" if self.activated else ""
         self.activated = self.activated or any("bin/activate" in line for line in wanted)
+        said = self._run(before, wanted, block) if wanted else ""
+        return said + "".join(self.look_at(line) for line in lines if line.startswith(_SERVES))
+
+    def _run(self, before: str, wanted: list[str], block: str) -> str:
         done = subprocess.run(
             ["sh", "-e", "-c", before + "\n".join(wanted)],
             cwd=self.clone,
@@ -70,6 +79,31 @@ class NewUser:
         if done.returncode:
             self.stumbles.append(f"exit code {done.returncode}: {block.strip()}\n{done.stdout}")
         return done.stdout
+
+    def look_at(self, command: str) -> str:
+        """Start what serves a page, get the page from where it says that it is, and end it."""
+        server = subprocess.Popen(
+            ["sh", "-e", "-c", f". .venv/bin/activate\nexec {command}"],
+            cwd=self.clone,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert server.stdout is not None
+        said = ""
+        for line in server.stdout:
+            said += line
+            if found := _ADDRESS.search(line):
+                with urllib.request.urlopen(found[0], timeout=60) as answer:
+                    if b"Lakewright" not in answer.read():
+                        self.stumbles.append(f"{command}: not the page at {found[0]}")
+                break
+        else:
+            self.stumbles.append(f"{command}: no address\n{said}")
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=60)
+        return said
 
     def python(self, block: str) -> str:
         """Type a block into the prompt of Python; give what is on the screen after it."""
