@@ -5,6 +5,7 @@ Readers look all the time: rows that were told to be written are there, each key
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ KINDS = {
     "merge on read": ("MERGE_ON_READ", "compaction,logcompaction,clustering"),
 }
 ROLES = ("ingest", "ingest", "plan", "execute", "execute", "clean", "cancel")
-SECONDS = sized(15, soak=600)
+SECONDS = int(os.environ.get("LAKEWRIGHT_SECONDS", sized(15, soak=600)))
 # On a busy machine little happens before somebody is killed: then nobody is, for a while.
 PATIENCE_S = 120
 HAPPENS = ("wrote", "planned", "executed", "cleaned", "cancelled")
