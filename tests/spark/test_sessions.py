@@ -1,4 +1,7 @@
-"""The same reads on classic Spark, on Spark Connect, and on a standalone cluster."""
+"""The same reads and writes on Spark Connect, and on a standalone cluster.
+
+All else here runs on a classic session in one process.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,11 @@ def folder(golden: GoldenTables) -> Path:
     return golden.folder
 
 
-@pytest.mark.parametrize("kind", ["classic", "connect"])
-def test_reads_on(kind: str, folder: Path) -> None:
-    run_check(kind, folder)
+def test_on_connect(folder: Path) -> None:
+    run_check("connect", folder)
 
 
-def test_reads_on_a_standalone_cluster_with_two_workers(folder: Path, tmp_path: Path) -> None:
+def test_on_a_standalone_cluster_with_two_workers(folder: Path, tmp_path: Path) -> None:
     with standalone_cluster(tmp_path) as master:
         run_check("cluster", folder, master)
 
