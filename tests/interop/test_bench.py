@@ -9,7 +9,7 @@ from bench.plan import WORKLOADS
 from bench.report import all_ratios
 from races import small_race
 
-RACED = ("upsert_spread_mor", "compact", "changes", "delete")
+RACED = ("upsert_spread_mor", "delete")
 
 
 def test_lakewright_and_real_hudi_end_with_the_same_rows(tmp_path: Path) -> None:

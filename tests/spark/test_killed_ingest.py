@@ -18,7 +18,7 @@ from lakewright.storage.local import LocalStorage
 PROGRAM = Path(__file__).with_name("ingest_process.py")
 FILES = 24
 ROWS = 5
-KILLS = sized(2, soak=15)
+KILLS = sized(1, soak=15)
 
 
 @pytest.mark.parametrize("services", ["inline", "async"])

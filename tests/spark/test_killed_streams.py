@@ -20,7 +20,7 @@ from lakewright.table.snapshot import load_snapshot
 
 PROGRAM = Path(__file__).with_name("stream_process.py")
 OPERATIONS = ("upsert", "insert")
-KILLS = sized(2, soak=25)
+KILLS = sized(1, soak=25)
 _PATIENCE_S = 300
 
 
