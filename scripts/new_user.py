@@ -82,14 +82,7 @@ class NewUser:
 
     def look_at(self, command: str) -> str:
         """Start what serves a page, get the page from where it says that it is, and end it."""
-        server = subprocess.Popen(
-            ["sh", "-e", "-c", f". .venv/bin/activate\nexec {command}"],
-            cwd=self.clone,
-            env=self.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        server = self._started("sh", "-e", "-c", f". .venv/bin/activate\nexec {command}")
         assert server.stdout is not None
         said = ""
         for line in server.stdout:
@@ -108,15 +101,7 @@ class NewUser:
     def python(self, block: str) -> str:
         """Type a block into the prompt of Python; give what is on the screen after it."""
         if self.prompt is None:
-            self.prompt = subprocess.Popen(
-                ["./dev", "python", "-i", "-u"],
-                cwd=self.clone,
-                env=self.environment,
-                text=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
+            self.prompt = self._started("./dev", "python", "-i", "-u")
         assert self.prompt.stdin is not None
         assert self.prompt.stdout is not None
         self.prompt.stdin.write(f"{block}\n\nprint({_DONE!r})\n")
@@ -127,6 +112,17 @@ class NewUser:
                 break
             said.append(line)
         return "".join(said)
+
+    def _started(self, *command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            cwd=self.clone,
+            env=self.environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def leave(self) -> None:
         """Leave the prompt."""

@@ -269,7 +269,7 @@ def test_creating(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_creating_from_a_query(told: Told) -> None:
     path, name = f"{told.path}_made", f"made_{told.name}"
-    head = f"CREATE TABLE {name} USING hudi PARTITIONED BY (day) LOCATION '{path}'"
+    head = f"CREATE TABLE {name} USING hudi PARTITIONED BY (Day) LOCATION '{path}'"
     keyed = f"{head} OPTIONS (primaryKey = 'id')"
     query = "WITH few AS (SELECT day, id, v AS `using` FROM TBL WHERE id <> :no) SELECT * FROM few"
     for wrong, message in {

@@ -311,11 +311,15 @@ LIGHT = {
 }
 
 
+def _light(name: str, path: str) -> list[str]:
+    """A command on a table, which comes first if it has no place of its own."""
+    command, *rest = [path if each == "TABLE" else each for each in LIGHT[name]]
+    return [command, *rest] if path in rest else [command, path, *rest]
+
+
 @pytest.mark.parametrize("name", LIGHT)
 def test_what_needs_no_spark_does_not_import_it(name: str, tmp_path: Path) -> None:
-    path = root(local_table(tmp_path))
-    command, *rest = [path if each == "TABLE" else each for each in LIGHT[name]]
-    loaded = _run(command, *rest) if path in rest else _run(command, path, *rest)
+    loaded = _run(*_light(name, root(local_table(tmp_path))))
     assert "lakewright.table.snapshot" in loaded
     assert not loaded & {"pyspark", "py4j", "pydantic"}
     assert name == "plan" or "sqlglot" not in loaded
@@ -376,10 +380,7 @@ def test_what_needs_no_spark_is_there_within_a_second(
     name: str, compiled: dict[str, str], tmp_path: Path
 ) -> None:
     """Of the processor's time, which other tests that run now do not take."""
-    path = root(local_table(tmp_path))
-    command, *rest = LIGHT[name]
-    given = [path if each == "TABLE" else each for each in rest]
-    told = [*APP, command, *(given if path in given else [path, *given])]
+    told = [*APP, *_light(name, root(local_table(tmp_path)))]
     took = []
     for _ in range(4):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -81,7 +81,7 @@ def waiting(title: str, planned: int, work: Callable[[], str] = str) -> Iterator
         if bar.progress is None:
             yield
             return
-        with _repeated(lambda: bar.tell("; ".join(filter(None, (size, work())))), "progress"):
+        with _repeated(lambda: bar.tell(_together(size, work())), "progress"):
             yield
 
 
@@ -117,10 +117,14 @@ def following(
         found = [(i.requested_at, written_so_far(storage, i.requested_at)) for i in pending]
         told = [f"{at}: {so.finished} files, {size_text(so.bytes)}" for at, so in found if so.begun]
         doing = "writing " + "; ".join(told) if told else "reading"
-        tell("; ".join(filter(None, (doing, work()))))
+        tell(_together(doing, work()))
 
     with _repeated(look, "progress"):
         yield
+
+
+def _together(*texts: str) -> str:
+    return "; ".join(filter(None, texts))
 
 
 @contextmanager

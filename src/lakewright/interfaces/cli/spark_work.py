@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
+from pyspark.sql.utils import is_remote
 
 from lakewright.interfaces.cli.printing import size_text
 
@@ -40,16 +41,25 @@ class SparkWork:
 
 
 def spark_work(spark: SparkSession) -> Callable[[], str]:
-    """What tells how far a session is, whenever it is called; nothing while it rests."""
-    begun: dict[tuple[int, ...], float] = {}
+    """What tells how far a session is, whenever it is called; nothing while it rests.
+
+    On Spark Connect, where the driver is elsewhere, it tells nothing.
+    """
+    if is_remote():
+        return str
+    running: tuple[int, ...] = ()
+    since = 0.0
 
     def look() -> str:
+        nonlocal running, since
         try:
             work = _added(spark._jsc.sc().statusStore().activeStages())
         except (Py4JError, OSError):  # it stops
             return ""
         now = time.monotonic()
-        return work.text(now - begun.setdefault(work.stages, now))
+        if work.stages != running:
+            running, since = work.stages, now
+        return work.text(now - since)
 
     return look
 

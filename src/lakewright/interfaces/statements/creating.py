@@ -137,7 +137,7 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
     places = storage_options(told)
     storage = storage_for(path, {**session_storage_options(spark), **places})
     if not table_exists(storage):
-        _make(session, statement, path)
+        statement = _make(session, statement, path)
         reads = {"path": path}
     elif statement.query:
         raise InvalidError(
@@ -164,19 +164,25 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
     return spark.createDataFrame([], T.StructType())
 
 
-def _make(session: Session, statement: CreateTable, path: str) -> None:
-    """Make the table; if the rows of its query cannot be written then, it stays without rows."""
+def _make(session: Session, statement: CreateTable, path: str) -> CreateTable:
+    """Make the table; gives the statement with the columns that it has by now.
+
+    If the rows of its query cannot be written then, it stays without rows.
+    """
     if not statement.query:
         _make_empty(session, statement, path)
-        return
+        return statement
     frame = session.query(statement.query)
-    first = [field for field in frame.schema if field.name not in statement.partition_by]
     last = [column_named(frame.schema.fields, name) for name in statement.partition_by]
+    partition_by = tuple(field.name for field in last)
+    first = [field for field in frame.schema if field.name not in partition_by]
     columns = tuple((field.name, type_sql(field.dataType)) for field in (*first, *last))
-    _make_empty(session, replace(statement, columns=columns), path)
+    statement = replace(statement, columns=columns, partition_by=partition_by)
+    _make_empty(session, statement, path)
     table = session.open(path)
     goal = Goal(session, table, table.snapshot(), "")
     goal.write(Operation.BULK_INSERT, frame.select(*(quoted(name) for name, _ in columns)))
+    return statement
 
 
 def _make_empty(session: Session, statement: CreateTable, path: str) -> None:

@@ -234,10 +234,11 @@ def _told_of(snapshot: Snapshot, replaced: set[GroupKey]) -> set[str]:
     timeline = snapshot.timeline
     if any(i.is_write for i in timeline.pending()):
         return set()
+    start = timeline.start or ""
     return {
         partition
         for each in active_writes(snapshot)
-        if timeline.start is not None and each.instant.requested_at >= timeline.start
+        if each.instant.requested_at >= start
         for partition, stats in each.commit.stats.items()
         if partition and any(s.path and (partition, s.file_id) not in replaced for s in stats)
     }
