@@ -128,12 +128,11 @@ def as_page(race: Mapping[str, Any], cluster: Mapping[str, Any] | None) -> str:
         f"{_machine(race['machine'], race.get('load_before'))}",
     ]
     if cluster is not None:
-        seconds = ", ".join(
-            f"{STEPS[step]} {each:.1f}" for step, each in cluster["seconds"].items()
-        )
+        steps = (f"{STEPS[step]} {each:.1f}" for step, each in cluster["seconds"].items())
+        seconds = "" if "cluster" in find else f"; in seconds: {', '.join(steps)}"
         told.append(
             f"On HDFS, {cluster['made'][:10]}: scale {cluster['scale']:g}, "
-            f"{cluster['partitions']:,} partitions; in seconds: {seconds}. "
+            f"{cluster['partitions']:,} partitions{seconds}. "
             f"{_machine(cluster['machine'], cluster.get('load_before'))}"
         )
     if "hudi" in find and "lakewright" in find:
