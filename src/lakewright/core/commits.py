@@ -110,6 +110,15 @@ class CommitMetadata:
         """The paths of all files that the write made."""
         return frozenset(path for stat in self.write_stats() for path in stat.paths)
 
+    def named_files(self) -> frozenset[str]:
+        """The names of all files in its statistics, whatever they are there for."""
+        return frozenset(
+            path.rpartition("/")[2]
+            for stat in self.write_stats()
+            for path in (*stat.paths, stat.base_file, *(stat.log_files or ()))
+            if path
+        )
+
     def file_groups(self) -> frozenset[tuple[str, str]]:
         """The (partition, file id) pairs that were written or replaced: what others may clash with.
 

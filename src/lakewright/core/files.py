@@ -96,6 +96,15 @@ def parse_data_file(name: str, size: int = 0) -> BaseFile | LogFile | None:
     return BaseFile(file_id, token, intern(at), intern(extension), size)
 
 
+def group_of(path: str) -> tuple[str, str]:
+    """The partition and file id of a data file, by its path."""
+    partition, _, name = path.rpartition("/")
+    file = parse_data_file(name)
+    if file is None:
+        raise CorruptError("not the name of a data file", path=path)
+    return partition, file.file_id
+
+
 def _parse_log(name: str, size: int) -> LogFile | None:
     if ".log." not in name or name.endswith((".crc", ".tmp")):
         return None

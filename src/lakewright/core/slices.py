@@ -9,6 +9,7 @@ uncommitted or later base file cannot draw log files away from the slice they be
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -19,6 +20,10 @@ from lakewright.core.timeline import Timeline
 from lakewright.errors import CorruptError
 
 GroupKey = tuple[str, str]
+
+
+class TwinBaseFilesError(CorruptError):
+    """Two base files of one file group carry the same instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,12 @@ def build_groups(
     return groups
 
 
+def twin_instants(files: Iterable[BaseFile | LogFile]) -> set[str]:
+    """The instants of which a file group of one partition has two base files."""
+    bases = Counter((f.file_id, f.instant) for f in files if isinstance(f, BaseFile))
+    return {instant for (_, instant), count in bases.items() if count > 1}
+
+
 def _slice(
     partition: str,
     file_id: str,
@@ -167,9 +178,9 @@ def _slice(
     base_at: dict[str, BaseFile] = {}
     for base in bases:
         if base.instant in base_at:
-            raise CorruptError(
-                "two base files of one file group and one instant: one of them is the left-over "
-                "of a failed attempt",
+            raise TwinBaseFilesError(
+                "two base files of one file group and one instant: one of them is of a failed task "
+                "attempt, and the commit does not tell which; run doctor",
                 partition=partition,
                 files=[base_at[base.instant].name, base.name],
             )

@@ -159,6 +159,12 @@ class Storage(Protocol):
         """Remove a folder and all below it; never the root. A crash may leave a part."""
         ...
 
+    def prune_folders(self, folder: str) -> None:
+        """Remove a folder and those below it as far as no file is in them; never the root.
+
+        Nothing to do where folders exist only by the files in them.
+        """
+
 
 @runtime_checkable
 class VersionedStorage(Storage, Protocol):

@@ -110,3 +110,7 @@ class ForwardingStorage(Storage):
     def delete_folder(self, folder: str) -> None:
         """Forward."""
         self._call(self.inner.delete_folder, folder)
+
+    def prune_folders(self, folder: str) -> None:
+        """Forward; it is not counted, as only disks and HDFS have folders without files."""
+        self.inner.prune_folders(folder)

@@ -177,6 +177,17 @@ class HdfsStorage(Storage):
             if self._client.get_file_info(full).isdir:
                 self._client.delete(full, recursive=True)
 
+    def prune_folders(self, folder: str) -> None:
+        """Remove a folder and those below it as far as no file is in them; never the root."""
+        files, folders = self._scan(check_path(folder))
+        for each in folders:
+            self.prune_folders(each)
+        if files or any(self._scan(folder)):
+            return
+        # Another process may have put a file there since: only an empty folder is deleted.
+        with deleting(folder):
+            self._client.delete(self._full(folder), recursive=False)
+
     @property
     def _client(self) -> Client:
         return client_for(self.place.authority, self.options)

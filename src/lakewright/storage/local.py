@@ -231,6 +231,19 @@ class LocalStorage(VersionedStorage):
                     _remove_folder(f"{parent}/{name}")
             _remove_folder(full)
 
+    def prune_folders(self, folder: str) -> None:
+        """Remove a folder and those below it as far as no file is in them; never the root."""
+        full = self._full(folder)
+        if os.path.islink(full):
+            return
+        with _writing(folder):
+            for parent, _, names in os.walk(full, topdown=False):
+                for name in filter(is_sidecar, names):
+                    # Without its file it says nothing, and keeps the folder from going.
+                    if not os.path.lexists(f"{parent}/{name[1:].removesuffix('.crc')}"):
+                        _unlink(f"{parent}/{name}")
+                _remove_if_empty(parent)
+
     def _full(self, path: str) -> str:
         return f"{self.folder}/{check_path(path)}"
 
@@ -353,6 +366,16 @@ def _locked(folder: str) -> Iterator[None]:
 def _unlink(full: str) -> None:
     with suppress(*_NOT_A_FILE):
         os.unlink(full)
+
+
+def _remove_if_empty(full: str) -> None:
+    try:
+        os.rmdir(full)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def _remove_folder(full: str) -> None:

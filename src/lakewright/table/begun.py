@@ -11,6 +11,7 @@ from typing import Self
 
 from lakewright.clock import zone_of
 from lakewright.core.commits import CommitMetadata
+from lakewright.core.files import group_of
 from lakewright.core.instant import COMPLETED_NAME, Instant, State
 from lakewright.core.timeline import Timeline
 from lakewright.errors import (
@@ -22,7 +23,7 @@ from lakewright.errors import (
 from lakewright.table.commit_files import check_files, commit_bytes
 from lakewright.table.equipment import Equipment
 from lakewright.table.locks import Lock, holding, under_lock
-from lakewright.table.markers import delete_markers, marked_files
+from lakewright.table.markers import end_markers, marked_files
 from lakewright.table.meanwhile import Meanwhile, latest_time
 from lakewright.table.metadata_table import drop_metadata_table
 from lakewright.table.properties import read_if_there
@@ -232,9 +233,10 @@ class Transaction:
     def withdraw(self) -> None:
         """Take back a write that failed while its writer lives: nothing of it stays.
 
-        No task of the write may be at work any more. May be repeated, and may be left to the next
-        writer where storage does not answer. A write that storage has not answered whether it
-        completed is not touched: if it did not, the next writer rolls it back.
+        Markers of task attempts that have not reported stay: one may still make its file. May be
+        repeated, and may be left to the next writer where storage does not answer. A write that
+        storage has not answered whether it completed is not touched: if it did not, the next
+        writer rolls it back.
         """
         try:
             if self._progress is _Progress.UNCERTAIN:
@@ -326,8 +328,23 @@ class Transaction:
             yields_to_clustering=self.writer.transaction.clustering_updates is Updates.REJECT,
             gives_way_to=self._gives_way_to(now),
         )
-        # Somebody may have switched it on since: readers would not see this write.
+        self._require_no_strays_used(now, metadata)
+        # Another process may have switched it on since: readers would not see this write.
         drop_metadata_table(self._storage, now.config)
+
+    def _require_no_strays_used(self, now: Snapshot, metadata: CommitMetadata) -> None:
+        """ConflictError where a file of a failed task attempt has appeared since this write began.
+
+        Its rows may have been looked up as rows of the table, and be in the files of this write.
+        """
+        found = now.unlisted_files() - self.snapshot.unlisted_files()
+        groups = {group_of(path) for path in found} & metadata.file_groups()
+        if groups:
+            raise ConflictError(
+                "a file group of a failed task attempt appeared while this write ran: write again",
+                instant=self.instant,
+                groups=sorted(groups)[:3],
+            )
 
     def _gives_way_to(self, now: Snapshot) -> frozenset[str] | None:
         """The writes under way that go before this one; None if it gives way to none."""
@@ -373,7 +390,7 @@ class Transaction:
         if files:
             self._storage.delete_many(sorted(files))
         self._storage.delete(self.pending_path(State.INFLIGHT))
-        delete_markers(self._storage, self.instant)
+        end_markers(self._storage, self.instant, self._listed)
         self._storage.delete(self.pending_path(State.REQUESTED))
         self._withdrawn()
 
@@ -383,10 +400,9 @@ class Transaction:
     def _clean_up(self) -> None:
         """Remove what only a pending write needs; the write is complete whatever happens here."""
         try:
-            # A task given up for lost may have made a file since the last look: before the commit
-            # it found the write pending, and kept it.
-            self._remove_unlisted()
-            delete_markers(self._storage, self.instant)
+            # An attempt that has not reported may have made a file since the last look: before the
+            # commit it found the write pending, and kept it.
+            end_markers(self._storage, self.instant, self._listed)
         except LakewrightError as error:
             warnings.warn(
                 f"the markers of a completed write were not deleted: {error}",

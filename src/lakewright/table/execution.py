@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from lakewright.core.commits import CommitMetadata
-from lakewright.core.files import BaseFile, parse_data_file
+from lakewright.core.files import parse_data_file
 from lakewright.core.instant import WRITE_ACTIONS, Instant, State
 from lakewright.core.plans import Cause, ClusteringPlan, CompactionPlan
 from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError
-from lakewright.storage.base import Storage, join_path, split_path
+from lakewright.storage.base import Storage, split_path
 from lakewright.table.begun import Transaction
 from lakewright.table.conflicts import footprint_of_plan
 from lakewright.table.equipment import Equipment
@@ -31,17 +31,16 @@ from lakewright.table.locks import Lock, holding, under_lock
 from lakewright.table.markers import (
     MarkerKind,
     create_marker,
-    delete_markers,
+    end_markers,
     is_marked,
     marked_files,
+    registration,
 )
 from lakewright.table.meanwhile import Meanwhile
 from lakewright.table.rollback import run_rollback
 from lakewright.table.settings import Concurrency, Updates
 from lakewright.table.snapshot import Snapshot, list_timeline, load_snapshot
 
-# Write tokens are three whole numbers; other readers take them for 32 bits.
-_MOST = 0x7FFF_FFFF
 _ITSELF = "its execution"
 # An error may name many file groups.
 _LONGEST_REASON = 1000
@@ -63,9 +62,7 @@ class Attempt:
     @classmethod
     def of(cls, instant: str, partition: str, new_id: str, *, stoppable: bool = False) -> Attempt:
         """An attempt whose number comes from a new id."""
-        number = int(new_id.replace("-", "")[-8:], 16) & _MOST
-        name = BaseFile(f"{new_id}-0", f"0-{number}-0", instant).name
-        return cls(instant, number, join_path(partition, name), stoppable)
+        return cls(instant, *registration(instant, partition, new_id), stoppable)
 
     def begin(self, storage: Storage) -> None:
         """Make it count."""
@@ -234,7 +231,7 @@ class Execution(Transaction):
             if counts:
                 self._hide_others()
                 self._storage.delete(self.pending_path(State.INFLIGHT))
-                delete_markers(self._storage, self.instant)
+                end_markers(self._storage, self.instant, self._listed)
             else:
                 self.stop_heartbeat(leave_file=True)
 

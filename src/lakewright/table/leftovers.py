@@ -6,7 +6,7 @@
 - markers of completed writes: it was killed right after the commit.
 
 Markers of writes that are neither pending nor completed tell of data files, and so do those that
-name files which their commit does not list: they are not for here but for `repair.remove_strays`.
+name files which their commit does not list: they are not for here but for `strays.sweep_strays`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from datetime import tzinfo
 from lakewright.clock import Clock, zone_of
 from lakewright.core.instant import is_time, parse_time
 from lakewright.core.timeline import Timeline
-from lakewright.errors import CorruptError, InvalidError
+from lakewright.errors import InvalidError
 from lakewright.storage.base import FileStatus, Storage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.heartbeat import check_heartbeat, is_expired
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import ROWS, delete_markers
-from lakewright.table.repair import unlisted_files
 from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.snapshot import Snapshot
+from lakewright.table.strays import find_strays
 
 # The digits of a local time are off by an hour where clocks are set for winter, and clocks differ.
 _UNSURE_MS = 2 * 3_600_000
@@ -58,12 +58,14 @@ class Traces:
 class Leftovers:
     """What is to be deleted: files by path, and all markers of some instants.
 
-    `strays` are instants with markers that tell of data files which are no part of their commit.
+    `strays` are instants with markers that tell of data files which are no part of their commit,
+    `aging` those of which a task attempt may still be running.
     """
 
     files: tuple[str, ...] = ()
     marked: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
+    aging: tuple[str, ...] = ()
 
 
 def leftovers(
@@ -119,20 +121,14 @@ def find_leftovers(snapshot: Snapshot, settings: HeartbeatSettings, clock: Clock
         archived=snapshot.archived_times if old else (),
         zone=zone_of(snapshot.config.timeline_zone),
     )
-    told = {at: _has_unlisted(snapshot, at) for at in dead.marked}
+    strays = find_strays(snapshot, settings, clock.now_ms())
+    harmless = {each.instant for each in strays if not each.files}
     return replace(
         dead,
-        marked=tuple(at for at, has in told.items() if has is False),
-        strays=tuple(at for at, has in told.items() if has),
+        marked=tuple(at for at in dead.marked if at in harmless),
+        strays=tuple(each.instant for each in strays if each.files and each.is_over),
+        aging=tuple(each.instant for each in strays if each.files and not each.is_over),
     )
-
-
-def _has_unlisted(snapshot: Snapshot, at: str) -> bool | None:
-    """Whether markers name files that are no part of their write; None if nobody can tell."""
-    try:
-        return bool(unlisted_files(snapshot, at))
-    except CorruptError:
-        return None
 
 
 def sweep(storage: Storage, dead: Leftovers) -> None:

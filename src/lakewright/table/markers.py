@@ -2,12 +2,17 @@
 
 Here each file has a marker of its own (Hudi calls them direct). Hudi's timeline server gathers
 markers in a few text files instead, and both kinds are read.
+
+The driver of a write cannot know whether a task attempt that it has lost sight of is dead: Spark
+kills speculative attempts, and the tasks of an aborted job, some time after the driver goes on. So
+the end of a write deletes only the markers of files whose attempts have reported. The others stay
+and age from then on, until `strays.sweep_strays` finds them old enough.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 
@@ -23,6 +28,8 @@ _ONE = re.compile(r"(?P<path>.+?)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
 # leaves out the break before the next.
 _MANY = re.compile(_ONE.pattern + r"[,\n]?")
 _GATHERED = re.compile(r"MARKERS\d+")
+# Write tokens are three whole numbers; other readers take them for 32 bits.
+_MOST = 0x7FFF_FFFF
 
 
 class MarkerKind(StrEnum):
@@ -37,6 +44,11 @@ def create_marker(storage: Storage, instant: str, data_path: str, kind: MarkerKi
     # Only the writer of this instant makes markers for it: one that is there is from a first try.
     with suppress(ConflictError):
         storage.create(_marker(instant, data_path, kind), b"")
+
+
+def renew_marker(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> None:
+    """Mark a data file once more: the marker may be old, or gone."""
+    storage.replace(_marker(instant, data_path, kind), b"")
 
 
 def is_marked(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> bool:
@@ -63,8 +75,69 @@ def marked_files(storage: Storage, instant: str) -> tuple[str, ...]:
 
 
 def delete_markers(storage: Storage, instant: str) -> None:
-    """Forget what `instant` has marked."""
+    """Delete all markers of an instant: none of its task attempts can be running any more."""
     storage.delete_folder(marker_folder(instant))
+
+
+def delete_markers_of(storage: Storage, instant: str, data_paths: Iterable[str]) -> None:
+    """Delete the markers of some files, whose task attempts have reported."""
+    storage.delete_many(
+        _marker(instant, path, kind) for path in sorted(data_paths) for kind in MarkerKind
+    )
+
+
+def end_markers(storage: Storage, instant: str, reported: Collection[str] = ()) -> None:
+    """End the markers of a write that has ended; `reported` are files of attempts that have, too.
+
+    Files of the other task attempts are deleted, and their markers age from now on. Markers that
+    appear while this runs stay. Registrations of executions go: an attempt without one stops.
+    """
+    folder = marker_folder(instant)
+    files = list(storage.list_tree(folder))
+    paths = {file.path: file.path.removeprefix(f"{folder}/") for file in files}
+    matches = {path: _ONE.fullmatch(name) for path, name in paths.items()}
+    data_paths = {path: match["path"] for path, match in matches.items() if match}
+    over = {p for p, data in data_paths.items() if data in reported or is_registration(data)}
+    unreported = [file for file in files if file.path not in over]
+    if unreported:
+        # Where lists of markers cannot be read, a rollback has found the files by listing.
+        with suppress(CorruptError):
+            names = [paths[file.path] for file in unreported]
+            storage.delete_many(sorted(_markers(storage, instant, names)))
+        for file in unreported:
+            # The same bytes once more: what ages is the time of modification.
+            storage.replace(file.path, storage.read(file.path) if file.size else b"")
+    if over:
+        storage.delete_many(sorted(over))
+    if not unreported:
+        storage.prune_folders(folder)
+
+
+def registration(instant: str, partition: str, new_id: str) -> tuple[int, str]:
+    """The number of a new execution of a plan, and the file whose marker registers it.
+
+    That file is never made. Its number follows from its id, which tells it from data files.
+    """
+    number = _number_of(new_id)
+    name = BaseFile(f"{new_id}-0", f"0-{number}-0", instant).name
+    return number, join_path(partition, name)
+
+
+def is_registration(data_path: str) -> bool:
+    """Whether a marker of this path registers an execution, and stands for no file."""
+    file: BaseFile | LogFile | None = None
+    with suppress(CorruptError, UnsupportedError):
+        file = parse_data_file(split_path(data_path)[1])
+    if not isinstance(file, BaseFile):
+        return False
+    try:
+        return file.token == f"0-{_number_of(file.file_id.removesuffix('-0'))}-0"
+    except ValueError:
+        return False
+
+
+def _number_of(new_id: str) -> int:
+    return int(new_id.replace("-", "")[-8:], 16) & _MOST
 
 
 def rival_of(storage: Storage, instant: str, data_path: str, alive: frozenset[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,7 +17,14 @@ from lakewright.core.instant import WRITE_ACTIONS, Instant, State, parse_instant
 from lakewright.core.plans import CleanPlan, ClusteringPlan, CompactionPlan
 from lakewright.core.schema import query_schema
 from lakewright.core.service_metadata import READABLE_FROM
-from lakewright.core.slices import FileGroup, GroupKey, View, build_groups
+from lakewright.core.slices import (
+    FileGroup,
+    GroupKey,
+    TwinBaseFilesError,
+    View,
+    build_groups,
+    twin_instants,
+)
 from lakewright.core.table_config import TableConfig
 from lakewright.core.timeline import Timeline
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError, found_in
@@ -28,9 +36,11 @@ from lakewright.format.metadata import (
     parse_compaction_plan,
     parse_requested_replace,
 )
-from lakewright.storage.base import MissingFileError, Storage
+from lakewright.storage.base import MissingFileError, Storage, join_path
 from lakewright.table.history import archived_writes, held_from, load_entries, load_late_entries
 from lakewright.table.listing import DataFile, data_files, list_partitions
+from lakewright.table.markers import FOLDER as MARKERS
+from lakewright.table.markers import marked_files
 from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
 
 FilesByPartition = Mapping[str, list[DataFile]]
@@ -53,6 +63,8 @@ class Snapshot:
     config: TableConfig
     timeline: Timeline
     _commits: dict[str, CommitMetadata] = field(default_factory=dict, repr=False, compare=False)
+    # Set where it travels to workers, which do not ask for each partition.
+    _unlisted: frozenset[str] | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def archived(self) -> tuple[Instant, ...]:
@@ -226,22 +238,89 @@ class Snapshot:
     def files(
         self, partitions: Iterable[str] | None = None, *, besides: Collection[str] = ()
     ) -> dict[str, list[DataFile]]:
-        """The data files in each partition: of all `besides` some, or of those named."""
+        """The data files in each partition: of all `besides` some, or of those named.
+
+        Those of task attempts that their write has completed without are not among them.
+        """
         if partitions is not None:
             listed = self.storage.list_many(dict.fromkeys(partitions))
-            return data_files(status for files in listed.values() for status in files)
-        return list_partitions(self.storage, besides)
+            found = data_files(status for files in listed.values() for status in files)
+        else:
+            found = list_partitions(self.storage, besides)
+        # Asked after the files were listed: the marker of each of them was there before it.
+        return self.without_unlisted(found)
+
+    def without_unlisted(self, files: dict[str, list[DataFile]]) -> dict[str, list[DataFile]]:
+        """The files of partitions without those that their commits do not list."""
+        unlisted = self.unlisted_files()
+        if not unlisted:
+            return files
+        return {
+            partition: [f for f in names if join_path(partition, f.name) not in unlisted]
+            for partition, names in files.items()
+        }
+
+    def unlisted_files(self) -> frozenset[str]:
+        """Data files of completed writes that their commits do not list, by what markers tell.
+
+        A task attempt that goes on after its write has completed makes such a file, and is killed
+        before it finds that out. One listing where there is none.
+        """
+        if self._unlisted is not None:
+            return self._unlisted
+        marked = (folder.rpartition("/")[2] for folder in self.storage.list_folders(MARKERS))
+        writes = [i for at in marked if (i := self.timeline.by_time.get(at)) and i.is_completed]
+        found: set[str] = set()
+        for write in writes:
+            # Damaged markers name no file, and a damaged commit is a matter of those who read it.
+            with suppress(CorruptError):
+                found.update(self.unlisted_files_of(write))
+        return frozenset(found)
+
+    def unlisted_files_of(self, write: Instant) -> tuple[str, ...]:
+        """The files that a completed write has marked and its commit does not list."""
+        (commit,) = self.commits([write])
+        names = commit.named_files()
+        marked = marked_files(self.storage, write.requested_at)
+        return tuple(path for path in marked if path.rpartition("/")[2] not in names)
+
+    def passing_over(self, unlisted: Iterable[str]) -> Snapshot:
+        """The same, which takes these for all unlisted files: workers do not ask again."""
+        return replace(self, _unlisted=frozenset(unlisted))
 
     def groups(self, view: View, files: FilesByPartition | None = None) -> list[FileGroup]:
         """The file groups that `view` sees, by partition and file id; of all files, or of these."""
         listed = self.files() if files is None else files
         view = self.with_completions(view, listed)
+        try:
+            return self._sliced(view, listed)
+        except TwinBaseFilesError:
+            return self._sliced(view, self._without_twins(view, listed))
+
+    def _sliced(self, view: View, files: FilesByPartition) -> list[FileGroup]:
         replaced = self.replaced(view)
         return [
             group
-            for partition, names in listed.items()
+            for partition, names in files.items()
             for group in build_groups(partition, names, view, replaced=replaced)
         ]
+
+    def _without_twins(self, view: View, files: FilesByPartition) -> FilesByPartition:
+        """Of two base files of one file group and one instant the one that the commit lists.
+
+        The other is of a task attempt that the write has completed without, and whose marker is
+        gone, as is the case where real Hudi was the writer.
+        """
+        instants = {i.requested_at: i for i in self.timeline.completed_writes}
+        twins = {at for names in files.values() for at in twin_instants(names) if view.sees(at)}
+        if any(self.timeline.is_archived(at) for at in twins):
+            instants |= {i.requested_at: i for i in self.archived}
+        known = twins & instants.keys()
+        listed = {at: self.commits([instants[at]])[0].named_files() for at in known}
+        return {
+            partition: [f for f in names if f.instant not in listed or f.name in listed[f.instant]]
+            for partition, names in files.items()
+        }
 
     def with_completions(self, view: View, files: FilesByPartition) -> View:
         """The view with the completion times of archived instants that slicing asks for."""

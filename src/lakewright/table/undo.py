@@ -12,7 +12,7 @@ from lakewright.core.service_metadata import RollbackMetadata, RolledBackPartiti
 from lakewright.errors import ConflictError, CorruptError, UnsupportedError
 from lakewright.format.metadata import format_requested_replace
 from lakewright.storage.base import FileStatus, Storage, at_once, split_path
-from lakewright.table.markers import delete_markers, marked_files, rows_folder
+from lakewright.table.markers import end_markers, rows_folder
 from lakewright.table.snapshot import Snapshot, list_timeline
 
 _HOODIE = ".hoodie"
@@ -94,11 +94,8 @@ def remove(
     for state, gone in ((State.INFLIGHT, actions), (State.REQUESTED, actions - planned)):
         for action in sorted(gone):
             storage.delete(snapshot.timeline_path(Instant(requested_at, action, state)))
-    # A task that goes on may have written since the plan was made: its marker tells of the file.
-    # Where markers cannot be read, the files were found by listing.
-    with suppress(CorruptError):
-        storage.delete_many(marked_files(storage, requested_at))
-    delete_markers(storage, requested_at)
+    # A task that is still running may have written since the plan was made, or may after this.
+    end_markers(storage, requested_at)
     storage.delete_folder(rows_folder(requested_at))
     storage.delete(f"{_HOODIE}/.heartbeat/{requested_at}")
 

@@ -215,6 +215,19 @@ class CreateContract:
             assert {file.path for file in storage.list_tree("")} == {"p2/a", "p.txt"}
         assert storage.list_folders("") == ["p2"]
 
+    def test_folders_without_files_are_pruned_and_no_file_is(self, storage: Storage) -> None:
+        for path in ("p/a", "p/q/b", "p/q/r/c", "p/s/t/d"):
+            storage.create(path, b"1")
+        storage.delete_many(["p/q/r/c", "p/s/t/d"])
+        storage.prune_folders("p")
+        assert {file.path for file in storage.list_tree("")} == {"p/a", "p/q/b"}
+        assert storage.list_folders("p") == ["p/q"]
+        assert storage.list_folders("p/q") == []
+        storage.delete_many(["p/a", "p/q/b"])
+        storage.prune_folders("p")
+        storage.prune_folders("never/was")
+        assert storage.list_folders("") == []
+
 
 class ReadContract:
     """What a storage promises about reading; a part of `StorageContract`."""

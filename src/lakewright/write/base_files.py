@@ -19,7 +19,7 @@ from lakewright.errors import InvalidError
 from lakewright.format.footers import footer_metadata
 from lakewright.storage.base import join_path
 from lakewright.table.markers import MarkerKind
-from lakewright.write.publish import announce, check_pending
+from lakewright.write.publish import Publication
 from lakewright.write.task import WriteTask
 
 _SAMPLE_ROWS = 10_000
@@ -41,7 +41,8 @@ class BaseFileWriter:
     """One base file in the making: it appears, whole, when the writer is closed.
 
     Rows are gathered to row groups of the configured size. Leaving it open leaves nothing behind
-    but its marker. With a `pool`, a row group is encoded there while the next is made.
+    but its marker; `abandon` not even that. With a `pool`, a row group is encoded there while the
+    next is made.
     """
 
     task: WriteTask
@@ -57,6 +58,11 @@ class BaseFileWriter:
     _waiting_bytes: int = 0
     _keys: list[pa.Array] = field(default_factory=list)
     _encoding: Future[None] | None = None
+    _publication: Publication = field(init=False)
+
+    def __post_init__(self) -> None:
+        path = join_path(self.partition, self.file.name)
+        self._publication = Publication(self.task, path, self.kind)
 
     def write(self, table: pa.Table) -> None:
         """Add rows, in the writer's schema; their file name is set here."""
@@ -95,8 +101,9 @@ class BaseFileWriter:
         self._writer.add_key_value_metadata(footer)
         self._writer.close()
         size = self.size
+        self._publication.appearing()
         self._stack.close()
-        check_pending(self.task, self._path)
+        self._publication.verify()
         return Written(self.file, self.rows, size)
 
     def abandon(self, error: BaseException) -> None:
@@ -104,10 +111,7 @@ class BaseFileWriter:
         if self._encoding is not None:
             wait([self._encoding])
         self._stack.__exit__(type(error), error, error.__traceback__)
-
-    @property
-    def _path(self) -> str:
-        return join_path(self.partition, self.file.name)
+        self._publication.abandon()
 
     @property
     def _group_bytes(self) -> int:
@@ -144,8 +148,9 @@ class BaseFileWriter:
             encoding.result()
 
     def _open(self, first: pa.Table) -> None:
-        announce(self.task, self._path, self.kind)
-        output = self._stack.enter_context(self.task.storage.open_output(self._path))
+        self._publication.announce()
+        path = self._publication.path
+        output = self._stack.enter_context(self.task.storage.open_output(path))
         self._sink = pa.PythonFile(output, mode="w")
         settings = self.task.settings
         codec = settings.compression

@@ -17,10 +17,9 @@ from lakewright.errors import UnsupportedError
 from lakewright.format.log_blocks import BlockKind
 from lakewright.format.log_records import format_avro_block
 from lakewright.storage.base import join_path
-from lakewright.table.markers import MarkerKind
 from lakewright.write.gather import pieces
 from lakewright.write.log_files import Block, into_files
-from lakewright.write.publish import announce, check_pending
+from lakewright.write.publish import create_file
 from lakewright.write.task import WriteTask
 
 _TEXT = ["null", "string"]
@@ -119,9 +118,7 @@ class ChangeLog:
             file = LogFile(file_id, self.task.instant, len(written) + 1, token, cdc=True)
             path = join_path(partition, file.name)
             data = b"".join(block.data for block in blocks)
-            announce(self.task, path, MarkerKind.CREATE)
-            self.task.storage.create(path, data)
-            check_pending(self.task, path)
+            create_file(self.task, path, data)
             written[path] = len(data)
         return written
 

@@ -20,6 +20,7 @@ from lakewright.errors import ConflictError, CorruptError, InvalidError, Unavail
 from lakewright.format.avro_arrow import arrow_schema
 from lakewright.format.evolution import evolved
 from lakewright.format.metadata import format_commit, format_requested_replace
+from lakewright.table.markers import delete_markers_of
 from lakewright.table.settings import Concurrency, Updates
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import Start, Transaction, Writer
@@ -320,11 +321,13 @@ def refuse_failed(task: WriteTask, outcomes: Sequence[Outcome]) -> None:
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if not errors:
         return
-    # Who took this writer for dead and rolled it back has deleted its markers: of a file that
-    # appeared after that nothing tells but its statistic.
+    # These attempts have ended: their markers need not age. A writer that was taken for dead and
+    # rolled back may have no markers left, so the files are deleted by their statistics.
     paths = [path for outcome in outcomes for stat in outcome.stats for path in stat.paths]
-    with suppress(UnavailableError):
-        task.storage.delete_many(paths)
+    if paths:
+        with suppress(UnavailableError):
+            task.storage.delete_many(paths)
+            delete_markers_of(task.storage, task.instant, paths)
     raise errors[0]
 
 

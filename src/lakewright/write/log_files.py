@@ -13,9 +13,8 @@ from lakewright.core.meta_columns import FILE_NAME, META_COLUMNS
 from lakewright.format.deletes import DeleteRecords, format_delete_block
 from lakewright.format.log_records import format_avro_block, format_parquet_block
 from lakewright.storage.base import join_path
-from lakewright.table.markers import MarkerKind
 from lakewright.write.gather import pieces
-from lakewright.write.publish import announce, check_pending
+from lakewright.write.publish import create_file
 from lakewright.write.task import WriteTask
 
 
@@ -71,9 +70,7 @@ def write_logs(
         file = LogFile(file_id, task.instant, len(written) + 1, token)
         data = b"".join(block.data for block in blocks)
         path = join_path(partition, file.name)
-        announce(task, path, MarkerKind.CREATE)
-        task.storage.create(path, data)
-        check_pending(task, path)
+        create_file(task, path, data)
         parts = [block.rows for block in blocks if block.rows is not None]
         rows_in = pa.concat_tables(parts) if parts else None
         gone = sum(block.deletes for block in blocks)

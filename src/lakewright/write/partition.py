@@ -39,7 +39,8 @@ class Partition:
         is_new = not any(status.name.startswith(PARTITION_METADATA) for status in listed)
         parsed = [parse_data_file(status.name, status.size) for status in listed]
         files = [file for file in parsed if file is not None]
-        groups = task.snapshot.groups(task.snapshot.view(), {path: [] if is_new else files})
+        found = task.snapshot.without_unlisted({path: [] if is_new else files})
+        groups = task.snapshot.groups(task.snapshot.view(), found)
         check_index(task.settings, (group.file_id for group in groups))
         return cls(task, path, tuple(group.merged() for group in groups), is_new)
 

@@ -2,61 +2,115 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from lakewright.core.instant import COMPLETED_NAME, Instant, State
-from lakewright.errors import ConflictError
+from lakewright.errors import ConflictError, LakewrightError
 from lakewright.table.heartbeat import alive
-from lakewright.table.markers import MarkerKind, create_marker, rival_of
+from lakewright.table.markers import (
+    MarkerKind,
+    create_marker,
+    delete_markers_of,
+    renew_marker,
+    rival_of,
+)
 from lakewright.table.snapshot import Snapshot, load_timeline
 from lakewright.write.task import WriteTask
 
+# Markers of a write that has ended are deleted once they are older than an expired heartbeat.
+_RENEW_AFTER_MS = 30_000
 
-def announce(task: WriteTask, path: str, kind: MarkerKind) -> None:
-    """Leave word of a file before it is written, so that a rollback finds it.
 
-    With early conflict detection, give way to a living writer that has announced the same group.
-    """
-    if task.early is not None:
-        now = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
-        pending = [i.requested_at for i in now.timeline.pending()]
-        living = alive(task.storage, pending, task.early, task.clock.now_ms())
-        rival = rival_of(task.storage, task.instant, path, living - _passed_over(now, living))
-        if rival is not None:
+@dataclass
+class Publication:
+    """One data file of a task attempt: `announce`, then write it, `appearing`, then `verify`."""
+
+    task: WriteTask
+    path: str
+    kind: MarkerKind
+    _announced_ms: int | None = None
+    _may_appear: bool = False
+
+    def announce(self) -> None:
+        """Create the marker, before anything is written, so that a rollback finds the file.
+
+        With early conflict detection, give way to a living writer that has announced the same file
+        group.
+        """
+        task = self.task
+        if task.early is not None:
+            now = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
+            pending = [i.requested_at for i in now.timeline.pending()]
+            living = alive(task.storage, pending, task.early, task.clock.now_ms())
+            others = living - _cancellable(now, living)
+            rival = rival_of(task.storage, task.instant, self.path, others)
+            if rival is not None:
+                raise ConflictError(
+                    "another writer is writing the same file group",
+                    file=self.path,
+                    instant=task.instant,
+                    other=rival,
+                )
+        create_marker(task.storage, task.instant, self.path, self.kind)
+        self._announced_ms = task.clock.monotonic_ms()
+
+    def appearing(self) -> None:
+        """To be called right before the file appears: its marker is to be there, and young.
+
+        The write may have ended while a large file was written, and the markers of attempts that
+        did not report be deleted since.
+        """
+        assert self._announced_ms is not None
+        if self.task.clock.monotonic_ms() - self._announced_ms > _RENEW_AFTER_MS:
+            renew_marker(self.task.storage, self.task.instant, self.path, self.kind)
+        self._may_appear = True
+
+    def verify(self) -> None:
+        """Delete the file, which has appeared, if its write has ended by now.
+
+        The driver may have lost sight of this attempt: the file would belong to a completed write
+        without being in its commit, or to none at all. Looking before the file appears would not
+        do: a large one takes long to appear.
+        """
+        if not self._is_pending():
+            self.task.storage.delete(self.path)
+            self._delete_marker()
             raise ConflictError(
-                "another writer is writing the same file group",
-                file=path,
-                instant=task.instant,
-                other=rival,
+                "the write that this file belongs to has ended already",
+                instant=self.task.instant,
+                file=self.path,
             )
-    create_marker(task.storage, task.instant, path, kind)
+
+    def abandon(self) -> None:
+        """Delete the marker of a file that was never about to appear."""
+        if self._announced_ms is not None and not self._may_appear:
+            # The error that led here is the one to report; the marker stays, and is swept later.
+            with suppress(LakewrightError):
+                self._delete_marker()
+
+    def _delete_marker(self) -> None:
+        delete_markers_of(self.task.storage, self.task.instant, [self.path])
+
+    def _is_pending(self) -> bool:
+        task = self.task
+        if task.attempt is not None:
+            return task.attempt.counts(task.storage)
+        found: Instant | None = load_timeline(task.storage, task.config).by_time.get(task.instant)
+        return found is not None and found.state is not State.COMPLETED
 
 
-def _passed_over(now: Snapshot, living: frozenset[str]) -> frozenset[str]:
-    """Those of some instants that execute cancellable plans: they give way, not we."""
+def create_file(task: WriteTask, path: str, data: bytes) -> None:
+    """Create a data file that is in memory."""
+    publication = Publication(task, path, MarkerKind.CREATE)
+    publication.announce()
+    publication.appearing()
+    task.storage.create(path, data)
+    publication.verify()
+
+
+def _cancellable(now: Snapshot, living: frozenset[str]) -> frozenset[str]:
+    """Those of some instants that execute cancellable plans: they give way to writers."""
     found = [i for i in now.timeline.pending(*COMPLETED_NAME) if i.requested_at in living]
     plans = {i.requested_at: now.plan_of(i.requested_at, i.action) for i in found}
     return frozenset(at for at, plan in plans.items() if plan is not None and plan.cancellable)
-
-
-def check_pending(task: WriteTask, path: str) -> None:
-    """Take a file back that appeared after its write was completed or taken back.
-
-    A task that was given up for lost may still be running: a file that it makes then would belong
-    to a completed write without being in its statistics, or to none at all. Looking before would
-    not do: a large file takes long to appear.
-    """
-    if not _is_pending(task):
-        task.storage.delete(path)
-        raise ConflictError(
-            "the write that this file belongs to has ended already",
-            instant=task.instant,
-            file=path,
-        )
-
-
-def _is_pending(task: WriteTask) -> bool:
-    if task.attempt is not None:
-        return task.attempt.counts(task.storage)
-    found: Instant | None = load_timeline(task.storage, task.config).by_time.get(task.instant)
-    return found is not None and found.state is not State.COMPLETED

@@ -12,9 +12,9 @@ from lakewright.core.files import LogFile
 from lakewright.core.instant import Instant
 from lakewright.table.leftovers import find_leftovers, sweep
 from lakewright.table.markers import MarkerKind, create_marker
-from lakewright.table.repair import remove_strays
 from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
+from lakewright.table.strays import sweep_strays
 
 SETTINGS = HeartbeatSettings()
 
@@ -51,7 +51,7 @@ def test_what_a_commit_does_not_list_goes_before_its_markers(
 ) -> None:
     world, done, files = died_after_commit()
     make(world, done)
-    remove_strays(load_snapshot(world.storage))
+    sweep_strays(load_snapshot(world.storage), SETTINGS, world.clock.now_ms())
     assert [path for path in world.left() if path.startswith(("p1/", ".hoodie/.temp"))] == files
 
 
@@ -67,7 +67,9 @@ def test_a_sweep_leaves_it_to_who_holds_the_lock() -> None:
 def test_only_some_instants_are_looked_at() -> None:
     world, done, _ = died_after_commit()
     before = world.left()
-    remove_strays(load_snapshot(world.storage), [f"{done.requested_at}9"])
+    sweep_strays(
+        load_snapshot(world.storage), SETTINGS, world.clock.now_ms(), [f"{done.requested_at}9"]
+    )
     assert world.left() == before
 
 
@@ -82,7 +84,7 @@ def test_all_names_in_a_commit_are_listed_ones() -> None:
     for name in names:
         create_marker(world.storage, begun.instant, f"p1/{name}", MarkerKind.CREATE)
         world.storage.create(f"p1/{name}", b"rows")
-    remove_strays(load_snapshot(world.storage))
+    sweep_strays(load_snapshot(world.storage), SETTINGS, world.clock.now_ms())
     assert world.left() == sorted(f"p1/{name}" for name in names)
 
 
@@ -91,7 +93,7 @@ def test_nothing_goes_where_the_commit_cannot_be_read() -> None:
     world.storage.replace(f".hoodie/timeline/{done.file_name}", b"torn")
     before = world.left()
     with pytest.warns(RuntimeWarning, match="may be left"):
-        remove_strays(load_snapshot(world.storage))
+        sweep_strays(load_snapshot(world.storage), SETTINGS, world.clock.now_ms())
     found = find_leftovers(load_snapshot(world.storage), SETTINGS, world.clock)
     assert (found.marked, found.strays) == ((), ())
     assert world.left() == before

@@ -20,9 +20,9 @@ from lakewright.format.metadata import (
 )
 from lakewright.storage.base import Storage
 from lakewright.table.metadata_table import METADATA_FOLDER
-from lakewright.table.repair import remove_strays
-from lakewright.table.settings import Concurrency, FailedWrites
+from lakewright.table.settings import Concurrency, FailedWrites, HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
+from lakewright.table.strays import sweep_strays
 from lakewright.table.transaction import Writer
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 
@@ -253,7 +253,7 @@ def test_strays_are_told_from_what_lives_what_is_done_and_what_is_archived() -> 
     archive(world, instants[0])
     for transaction in begun:
         write(transaction, "f2")
-    remove_strays(load_snapshot(world.storage))
+    sweep_strays(load_snapshot(world.storage), HeartbeatSettings(), world.clock.now_ms())
     data = {f.name for f in world.storage.list_files("p1")}
     kept = [LogFile("f0", archived.instant).name, LogFile("f1", done.instant).name]
     kept += [LogFile("f2", pending.instant).name]
@@ -271,7 +271,7 @@ def test_markers_that_nobody_understands_are_left_alone() -> None:
     world.storage.create(foreign, b"")
     world.storage.create(".hoodie/.temp/notes/n", b"")
     with pytest.warns(RuntimeWarning, match="may be left"):
-        remove_strays(load_snapshot(world.storage))
+        sweep_strays(load_snapshot(world.storage), HeartbeatSettings(), world.clock.now_ms())
     assert world.left() == [foreign, ".hoodie/.temp/notes/n"]
 
 

@@ -131,7 +131,7 @@ class Watch:
             took = self._files.took_ms
         snapshot = seen.snapshot
         listed = ListedSnapshot(
-            snapshot.storage, snapshot.config, snapshot.timeline, snapshot._commits, found
+            snapshot.storage, snapshot.config, snapshot.timeline, snapshot._commits, listing=found
         )
         value = SeenFiles(seen.version, listed, rows)
         self._files = _Kept(seen.version, value, self._now(), took)

@@ -31,6 +31,7 @@ from lakewright.settings import option_keys, settings_from
 from lakewright.storage.base import split_path
 from lakewright.table.metadata_table import metadata_partitions
 from lakewright.table.snapshot import Snapshot, list_timeline
+from lakewright.table.strays import sweep_strays
 from lakewright.write.commit import Commit
 
 
@@ -65,6 +66,7 @@ class Archiving(Service[ArchivePlan, Commit]):
     def run(self, job: Job, plan: ArchivePlan) -> Commit:
         """Archive; `files` of the result counts the instants."""
         settings = settings_from(ArchivingSettings, job.options)
+        sweep_strays(job.snapshot, job.equipment.heartbeat, job.clock.now_ms())
         done = archive(job.snapshot, plan, settings).instants
         return Commit(
             instant=done[-1].requested_at if done else "",

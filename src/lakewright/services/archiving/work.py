@@ -35,7 +35,6 @@ from lakewright.storage.base import Storage
 from lakewright.table.history import load_entries, load_manifest
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.meanwhile import latest_time
-from lakewright.table.repair import remove_strays
 from lakewright.table.snapshot import Snapshot
 
 _WITH_PLAN = frozenset({"clean", "replacecommit", "clustering", "compaction", "logcompaction"})
@@ -52,9 +51,9 @@ class Archived:
 def archive(snapshot: Snapshot, plan: ArchivePlan, settings: ArchivingSettings) -> Archived:
     """Carry out a plan; the caller has held the table's lock since before the snapshot was loaded.
 
-    May be repeated after a death at any point.
+    Files that no commit lists are to be swept before (`strays.sweep_strays`). May be repeated after
+    a death at any point.
     """
-    remove_strays(snapshot)
     plan = _short_of_strays(snapshot, plan)
     history = _History.of(snapshot)
     for part in batches(plan, settings.batch):
@@ -159,12 +158,13 @@ def _keys(data: bytes) -> set[tuple[str, str]] | None:
 
 
 def _short_of_strays(snapshot: Snapshot, plan: ArchivePlan) -> ArchivePlan:
-    """The plan up to where files lie that belong to no write and could not be removed.
+    """The plan up to where files that no commit lists lie, or may still appear.
 
-    The active timeline has to go on beginning before them, or they would count as committed.
+    The active timeline has to go on beginning before them: older ones count as committed, and
+    readers do not look into history for what a commit lists.
     """
     timeline = snapshot.timeline
-    known = {i.requested_at for i in timeline}
+    known = {i.requested_at for i in timeline.pending()}
     latest = latest_time(timeline)
     folders = [path.rpartition("/")[2] for path in snapshot.storage.list_folders(MARKERS)]
     strays = [

@@ -19,8 +19,8 @@ from lakewright.table.cleaned import files_of
 from lakewright.table.leftovers import find_leftovers, sweep
 from lakewright.table.locks import holding
 from lakewright.table.metadata_table import drop_metadata_table, has_metadata_table
-from lakewright.table.repair import remove_strays
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.strays import sweep_strays
 
 # So many partitions are listed and deleted in one go, and the lock is looked at before each go.
 _AT_ONCE = 256
@@ -106,7 +106,8 @@ def _sweep(job: Job, now: Snapshot) -> None:
     sweep(storage, dead)
     if dead.strays:
         with holding(job.equipment.new_lock()):
-            remove_strays(load_snapshot(storage), dead.strays)
+            settings, now_ms = job.equipment.heartbeat, job.clock.now_ms()
+            sweep_strays(load_snapshot(storage), settings, now_ms, dead.strays)
 
 
 def _still_due(now: Snapshot, named: Mapping[str, tuple[str, ...]]) -> _Work:

@@ -38,8 +38,9 @@ class Evidence:
     """A table as it was looked at; `broken` are files of the timeline with what is wrong.
 
     `archived` are the requested times in history, None if that cannot be read. `signs_ms` tells of
-    pending instants when anything of theirs was last changed. `lost` are files that a query reads
-    and that are not there, `empty` those without a byte; `metadata` what completed in the metadata
+    pending instants when anything of theirs was last changed. `unlisted` are data files of
+    completed writes that their commits do not list, `twins` several base files of one file group
+    and instant of which that is not known. `lost` are files that a query reads and that are not there, `empty` those without a byte; `metadata` what completed in the metadata
     table, None where there is none.
     """
 
@@ -55,6 +56,8 @@ class Evidence:
     beats_ms: Mapping[str, int] = field(default_factory=dict)
     signs_ms: Mapping[str, int] = field(default_factory=dict)
     replaced: frozenset[GroupKey] = frozenset()
+    unlisted: Mapping[str, FileStatus] = field(default_factory=dict)
+    twins: tuple[tuple[str, ...], ...] = ()
     lost: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
     metadata: tuple[Instant, ...] | None = None
@@ -73,7 +76,11 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
     commits, broken = readable(snapshot)
     archived = _archived(snapshot)
     known = not broken and archived is not None
-    lost, empty = _unreadable(snapshot, commits, files) if known else ((), ())
+    unlisted = _unlisted(snapshot, commits, files)
+    rest = [file for file in files if file.path not in unlisted]
+    twins = twin_base_files(snapshot, rest)
+    whole = known and not twins
+    lost, empty = _unreadable(snapshot, commits, rest) if whole else ((), ())
     return Evidence(
         now_ms=clock.now_ms(),
         config=snapshot.config,
@@ -87,6 +94,8 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
         beats_ms=last_beats(storage),
         signs_ms=_signs(snapshot, timeline_files),
         replaced=_replaced(commits.values()),
+        unlisted=unlisted,
+        twins=twins,
         lost=lost,
         empty=empty,
         metadata=_metadata_instants(storage),
@@ -132,6 +141,30 @@ def _replaced(commits: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
         for partition, file_ids in commit.replaced.items()
         for file_id in file_ids
     )
+
+
+def _unlisted(
+    snapshot: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
+) -> dict[str, FileStatus]:
+    """Data files of completed writes on the active timeline that their commits do not list."""
+    names = {at: commit.named_files() for at, commit in commits.items()}
+    found = {}
+    for status in files:
+        file = data_file(status)
+        if file is not None and status.name not in names.get(file.instant, {status.name}):
+            found[status.path] = status
+    return found
+
+
+def twin_base_files(snapshot: Snapshot, files: Iterable[FileStatus]) -> tuple[tuple[str, ...], ...]:
+    """Base files that readers see, where a file group has several of one instant."""
+    seen: dict[tuple[str, str, str], list[str]] = {}
+    for status in files:
+        file = data_file(status)
+        if isinstance(file, BaseFile) and snapshot.timeline.is_committed(file.instant):
+            key = split_path(status.path)[0], file.file_id, file.instant
+            seen.setdefault(key, []).append(status.path)
+    return tuple(tuple(sorted(paths)) for paths in seen.values() if len(paths) > 1)
 
 
 def _unreadable(

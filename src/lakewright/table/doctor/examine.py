@@ -21,6 +21,8 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     timeline_checks.pending,
     timeline_checks.metadata_table,
     file_checks.partition_metadata,
+    file_checks.unlisted_files,
+    file_checks.twin_base_files,
     file_checks.missing_files,
     file_checks.orphans,
     file_checks.leftovers,

@@ -10,6 +10,7 @@ from lakewright.storage.base import FileStatus, split_path
 from lakewright.table.doctor.evidence import Evidence
 from lakewright.table.doctor.findings import Finding, Kind, Severity
 from lakewright.table.doctor.plain_files import data_file
+from lakewright.table.heartbeat import is_expired
 
 _MOST_NAMED = 5
 _MOST_FINDINGS = 50
@@ -49,6 +50,56 @@ def partition_metadata(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def unlisted_files(evidence: Evidence) -> Iterator[Finding]:
+    """Data files of completed writes that their commits do not list.
+
+    A task attempt made them after its write had completed without it. Readers of the format take
+    files by name, so their rows are read twice, or hide others. They may be deleted once the files
+    that the commit lists are there, and no task of the write can be running.
+    """
+    lost = {split_path(path)[1] for path in evidence.lost}
+    by_instant: dict[str, list[FileStatus]] = {}
+    for status, file in data_files(evidence):
+        if status.path in evidence.unlisted:
+            by_instant.setdefault(file.instant, []).append(status)
+    for at, files in sorted(by_instant.items())[:_MOST_FINDINGS]:
+        is_whole = not lost & evidence.commits[at].named_files()
+        youngest_ms = max(file.modified_ms for file in files)
+        is_old = is_expired(youngest_ms, evidence.heartbeat, evidence.now_ms)
+        yield Finding(
+            Kind.UNLISTED_FILE,
+            Severity.ERROR if is_old else Severity.NOTE,
+            f"{len(files)} data files of a completed write are not in its commit"
+            + (": other readers take them for part of the table" if is_old else ", and new"),
+            "delete them: a task attempt left them that the write completed without"
+            if is_whole
+            else "files that the commit lists are missing: look whether these hold their rows",
+            at,
+            safe=is_old and is_whole,
+            facts={
+                "bytes": sum(file.size for file in files),
+                "files": [file.path for file in files[:_MOST_NAMED]],
+            },
+        )
+
+
+def twin_base_files(evidence: Evidence) -> Iterator[Finding]:
+    """Base files of one file group and one instant, of which no active commit tells the right one.
+
+    Nothing is deleted here: that the commit is archived, or lists both, is reason to look.
+    """
+    for paths in evidence.twins[:_MOST_FINDINGS]:
+        yield Finding(
+            Kind.TWIN_BASE_FILES,
+            Severity.ERROR,
+            "a file group has several base files of one instant",
+            "one is of a failed task attempt: look up in the archived commit which one it lists "
+            "and move the others out of the table",
+            paths[0],
+            facts={"files": list(paths), "such_groups": len(evidence.twins)},
+        )
+
+
 def missing_files(evidence: Evidence) -> Iterator[Finding]:
     """Files that the newest state of the table consists of, and that are not there, or empty."""
     found = [
@@ -78,7 +129,7 @@ def orphans(evidence: Evidence) -> Iterator[Finding]:
         return
     timeline = evidence.snapshot.timeline
     known = {i.requested_at for i in timeline} | evidence.archived
-    stray = set(evidence.leftovers.strays)
+    stray = {*evidence.leftovers.strays, *evidence.leftovers.aging}
     by_instant: dict[str, list[FileStatus]] = {}
     for status, file in data_files(evidence):
         if file.instant not in known and file.instant not in stray:
@@ -123,10 +174,21 @@ def leftovers(evidence: Evidence) -> Iterator[Finding]:
         )
     for at in dead.strays:
         yield Finding(
-            Kind.LEFTOVERS,
+            Kind.STRAYS,
             Severity.WARNING,
-            "a task went on when its write had completed: files that its commit does not list",
-            "the next writer, or a clean, deletes them",
+            "a task attempt ran on after its write had ended: its markers name files that no "
+            "commit lists",
+            "delete what is there of them; the next writer, or a clean, does so too",
+            at,
+            safe=True,
+        )
+    for at in dead.aging:
+        yield Finding(
+            Kind.STRAYS,
+            Severity.NOTE,
+            "a task attempt may be running whose write has ended: its markers name files that no "
+            "commit lists, and readers pass over them",
+            "nothing: the next writer, or a clean, deletes them once the markers are old",
             at,
         )
 

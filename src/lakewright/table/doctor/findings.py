@@ -29,9 +29,12 @@ class Kind(StrEnum):
     DEAD_EXECUTION = "dead execution"
     METADATA_TABLE = "stale metadata table"
     PARTITION_METADATA = "partition metadata"
+    UNLISTED_FILE = "unlisted file"
+    TWIN_BASE_FILES = "twin base files"
     MISSING_FILE = "missing file"
     EMPTY_FILE = "empty file"
     ORPHAN = "orphan files"
+    STRAYS = "stray files"
     LEFTOVERS = "leftovers"
     LOCK = "lock file"
 

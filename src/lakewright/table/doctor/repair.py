@@ -1,6 +1,7 @@
 """Putting right what can safely be put right: under the table's lock, on the table as it is then.
 
-No data file of a completed write is ever deleted, and none that belongs to no known instant.
+Data files are deleted only where a commit tells that they are no part of its write, or markers that
+their write has come to nothing; none that belongs to no known instant.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from lakewright.core.instant import Instant, parse_instant
 from lakewright.errors import ConflictError
 from lakewright.format.partition_metadata import PartitionMetadata, format_partition_metadata
 from lakewright.storage.base import join_path
+from lakewright.table.doctor.evidence import load_evidence
 from lakewright.table.doctor.examine import examine
+from lakewright.table.doctor.file_checks import unlisted_files
 from lakewright.table.doctor.findings import Diagnosis, Finding, Kind
+from lakewright.table.doctor.plain_files import data_file
 from lakewright.table.equipment import Equipment
 from lakewright.table.leftovers import find_leftovers, sweep
 from lakewright.table.locks import holding
@@ -22,6 +26,7 @@ from lakewright.table.metadata_table import drop_metadata_table
 from lakewright.table.properties import load_properties, recover_properties
 from lakewright.table.rollback import CompletedMeanwhileError, resume_rollbacks, run_rollback
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.strays import sweep_strays
 from lakewright.table.taking_back import locked_table
 from lakewright.table.writable import require_writable
 
@@ -90,11 +95,30 @@ def _sweep(writer: Equipment, finding: Finding) -> None:
     sweep(writer.storage, find_leftovers(snapshot, writer.heartbeat, writer.clock))
 
 
+def _sweep_strays(writer: Equipment, finding: Finding) -> None:
+    with locked_table(writer) as (snapshot, _):
+        sweep_strays(snapshot, writer.heartbeat, writer.clock.now_ms(), [finding.target])
+
+
+def _delete_unlisted(writer: Equipment, finding: Finding) -> None:
+    with locked_table(writer) as (snapshot, _):
+        now = load_evidence(writer.storage, writer.clock, writer.heartbeat)
+        again = [f for f in unlisted_files(now) if f.safe and f.target == finding.target]
+        for _ in again:
+            files = [data_file(status) for status in now.unlisted.values()]
+            paths = zip(now.unlisted, files, strict=True)
+            snapshot.storage.delete_many(
+                path for path, file in paths if file is not None and file.instant == finding.target
+            )
+
+
 _REPAIRS: Mapping[Kind, Callable[[Equipment, Finding], None]] = {
     Kind.PROPERTIES_BACKUP: _end_change,
     Kind.DEAD_WRITE: _roll_back,
     Kind.DEAD_ROLLBACK: _end_rollback,
     Kind.METADATA_TABLE: _drop_metadata_table,
     Kind.PARTITION_METADATA: _enter_partition,
+    Kind.UNLISTED_FILE: _delete_unlisted,
+    Kind.STRAYS: _sweep_strays,
     Kind.LEFTOVERS: _sweep,
 }
