@@ -34,6 +34,7 @@ from lakewright.format.metadata import (
 from lakewright.read.query import plan_snapshot
 from lakewright.storage.base import Storage, join_path
 from lakewright.storage.memory import MemoryStorage
+from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.times import TimeSource
@@ -211,6 +212,11 @@ def json_rows_of(storage: Storage) -> list[str]:
 
 def files_of(storage: Storage) -> list[str]:
     return sorted(file.path for file in storage.list_tree(""))
+
+
+def files_but_markers(storage: Storage) -> list[str]:
+    """All files but markers, which stay while tasks of a dead writer may be running."""
+    return [path for path in files_of(storage) if not path.startswith(f"{MARKERS}/")]
 
 
 def data_files_of(storage: Storage) -> list[str]:

@@ -20,7 +20,9 @@ from lakewright.format.history import (
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.markers import MarkerKind, create_marker
+from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
+from lakewright.table.strays import sweep_strays
 from lakewright.table.transaction import Transaction, Writer
 from lakewright.testing.build import TableBuilder
 from lakewright.testing.clock import ManualClock
@@ -56,6 +58,12 @@ class World:
         """Everything but the table's properties and the timeline."""
         kept = (".hoodie/hoodie.properties", TIMELINE)
         return sorted(f.path for f in self.storage.list_tree("") if not f.path.startswith(kept))
+
+    def left_in_the_end(self) -> list[str]:
+        """The same, once no task of an ended write can be running and a writer has swept."""
+        later_ms = self.clock.now_ms() + HeartbeatSettings().expires_after_ms + 1
+        sweep_strays(load_snapshot(self.storage), HeartbeatSettings(), later_ms)
+        return self.left()
 
     def put(self, instant: Instant, data: bytes = b"") -> None:
         self.storage.create(f"{TIMELINE}/{instant.file_name}", data)

@@ -87,6 +87,7 @@ class Transaction:
         self._asked: Instant | None = None
         self._formed: CommitMetadata | None = None
         self._listed: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
         self.after = snapshot
         has_heart = beats or writer.beats
         self._heartbeat = writer.new_heartbeat(instant, inheritable) if has_heart else None
@@ -229,6 +230,10 @@ class Transaction:
     def _meanwhile(self, files: Iterable[Instant]) -> Meanwhile:
         now = Snapshot(self._storage, self.snapshot.config, Timeline.of(files))
         return Meanwhile(self.snapshot.timeline, now)
+
+    def report(self, files: Iterable[str]) -> None:
+        """Note files whose task attempts have ended: nothing can make them appear once more."""
+        self._reported = self._reported.union(files)
 
     def withdraw(self) -> None:
         """Take back a write that failed while its writer lives: nothing of it stays.
@@ -386,11 +391,12 @@ class Transaction:
         # and no data file without an instant that tells of it. The inflight file goes before the
         # markers, as one without markers makes others search the whole table.
         # Who rolled this write back has deleted the markers, maybe while it was still writing.
-        files = self._listed.union(marked_files(self._storage, self.instant))
+        reported = self._listed | self._reported
+        files = reported.union(marked_files(self._storage, self.instant))
         if files:
             self._storage.delete_many(sorted(files))
         self._storage.delete(self.pending_path(State.INFLIGHT))
-        end_markers(self._storage, self.instant, self._listed)
+        end_markers(self._storage, self.instant, self._listed | self._reported)
         self._storage.delete(self.pending_path(State.REQUESTED))
         self._withdrawn()
 
@@ -402,7 +408,7 @@ class Transaction:
         try:
             # An attempt that has not reported may have made a file since the last look: before the
             # commit it found the write pending, and kept it.
-            end_markers(self._storage, self.instant, self._listed)
+            end_markers(self._storage, self.instant, self._listed | self._reported)
         except LakewrightError as error:
             warnings.warn(
                 f"the markers of a completed write were not deleted: {error}",

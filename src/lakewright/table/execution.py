@@ -175,6 +175,9 @@ class Execution(Transaction):
         # Files of attempts that were rolled back may have appeared after that.
         self._remove_unlisted()
 
+    def _require_no_strays_used(self, now: Snapshot, metadata: CommitMetadata) -> None:
+        """Nothing to do: the plan names the files that were read, and none of them is a stray."""
+
     def _require_counting(self) -> None:
         if not self.attempt.counts(self._storage):
             raise ConflictError(
@@ -231,7 +234,7 @@ class Execution(Transaction):
             if counts:
                 self._hide_others()
                 self._storage.delete(self.pending_path(State.INFLIGHT))
-                end_markers(self._storage, self.instant, self._listed)
+                end_markers(self._storage, self.instant, self._listed | self._reported)
             else:
                 self.stop_heartbeat(leave_file=True)
 

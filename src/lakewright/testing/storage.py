@@ -73,16 +73,20 @@ class CountingStorage(_Wrapped):
 class CrashingStorage(_Wrapped):
     """Dies at the first change after `survive` changes, and stays dead.
 
-    With `after_effect` that last change still happens, and only its caller never hears of it.
+    With `after_effect` that last change still happens, and only its caller never hears of it. With
+    `reads` every call counts: a process may die after it has read, and before it acts on that.
     `delete_many` and `delete_folder` are as many changes as there are files to delete, and what
     `open_output` writes is one change: each is a moment at which a process can die.
     """
 
-    __slots__ = ("_after_effect", "_dead", "_left", "_lock")
+    __slots__ = ("_after_effect", "_dead", "_left", "_lock", "_reads")
 
-    def __init__(self, inner: Storage, survive: int, *, after_effect: bool = False) -> None:
+    def __init__(
+        self, inner: Storage, survive: int, *, after_effect: bool = False, reads: bool = False
+    ) -> None:
         super().__init__(inner)
         self._left = survive
+        self._reads = reads
         self._after_effect = after_effect
         self._dead = False
         self._lock = threading.RLock()
@@ -110,7 +114,7 @@ class CrashingStorage(_Wrapped):
         self.create(path, pieces.getvalue())
 
     def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
-        if method.__name__ not in _CHANGES:
+        if method.__name__ not in _CHANGES and not self._reads:
             self._check_alive(method.__name__)
             return method(*arguments)
         with self._lock:

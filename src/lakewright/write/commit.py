@@ -157,6 +157,7 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple
     with writer.begin_as(decide) as transaction:
         task = _task(transaction, request, *decided[-1])
         outcomes = rows.write(task)
+        transaction.report(path for each in outcomes for stat in each.stats for path in stat.paths)
         forget(task, outcomes)
         refuse_failed(task, outcomes)
         metadata = _metadata(task, request, outcomes)

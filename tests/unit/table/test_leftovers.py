@@ -22,6 +22,7 @@ from lakewright.table.leftovers import Leftovers, Traces, find_leftovers, leftov
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
+from lakewright.table.strays import sweep_strays
 from lakewright.testing.storage import Crash, CrashingStorage
 
 AT, LATER = "20260101120000000", "20260101130000000"
@@ -135,7 +136,10 @@ def test_after_a_death_anywhere_the_next_writer_and_a_sweep_leave_nothing(
 
 def clean(world: World, storage: CrashingStorage | None = None) -> None:
     snapshot = load_snapshot(storage or world.storage)
-    sweep(snapshot.storage, find_leftovers(snapshot, SETTINGS, world.clock))
+    found = find_leftovers(snapshot, SETTINGS, world.clock)
+    sweep(snapshot.storage, found)
+    if found.strays:
+        sweep_strays(snapshot, SETTINGS, world.clock.now_ms(), found.strays)
 
 
 def data_of(world: World) -> list[str]:

@@ -133,7 +133,7 @@ def test_a_completed_file_that_comes_while_its_write_is_rolled_back_goes_with_it
     world.writer(storage=storage).begin("deltacommit").withdraw()
     timeline = load_snapshot(world.storage).timeline
     assert [i.action for i in timeline] == ["rollback"]
-    assert world.left() == []
+    assert world.left_in_the_end() == []
 
 
 def test_a_write_on_top_of_one_that_vanished_does_not_complete() -> None:

@@ -32,6 +32,7 @@ from lakewright.format.metadata import (
     format_rollback_plan,
     parse_commit,
 )
+from lakewright.table.markers import marked_files
 from lakewright.table.metadata_table import METADATA_FOLDER, has_metadata_table
 from lakewright.table.properties import update_properties
 from lakewright.table.snapshot import load_snapshot
@@ -47,6 +48,7 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
     assert storage.touched == [
         ("read", ".hoodie/hoodie.properties"),
         ("list_files", TIMELINE),
+        ("list_folders", ".hoodie/.temp"),
         ("create", f"{TIMELINE}/{at}.deltacommit.requested"),
         ("list_files", TIMELINE),
         ("create", f"{TIMELINE}/{at}.deltacommit.inflight"),
@@ -58,10 +60,11 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
         ("list_tree", f".hoodie/.temp/{at}"),
         ("read", ".hoodie/hoodie.properties"),
         ("list_files", TIMELINE),
+        ("list_folders", ".hoodie/.temp"),
         ("create", f"{TIMELINE}/{done.file_name}"),
         ("list_files", TIMELINE),
         ("list_tree", f".hoodie/.temp/{at}"),
-        ("delete_folder", f".hoodie/.temp/{at}"),
+        ("delete_many", f".hoodie/.temp/{at}/p1/{LogFile('f1', at).name}.marker.CREATE"),
     ]
 
 
@@ -148,7 +151,12 @@ def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
     write(transaction, "f1")
     metadata = write(transaction, "f2")
     transaction.complete(metadata)
-    assert world.left() == [f"p1/{LogFile('f2', transaction.instant).name}"]
+    assert [path for path in world.left() if path.startswith("p1/")] == [
+        f"p1/{LogFile('f2', transaction.instant).name}"
+    ]
+    # The attempt has not reported: it may make its file once more.
+    failed = f"p1/{LogFile('f1', transaction.instant).name}"
+    assert marked_files(world.storage, transaction.instant) == (failed,)
 
 
 def test_a_commit_may_not_list_files_that_are_not_its_own() -> None:
@@ -189,6 +197,15 @@ def test_a_block_that_fails_takes_its_write_back() -> None:
         fail(world.writer(OPTIMISTIC).begin("deltacommit"), lambda begun: write(begun, "f1"))
     with world.writer(OPTIMISTIC).begin("deltacommit") as begun:
         write(begun, "f1")
+    assert world.names() == []
+    assert all(path.startswith(".hoodie/.temp/") for path in world.left())
+
+
+def test_a_block_that_fails_when_all_attempts_have_reported_leaves_no_trace() -> None:
+    world = World()
+    begun = world.writer(OPTIMISTIC).begin("deltacommit")
+    with pytest.raises(ZeroDivisionError):
+        fail(begun, lambda begun: begun.report(write(begun, "f1").files()))
     assert world.names() == world.left() == []
 
 
@@ -396,7 +413,7 @@ def test_a_rollback_of_somebody_else_does_no_harm() -> None:
     assert [i.action for i in other.snapshot.timeline] == ["deltacommit", "rollback"]
     other.withdraw()
     mine.complete(write(mine, "f1"))
-    assert world.left() == [f"p1/{LogFile('f1', mine.instant).name}"]
+    assert world.left_in_the_end() == [f"p1/{LogFile('f1', mine.instant).name}"]
 
 
 def test_a_writer_whose_heartbeat_expired_gives_up() -> None:

@@ -253,15 +253,15 @@ def test_meta_columns_tell_where_a_row_comes_from() -> None:
 def test_calls_to_storage_of_a_small_batch() -> None:
     """A hundred rows into three partitions.
 
-    Twelve calls begin and complete the write: properties twice, the timeline before, at and after
+    Fourteen calls begin and complete the write: properties twice, the timeline before, at and after
     the commit and once more for its time, the newest commit for its schema, three timeline files,
-    markers listed twice and removed.
+    markers listed twice and removed, and the folder of all markers before and at the commit.
     Each partition is listed, looked into, and gets a marker, its file and a last look at the
     timeline.
     """
     days = ("2026-01-01", "2026-01-02", "2026-01-03")
     rows: list[Row] = [row(f"k{n}", 1, "x", days[n % 3]) for n in range(100)]
-    for table_type, most in {"COPY_ON_WRITE": 31, "MERGE_ON_READ": 28}.items():
+    for table_type, most in {"COPY_ON_WRITE": 33, "MERGE_ON_READ": 30}.items():
         table = WrittenTable().create(table_type)
         table.upsert(rows)
         counting = CountingStorage(table.storage)

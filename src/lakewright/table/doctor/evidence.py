@@ -40,8 +40,9 @@ class Evidence:
     `archived` are the requested times in history, None if that cannot be read. `signs_ms` tells of
     pending instants when anything of theirs was last changed. `unlisted` are data files of
     completed writes that their commits do not list, `twins` several base files of one file group
-    and instant of which that is not known. `lost` are files that a query reads and that are not there, `empty` those without a byte; `metadata` what completed in the metadata
-    table, None where there is none.
+    and instant of which that is not known. `lost` are files that a query reads and that are not
+    there, `empty` those without a byte; `metadata` what completed in the metadata table, None where
+    there is none.
     """
 
     now_ms: int

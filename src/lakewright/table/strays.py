@@ -1,0 +1,135 @@
+"""Stray files: data files that no commit lists, of task attempts that died after their write ended.
+
+Spark kills speculative attempts, and the tasks of an aborted job, some time after the driver goes
+on; a driver may have lost sight of an executor. What such an attempt announces by a marker and then
+makes to appear, it deletes itself as soon as it finds that its write has ended. If it is killed
+before that, the marker tells of the file: the next writer, a clean, archiving or `doctor` deletes
+the file, and the marker once it is old enough that no attempt can be running. Until then readers
+pass over the file (`Snapshot.unlisted_files`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from lakewright.clock import zone_of
+from lakewright.core.instant import Instant, epoch_ms, is_time
+from lakewright.errors import CorruptError, InvalidError
+from lakewright.storage.base import FileStatus
+from lakewright.table.heartbeat import is_expired
+from lakewright.table.markers import FOLDER as MARKERS
+from lakewright.table.markers import marked_files, marker_folder
+from lakewright.table.meanwhile import latest_time
+from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.snapshot import Snapshot
+
+
+class _End(Enum):
+    """How the write has ended that markers belong to."""
+
+    NOT_YET = auto()
+    COMPLETED = auto()
+    ABORTED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Strays:
+    """What the markers of a write that has ended name and its commit does not list."""
+
+    instant: str
+    markers: tuple[str, ...]
+    files: tuple[str, ...]
+    is_over: bool
+    """Whether no task attempt of the write can be running any more."""
+
+
+def find_strays(
+    snapshot: Snapshot,
+    settings: HeartbeatSettings,
+    now_ms: int,
+    only: Collection[str] | None = None,
+) -> list[Strays]:
+    """What the markers of ended writes tell: of all instants, or `only` of some."""
+    found = []
+    for folder in snapshot.storage.list_folders(MARKERS):
+        at = folder.rpartition("/")[2]
+        if only is not None and at not in only:
+            continue
+        end, write = _end_of(snapshot, at)
+        if end is _End.NOT_YET:
+            continue
+        # Listed before the files that they name: a marker that appears in between is not deleted.
+        markers = list(snapshot.storage.list_tree(marker_folder(at)))
+        try:
+            if write is not None:
+                files = snapshot.unlisted_files_of(write)
+            else:
+                files = marked_files(snapshot.storage, at)
+        except CorruptError as error:
+            warnings.warn(f"files of {at} may be left: {error}", RuntimeWarning, stacklevel=2)
+            continue
+        is_over = _is_over(snapshot, markers, write, settings, now_ms)
+        found.append(Strays(at, tuple(file.path for file in markers), files, is_over))
+    return found
+
+
+def sweep_strays(
+    snapshot: Snapshot,
+    settings: HeartbeatSettings,
+    now_ms: int,
+    only: Collection[str] | None = None,
+) -> frozenset[str]:
+    """Delete stray files, and markers once they are old enough; the caller holds the table's lock.
+
+    Gives the files, which may appear once more while their task attempts run. One that is older
+    than the active timeline counts as committed, so this is to be called before archiving moves its
+    beginning.
+    """
+    storage = snapshot.storage
+    found = find_strays(snapshot, settings, now_ms, only)
+    for each in found:
+        if each.files:
+            storage.delete_many(each.files)
+        # Where nothing is unlisted, a driver died before it could delete the markers.
+        if each.is_over or not each.files:
+            storage.delete_many(each.markers)
+            storage.prune_folders(marker_folder(each.instant))
+    return frozenset(path for each in found for path in each.files)
+
+
+def _end_of(snapshot: Snapshot, at: str) -> tuple[_End, Instant | None]:
+    timeline = snapshot.timeline
+    states = [i for i in timeline if i.requested_at == at]
+    # What is newer than the timeline has begun since it was listed.
+    if not is_time(at) or at > latest_time(timeline) or any(not i.is_completed for i in states):
+        return _End.NOT_YET, None
+    write = timeline.by_time.get(at)
+    if write is None and timeline.is_archived(at):
+        write = next((i for i in snapshot.archived if i.requested_at == at), None)
+    if write is not None:
+        return _End.COMPLETED, write
+    return (_End.NOT_YET if states else _End.ABORTED), None
+
+
+def _is_over(
+    snapshot: Snapshot,
+    markers: list[FileStatus],
+    write: Instant | None,
+    settings: HeartbeatSettings,
+    now_ms: int,
+) -> bool:
+    """Whether the write ended so long ago that none of its task attempts can be running.
+
+    The end of a write renews the markers that stay. A driver may have died before that; then the
+    completion time tells.
+    """
+    ended = [file.modified_ms for file in markers]
+    if write is not None and write.completed_at:
+        try:
+            ended.append(epoch_ms(write.completed_at, zone_of(snapshot.config.timeline_zone)))
+        except InvalidError:
+            return False
+    return all(is_expired(at, settings, now_ms) for at in ended)
