@@ -13,7 +13,14 @@ from lakewright.bulk import many_values
 from lakewright.clock import zone_of
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.core.files import LogFile
-from lakewright.core.instant import WRITE_ACTIONS, Instant, State, parse_instant, parse_time
+from lakewright.core.instant import (
+    WRITE_ACTIONS,
+    Instant,
+    State,
+    is_time,
+    parse_instant,
+    parse_time,
+)
 from lakewright.core.plans import CleanPlan, ClusteringPlan, CompactionPlan
 from lakewright.core.schema import query_schema
 from lakewright.core.service_metadata import READABLE_FROM
@@ -261,27 +268,32 @@ class Snapshot:
         }
 
     def unlisted_files(self) -> frozenset[str]:
-        """Data files of completed writes that their commits do not list, by what markers tell.
+        """Data files that count by their names and that no commit lists, by what markers tell.
 
-        A task attempt that goes on after its write has completed makes such a file, and is killed
+        A task attempt that goes on after its write has ended makes such a file, and is killed
         before it finds that out. One listing where there is none.
         """
         if self._unlisted is not None:
             return self._unlisted
-        marked = (folder.rpartition("/")[2] for folder in self.storage.list_folders(MARKERS))
-        writes = [i for at in marked if (i := self.timeline.by_time.get(at)) and i.is_completed]
         found: set[str] = set()
-        for write in writes:
-            # Damaged markers name no file, and a damaged commit is a matter of those who read it.
-            with suppress(CorruptError):
-                found.update(self.unlisted_files_of(write))
+        for folder in self.storage.list_folders(MARKERS):
+            at = folder.rpartition("/")[2]
+            if is_time(at) and self.timeline.is_committed(at):
+                # Damaged markers name no file, and a damaged commit fails those who read it.
+                with suppress(CorruptError):
+                    found.update(self.unlisted_files_of(at))
         return frozenset(found)
 
-    def unlisted_files_of(self, write: Instant) -> tuple[str, ...]:
-        """The files that a completed write has marked and its commit does not list."""
-        (commit,) = self.commits([write])
-        names = commit.named_files()
-        marked = marked_files(self.storage, write.requested_at)
+    def unlisted_files_of(self, requested_at: str) -> tuple[str, ...]:
+        """The files that an instant has marked and no commit of it lists.
+
+        It is not pending: where it is neither completed nor in history, its write was aborted.
+        """
+        write = self.timeline.by_time.get(requested_at)
+        if write is None and self.timeline.is_archived(requested_at):
+            write = next((i for i in self.archived if i.requested_at == requested_at), None)
+        names = self.commits([write])[0].named_files() if write is not None else frozenset()
+        marked = marked_files(self.storage, requested_at)
         return tuple(path for path in marked if path.rpartition("/")[2] not in names)
 
     def passing_over(self, unlisted: Iterable[str]) -> Snapshot:

@@ -13,26 +13,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from lakewright.clock import zone_of
-from lakewright.core.instant import Instant, epoch_ms, is_time
+from lakewright.core.instant import epoch_ms, is_time
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.storage.base import FileStatus
 from lakewright.table.heartbeat import is_expired
 from lakewright.table.markers import FOLDER as MARKERS
-from lakewright.table.markers import marked_files, marker_folder
+from lakewright.table.markers import marker_folder
 from lakewright.table.meanwhile import latest_time
 from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.snapshot import Snapshot
-
-
-class _End(Enum):
-    """How the write has ended that markers belong to."""
-
-    NOT_YET = auto()
-    COMPLETED = auto()
-    ABORTED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +49,16 @@ def find_strays(
         at = folder.rpartition("/")[2]
         if only is not None and at not in only:
             continue
-        end, write = _end_of(snapshot, at)
-        if end is _End.NOT_YET:
+        if not _has_ended(snapshot, at):
             continue
         # Listed before the files that they name: a marker that appears in between is not deleted.
         markers = list(snapshot.storage.list_tree(marker_folder(at)))
         try:
-            if write is not None:
-                files = snapshot.unlisted_files_of(write)
-            else:
-                files = marked_files(snapshot.storage, at)
+            files = snapshot.unlisted_files_of(at)
         except CorruptError as error:
             warnings.warn(f"files of {at} may be left: {error}", RuntimeWarning, stacklevel=2)
             continue
-        is_over = _is_over(snapshot, markers, write, settings, now_ms)
+        is_over = _is_over(snapshot, at, markers, settings, now_ms)
         found.append(Strays(at, tuple(file.path for file in markers), files, is_over))
     return found
 
@@ -100,24 +87,20 @@ def sweep_strays(
     return frozenset(path for each in found for path in each.files)
 
 
-def _end_of(snapshot: Snapshot, at: str) -> tuple[_End, Instant | None]:
+def _has_ended(snapshot: Snapshot, at: str) -> bool:
+    """Whether the write of an instant was completed, aborted or rolled back."""
     timeline = snapshot.timeline
-    states = [i for i in timeline if i.requested_at == at]
     # What is newer than the timeline has begun since it was listed.
-    if not is_time(at) or at > latest_time(timeline) or any(not i.is_completed for i in states):
-        return _End.NOT_YET, None
-    write = timeline.by_time.get(at)
-    if write is None and timeline.is_archived(at):
-        write = next((i for i in snapshot.archived if i.requested_at == at), None)
-    if write is not None:
-        return _End.COMPLETED, write
-    return (_End.NOT_YET if states else _End.ABORTED), None
+    if not is_time(at) or at > latest_time(timeline):
+        return False
+    states = [i for i in timeline if i.requested_at == at]
+    return all(i.is_completed for i in states) and (not states or at in timeline.by_time)
 
 
 def _is_over(
     snapshot: Snapshot,
+    at: str,
     markers: list[FileStatus],
-    write: Instant | None,
     settings: HeartbeatSettings,
     now_ms: int,
 ) -> bool:
@@ -127,9 +110,10 @@ def _is_over(
     completion time tells.
     """
     ended = [file.modified_ms for file in markers]
+    write = snapshot.timeline.by_time.get(at)
     if write is not None and write.completed_at:
         try:
             ended.append(epoch_ms(write.completed_at, zone_of(snapshot.config.timeline_zone)))
         except InvalidError:
             return False
-    return all(is_expired(at, settings, now_ms) for at in ended)
+    return all(is_expired(ms, settings, now_ms) for ms in ended)
