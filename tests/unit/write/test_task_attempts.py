@@ -128,12 +128,12 @@ class Case:
 
 
 OPERATIONS = {Operation.UPSERT: CHANGED, Operation.INSERT: NEW, Operation.BULK_INSERT: NEW}
-CASES = {
-    f"{kind}, {name}, {'aborted' if aborted else 'completed'}": Case(kind, operation, rows, aborted)
+CASES = [
+    Case(kind, operation, rows, aborted)
     for kind in ("COPY_ON_WRITE", "MERGE_ON_READ")
-    for name, (operation, rows) in OPERATIONS.items()
+    for operation, rows in OPERATIONS.items()
     for aborted in (False, True)
-}
+]
 # The other operations leave the same kinds of files.
 ARCHIVED = {
     ("COPY_ON_WRITE", Operation.BULK_INSERT),
