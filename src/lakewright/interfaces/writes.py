@@ -42,7 +42,7 @@ from lakewright.write.commit import (
 from lakewright.write.metrics.finished import tell_rollback
 from lakewright.write.metrics.meter import metered
 from lakewright.write.options import check_write_options, config_conflicts, write_settings
-from lakewright.write.run import SparkRows
+from lakewright.write.run import SparkRows, refuse_speculation
 from lakewright.write.task import Operation
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class TableWriter:
             metered(storage, checked.told),
             clock or SystemClock(),
             checked.told,
-            partial(spark_hands, spark),
+            partial(spark_hands, spark, checked.told),
         )
 
     def write(
@@ -120,7 +120,10 @@ class TableWriter:
 
     def run(self, request: WriteRequest, rows: IncomingRows) -> Commit:
         """Do what a request asks for, with this writer's options and what they add to commits."""
-        prefix = write_settings(None, self.options).commit_metadata_prefix
+        settings = write_settings(None, self.options)
+        if isinstance(rows, SparkRows):
+            refuse_speculation(rows.spark, settings)
+        prefix = settings.commit_metadata_prefix
         told = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
         before = BeforeWrite(self.services)
         request = replace(
@@ -227,13 +230,14 @@ def write_frame(
     return writer.write(operation, rows, ordered=ordered)
 
 
-def spark_hands(spark: SparkSession | None) -> Hands:
+def spark_hands(spark: SparkSession | None, options: Mapping[str, str]) -> Hands:
     """The workers of a session, or of the active one."""
     session = spark or SparkSession.getActiveSession()
     if session is None:
         raise InvalidError(
             "rewriting rows needs Spark: open the table with spark=..., or start a session before"
         )
+    refuse_speculation(session, write_settings(None, options))
     return SparkHands(session)
 
 

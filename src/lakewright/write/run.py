@@ -24,7 +24,7 @@ from lakewright.read.run import SPARK_ERRORS, quoted
 from lakewright.write.columns.run import arrow_schema, field_name, field_of, path_column
 from lakewright.write.global_index.run import placed
 from lakewright.write.incoming import LEAVES
-from lakewright.write.settings import SortMode
+from lakewright.write.settings import SortMode, WriteSettings
 from lakewright.write.task import Operation, Outcome, Token, Work, WriteTask
 from lakewright.write.worker import run_task, run_works, spreads_freely
 from lakewright.write.works import to_the_end
@@ -37,6 +37,7 @@ Answer = TypeVar("Answer")
 
 _ROUTE = "_lakewright_route"
 _PARALLELISM = "spark.lakewright.parallelism"
+_SPECULATION = "spark.speculation"
 _NO_KEY = "lakewright: rows have no record key"
 # The last two: queries that run side by side share objects which Spark sends while it changes them.
 _LOST = re.compile(
@@ -56,6 +57,17 @@ _FINE: WeakKeyDictionary[SparkSession, tuple[int, dict[str, str | None]]] = Weak
 _FINE_GUARD = Lock()
 
 
+def refuse_speculation(spark: SparkSession, settings: WriteSettings) -> None:
+    """InvalidError on a session that runs slow tasks twice, unless the settings allow it."""
+    speculates = spark.conf.get(_SPECULATION, "false") or ""
+    if settings.block_speculation and speculates.lower() == "true":
+        raise InvalidError(
+            "Spark's speculative execution is on, and other readers may see files of both attempts "
+            "of a task: start the session with spark.speculation=false, or write with "
+            "hoodie.block.writes.on.speculative.execution=false"
+        )
+
+
 class SparkRows:
     """The rows of a DataFrame."""
 
@@ -63,6 +75,11 @@ class SparkRows:
         # Rows that were read from a table bring its meta columns along: they get new ones.
         known = {*META_COLUMNS, OPERATION}.intersection(frame.columns)
         self._frame = frame.drop(*known) if known else frame
+
+    @property
+    def spark(self) -> SparkSession:
+        """Its session."""
+        return self._frame.sparkSession
 
     @property
     def schema(self) -> pa.Schema:

@@ -66,6 +66,14 @@ def _duplicate_policy(text: str) -> str:
 class WriteSettings:
     """What a write does with its rows, and what its files are like."""
 
+    block_speculation: bool = option(
+        "hoodie.block.writes.on.speculative.execution",
+        True,
+        parse=parse_bool,
+        doc="Whether writes and services are refused on a Spark session with `spark.speculation`. "
+        "With false they run, and the rows are right: what the slower attempts of a task leave is "
+        "passed over and deleted, but other readers may see it for a moment.",
+    )
     combine_before_insert: bool = option(
         "hoodie.combine.before.insert",
         False,
