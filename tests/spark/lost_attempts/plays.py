@@ -1,0 +1,181 @@
+"""Writes on a session with speculation, whose jobs are cancelled at random moments; run as a script.
+
+    plays.py ADDRESS OPTIONS SEED PLAYS
+
+Prints one line of JSON for each play: what was done, how it ended, and what is wrong with the table
+afterwards, which is to be nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import lakewright as lw
+from lakewright.clock import SystemClock
+from lakewright.core.files import parse_data_file
+from lakewright.errors import LakewrightError
+from lakewright.storage.base import Storage
+from lakewright.storage.locate import storage_for
+from lakewright.table.doctor.examine import examine
+from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.snapshot import load_snapshot
+
+HERE = Path(__file__).parent
+PARTITIONS, KEYS = 6, 60
+ALLOW = {"hoodie.block.writes.on.speculative.execution": "false"}
+QUIET = {"hoodie.clean.automatic": "false", "hoodie.archive.automatic": "false"}
+
+
+@dataclass(frozen=True)
+class LaterClock(SystemClock):
+    """The clock of somebody who comes when no task of any play can be running."""
+
+    later_ms: int = HeartbeatSettings().expires_after_ms + 60_000
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.later_ms
+
+
+@dataclass
+class Play:
+    """A table, and the rows that it must have."""
+
+    spark: SparkSession
+    address: str
+    options: dict[str, str]
+    rows: dict[str, tuple[str, int]] = field(default_factory=dict)
+    version: int = 0
+
+    def create(self, table_type: str) -> None:
+        lw.create(
+            self.address,
+            name="plays",
+            table_type=table_type,
+            record_key=["id"],
+            partition_by=["day"],
+            ordering=["ts"],
+            options=self.options,
+        )
+
+    def write(self, chance: random.Random) -> dict[str, object]:
+        """One write of some rows; one in three is cancelled at a random moment."""
+        self.version += 1
+        operation = chance.choice(["upsert", "upsert", "insert", "bulk_insert"])
+        days = chance.sample(range(PARTITIONS), chance.randint(2, PARTITIONS))
+        fresh = operation != "upsert"
+        changed = {
+            (f"n{self.version}-{n}" if fresh else f"k{n}"): (f"d{n % PARTITIONS}", self.version)
+            for n in range(KEYS)
+            if n % PARTITIONS in days
+        }
+        cancelled = chance.random() < 1 / 3
+        group = uuid.uuid4().hex
+        ended = self._run(operation, changed, group, chance.uniform(0.2, 4.0) if cancelled else 0)
+        if ended == "committed":
+            self.rows |= changed
+        return {"operation": operation, "cancelled": cancelled, "ended": ended}
+
+    def _run(self, operation: str, rows: dict[str, tuple[str, int]], group: str, after: float) -> str:
+        context = self.spark.sparkContext
+        context.setJobGroup(group, operation, interruptOnCancel=True)
+        timer = threading.Timer(after, lambda: context.cancelJobGroup(group))
+        if after:
+            timer.start()
+        try:
+            table = lw.open(self.address, spark=self.spark, options={**self.options})
+            getattr(table, operation)(self._frame(rows), {**ALLOW, **QUIET})
+        except LakewrightError as error:
+            return f"{type(error).__name__}: {error}"[:200]
+        finally:
+            timer.cancel()
+        return "committed"
+
+    def _frame(self, rows: dict[str, tuple[str, int]]) -> DataFrame:
+        data = [(key, day, version) for key, (day, version) in rows.items()]
+        return self.spark.createDataFrame(data, "id string, day string, ts long").repartition(3)
+
+    def wrong(self) -> list[str]:
+        """What is wrong with the table right now."""
+        table = lw.open(self.address, spark=self.spark, options=self.options)
+        read = [(row.id, row.day, row.ts) for row in table.read().select("id", "day", "ts").collect()]
+        expected = sorted((key, *value) for key, value in self.rows.items())
+        if sorted(read) == expected:
+            return []
+        return [f"{len(read)} rows, {len(expected)} expected: {sorted(set(read) ^ set(expected))[:3]}"]
+
+    def wrong_in_the_end(self) -> list[str]:
+        """What is wrong when no task can be running any more and a writer has come by."""
+        storage = storage_for(self.address, self.options)
+        from lakewright.interfaces.writes import TableWriter
+
+        writer = TableWriter.of(storage, {**ALLOW, **QUIET}, LaterClock(), self.spark)
+        writer.writer().begin("commit").withdraw()
+        found = [str(each) for each in examine(storage, LaterClock()).findings]
+        found += [f"marker {file.path}" for file in storage.list_tree(".hoodie/.temp")]
+        return [*self.wrong(), *found, *(f"unlisted {path}" for path in unlisted(storage))]
+
+
+def unlisted(storage: Storage) -> list[str]:
+    """Data files that no commit on the timeline lists; nothing is archived here."""
+    snapshot = load_snapshot(storage)
+    commits = snapshot.commits(snapshot.timeline.completed_writes)
+    listed = {name for commit in commits for name in commit.named_files()}
+    files = [file for file in storage.list_tree("") if not file.path.startswith(".hoodie/")]
+    return [file.path for file in files if parse_data_file(file.name) and file.name not in listed]
+
+
+def session() -> SparkSession:
+    """Two executors in processes of their own: Spark does not speculate on a local master."""
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.2",
+        "spark.speculation.minTaskRuntime": "200ms",
+        "spark.task.maxFailures": "8",
+        "spark.executorEnv.PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
+        "spark.executorEnv.LAKEWRIGHT_TEST_CHANCES": "1",
+        "spark.executor.memory": "512m",
+        "spark.pyspark.python": sys.executable,
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    builder = SparkSession.builder.master("local-cluster[2,2,1024]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def main() -> None:
+    addresses, seed, plays = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    chance = random.Random(seed)
+    spark = session()
+    tables = []
+    for number, (address, options) in enumerate(addresses):
+        play = Play(spark, address, options)
+        play.create("COPY_ON_WRITE" if number % 2 == 0 else "MERGE_ON_READ")
+        tables.append(play)
+    for number in range(plays):
+        play = tables[number % len(tables)]
+        done = play.write(chance)
+        print(json.dumps({"play": number, "table": play.address, **done, "wrong": play.wrong()}))
+    for play in tables:
+        print(json.dumps({"table": play.address, "wrong": play.wrong_in_the_end()}), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
