@@ -308,9 +308,15 @@ class Table:
         """What runs services on the table, with some options."""
         return TableWriter.of(self.storage, options, spark=self._spark).services
 
-    def rollback(self, instant: str | Instant, options: Options = None) -> Instant | Skip:
-        """Take back a write, its files and its place on the timeline; the newest ones first."""
-        return TableWriter.of(self.storage, options).rollback(_time(instant))
+    def rollback(
+        self, instant: str | Instant, options: Options = None, *, force: bool = False
+    ) -> Instant | Skip:
+        """Take back a write, its files and its place on the timeline; the newest ones first.
+
+        With `force` also one whose completed file on the timeline is empty or cut off, as after a
+        power cut: its data files are found by name, and its rows are gone then.
+        """
+        return TableWriter.of(self.storage, options).rollback(_time(instant), force=force)
 
     def savepoint(
         self, instant: str | Instant, options: Options = None, *, user: str = "", comment: str = ""
