@@ -16,9 +16,10 @@ from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_d
 from lakewright.core.instant import Instant, parse_instant
 from lakewright.core.slices import GroupKey
 from lakewright.core.table_config import TableConfig
-from lakewright.errors import CorruptError, UnsupportedError
+from lakewright.errors import CorruptError, LakewrightError, UnsupportedError
 from lakewright.storage.base import FileStatus, Storage, join_path, split_path
 from lakewright.table.cleaned import files_of, going_files
+from lakewright.table.doctor.damaged_files import DamagedFile, find_damaged
 from lakewright.table.doctor.plain_files import data_file, readable
 from lakewright.table.heartbeat import last_beats
 from lakewright.table.history import load_entries
@@ -35,12 +36,13 @@ _LOCK = ".hoodie/lock"
 
 @dataclass(frozen=True)
 class Evidence:
-    """A table as it was looked at; `broken` are files of the timeline with what is wrong.
+    """A table as it was looked at; `damaged` are files of the timeline that cannot be read.
 
-    `archived` are the requested times in history, None if that cannot be read. `signs_ms` tells of
-    pending instants when anything of theirs was last changed. `lost` are files that a query reads
-    and that are not there, `empty` those without a byte; `metadata` what completed in the metadata
-    table, None where there is none.
+    `archived` are the requested times in history, None if that cannot be read: `history_damage`
+    tells why, and `unsliced` why data files make no file slices. `signs_ms` tells of pending
+    instants when anything of theirs was last changed. `lost` are files that a query reads and that
+    are not there, `empty` those without a byte; `metadata` what completed in the metadata table,
+    None where there is none.
     """
 
     now_ms: int
@@ -50,8 +52,10 @@ class Evidence:
     files: tuple[FileStatus, ...] = ()
     timeline_files: tuple[FileStatus, ...] = ()
     commits: Mapping[str, CommitMetadata] = field(default_factory=dict)
-    broken: Mapping[str, str] = field(default_factory=dict)
+    damaged: tuple[DamagedFile, ...] = ()
     archived: frozenset[str] | None = frozenset()
+    history_damage: LakewrightError | None = None
+    unsliced: CorruptError | None = None
     beats_ms: Mapping[str, int] = field(default_factory=dict)
     signs_ms: Mapping[str, int] = field(default_factory=dict)
     replaced: frozenset[GroupKey] = frozenset()
@@ -70,10 +74,10 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
     files = tuple(sorted(listed, key=lambda file: file.path))
     snapshot = load_snapshot(storage)
     timeline_files = tuple(storage.list_files(snapshot.config.timeline_folder))
-    commits, broken = readable(snapshot)
-    archived = _archived(snapshot)
-    known = not broken and archived is not None
-    lost, empty = _unreadable(snapshot, commits, files) if known else ((), ())
+    commits, damaged = readable(snapshot), find_damaged(snapshot)
+    archived, history_damage = _archived(snapshot)
+    known = not damaged and archived is not None
+    lost, empty, unsliced = _unreadable(snapshot, commits, files) if known else ((), (), None)
     return Evidence(
         now_ms=clock.now_ms(),
         config=snapshot.config,
@@ -82,8 +86,10 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
         files=files,
         timeline_files=timeline_files,
         commits=commits,
-        broken=broken,
+        damaged=damaged,
         archived=archived,
+        history_damage=history_damage,
+        unsliced=unsliced,
         beats_ms=last_beats(storage),
         signs_ms=_signs(snapshot, timeline_files),
         replaced=_replaced(commits.values()),
@@ -96,13 +102,18 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
     )
 
 
-def _archived(snapshot: Snapshot) -> frozenset[str] | None:
-    """Every requested time in history; those of rolled back instants are none of them."""
+def _archived(
+    snapshot: Snapshot,
+) -> tuple[frozenset[str], None] | tuple[None, LakewrightError]:
+    """Every requested time in history, or why it cannot be read.
+
+    Those of rolled back instants are none of them.
+    """
     try:
         entries = load_entries(snapshot.storage, snapshot.config.history_folder)
-    except (CorruptError, UnsupportedError):
-        return None
-    return frozenset(entry.requested_at for entry in entries)
+    except (CorruptError, UnsupportedError) as error:
+        return None, error
+    return frozenset(entry.requested_at for entry in entries), None
 
 
 def _signs(snapshot: Snapshot, files: Iterable[FileStatus]) -> dict[str, int]:
@@ -118,11 +129,15 @@ def _signs(snapshot: Snapshot, files: Iterable[FileStatus]) -> dict[str, int]:
 
 
 def _requested(name: str) -> str:
-    try:
-        instant = parse_instant(name)
-    except UnsupportedError:
-        return ""
+    instant = _instant(name)
     return instant.requested_at if instant is not None else ""
+
+
+def _instant(name: str) -> Instant | None:
+    try:
+        return parse_instant(name)
+    except UnsupportedError:
+        return None
 
 
 def _replaced(commits: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
@@ -136,8 +151,18 @@ def _replaced(commits: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
 
 def _unreadable(
     first: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
+) -> tuple[tuple[str, ...], tuple[str, ...], CorruptError | None]:
+    """Files that a query reads and that are missing or empty, or why nobody can tell."""
+    try:
+        return *_seen_twice(first, commits, files), None
+    except CorruptError as error:
+        return (), (), error
+
+
+def _seen_twice(
+    first: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Files that a query reads and that are missing or empty: seen so twice.
+    """What is missing, and what is empty, in two looks.
 
     A commit that completes between two listings, or a clean, must not look like a loss.
     """
@@ -146,8 +171,7 @@ def _unreadable(
     if not partitions:
         return (), ()
     again = load_snapshot(first.storage)
-    now, _ = readable(again)
-    lost, empty = _missing(again, now.values(), again.files(partitions))
+    lost, empty = _missing(again, readable(again).values(), again.files(partitions))
     return tuple(sorted(suspects[0] & lost)), tuple(sorted(suspects[1] & empty))
 
 
@@ -194,5 +218,4 @@ def _metadata_instants(storage: Storage) -> tuple[Instant, ...] | None:
     names = [f.name for f in storage.list_files(f"{METADATA_FOLDER}/.hoodie/timeline")]
     if not names:
         return None
-    found: list[Instant | None] = [parse_instant(name) for name in names]
-    return tuple(i for i in found if i is not None and i.is_completed)
+    return tuple(i for i in map(_instant, names) if i is not None and i.is_completed)

@@ -49,6 +49,21 @@ def partition_metadata(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def unsliced(evidence: Evidence) -> Iterator[Finding]:
+    """Data files that cannot be together, so that every query fails."""
+    damage = evidence.unsliced
+    if damage is not None:
+        yield Finding(
+            Kind.FILE_SLICES,
+            Severity.ERROR,
+            f"the data files cannot be put into file slices: {damage.message}",
+            "move the file that is no part of its commit out of the table; whether others are "
+            "missing was not examined",
+            str(damage.facts.get("file", "")),
+            facts={name: value for name, value in damage.facts.items() if name != "file"},
+        )
+
+
 def missing_files(evidence: Evidence) -> Iterator[Finding]:
     """Files that the newest state of the table consists of, and that are not there, or empty."""
     found = [

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     DEAD_EXECUTION = "dead execution"
     METADATA_TABLE = "stale metadata table"
     PARTITION_METADATA = "partition metadata"
+    FILE_SLICES = "file slices"
     MISSING_FILE = "missing file"
     EMPTY_FILE = "empty file"
     ORPHAN = "orphan files"

@@ -1,6 +1,7 @@
 """Putting right what can safely be put right: under the table's lock, on the table as it is then.
 
-No data file of a completed write is ever deleted, and none that belongs to no known instant.
+No data file of a completed write is ever deleted, and none that belongs to no known instant. Those
+of a service whose completed file is damaged are: they hold no row that others do not.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from contextlib import suppress
 
 from lakewright.core.files import PARTITION_METADATA
 from lakewright.core.instant import Instant, parse_instant
-from lakewright.errors import ConflictError
+from lakewright.errors import ConflictError, CorruptError
 from lakewright.format.partition_metadata import PartitionMetadata, format_partition_metadata
 from lakewright.storage.base import join_path
+from lakewright.table.doctor.damaged_files import mend
 from lakewright.table.doctor.examine import examine
 from lakewright.table.doctor.findings import Diagnosis, Finding, Kind
 from lakewright.table.equipment import Equipment
@@ -34,9 +36,11 @@ def repair(writer: Equipment, found: Diagnosis) -> Diagnosis:
     now = examine(writer.storage, writer.clock, writer.heartbeat)
     known = {(each.kind, each.target) for each in found.repairable}
     for finding in now.repairable:
-        # What was not there when somebody agreed to the repair waits for the next one.
+        # What was not there when somebody agreed to the repair waits for the next one. What another
+        # damaged file keeps from being repaired is found again below, and that file with it.
         if (finding.kind, finding.target) in known:
-            _REPAIRS[finding.kind](writer, finding)
+            with suppress(CorruptError):
+                _REPAIRS[finding.kind](writer, finding)
     return examine(writer.storage, writer.clock, writer.heartbeat)
 
 
@@ -92,6 +96,7 @@ def _sweep(writer: Equipment, finding: Finding) -> None:
 
 _REPAIRS: Mapping[Kind, Callable[[Equipment, Finding], None]] = {
     Kind.PROPERTIES_BACKUP: _end_change,
+    Kind.TIMELINE_FILE: mend,
     Kind.DEAD_WRITE: _roll_back,
     Kind.DEAD_ROLLBACK: _end_rollback,
     Kind.METADATA_TABLE: _drop_metadata_table,
