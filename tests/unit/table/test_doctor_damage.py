@@ -18,7 +18,7 @@ from lakewright.services.loop import run_round
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.doctor.examine import examine
-from lakewright.table.doctor.findings import Diagnosis, Finding, Kind
+from lakewright.table.doctor.findings import Diagnosis, Finding, Kind, Severity
 from lakewright.table.doctor.repair import repair
 from lakewright.table.doctor.timeline_checks import SILENT_MS
 from lakewright.table.properties import BACKUP, PROPERTIES
@@ -347,6 +347,28 @@ def test_what_another_damaged_file_stands_in_front_of_waits() -> None:
     assert "--force" in left.advice
     table.writer().rollback(at.requested_at, force=True)
     assert examined(table).findings == ()
+
+
+@each_damage
+@pytest.mark.parametrize(
+    ("service", "options", "kind"),
+    [("compaction", COMPACT, "MERGE_ON_READ"), ("clustering", CLUSTER, "COPY_ON_WRITE")],
+)
+def test_the_plan_of_a_service_that_has_completed_is_needed_no_more(
+    service: str, options: dict[str, str], kind: str, damage: Damage
+) -> None:
+    table = made(kind)
+    done = ran(table, service, options)
+    plan = Instant(done.requested_at, service, State.REQUESTED)
+    damage(table, path_of(plan))
+    found = examined(table)
+    (told,) = told_of(found)
+    assert (told.target, told.severity) == (path_of(plan), Severity.NOTE)
+    assert found.is_healthy
+    for n in range(3):
+        table.upsert([row("k2", 10 + n, "on", DAYS[0]), row("k3", 10 + n, "on", DAYS[1])])
+    ran(table, service, options)
+    assert {each["ts"] for each in table.rows() if each["id"] in ("k2", "k3")} == {12}
 
 
 def archived() -> WrittenTable:

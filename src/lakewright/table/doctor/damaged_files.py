@@ -7,7 +7,7 @@ not say so any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
@@ -64,7 +64,8 @@ class Remedy(Enum):
 class DamagedFile:
     """A file of the timeline that does not say what it should, and what can be done about it.
 
-    `begun` is false of a plan that nobody has begun to execute.
+    `begun` is false of a plan that nobody has begun to execute. Nothing is wrong with the table for
+    one that is `harmless`.
     """
 
     instant: Instant
@@ -72,11 +73,12 @@ class DamagedFile:
     remedy: Remedy
     advice: str
     begun: bool = True
+    harmless: bool = False
     facts: Mapping[str, object] = field(default_factory=dict, hash=False)
 
 
 def find_damaged(snapshot: Snapshot) -> tuple[DamagedFile, ...]:
-    """The completed files, and the plans of what is pending, that cannot be read."""
+    """The completed files, and the plans of services and of what is pending, that are damaged."""
     found = []
     for instant in snapshot.timeline:
         named = instant if instant.is_completed else replace(instant, state=State.REQUESTED)
@@ -84,7 +86,17 @@ def find_damaged(snapshot: Snapshot) -> tuple[DamagedFile, ...]:
         if reason is not None:
             judge = _completed if instant.is_completed else _pending
             found.append(judge(snapshot, instant, reason))
-    return tuple(found)
+    return (*found, *_executed_plans(snapshot))
+
+
+def _executed_plans(snapshot: Snapshot) -> Iterator[DamagedFile]:
+    for instant in snapshot.timeline.completed_writes:
+        action = snapshot.timeline.plans.get(instant.requested_at)
+        plan = Instant(instant.requested_at, action or "", State.REQUESTED)
+        reason = _damage(snapshot, plan) if action is not None else None
+        if reason is not None:
+            advice = f"none: it was executed, and the next {action} looks at all partitions instead"
+            yield DamagedFile(plan, reason, Remedy.NONE, advice, harmless=True)
 
 
 def mend(writer: Equipment, finding: Finding) -> None:

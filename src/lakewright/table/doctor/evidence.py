@@ -76,7 +76,7 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
     timeline_files = tuple(storage.list_files(snapshot.config.timeline_folder))
     commits, damaged = readable(snapshot), find_damaged(snapshot)
     archived, history_damage = _archived(snapshot)
-    known = not damaged and archived is not None
+    known = all(each.harmless for each in damaged) and archived is not None
     lost, empty, unsliced = _unreadable(snapshot, commits, files) if known else ((), (), None)
     return Evidence(
         now_ms=clock.now_ms(),

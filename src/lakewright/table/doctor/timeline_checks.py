@@ -71,7 +71,7 @@ def unreadable(evidence: Evidence) -> Iterator[Finding]:
         limit_ms = without_beat_ms if beat is None else evidence.heartbeat.expires_after_ms
         yield Finding(
             Kind.TIMELINE_FILE,
-            Severity.ERROR,
+            Severity.NOTE if damaged.harmless else Severity.ERROR,
             f"a file of the timeline cannot be read: {damaged.reason}",
             damaged.advice,
             f"{evidence.config.timeline_folder}/{instant.file_name}",
