@@ -245,14 +245,19 @@ class Table:
         """The settings and policies by which old partitions leave the table."""
         return TableTtl.of(self.storage)
 
-    def doctor(self, options: Options = None, *, repair: bool = False) -> Diagnosis:
+    def doctor(
+        self, options: Options = None, *, repair: bool = False, force: bool = False
+    ) -> Diagnosis:
         """What is wrong with the table: findings, each with what to do about it.
 
-        `repair` puts right what can safely be, under the table's lock, and gives what is left.
+        `repair` puts right what can safely be, under the table's lock, and gives what is left. With
+        `force` it also rolls the newest write back if its completed file is empty or cut off.
         """
+        if force and not repair:
+            raise InvalidError("force is for a repair: ask for that as well")
         writer = TableWriter.of(self.storage, options).writer()
         found = examine(self.storage, writer.clock, writer.heartbeat)
-        return repair_table(writer, found) if repair else found
+        return repair_table(writer, found, force=force) if repair else found
 
     def debt(self) -> Debt:
         """What the table owes: log files that no compaction has folded in yet, and why."""

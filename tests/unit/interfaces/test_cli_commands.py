@@ -247,6 +247,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no table at all": (["info", "NOWHERE"], 2, "no table"),
     "no table to read": (["read", "NOWHERE"], 2, "no table"),
     "no table to repair": (["doctor", "NOWHERE", "--repair", "--yes"], 2, "no table"),
+    "force without a repair": (["doctor", "TABLE", "--force"], 2, "--repair as well"),
     "no table to roll back": (["rollback", "NOWHERE", NOWHERE, "--yes"], 2, "no table"),
     "an instant that is not there": (["rollback", "TABLE", NOWHERE, "-y"], 2, "no such instant"),
     "an instant that is no time": (["rollback", "TABLE", "../../etc", "-y"], 2, "no such instant"),

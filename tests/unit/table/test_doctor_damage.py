@@ -61,10 +61,12 @@ def examined(table: WrittenTable, later_ms: int = LATER_MS) -> Diagnosis:
     return examine(table.storage, ManualClock(now_ms(table.storage) + later_ms))
 
 
-def repaired(table: WrittenTable, storage: Storage | None = None) -> Diagnosis:
+def repaired(
+    table: WrittenTable, storage: Storage | None = None, *, force: bool = False
+) -> Diagnosis:
     clock = ManualClock(now_ms(table.storage) + LATER_MS)
     writer = replace(table.writer().writer(), clock=clock, storage=storage or table.storage)
-    return repair(writer, examine(table.storage, clock))
+    return repair(writer, examine(table.storage, clock), force=force)
 
 
 def files(table: WrittenTable) -> dict[str, bytes]:
@@ -263,6 +265,7 @@ def test_every_file_of_the_timeline_is_named_and_mended_where_no_row_is_lost(
     if not case.mended:
         repaired(table)
         assert files(table) == before
+        assert told.loses_rows == instant.is_write
         return
     assert told_of(repaired(table)) == []
     assert table.rows() == rows
@@ -333,6 +336,20 @@ def test_the_newest_write_is_told_with_the_command_that_rolls_it_back() -> None:
     empty(table, path_of(at))
     (told,) = told_of(examined(table))
     assert f"lakewright rollback TABLE {at.requested_at} --force" in told.advice
+
+
+@each_damage
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_by_force_the_doctor_rolls_damaged_writes_back(kind: str, damage: Damage) -> None:
+    table = made(kind)
+    rows = table.rows()
+    for at in (written(table), written(table)):
+        damage(table, path_of(at))
+    # The second one is not the newest yet when a person agrees to the first repair.
+    (left,) = told_of(repaired(table, force=True))
+    assert left.loses_rows
+    assert repaired(table, force=True).findings == ()
+    assert table.rows() == rows
 
 
 def test_what_another_damaged_file_stands_in_front_of_waits() -> None:

@@ -100,10 +100,10 @@ def _executed_plans(snapshot: Snapshot) -> Iterator[DamagedFile]:
 
 
 def mend(writer: Equipment, finding: Finding) -> None:
-    """Put a damaged file right for which that is safe, on the table as it is now."""
+    """Put a damaged file right, on the table as it is now."""
     name = finding.target.rpartition("/")[2]
     found = _found(load_snapshot(writer.storage), name)
-    if found is not None and found.remedy is Remedy.ROLL_BACK:
+    if found is not None and found.remedy in (Remedy.ROLL_BACK, Remedy.FORCE):
         take_back(writer, found.instant.requested_at, force=True)
     elif found is not None:
         with locked_table(writer) as (snapshot, _):

@@ -1,7 +1,8 @@
 """Putting right what can safely be put right: under the table's lock, on the table as it is then.
 
 No data file of a completed write is ever deleted, and none that belongs to no known instant. Those
-of a service whose completed file is damaged are: they hold no row that others do not.
+of a service whose completed file is damaged are: they hold no row that others do not. Those of a
+damaged write are deleted by force alone.
 """
 
 from __future__ import annotations
@@ -28,20 +29,26 @@ from lakewright.table.taking_back import locked_table
 from lakewright.table.writable import require_writable
 
 
-def repair(writer: Equipment, found: Diagnosis) -> Diagnosis:
+def repair(writer: Equipment, found: Diagnosis, *, force: bool = False) -> Diagnosis:
     """Put right what is safe of what was found, and examine the table again.
 
+    With `force` also that by which rows are lost: a write goes whose completed file is damaged.
     Everything is looked at anew before it is touched: what is not so any more is left alone.
     """
     now = examine(writer.storage, writer.clock, writer.heartbeat)
-    known = {(each.kind, each.target) for each in found.repairable}
-    for finding in now.repairable:
+    known = {(each.kind, each.target) for each in to_repair(found, force=force)}
+    for finding in to_repair(now, force=force):
         # What was not there when somebody agreed to the repair waits for the next one. What another
         # damaged file keeps from being repaired is found again below, and that file with it.
         if (finding.kind, finding.target) in known:
             with suppress(CorruptError):
                 _REPAIRS[finding.kind](writer, finding)
     return examine(writer.storage, writer.clock, writer.heartbeat)
+
+
+def to_repair(found: Diagnosis, *, force: bool) -> tuple[Finding, ...]:
+    """What a repair puts right of a diagnosis, in this order."""
+    return (*found.repairable, *(found.by_force if force else ()))
 
 
 def _end_change(writer: Equipment, finding: Finding) -> None:

@@ -9,6 +9,7 @@ from lakewright.clock import zone_of
 from lakewright.core.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State, epoch_ms
 from lakewright.errors import InvalidError
 from lakewright.format.history import VERSION_FILE
+from lakewright.table.doctor.damaged_files import Remedy
 from lakewright.table.doctor.evidence import Evidence
 from lakewright.table.doctor.findings import Finding, Kind, Severity
 from lakewright.table.heartbeat import is_expired
@@ -76,6 +77,7 @@ def unreadable(evidence: Evidence) -> Iterator[Finding]:
             damaged.advice,
             f"{evidence.config.timeline_folder}/{instant.file_name}",
             safe=damaged.remedy.is_safe and silent_ms > limit_ms,
+            loses_rows=damaged.remedy is Remedy.FORCE and silent_ms > limit_ms,
             facts=damaged.facts,
         )
 
