@@ -199,8 +199,9 @@ def test_a_write_of_real_hudi_with_a_damaged_file_is_rolled_back_by_force(
         take_back(Writer(shared.storage, SystemClock()), last.requested_at)
     done = take_back(Writer(shared.storage, SystemClock()), last.requested_at, force=True)
     assert shared.read() == shared.states[1]
-    (told,) = shared.call("show_rollbacks")
-    assert told["instant"] == done.requested_at
+    (told,) = [row for row in shared.call("show_timeline") if row["action"] == "rollback"]
+    assert (told["instant_time"], told["state"]) == (done.requested_at, "COMPLETED")
+    assert last.requested_at in told["rollback_info"]
     assert not [f for f in shared.storage.list_tree("") if _names(f.path, last)]
     shared.upsert({"0": 9, "30": 9})
     assert shared.read() == {**shared.states[1], "0": 9, "30": 9}
