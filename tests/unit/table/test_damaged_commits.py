@@ -219,6 +219,20 @@ def test_one_that_others_build_on_is_refused() -> None:
     assert {each["note"] for each in table.rows()} == {"first"}
 
 
+def test_one_that_others_build_on_is_not_archived() -> None:
+    """Its bytes would be gone from the timeline, and a copy could not be put in their place."""
+    table = made("COPY_ON_WRITE")
+    first = newest(table)
+    for n in range(8):
+        table.upsert([row("k2", 10 + n, "on", DAYS[0])])
+    hurt(table, first, lambda data: b"")
+    before = files(table)
+    archive = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+    with pytest.raises(CorruptError, match=first.file_name):
+        table.services({**archive, "hoodie.clean.commits.retained": "1"}).run("archive")
+    assert files(table) == before
+
+
 def test_one_that_a_savepoint_holds_is_refused() -> None:
     table = made("COPY_ON_WRITE")
     target = newest(table)
