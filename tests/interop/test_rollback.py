@@ -14,13 +14,16 @@ from undone import strays_of
 
 from lakewright.clock import SystemClock, zone_of
 from lakewright.core.instant import Instant, State
+from lakewright.errors import CorruptError
 from lakewright.storage.local import LocalStorage
 from lakewright.table.restore import resume_restore, run_restore
 from lakewright.table.rollback import failed_writes, resume_rollbacks, run_rollback
 from lakewright.table.savepoint import delete_savepoint, run_savepoint
 from lakewright.table.settings import FailedWrites
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.taking_back import take_back
 from lakewright.table.times import TimeSource
+from lakewright.table.transaction import Writer
 from lakewright.testing.storage import Crash, CrashingStorage
 
 SCHEMA = "id STRING, ts BIGINT, p STRING"
@@ -169,6 +172,62 @@ def test_a_dead_write_of_real_hudi_leaves_nothing(shared: Shared) -> None:
     assert not [file for file in storage.list_tree("") if _names(file.path, last)]
     shared.upsert({"0": 9})
     assert shared.read() == {**shared.states[1], "0": 9}
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "cut off": lambda data: data[: len(data) // 2],
+}
+each_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
+
+
+def _damage(shared: Shared, completed: Instant, damage: Callable[[bytes], bytes]) -> None:
+    """As a power cut leaves the file; Hadoop's checksum beside it tells of old bytes, and goes."""
+    path = shared.path / ".hoodie" / "timeline" / completed.file_name
+    path.write_bytes(damage(path.read_bytes()))
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+@each_damage
+@each_kind
+def test_a_write_of_real_hudi_with_a_damaged_file_is_rolled_back_by_force(
+    shared: Shared, damage: Callable[[bytes], bytes]
+) -> None:
+    last = shared.writes[-1]
+    _damage(shared, last, damage)
+    with pytest.raises(CorruptError, match="force"):
+        take_back(Writer(shared.storage, SystemClock()), last.requested_at)
+    done = take_back(Writer(shared.storage, SystemClock()), last.requested_at, force=True)
+    assert shared.read() == shared.states[1]
+    (told,) = [row for row in shared.call("show_timeline") if row["action"] == "rollback"]
+    assert (told["instant_time"], told["state"]) == (done.requested_at, "COMPLETED")
+    assert last.requested_at in told["rollback_info"]
+    assert not [f for f in shared.storage.list_tree("") if _names(f.path, last)]
+    shared.upsert({"0": 9, "30": 9})
+    assert shared.read() == {**shared.states[1], "0": 9, "30": 9}
+    assert strays_of(shared.storage) == []
+
+
+@each_damage
+def test_an_overwrite_and_a_compaction_of_real_hudi_with_a_damaged_file_as_well(
+    written: Callable[[str], Shared], tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    first = written("MERGE_ON_READ")
+    copy = Path(shutil.copytree(first.path, tmp_path / "t"))
+    shared = Shared(first.hudi, copy, "MERGE_ON_READ", list(first.states))
+    shared.upsert({"0": 5, "1": 5}, datasource__write__operation="insert_overwrite")
+    _damage(shared, shared.writes[-1], damage)
+    take_back(Writer(shared.storage, SystemClock()), shared.writes[-1].requested_at, force=True)
+    assert shared.read() == shared.states[2]
+    shared.compact()
+    assert shared.writes[-1].action == "commit"
+    _damage(shared, shared.writes[-1], damage)
+    take_back(Writer(shared.storage, SystemClock()), shared.writes[-1].requested_at, force=True)
+    assert shared.read() == shared.states[2]
+    shared.upsert({"0": 9})
+    shared.compact()
+    assert shared.read() == {**shared.states[2], "0": 9}
+    assert strays_of(shared.storage) == []
 
 
 def _names(path: str, instant: Instant) -> bool:

@@ -10,6 +10,7 @@ from golden_tables import GoldenTables
 from pyspark.sql import SparkSession
 
 import lakewright as lw
+from lakewright.errors import CorruptError
 from lakewright.interfaces.procedures import PROCEDURES
 
 ROWS = "id STRING, day STRING, ts LONG"
@@ -84,6 +85,20 @@ def test_savepoints_and_rollbacks(spark: SparkSession, table: lw.Table) -> None:
     assert call(spark, table, "rollback_to_instant", f"instant_time => '{newest}'")[0][0]
     rollbacks = call(spark, table, "show_rollbacks")
     assert newest in [row.rollback_instant for row in rollbacks]
+
+
+def test_a_write_with_an_empty_file_is_rolled_back_by_force(
+    spark: SparkSession, table: lw.Table
+) -> None:
+    before = {(row.id, row.ts) for row in table.read().collect()}
+    table.upsert(spark.createDataFrame([("c", "d1", 2)], ROWS), QUIET)
+    last = table.snapshot().timeline.completed_writes[-1]
+    table.storage.replace(f".hoodie/timeline/{last.file_name}", b"")
+    told = f"instant_time => '{last.requested_at}'"
+    with pytest.raises(CorruptError, match="force"):
+        call(spark, table, "rollback_to_instant", told)
+    assert call(spark, table, "rollback_to_instant", f"{told}, force => true")[0].rollback_result
+    assert {(row.id, row.ts) for row in table.read().collect()} == before
 
 
 def test_plans_and_cleans(spark: SparkSession, table: lw.Table) -> None:

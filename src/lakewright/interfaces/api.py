@@ -245,14 +245,19 @@ class Table:
         """The settings and policies by which old partitions leave the table."""
         return TableTtl.of(self.storage)
 
-    def doctor(self, options: Options = None, *, repair: bool = False) -> Diagnosis:
+    def doctor(
+        self, options: Options = None, *, repair: bool = False, force: bool = False
+    ) -> Diagnosis:
         """What is wrong with the table: findings, each with what to do about it.
 
-        `repair` puts right what can safely be, under the table's lock, and gives what is left.
+        `repair` puts right what can safely be, under the table's lock, and gives what is left. With
+        `force` it also rolls the newest write back if its completed file is empty or cut off.
         """
+        if force and not repair:
+            raise InvalidError("force is for a repair: ask for that as well")
         writer = TableWriter.of(self.storage, options).writer()
         found = examine(self.storage, writer.clock, writer.heartbeat)
-        return repair_table(writer, found) if repair else found
+        return repair_table(writer, found, force=force) if repair else found
 
     def debt(self) -> Debt:
         """What the table owes: log files that no compaction has folded in yet, and why."""
@@ -308,9 +313,15 @@ class Table:
         """What runs services on the table, with some options."""
         return TableWriter.of(self.storage, options, spark=self._spark).services
 
-    def rollback(self, instant: str | Instant, options: Options = None) -> Instant | Skip:
-        """Take back a write, its files and its place on the timeline; the newest ones first."""
-        return TableWriter.of(self.storage, options).rollback(_time(instant))
+    def rollback(
+        self, instant: str | Instant, options: Options = None, *, force: bool = False
+    ) -> Instant | Skip:
+        """Take back a write, its files and its place on the timeline; the newest ones first.
+
+        With `force` also one whose completed file on the timeline is empty or cut off, as after a
+        power cut: its data files are found by name, and its rows are gone then.
+        """
+        return TableWriter.of(self.storage, options).rollback(_time(instant), force=force)
 
     def savepoint(
         self, instant: str | Instant, options: Options = None, *, user: str = "", comment: str = ""

@@ -108,7 +108,7 @@ def _rollback_to_savepoint(table: Table, arguments: Arguments) -> Rows:
 
 
 def _rollback(table: Table, arguments: Arguments) -> Rows:
-    done = table.rollback(arguments["instant_time"])
+    done = table.rollback(arguments["instant_time"], force=bool(arguments["force"]))
     return [(isinstance(done, Instant) and done.is_completed,)]
 
 
@@ -180,7 +180,12 @@ TIMELINE_PROCEDURES = (
     Procedure(
         "rollback_to_instant",
         "take a write back, the newest ones first",
-        (NAME, INSTANT, PATH),
+        (
+            NAME,
+            INSTANT,
+            PATH,
+            Parameter("force", False, about="whether one goes whose completed file is damaged"),
+        ),
         "rollback_result BOOLEAN",
         _rollback,
     ),

@@ -178,9 +178,12 @@ class TableWriter:
                 **{OPERATION: self.options[OPERATION]},
             )
 
-    def rollback(self, instant: str, *, keep_plan: bool = False) -> Instant:
-        """Take back a write or a service, completed or not; a service's plan may stay."""
-        done = take_back(self.writer(), instant, keep_plan=keep_plan)
+    def rollback(self, instant: str, *, keep_plan: bool = False, force: bool = False) -> Instant:
+        """Take back a write or a service, completed or not; a service's plan may stay.
+
+        `force` is for a completed write whose file on the timeline is damaged.
+        """
+        done = take_back(self.writer(), instant, keep_plan=keep_plan, force=force)
         tell_rollback(self.services.meter, self.storage, done)
         return done
 

@@ -25,6 +25,7 @@ from lakewright.format.metadata import (
     parse_rollback_plan,
 )
 from lakewright.storage.base import join_path, split_path
+from lakewright.table.damaged import damage_of, known_by_names
 from lakewright.table.markers import marked_files
 from lakewright.table.properties import read_if_there
 from lakewright.table.settings import FailedWrites
@@ -134,6 +135,7 @@ def run_rollback(
     began = rollback_of(snapshot, target.requested_at)
     if began is not None:
         if current is not None and current.is_completed:
+            snapshot = _knowing(snapshot, current)
             _check_again(snapshot, began, current)
         files = _files_to_delete(snapshot, began.plan, current, by_markers=by_markers)
         return _end(snapshot, began, files, times, clock, keep_plan=keep_plan)
@@ -212,8 +214,9 @@ def resume_rollbacks(
     """End the rollbacks of dead writers, or `only` that of one target; gives those that completed.
 
     One that has had no effect, as its plan was not written or its target is still completed, is
-    withdrawn: others may have written on top of that since. Those in `alive` are left alone, and
-    so is one that is only requested while its target is among them: it asks that one to stop.
+    withdrawn: others may have written on top of that since. That of a completed write whose file is
+    damaged is ended, while nothing was written on top. Those in `alive` are left alone, and so is
+    one that is only requested while its target is among them: it asks that one to stop.
     """
     ended = []
     planned = {began.instant: began for began in pending_rollbacks(snapshot)}
@@ -229,10 +232,11 @@ def resume_rollbacks(
         current = _current(snapshot, began.plan.instant)
         if current is not None and began.only_asks(alive):
             continue
-        if current is not None and current.is_completed and is_whole(snapshot, current):
+        known = _knowing(snapshot, current)
+        if current is not None and _is_to_stay(known, current):
             _withdraw(snapshot, began.instant)
         else:
-            files = _files_to_delete(snapshot, began.plan, current, by_markers=by_markers)
+            files = _files_to_delete(known, began.plan, current, by_markers=by_markers)
             keep_plan = began.keeps_plan
             with suppress(CompletedMeanwhileError):
                 ended.append(_end(snapshot, began, files, times, clock, keep_plan=keep_plan))
@@ -317,6 +321,26 @@ def _check_again(snapshot: Snapshot, began: PendingRollback, current: Instant) -
     except InvalidError:
         _withdraw(snapshot, began.instant)
         raise
+
+
+def _knowing(snapshot: Snapshot, target: Instant | None) -> Snapshot:
+    """The snapshot that knows a damaged target, of a rollback which was begun, by its files."""
+    if target is None or not target.is_completed or damage_of(snapshot, target) is None:
+        return snapshot
+    return known_by_names(snapshot, target)
+
+
+def _is_to_stay(snapshot: Snapshot, target: Instant) -> bool:
+    """Whether the target of a rollback that nobody is ending is part of the table."""
+    if not target.is_completed:
+        return False
+    if damage_of(snapshot, target) is None:
+        return is_whole(snapshot, target)
+    try:
+        require_undoable(snapshot, target)
+    except InvalidError:
+        return True
+    return False
 
 
 def _withdraw(snapshot: Snapshot, rollback: Instant) -> None:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lakewright.core.instant import Instant, State
-from lakewright.errors import InvalidError
+from lakewright.errors import ConflictError, InvalidError
+from lakewright.table.damaged import damage_of, known_by_names, require_readable
 from lakewright.table.equipment import Equipment
 from lakewright.table.locks import holding
 from lakewright.table.metadata_table import drop_metadata_table
@@ -42,10 +43,18 @@ def locked_table(
         yield replace(snapshot, config=config), times
 
 
-def take_back(writer: Equipment, instant: str, *, keep_plan: bool = False) -> Instant:
+def take_back(
+    writer: Equipment, instant: str, *, keep_plan: bool = False, force: bool = False
+) -> Instant:
     """Take back a write or a service, completed or not; gives the rollback.
 
-    With `keep_plan` the plan of a service that is being executed stays.
+    With `keep_plan` the plan of a service that is being executed stays. With `force` a completed
+    write whose file on the timeline is empty or cut off goes as well: its data files are found by
+    name. All other conditions are the same.
+
+    Raises:
+        CorruptError: the completed file of the write is damaged, and `force` was not given.
+        ConflictError: it is damaged, and its writer has a heartbeat that beats.
     """
 
     def target(snapshot: Snapshot) -> Instant:
@@ -54,18 +63,46 @@ def take_back(writer: Equipment, instant: str, *, keep_plan: bool = False) -> In
             return found
         if rollback_of(snapshot, instant) or ended_rollback_of(snapshot, instant):
             return Instant(instant, "commit", State.INFLIGHT)
+        others = [str(i) for i in snapshot.timeline if i.requested_at == instant]
+        if others:
+            raise InvalidError("only writes and table services are rolled back", instant=others[0])
         raise InvalidError("there is no such instant on the timeline", instant=instant)
+
+    def known(snapshot: Snapshot, found: Instant) -> Snapshot:
+        return known_by_names(snapshot, found) if force and found.is_completed else snapshot
 
     def check(snapshot: Snapshot) -> None:
         found = target(snapshot)
         if found.is_completed and rollback_of(snapshot, instant) is None:
-            require_undoable(snapshot, found)
+            if force:
+                _require_dead(writer, snapshot, found)
+            else:
+                require_readable(snapshot, found)
+            require_undoable(known(snapshot, found), found)
 
     with locked_table(writer, check) as (snapshot, times):
         by_markers = writer.transaction.rollback_by_markers
         found = target(snapshot)
         return run_rollback(
-            snapshot, found, times, writer.clock, by_markers=by_markers, keep_plan=keep_plan
+            known(snapshot, found),
+            found,
+            times,
+            writer.clock,
+            by_markers=by_markers,
+            keep_plan=keep_plan,
+        )
+
+
+def _require_dead(writer: Equipment, snapshot: Snapshot, write: Instant) -> None:
+    """Not every writer creates a file in one step: who is completing has an empty one for a while.
+
+    A whole file needs no heartbeat any more, whatever is left of one.
+    """
+    if damage_of(snapshot, write) is not None and writer.living([write.requested_at]):
+        raise ConflictError(
+            "the completed file of this write is damaged, and its writer has a heartbeat: it may "
+            "be writing the file. Wait until the heartbeat has expired",
+            instant=str(write),
         )
 
 

@@ -6,11 +6,13 @@ Planning looks into these alone, and so does whoever asks for the log files that
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from lakewright.core.commits import DELETE_PARTITION, CommitMetadata, is_log
 from lakewright.core.instant import Instant
 from lakewright.core.plans import SERVICE_KEY, ClusteringPlan, CompactionPlan
 from lakewright.core.table_config import TableType
+from lakewright.errors import CorruptError
 from lakewright.table.snapshot import Snapshot
 
 Plan = CompactionPlan | ClusteringPlan
@@ -25,9 +27,14 @@ _EVER = "9"
 def last_service(
     snapshot: Snapshot, action: str, service: str
 ) -> tuple[Instant | None, Plan | None]:
-    """The completed execution with the greatest instant among those of a service; its plan."""
+    """The completed execution with the greatest instant among those of a service; its plan.
+
+    The plan is None where it is gone or damaged: what it left out is not known then.
+    """
     for instant in sorted(snapshot.timeline.completed_services(action), reverse=True):
-        plan = snapshot.plan_of(instant.requested_at, action)
+        plan = None
+        with suppress(CorruptError):
+            plan = snapshot.plan_of(instant.requested_at, action)
         if plan is None or plan.extra.get(SERVICE_KEY, action) == service:
             return instant, plan
     return None, None

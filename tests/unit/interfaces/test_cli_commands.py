@@ -146,6 +146,21 @@ def test_a_write_is_rolled_back_after_a_question(table: WrittenTable) -> None:
     assert load_snapshot(table.storage).timeline.completed_writes == (first,)
 
 
+def test_a_write_with_an_empty_file_is_rolled_back_by_force(table: WrittenTable) -> None:
+    first, last = load_snapshot(table.storage).timeline
+    before = {row["note"] for row in table.rows()}
+    table.storage.replace(f".hoodie/timeline/{last.file_name}", b"")
+    command = f"lakewright rollback TABLE {last.requested_at} --force"
+    assert command in call("doctor", root(table)).stdout
+    refused = call("rollback", root(table), last.requested_at, "--yes")
+    assert (refused.exit_code, "force the rollback" in refused.stderr) == (5, True)
+    told = document("rollback", root(table), last.requested_at, "--force", "--yes")
+    assert (told["taken_back"], told["action"]) == (last.requested_at, "rollback")
+    assert load_snapshot(table.storage).timeline.completed_writes == (first,)
+    assert {row["note"] for row in table.rows()} < before
+    assert call("doctor", root(table)).exit_code == 0
+
+
 def test_a_table_goes_back_to_a_savepoint(table: WrittenTable) -> None:
     first, last = load_snapshot(table.storage).timeline
     told = document("savepoint", root(table), first.requested_at, "--comment", "before")
@@ -232,6 +247,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no table at all": (["info", "NOWHERE"], 2, "no table"),
     "no table to read": (["read", "NOWHERE"], 2, "no table"),
     "no table to repair": (["doctor", "NOWHERE", "--repair", "--yes"], 2, "no table"),
+    "force without a repair": (["doctor", "TABLE", "--force"], 2, "--repair as well"),
     "no table to roll back": (["rollback", "NOWHERE", NOWHERE, "--yes"], 2, "no table"),
     "an instant that is not there": (["rollback", "TABLE", NOWHERE, "-y"], 2, "no such instant"),
     "an instant that is no time": (["rollback", "TABLE", "../../etc", "-y"], 2, "no such instant"),

@@ -11,6 +11,8 @@ from golden_tables import NAMES, GoldenTables, upload
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant, State
+from lakewright.core.plans import CompactionPlan
+from lakewright.format.metadata import format_compaction_plan
 from lakewright.format.properties import format_properties
 from lakewright.interfaces.api import Table
 from lakewright.storage.base import Storage
@@ -144,7 +146,8 @@ def _complete_early(table: WrittenTable) -> None:
 
 
 def _come_from_the_future(table: WrittenTable) -> None:
-    table.storage.create(f"{TIMELINE}/29991231000000000.compaction.requested", b"x")
+    plan = format_compaction_plan(CompactionPlan())
+    table.storage.create(f"{TIMELINE}/29991231000000000.compaction.requested", plan)
 
 
 def _complete_together(table: WrittenTable) -> None:

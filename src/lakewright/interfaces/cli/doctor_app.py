@@ -35,6 +35,14 @@ def examine(
     repair: Annotated[
         bool, typer.Option("--repair", help="Put right what is safe, after asking.")
     ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="With --repair: also roll back the newest write if its completed file is damaged. "
+            "Its rows are gone then.",
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     option: OptionsOption = None,
     as_json: JsonOption = False,
@@ -42,7 +50,12 @@ def examine(
     """Examine a table, and put right what can safely be. Ends with 10 if something is wrong."""
     with exit_codes():
         healthy = doctoring.examine_table(
-            path, told_options(option), repairing=repair, asking=not yes, as_json=as_json
+            path,
+            told_options(option),
+            repairing=repair,
+            force=force,
+            asking=not yes,
+            as_json=as_json,
         )
     if not healthy:
         raise typer.Exit(UNWELL)

@@ -7,24 +7,28 @@ from collections.abc import Sequence
 
 import typer
 
+from lakewright.errors import InvalidError
 from lakewright.interfaces.cli.commands import Options, runner_at, several_writers
 from lakewright.interfaces.cli.printing import Document, show
 from lakewright.table.doctor.examine import examine
 from lakewright.table.doctor.findings import Diagnosis, Finding, Severity
-from lakewright.table.doctor.repair import repair
+from lakewright.table.doctor.repair import repair, to_repair
 
 
 def examine_table(
-    path: str, options: Options, *, repairing: bool, asking: bool, as_json: bool
+    path: str, options: Options, *, repairing: bool, force: bool, asking: bool, as_json: bool
 ) -> bool:
     """Tell what is wrong with a table, and whether it is healthy in the end."""
+    if force and not repairing:
+        raise InvalidError("--force is for a repair: give --repair as well")
     writer = runner_at(path, several_writers(options)).writer
     found = examine(writer.storage, writer.clock, writer.heartbeat)
     done: tuple[Finding, ...] | None = None
-    if repairing and found.repairable and (not asking or _agreed(found)):
-        before, found = found, repair(writer, found)
+    wanted = to_repair(found, force=force)
+    if repairing and wanted and (not asking or _agreed(wanted)):
+        found = repair(writer, found, force=force)
         left = {(each.kind, each.target) for each in found.findings}
-        done = tuple(each for each in before.repairable if (each.kind, each.target) not in left)
+        done = tuple(each for each in wanted if (each.kind, each.target) not in left)
     if as_json:
         show(diagnosis_document(writer.storage.root, found, done), as_json=True)
     else:
@@ -32,8 +36,8 @@ def examine_table(
     return found.is_healthy
 
 
-def _agreed(found: Diagnosis) -> bool:
-    for each in found.repairable:
+def _agreed(wanted: Sequence[Finding]) -> bool:
+    for each in wanted:
         typer.echo(_block(each), err=True)
     return typer.confirm("Put this right?", err=True)
 
@@ -62,6 +66,9 @@ def diagnosis_text(table: str, found: Diagnosis, done: Sequence[Finding] | None 
     if found.repairable:
         count = len(found.repairable)
         lines.append(f"{count} of these can safely be put right: call it again with --repair")
+    if found.by_force:
+        count = len(found.by_force)
+        lines.append(f"{count} can be put right with --repair --force: rows are lost by it")
     return "\n".join(lines)
 
 
@@ -90,5 +97,6 @@ def finding_document(finding: Finding) -> Document:
         "message": finding.message,
         "to_do": finding.advice,
         "safe_to_repair": finding.safe,
+        "repair_loses_rows": finding.loses_rows,
         "facts": dict(finding.facts),
     }

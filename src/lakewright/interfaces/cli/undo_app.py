@@ -35,6 +35,14 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def rollback(
     path: PathArgument,
     instant: InstantArgument,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Also if its completed file on the timeline is empty or cut off: its data files "
+            "are found by name.",
+        ),
+    ] = False,
     yes: YesOption = False,
     option: OptionsOption = None,
     as_json: JsonOption = False,
@@ -45,7 +53,8 @@ def rollback(
         undoing.require_table(path, options)
         if not yes:
             typer.confirm(f"Take back {instant}? Its rows are gone then.", abort=True, err=True)
-        printing.show(undoing.roll_back(path, options, instant), as_json=as_json)
+        document = undoing.roll_back(path, options, instant, force=force)
+        printing.show(document, as_json=as_json)
 
 
 @undo.command(

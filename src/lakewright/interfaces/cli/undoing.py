@@ -16,9 +16,10 @@ def require_table(path: str, options: Options) -> None:
     load_snapshot(storage_for(path, storage_options(options)))
 
 
-def roll_back(path: str, options: Options, instant: str) -> Document:
-    """Take back a write."""
-    return _told(path, "taken_back", instant, take_back(_writer(path, options), instant))
+def roll_back(path: str, options: Options, instant: str, *, force: bool = False) -> Document:
+    """Take back a write; with `force` also one whose completed file is damaged."""
+    done = take_back(_writer(path, options), instant, force=force)
+    return _told(path, "taken_back", instant, done)
 
 
 def save(path: str, options: Options, instant: str, *, user: str, comment: str) -> Document:

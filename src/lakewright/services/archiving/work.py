@@ -32,6 +32,7 @@ from lakewright.format.history import (
 from lakewright.services.archiving.plan import Action, ArchivePlan, batches
 from lakewright.services.archiving.settings import ArchivingSettings
 from lakewright.storage.base import Storage
+from lakewright.table.damaged import parse_completed
 from lakewright.table.history import load_entries, load_manifest
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.meanwhile import latest_time
@@ -197,6 +198,10 @@ def _entries(snapshot: Snapshot, actions: Iterable[Action]) -> list[HistoryEntry
     files = [*plans, *(plan for plan in plans.values() if plan is not None)]
     paths = [snapshot.timeline_path(file) for file in files]
     content = dict(zip(files, snapshot.storage.read_many(paths) if paths else [], strict=True))
+    for completed in plans:
+        # A damaged file can be put right on the timeline, and no more in history.
+        with found_in(snapshot.timeline_path(completed)):
+            parse_completed(completed.action, content[completed])
     return [
         HistoryEntry(
             completed.requested_at,

@@ -16,9 +16,10 @@ from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_d
 from lakewright.core.instant import Instant, parse_instant
 from lakewright.core.slices import GroupKey
 from lakewright.core.table_config import TableConfig
-from lakewright.errors import CorruptError, UnsupportedError
+from lakewright.errors import CorruptError, LakewrightError, UnsupportedError
 from lakewright.storage.base import FileStatus, Storage, join_path, split_path
 from lakewright.table.cleaned import files_of, going_files
+from lakewright.table.doctor.damaged_files import DamagedFile, find_damaged
 from lakewright.table.doctor.plain_files import data_file, readable
 from lakewright.table.heartbeat import last_beats
 from lakewright.table.history import load_entries
@@ -35,14 +36,14 @@ _LOCK = ".hoodie/lock"
 
 @dataclass(frozen=True)
 class Evidence:
-    """A table as it was looked at; `broken` are files of the timeline with what is wrong.
+    """A table as it was looked at; `damaged` are files of the timeline that cannot be read.
 
-    `archived` are the requested times in history, None if that cannot be read. `signs_ms` tells of
-    pending instants when anything of theirs was last changed. `unlisted` are data files of
-    completed writes that their commits do not list, `twins` several base files of one file group
-    and instant of which that is not known. `lost` are files that a query reads and that are not
-    there, `empty` those without a byte; `metadata` what completed in the metadata table, None where
-    there is none.
+    `archived` are the requested times in history, None if that cannot be read: `history_damage`
+    tells why, and `unsliced` why data files make no file slices. `signs_ms` tells of pending
+    instants when anything of theirs was last changed. `unlisted` are, by instant, data files of
+    completed writes that their commits do not list. `lost` are files that a query reads and that
+    are not there, `empty` those without a byte; `metadata` what completed in the metadata table,
+    None where there is none.
     """
 
     now_ms: int
@@ -52,13 +53,14 @@ class Evidence:
     files: tuple[FileStatus, ...] = ()
     timeline_files: tuple[FileStatus, ...] = ()
     commits: Mapping[str, CommitMetadata] = field(default_factory=dict)
-    broken: Mapping[str, str] = field(default_factory=dict)
+    damaged: tuple[DamagedFile, ...] = ()
     archived: frozenset[str] | None = frozenset()
+    history_damage: LakewrightError | None = None
+    unsliced: CorruptError | None = None
     beats_ms: Mapping[str, int] = field(default_factory=dict)
     signs_ms: Mapping[str, int] = field(default_factory=dict)
     replaced: frozenset[GroupKey] = frozenset()
-    unlisted: Mapping[str, FileStatus] = field(default_factory=dict)
-    twins: tuple[tuple[str, ...], ...] = ()
+    unlisted: Mapping[str, tuple[FileStatus, ...]] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
     metadata: tuple[Instant, ...] | None = None
@@ -74,14 +76,13 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
     files = tuple(sorted(listed, key=lambda file: file.path))
     snapshot = load_snapshot(storage)
     timeline_files = tuple(storage.list_files(snapshot.config.timeline_folder))
-    commits, broken = readable(snapshot)
-    archived = _archived(snapshot)
-    known = not broken and archived is not None
-    unlisted = _unlisted(snapshot, commits, files)
-    rest = [file for file in files if file.path not in unlisted]
-    twins = twin_base_files(snapshot, rest)
-    whole = known and not twins
-    lost, empty = _unreadable(snapshot, commits, rest) if whole else ((), ())
+    commits, damaged = readable(snapshot), find_damaged(snapshot)
+    archived, history_damage = _archived(snapshot)
+    known = all(each.harmless for each in damaged) and archived is not None
+    unlisted = _unlisted(commits, files)
+    passed_over = {file.path for found in unlisted.values() for file in found}
+    rest = [file for file in files if file.path not in passed_over]
+    lost, empty, unsliced = _unreadable(snapshot, commits, rest) if known else ((), (), None)
     return Evidence(
         now_ms=clock.now_ms(),
         config=snapshot.config,
@@ -90,13 +91,14 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
         files=files,
         timeline_files=timeline_files,
         commits=commits,
-        broken=broken,
+        damaged=damaged,
         archived=archived,
+        history_damage=history_damage,
+        unsliced=unsliced,
         beats_ms=last_beats(storage),
         signs_ms=_signs(snapshot, timeline_files),
         replaced=_replaced(commits.values()),
         unlisted=unlisted,
-        twins=twins,
         lost=lost,
         empty=empty,
         metadata=_metadata_instants(storage),
@@ -106,13 +108,18 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
     )
 
 
-def _archived(snapshot: Snapshot) -> frozenset[str] | None:
-    """Every requested time in history; those of rolled back instants are none of them."""
+def _archived(
+    snapshot: Snapshot,
+) -> tuple[frozenset[str], None] | tuple[None, LakewrightError]:
+    """Every requested time in history, or why it cannot be read.
+
+    Those of rolled back instants are none of them.
+    """
     try:
         entries = load_entries(snapshot.storage, snapshot.config.history_folder)
-    except (CorruptError, UnsupportedError):
-        return None
-    return frozenset(entry.requested_at for entry in entries)
+    except (CorruptError, UnsupportedError) as error:
+        return None, error
+    return frozenset(entry.requested_at for entry in entries), None
 
 
 def _signs(snapshot: Snapshot, files: Iterable[FileStatus]) -> dict[str, int]:
@@ -128,11 +135,15 @@ def _signs(snapshot: Snapshot, files: Iterable[FileStatus]) -> dict[str, int]:
 
 
 def _requested(name: str) -> str:
-    try:
-        instant = parse_instant(name)
-    except UnsupportedError:
-        return ""
+    instant = _instant(name)
     return instant.requested_at if instant is not None else ""
+
+
+def _instant(name: str) -> Instant | None:
+    try:
+        return parse_instant(name)
+    except UnsupportedError:
+        return None
 
 
 def _replaced(commits: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
@@ -145,33 +156,32 @@ def _replaced(commits: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
 
 
 def _unlisted(
-    snapshot: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
-) -> dict[str, FileStatus]:
+    commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
+) -> dict[str, tuple[FileStatus, ...]]:
     """Data files of completed writes on the active timeline that their commits do not list."""
     names = {at: commit.named_files() for at, commit in commits.items()}
-    found = {}
+    found: dict[str, tuple[FileStatus, ...]] = {}
     for status in files:
         file = data_file(status)
         if file is not None and status.name not in names.get(file.instant, {status.name}):
-            found[status.path] = status
+            found[file.instant] = (*found.get(file.instant, ()), status)
     return found
-
-
-def twin_base_files(snapshot: Snapshot, files: Iterable[FileStatus]) -> tuple[tuple[str, ...], ...]:
-    """Base files that readers see, where a file group has several of one instant."""
-    seen: dict[tuple[str, str, str], list[str]] = {}
-    for status in files:
-        file = data_file(status)
-        if isinstance(file, BaseFile) and snapshot.timeline.is_committed(file.instant):
-            key = split_path(status.path)[0], file.file_id, file.instant
-            seen.setdefault(key, []).append(status.path)
-    return tuple(tuple(sorted(paths)) for paths in seen.values() if len(paths) > 1)
 
 
 def _unreadable(
     first: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
+) -> tuple[tuple[str, ...], tuple[str, ...], CorruptError | None]:
+    """Files that a query reads and that are missing or empty, or why nobody can tell."""
+    try:
+        return *_seen_twice(first, commits, files), None
+    except CorruptError as error:
+        return (), (), error
+
+
+def _seen_twice(
+    first: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Files that a query reads and that are missing or empty: seen so twice.
+    """What is missing, and what is empty, in two looks.
 
     A commit that completes between two listings, or a clean, must not look like a loss.
     """
@@ -180,8 +190,7 @@ def _unreadable(
     if not partitions:
         return (), ()
     again = load_snapshot(first.storage)
-    now, _ = readable(again)
-    lost, empty = _missing(again, now.values(), again.files(partitions))
+    lost, empty = _missing(again, readable(again).values(), again.files(partitions))
     return tuple(sorted(suspects[0] & lost)), tuple(sorted(suspects[1] & empty))
 
 
@@ -228,5 +237,4 @@ def _metadata_instants(storage: Storage) -> tuple[Instant, ...] | None:
     names = [f.name for f in storage.list_files(f"{METADATA_FOLDER}/.hoodie/timeline")]
     if not names:
         return None
-    found: list[Instant | None] = [parse_instant(name) for name in names]
-    return tuple(i for i in found if i is not None and i.is_completed)
+    return tuple(i for i in map(_instant, names) if i is not None and i.is_completed)

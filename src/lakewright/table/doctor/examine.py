@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from lakewright.clock import Clock
 from lakewright.core.table_config import TableConfig
 from lakewright.errors import CorruptError
+from lakewright.format.properties import REQUIRED_KEYS
 from lakewright.storage.base import Storage
 from lakewright.table.doctor import file_checks, timeline_checks
 from lakewright.table.doctor.evidence import Evidence, load_evidence
@@ -16,13 +17,14 @@ from lakewright.table.settings import HeartbeatSettings
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     timeline_checks.backup,
+    timeline_checks.history,
     timeline_checks.unreadable,
     timeline_checks.clock_order,
     timeline_checks.pending,
     timeline_checks.metadata_table,
     file_checks.partition_metadata,
     file_checks.unlisted_files,
-    file_checks.twin_base_files,
+    file_checks.unsliced,
     file_checks.missing_files,
     file_checks.orphans,
     file_checks.leftovers,
@@ -54,7 +56,9 @@ def _damaged(error: CorruptError) -> Finding:
         Kind.PROPERTIES,
         Severity.ERROR,
         f"the table's properties cannot be used: {error.message}",
-        "bring the file back from a copy; nothing else was examined",
+        "bring the file back from a copy. If there is none, make a table elsewhere with the name, "
+        "type, key, partition and ordering fields and options of this one (`lakewright create`), "
+        "and copy its file; nothing else was examined",
         PROPERTIES,
-        facts=dict(error.facts),
+        facts={**error.facts, "needed": list(REQUIRED_KEYS)},
     )

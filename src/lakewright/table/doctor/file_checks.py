@@ -58,11 +58,7 @@ def unlisted_files(evidence: Evidence) -> Iterator[Finding]:
     that the commit lists are there, and no task of the write can be running.
     """
     lost = {split_path(path)[1] for path in evidence.lost}
-    by_instant: dict[str, list[FileStatus]] = {}
-    for status, file in data_files(evidence):
-        if status.path in evidence.unlisted:
-            by_instant.setdefault(file.instant, []).append(status)
-    for at, files in sorted(by_instant.items())[:_MOST_FINDINGS]:
+    for at, files in sorted(evidence.unlisted.items())[:_MOST_FINDINGS]:
         is_whole = not lost & evidence.commits[at].named_files()
         youngest_ms = max(file.modified_ms for file in files)
         is_old = is_expired(youngest_ms, evidence.heartbeat, evidence.now_ms)
@@ -83,20 +79,18 @@ def unlisted_files(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def twin_base_files(evidence: Evidence) -> Iterator[Finding]:
-    """Base files of one file group and one instant, of which no active commit tells the right one.
-
-    Nothing is deleted here: that the commit is archived, or lists both, is reason to look.
-    """
-    for paths in evidence.twins[:_MOST_FINDINGS]:
+def unsliced(evidence: Evidence) -> Iterator[Finding]:
+    """Data files that cannot be together, so that every query fails."""
+    damage = evidence.unsliced
+    if damage is not None:
         yield Finding(
-            Kind.TWIN_BASE_FILES,
+            Kind.FILE_SLICES,
             Severity.ERROR,
-            "a file group has several base files of one instant",
-            "one is of a failed task attempt: look up in the archived commit which one it lists "
-            "and move the others out of the table",
-            paths[0],
-            facts={"files": list(paths), "such_groups": len(evidence.twins)},
+            f"the data files cannot be put into file slices: {damage.message}",
+            "move the file that is no part of its commit out of the table; whether others are "
+            "missing was not examined",
+            str(damage.facts.get("file", "")),
+            facts={name: value for name, value in damage.facts.items() if name != "file"},
         )
 
 

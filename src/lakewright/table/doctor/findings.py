@@ -30,7 +30,7 @@ class Kind(StrEnum):
     METADATA_TABLE = "stale metadata table"
     PARTITION_METADATA = "partition metadata"
     UNLISTED_FILE = "unlisted file"
-    TWIN_BASE_FILES = "twin base files"
+    FILE_SLICES = "file slices"
     MISSING_FILE = "missing file"
     EMPTY_FILE = "empty file"
     ORPHAN = "orphan files"
@@ -43,8 +43,8 @@ class Kind(StrEnum):
 class Finding:
     """One thing that is not as it should be.
 
-    `safe` tells that a repair loses nothing, whoever else is at work; `target` is what it is about:
-    an instant, a partition or a file.
+    `safe` tells that a repair loses nothing, whoever else is at work, `loses_rows` that there is
+    one by which rows are lost; `target` is what it is about: an instant, a partition or a file.
     """
 
     kind: Kind
@@ -53,6 +53,7 @@ class Finding:
     advice: str
     target: str = ""
     safe: bool = False
+    loses_rows: bool = False
     facts: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
@@ -74,3 +75,8 @@ class Diagnosis:
     def repairable(self) -> tuple[Finding, ...]:
         """What can safely be put right."""
         return tuple(each for each in self.findings if each.safe)
+
+    @property
+    def by_force(self) -> tuple[Finding, ...]:
+        """What can be put right if rows may be lost by it."""
+        return tuple(each for each in self.findings if each.loses_rows)

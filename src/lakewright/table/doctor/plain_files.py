@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.files import BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import WRITE_ACTIONS, Instant
 from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.format.metadata import (
-    parse_clean,
-    parse_commit,
-    parse_restore,
-    parse_rollback,
-    parse_savepoint,
-)
 from lakewright.storage.base import FileStatus
+from lakewright.table.damaged import parse_completed
 from lakewright.table.properties import read_if_there
 from lakewright.table.snapshot import Snapshot
 
-_PARSERS: Mapping[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(WRITE_ACTIONS, parse_commit),
-    "clean": parse_clean,
-    "rollback": parse_rollback,
-    "restore": parse_restore,
-    "savepoint": parse_savepoint,
-}
 
-
-def readable(snapshot: Snapshot) -> tuple[dict[str, CommitMetadata], dict[str, str]]:
-    """What completed writes did, by instant; and the files that do not say it, with the reason."""
+def readable(snapshot: Snapshot) -> dict[str, CommitMetadata]:
+    """What completed writes did, by instant: of those whose files can be read."""
     commits: dict[str, CommitMetadata] = {}
-    broken: dict[str, str] = {}
-    for instant in snapshot.timeline.completed(*_PARSERS):
+    for instant in snapshot.timeline.completed_writes:
         data = read_if_there(snapshot.storage, snapshot.timeline_path(instant))
-        if data is None:
-            continue  # archived since, or rolled back
-        try:
-            value = _value(instant, data)
-        except (CorruptError, UnsupportedError) as error:
-            broken[instant.file_name] = error.message
-            continue
-        if isinstance(value, CommitMetadata):
-            commits[instant.requested_at] = value
-    return commits, broken
+        if data is not None:  # else archived since, or rolled back
+            with suppress(CorruptError, UnsupportedError):
+                commits[instant.requested_at] = parse_completed(instant.action, data)
+    return commits
 
 
 def data_file(status: FileStatus) -> BaseFile | LogFile | None:
@@ -53,9 +30,3 @@ def data_file(status: FileStatus) -> BaseFile | LogFile | None:
         return parse_data_file(status.name, status.size)
     except (CorruptError, UnsupportedError):
         return None
-
-
-def _value(instant: Instant, data: bytes) -> Any:
-    if not data:
-        raise CorruptError("the file is empty")
-    return _PARSERS[instant.action](data)

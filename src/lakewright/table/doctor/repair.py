@@ -1,7 +1,9 @@
 """Putting right what can safely be put right: under the table's lock, on the table as it is then.
 
 Data files are deleted only where a commit tells that they are no part of its write, or markers that
-their write has come to nothing; none that belongs to no known instant.
+their write has come to nothing, and those of a service whose completed file is damaged: they hold
+no row that others do not. Those of a damaged write are deleted by force alone, and those of no
+known instant never.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ from contextlib import suppress
 
 from lakewright.core.files import PARTITION_METADATA
 from lakewright.core.instant import Instant, parse_instant
-from lakewright.errors import ConflictError
+from lakewright.errors import ConflictError, CorruptError
 from lakewright.format.partition_metadata import PartitionMetadata, format_partition_metadata
 from lakewright.storage.base import join_path
+from lakewright.table.doctor.damaged_files import mend
 from lakewright.table.doctor.evidence import load_evidence
 from lakewright.table.doctor.examine import examine
 from lakewright.table.doctor.file_checks import unlisted_files
 from lakewright.table.doctor.findings import Diagnosis, Finding, Kind
-from lakewright.table.doctor.plain_files import data_file
 from lakewright.table.equipment import Equipment
 from lakewright.table.leftovers import find_leftovers, sweep
 from lakewright.table.locks import holding
@@ -31,18 +33,26 @@ from lakewright.table.taking_back import locked_table
 from lakewright.table.writable import require_writable
 
 
-def repair(writer: Equipment, found: Diagnosis) -> Diagnosis:
+def repair(writer: Equipment, found: Diagnosis, *, force: bool = False) -> Diagnosis:
     """Put right what is safe of what was found, and examine the table again.
 
+    With `force` also that by which rows are lost: a write goes whose completed file is damaged.
     Everything is looked at anew before it is touched: what is not so any more is left alone.
     """
     now = examine(writer.storage, writer.clock, writer.heartbeat)
-    known = {(each.kind, each.target) for each in found.repairable}
-    for finding in now.repairable:
-        # What was not there when somebody agreed to the repair waits for the next one.
+    known = {(each.kind, each.target) for each in to_repair(found, force=force)}
+    for finding in to_repair(now, force=force):
+        # What was not there when somebody agreed to the repair waits for the next one. What another
+        # damaged file keeps from being repaired is found again below, and that file with it.
         if (finding.kind, finding.target) in known:
-            _REPAIRS[finding.kind](writer, finding)
+            with suppress(CorruptError):
+                _REPAIRS[finding.kind](writer, finding)
     return examine(writer.storage, writer.clock, writer.heartbeat)
+
+
+def to_repair(found: Diagnosis, *, force: bool) -> tuple[Finding, ...]:
+    """What a repair puts right of a diagnosis, in this order."""
+    return (*found.repairable, *(found.by_force if force else ()))
 
 
 def _end_change(writer: Equipment, finding: Finding) -> None:
@@ -103,17 +113,13 @@ def _sweep_strays(writer: Equipment, finding: Finding) -> None:
 def _delete_unlisted(writer: Equipment, finding: Finding) -> None:
     with locked_table(writer) as (snapshot, _):
         now = load_evidence(writer.storage, writer.clock, writer.heartbeat)
-        again = [f for f in unlisted_files(now) if f.safe and f.target == finding.target]
-        for _ in again:
-            files = [data_file(status) for status in now.unlisted.values()]
-            paths = zip(now.unlisted, files, strict=True)
-            snapshot.storage.delete_many(
-                path for path, file in paths if file is not None and file.instant == finding.target
-            )
+        if any(each.safe and each.target == finding.target for each in unlisted_files(now)):
+            snapshot.storage.delete_many(file.path for file in now.unlisted[finding.target])
 
 
 _REPAIRS: Mapping[Kind, Callable[[Equipment, Finding], None]] = {
     Kind.PROPERTIES_BACKUP: _end_change,
+    Kind.TIMELINE_FILE: mend,
     Kind.DEAD_WRITE: _roll_back,
     Kind.DEAD_ROLLBACK: _end_rollback,
     Kind.METADATA_TABLE: _drop_metadata_table,

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from lakewright.clock import zone_of
 from lakewright.core.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State, epoch_ms
 from lakewright.errors import InvalidError
+from lakewright.format.history import VERSION_FILE
+from lakewright.table.doctor.damaged_files import Remedy
 from lakewright.table.doctor.evidence import Evidence
 from lakewright.table.doctor.findings import Finding, Kind, Severity
 from lakewright.table.heartbeat import is_expired
@@ -32,23 +34,51 @@ def backup(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def history(evidence: Evidence) -> Iterator[Finding]:
+    """History that does not say what it should: the file of it that cannot be read."""
+    damage = evidence.history_damage
+    if damage is None:
+        return
+    folder = evidence.config.history_folder
+    path = str(damage.facts.get("file") or damage.facts.get("path") or folder)
+    if path.endswith(f"/{VERSION_FILE}"):
+        advice = "delete it: the newest manifest counts then. Do not clean or archive before"
+    else:
+        advice = "bring it back from a copy; do not clean or archive before"
+    yield Finding(
+        Kind.HISTORY,
+        Severity.ERROR,
+        f"history cannot be read, so old files cannot be told from orphans: {damage.message}",
+        advice,
+        path,
+        facts={name: value for name, value in damage.facts.items() if value != path},
+    )
+
+
 def unreadable(evidence: Evidence) -> Iterator[Finding]:
-    """Files of the timeline and of history that do not say what they should."""
-    if evidence.archived is None:
-        yield Finding(
-            Kind.HISTORY,
-            Severity.ERROR,
-            "history cannot be read: old files cannot be told from orphans",
-            "bring its folder back from a copy; do not clean or archive before",
-            evidence.config.history_folder,
+    """Files of the timeline that do not say what they should.
+
+    Not every writer creates a file in one step: a young one may be on its way.
+    """
+    written_ms = {file.name: file.modified_ms for file in evidence.timeline_files}
+    for damaged in evidence.damaged:
+        instant = damaged.instant
+        beat = evidence.beats_ms.get(instant.requested_at)
+        changed_ms = evidence.signs_ms.get(instant.requested_at, 0)
+        silent_ms = evidence.now_ms - max(
+            written_ms.get(instant.file_name, 0), changed_ms, beat or 0
         )
-    for name, reason in sorted(evidence.broken.items()):
+        without_beat_ms = SILENT_MS if damaged.begun else evidence.heartbeat.expires_after_ms
+        limit_ms = without_beat_ms if beat is None else evidence.heartbeat.expires_after_ms
         yield Finding(
             Kind.TIMELINE_FILE,
-            Severity.ERROR,
-            f"a file of the timeline cannot be read: {reason}",
-            "bring it back from a copy: without it nobody knows what the write did",
-            f"{evidence.config.timeline_folder}/{name}",
+            Severity.NOTE if damaged.harmless else Severity.ERROR,
+            f"a file of the timeline cannot be read: {damaged.reason}",
+            damaged.advice,
+            f"{evidence.config.timeline_folder}/{instant.file_name}",
+            safe=damaged.remedy.is_safe and silent_ms > limit_ms,
+            loses_rows=damaged.remedy is Remedy.FORCE and silent_ms > limit_ms,
+            facts=damaged.facts,
         )
 
 
