@@ -85,7 +85,9 @@ class Play:
             self.rows |= changed
         return {"operation": operation, "cancelled": cancelled, "ended": ended}
 
-    def _run(self, operation: str, rows: dict[str, tuple[str, int]], group: str, after: float) -> str:
+    def _run(
+        self, operation: str, rows: dict[str, tuple[str, int]], group: str, after: float
+    ) -> str:
         context = self.spark.sparkContext
         context.setJobGroup(group, operation, interruptOnCancel=True)
         timer = threading.Timer(after, lambda: context.cancelJobGroup(group))
@@ -107,11 +109,15 @@ class Play:
     def wrong(self) -> list[str]:
         """What is wrong with the table right now."""
         table = lw.open(self.address, spark=self.spark, options=self.options)
-        read = [(row.id, row.day, row.ts) for row in table.read().select("id", "day", "ts").collect()]
+        read = [
+            (row.id, row.day, row.ts) for row in table.read().select("id", "day", "ts").collect()
+        ]
         expected = sorted((key, *value) for key, value in self.rows.items())
         if sorted(read) == expected:
             return []
-        return [f"{len(read)} rows, {len(expected)} expected: {sorted(set(read) ^ set(expected))[:3]}"]
+        return [
+            f"{len(read)} rows, {len(expected)} expected: {sorted(set(read) ^ set(expected))[:3]}"
+        ]
 
     def wrong_in_the_end(self) -> list[str]:
         """What is wrong when no task can be running any more and a writer has come by."""
