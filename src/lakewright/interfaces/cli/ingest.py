@@ -16,6 +16,7 @@ from rich.text import Text
 
 from lakewright.clock import SystemClock
 from lakewright.core.plans import Skip
+from lakewright.interfaces.cli.command_options import spark_options
 from lakewright.interfaces.cli.printing import Document, show, size_text
 from lakewright.interfaces.cli.progress import following
 from lakewright.interfaces.cli.render import outcome_document
@@ -25,9 +26,7 @@ from lakewright.interfaces.cli.stopping import StopRequest
 from lakewright.interfaces.ingest_rounds import IngestRound
 from lakewright.interfaces.ingesting import Ingestion, ingestion
 from lakewright.sources.checkpoints import Checkpoint
-from lakewright.storage.base import is_hadoop_setting
-
-_SPARK = "spark."
+from lakewright.storage.locate import other_options
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def run_ingest(wanted: Wanted, *, master: str, interval_s: float | None, as_json
     Raises:
         LakewrightError: the failure of a single round, or one that will not pass.
     """
-    configs = {k: v for k, v in wanted.options.items() if k.startswith(_SPARK)}
+    configs = spark_options(wanted.options)
     with StopRequest() as stop:
         spark = start_session(master, configs)
         # Spark has put a handler of its own in the place of ours.
@@ -71,11 +70,8 @@ def run_ingest(wanted: Wanted, *, master: str, interval_s: float | None, as_json
 
 def prepared(wanted: Wanted, spark: object) -> Ingestion:
     """The ingestion that is asked for, not yet begun."""
-    told = {
-        key: value
-        for key, value in wanted.options.items()
-        if not key.startswith(_SPARK) or is_hadoop_setting(key)
-    }
+    session = spark_options(other_options(wanted.options))
+    told = {key: value for key, value in wanted.options.items() if key not in session}
     return ingestion(
         spark,  # type: ignore[arg-type]
         wanted.source,
