@@ -102,6 +102,7 @@ _CLIENT_KEYS = {
     ),
 }
 _CLIENT_PREFIXES = {"s3": "aws_", "gcs": "google_", "azure": "azure_"}
+_OF_STORAGE_ACCOUNTS = ("account_key", "account_name", "sas_key", "token", "use_emulator")
 _OF_EVERY_KIND = frozenset({*_HTTP_KEYS, *_DEFAULTS, "ssl", "path_style", "credentials_provider"})
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -140,7 +141,10 @@ class Place:
 def option_names(kind: str) -> frozenset[str]:
     """Return the plain options that a store of a kind takes, besides Hadoop's settings."""
     prefix = _CLIENT_PREFIXES[kind]
-    prefixed = (f"{prefix}{name}" for name in _CLIENT_KEYS[kind])
+    prefixed = (
+        f"{prefix}storage_{name}" if name in _OF_STORAGE_ACCOUNTS else f"{prefix}{name}"
+        for name in _CLIENT_KEYS[kind]
+    )
     return _OF_EVERY_KIND.union(_CLIENT_KEYS[kind], prefixed)
 
 

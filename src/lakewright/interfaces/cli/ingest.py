@@ -68,16 +68,20 @@ def run_ingest(wanted: Wanted, *, master: str, interval_s: float | None, as_json
             spark.stop()
 
 
+def told_to_ingestion(options: Mapping[str, str]) -> dict[str, str]:
+    """The options without those that only the session takes."""
+    session = spark_options(other_options(options))
+    return {key: value for key, value in options.items() if key not in session}
+
+
 def prepared(wanted: Wanted, spark: object) -> Ingestion:
     """The ingestion that is asked for, not yet begun."""
-    session = spark_options(other_options(wanted.options))
-    told = {key: value for key, value in wanted.options.items() if key not in session}
     return ingestion(
         spark,  # type: ignore[arg-type]
         wanted.source,
         wanted.table,
         transform=wanted.transform,
-        options=told,
+        options=told_to_ingestion(wanted.options),
         operation=wanted.operation,
         services=wanted.services,
         checkpoint=wanted.checkpoint,
