@@ -24,7 +24,6 @@ TABLE = {
     "hoodie.datasource.write.precombine.field": "ts",
 }
 TYPO = {"duable": "true"}
-LIST = ", ".join(f"{key}={value}" for key, value in SAID.items())
 SQL = ", ".join(f"{key} = {value}" for key, value in SAID.items())
 
 
@@ -150,7 +149,11 @@ def ingest_files(spark: SparkSession, place: Path, said: dict[str, str]) -> None
 
 
 def ingest_from(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    told = {**TABLE, "hoodie.streamer.source.hoodieincr.path": str(place)}
+    told = {
+        **TABLE,
+        "hoodie.streamer.source.hoodieincr.path": str(place),
+        "hoodie.streamer.source.hoodieincr.missing.checkpoint.strategy": "READ_UPTO_LATEST_COMMIT",
+    }
     lw.ingest(spark, "hudi", f"{place}-copy", options={**told, **said})
 
 

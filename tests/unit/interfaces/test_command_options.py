@@ -192,9 +192,7 @@ def test_ingestion_gets_all_options_but_those_of_the_session() -> None:
 def test_secrets_in_a_file_are_in_no_argument_and_reach_the_process(tmp_path: Path) -> None:
     table = local_table(tmp_path).storage.root
     file = tmp_path / "options.properties"
-    file.write_text(
-        "! two lines, one option\nhoodie.table.name: \\\n  other\nno.such.option=hush\n"
-    )
+    file.write_text("! a comment\nhoodie.table.name: \\\n  other\nno.such.option=hush\n")
     command = [*APP, "info", table, "--options-file", str(file), "--json"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, "option: no.such.option" in result.stderr) == (2, True)

@@ -99,10 +99,12 @@ def test_a_plain_option_is_found_in_any_case_and_behind_the_prefix_of_spark(key:
 def test_the_client_knows_every_option_that_is_declared_for_it(kind: str) -> None:
     makes = {"s3": S3Store, "gcs": GCSStore, "azure": AzureStore}
     own = {"max_retries", "retry_timeout", "ssl", "path_style", "credentials_provider"}
-    for name in option_names(kind) - own:
+    unknown = []
+    for name in sorted(option_names(kind) - own):
         try:
             makes[kind]("bucket", config={name: "1"})
         except UnknownConfigurationKeyError:
-            pytest.fail(f"the client has no option {name}")
-        except (BaseError, ValueError) as error:
-            assert "Invalid key" not in str(error)
+            unknown.append(name)
+        except (BaseError, ValueError):
+            continue  # known, but 1 is no value of it
+    assert unknown == []
