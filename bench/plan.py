@@ -32,9 +32,15 @@ class Kind(StrEnum):
     MOR = "mor"
     BUCKET = "bucket"
     TINY = "tiny"
+    TINY_NOT_DURABLE = "tiny_not_durable"
     FEED = "feed"
     MANY = "many"
     AGED = "aged"
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether it is filled by tiny commits."""
+        return self in (Kind.TINY, Kind.TINY_NOT_DURABLE)
 
 
 class Do(StrEnum):
@@ -119,6 +125,10 @@ WORKLOADS = (
     Workload(
         "tiny_commit", f"upserts of {COMMIT_ROWS} rows in a row; seconds for each",
         Kind.TINY, Do.COMMITS, "tiny"),
+    Workload(
+        "tiny_commit_not_durable",
+        "the same with durable=false: no commit waits for the disk",
+        Kind.TINY_NOT_DURABLE, Do.COMMITS, "tiny", racers=(LAKEWRIGHT,)),
     Workload(
         "scan", "aggregates over all columns and over two, of the table as loaded",
         Kind.COW, Do.SCAN, limit=Do.LIMIT_SCAN),

@@ -40,7 +40,7 @@ class Ledger:
         change = step.source or step.starts
         if not change or step.do is Do.LOAD:
             return before
-        last = step.first + step.count if step.kind is Kind.TINY else None
+        last = step.first + step.count if step.kind.is_tiny else None
         incoming = NOTHING if change == "delete" else self._total(self.source.files(change)[:last])
         after = before.with_change(incoming, self._total(self.source.files(f"{change}_old")[:last]))
         # Which updates a writer puts into base files at once is its own choice.
@@ -111,7 +111,7 @@ def request_of(step: Step, source: Source) -> dict[str, Any]:
         "do": step.do,
         "kind": step.kind,
         "files": files,
-        "partitions": [HOT_YEAR] if step.source == "hot" or step.kind is Kind.TINY else [],
+        "partitions": [HOT_YEAR] if step.source == "hot" or step.kind.is_tiny else [],
         "optimized": step.optimized,
         "count": step.count,
         "counted": step.counted,

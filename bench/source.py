@@ -43,7 +43,7 @@ class Source:
 
 def loaded(kind: Kind) -> str:
     """The data set that a table begins with."""
-    return TINY if kind is Kind.TINY else ROWS
+    return TINY if kind.is_tiny else ROWS
 
 
 def generate_lineitem(program: Path, scale: float, folder: Path) -> list[Path]:

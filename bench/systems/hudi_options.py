@@ -9,6 +9,7 @@ TABLE_TYPES = {
     Kind.MOR: "MERGE_ON_READ",
     Kind.BUCKET: "MERGE_ON_READ",
     Kind.TINY: "COPY_ON_WRITE",
+    Kind.TINY_NOT_DURABLE: "COPY_ON_WRITE",
     Kind.FEED: "COPY_ON_WRITE",
 }
 BUCKETS = 4

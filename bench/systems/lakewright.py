@@ -50,7 +50,7 @@ class Racer:
             record_key=KEYS,
             partition_by=PARTITION,
             ordering=ORDERING,
-            options=index_options(kind),
+            options={**index_options(kind), **_storage_options(kind)},
         )
         table.bulk_insert(rows)
 
@@ -91,4 +91,10 @@ class Racer:
         self._spark.catalog.clearCache()
 
     def _open(self, kind: Kind) -> lw.Table:
-        return lw.open(str(place(self._folder, kind)), spark=self._spark)
+        path = str(place(self._folder, kind))
+        return lw.open(path, spark=self._spark, options=_storage_options(kind))
+
+
+def _storage_options(kind: Kind) -> dict[str, str]:
+    """What the storage of a table is opened with; a commit that survives a power cut has a cost."""
+    return {"durable": str(kind is not Kind.TINY_NOT_DURABLE).lower()}

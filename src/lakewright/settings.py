@@ -18,7 +18,6 @@ from lakewright.errors import InvalidError, UnsupportedError
 
 Family = TypeVar("Family")
 
-_PREFIXES = ("hoodie.", "lakewright.")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
 
@@ -54,17 +53,25 @@ def option_keys(*families: type[Any]) -> frozenset[str]:
 
 
 def ignored_options(
-    options: Mapping[str, str], honoured: Iterable[str], refused: Mapping[str, str]
+    options: Mapping[str, str],
+    honoured: Iterable[str],
+    refused: Mapping[str, str],
+    *,
+    elsewhere: Iterable[str] = (),
 ) -> list[str]:
     """Check option names; give the ones that Hudi has and that do not matter here.
 
     `refused` maps keys that would change the result to the one value that is the same as leaving
-    them out.
+    them out. Names that count `elsewhere` were taken out before, and are only suggested.
+
+    Raises:
+        InvalidError: there is no such option.
+        UnsupportedError: one of those that are refused says something.
     """
     known = set(honoured)
     ignored = []
     for key, value in options.items():
-        if key in known or not key.startswith(_PREFIXES):
+        if key in known:
             continue
         if key in refused:
             if value.strip().lower() != refused[key]:
@@ -72,8 +79,32 @@ def ignored_options(
         elif key in HUDI_OPTIONS:
             ignored.append(key)
         else:
-            raise InvalidError("there is no such option", option=key, **_nearest(key, known))
+            raise unknown_option(key, {*known, *elsewhere, *HUDI_OPTIONS})
     return ignored
+
+
+def check_names(options: Iterable[str], *, also: Iterable[str] = ()) -> None:
+    """InvalidError for an option that neither Hudi nor this library has, in any place.
+
+    A command takes the options of others as well: one file of them serves a whole table.
+    """
+    known = {*HUDI_OPTIONS, *OWN_OPTIONS, *added_options(), *also}
+    for key in options:
+        if key.lower() not in known and key not in known:
+            raise unknown_option(key, known)
+
+
+def added_options() -> frozenset[str]:
+    """The options of what users have registered."""
+    return frozenset().union(*ADDED_OPTIONS.values())
+
+
+def unknown_option(key: str, known: Iterable[str], *, of: str | None = None) -> InvalidError:
+    """The error for an option that there is not, with the name that is nearest to it."""
+    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6)
+    facts = {"did_you_mean": near[0]} if near else {}
+    where = f" of {of}" if of else ""
+    return InvalidError(f"there is no such option{where}", option=key, **facts)
 
 
 def parse_bool(text: str) -> bool:
@@ -139,11 +170,6 @@ def _parsed(key: str, text: str, parse: Callable[[str], Any]) -> Any:
         ) from error
 
 
-def _nearest(key: str, known: set[str]) -> dict[str, object]:
-    near = difflib.get_close_matches(key, [*known, *HUDI_OPTIONS], n=1, cutoff=0.6)
-    return {"did_you_mean": near[0]} if near else {}
-
-
 def _option_fields(family: type[Any]) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(family) if "key" in field.metadata]
 
@@ -152,10 +178,14 @@ def _names(field: dataclasses.Field[Any]) -> tuple[str, ...]:
     return (field.metadata["key"], *field.metadata["aliases"])
 
 
-def _load_hudi_options() -> frozenset[str]:
-    text = resources.files("lakewright").joinpath("hudi_options.txt").read_text("ascii")
+def _load_names(file: str) -> frozenset[str]:
+    text = resources.files("lakewright").joinpath(file).read_text("ascii")
     return frozenset(text.lower().split())
 
 
 # Every option name of Hudi 1.2: what is in here and not honoured is no typing error.
-HUDI_OPTIONS = _load_hudi_options()
+HUDI_OPTIONS = _load_names("hudi_options.txt")
+# The other options of this library, of all modules: a command need not import them to know them.
+OWN_OPTIONS = _load_names("own_options.txt")
+# The options of services and sources that users have registered, by what takes them.
+ADDED_OPTIONS: dict[str, frozenset[str]] = {}

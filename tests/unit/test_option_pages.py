@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import runpy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from hudi_options import harmless, honoured, hudi_names, refused
 
+import lakewright
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.settings import HUDI_OPTIONS
+from lakewright.settings import HUDI_OPTIONS, OWN_OPTIONS, option_keys
 from lakewright.write.options import check_write_options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,3 +53,15 @@ def test_what_is_listed_as_harmless_passes() -> None:
 def test_what_is_in_no_list_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(InvalidError, match=r"hoodie\.clean\.automatic"):
         check_write_options({"hoodie.clean.automatik": "true"})
+
+
+def test_the_list_of_own_options_holds_those_of_all_settings() -> None:
+    source = Path(lakewright.__file__).parent
+    found: set[str] = set()
+    for file in source.rglob("*.py"):
+        if "settings_from" in (text := file.read_text("utf-8")) or " = option(" in text:
+            name = ".".join(file.relative_to(source.parent).with_suffix("").parts)
+            for each in vars(import_module(name)).values():
+                if inspect.isclass(each) and dataclasses.is_dataclass(each):
+                    found |= {key.lower() for key in option_keys(each)}
+    assert sorted(found - HUDI_OPTIONS) == sorted(OWN_OPTIONS)

@@ -35,7 +35,9 @@ from lakewright.read.query import ChangePlan, plan_changes, plan_read_optimized,
 from lakewright.services.debt import Debt, load_debt
 from lakewright.services.runner import ServiceRunner
 from lakewright.services.sync.syncing import Synced
+from lakewright.settings import check_names
 from lakewright.storage.base import Storage
+from lakewright.storage.locate import OpenedStorage, other_options, storage_option_names
 from lakewright.table.doctor.examine import examine
 from lakewright.table.doctor.findings import Diagnosis
 from lakewright.table.doctor.repair import repair as repair_table
@@ -79,7 +81,7 @@ class Table:
         """`places` are options for storage that a stream's checkpoint may need as well."""
         self.storage = storage
         self._spark = spark
-        self._places = dict(places or {})
+        self._place = OpenedStorage(storage, dict(places or {}))
 
     @property
     def path(self) -> str:
@@ -152,15 +154,15 @@ class Table:
 
     def upsert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
         """Update the rows whose key the table has, insert the others."""
-        return write_frame(self.storage, frame, Operation.UPSERT, options)
+        return write_frame(self._place, frame, Operation.UPSERT, options)
 
     def insert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
         """Add rows without looking for their keys; small files are filled first."""
-        return write_frame(self.storage, frame, Operation.INSERT, options)
+        return write_frame(self._place, frame, Operation.INSERT, options)
 
     def bulk_insert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
         """Add rows, each task into files of its own: the fastest way to load many."""
-        return write_frame(self.storage, frame, Operation.BULK_INSERT, options)
+        return write_frame(self._place, frame, Operation.BULK_INSERT, options)
 
     def delete(
         self, frame: DataFrame, options: Options = None, *, ordered: bool = False
@@ -169,21 +171,21 @@ class Table:
 
         An `ordered` delete competes by the ordering columns: it spares a row that is newer.
         """
-        return write_frame(self.storage, frame, Operation.DELETE, options, ordered=ordered)
+        return write_frame(self._place, frame, Operation.DELETE, options, ordered=ordered)
 
     def insert_overwrite(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
         """Replace all rows of the partitions that `frame` has rows for."""
-        return write_frame(self.storage, frame, Operation.INSERT_OVERWRITE, options)
+        return write_frame(self._place, frame, Operation.INSERT_OVERWRITE, options)
 
     def insert_overwrite_table(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
         """Replace all rows of the table."""
-        return write_frame(self.storage, frame, Operation.INSERT_OVERWRITE_TABLE, options)
+        return write_frame(self._place, frame, Operation.INSERT_OVERWRITE_TABLE, options)
 
     def delete_partitions(
         self, partitions: Sequence[str] | str, options: Options = None
     ) -> Commit | Skip:
         """Take partitions out of the table: paths, or patterns with `*` and `?` for each level."""
-        return TableWriter.of(self.storage, options).delete_partitions(partitions)
+        return TableWriter.of(self._place, options).delete_partitions(partitions)
 
     def stream_sink(self, options: Options = None, *, checkpoint: str | None = None) -> StreamSink:
         """A function for `foreachBatch` that writes each batch exactly once.
@@ -192,13 +194,14 @@ class Table:
         `checkpoint` is the query's checkpoint location. Without it batches of another query would
         be taken for replayed ones, unless an option gives each query an identifier of its own.
         """
-        told = dict(options or {})
+        told = other_options(options or {})
+        place = self._place.with_options(options or {})
         if checkpoint is None and not names_stream(told):
             raise InvalidError(
                 "a stream must be told from others: give checkpoint=, or name it by the option",
                 option=IDENTIFIER,
             )
-        return StreamSink(self.storage, told, checkpoint=checkpoint, places=self._places)
+        return StreamSink(place.storage, told, checkpoint=checkpoint, places=place.options)
 
     def preview(self, service: str, options: Options = None) -> Any:
         """The plan that a service would make now, or `Skip`; nothing is written."""
@@ -255,8 +258,8 @@ class Table:
         """
         if force and not repair:
             raise InvalidError("force is for a repair: ask for that as well")
-        writer = TableWriter.of(self.storage, options).writer()
-        found = examine(self.storage, writer.clock, writer.heartbeat)
+        writer = TableWriter.of(self._place, options).writer()
+        found = examine(writer.storage, writer.clock, writer.heartbeat)
         return repair_table(writer, found, force=force) if repair else found
 
     def debt(self) -> Debt:
@@ -269,7 +272,9 @@ class Table:
         They are told from commits, no data file is read. An option says how far in the future an
         event time may lie before it is flagged: `lakewright.event.time.future.tolerance.ms`.
         """
-        return load_freshness(self.storage, SystemClock(), options)
+        told = other_options(options or {})
+        check_names(told, also=storage_option_names())
+        return load_freshness(self._place.with_options(options or {}).storage, SystemClock(), told)
 
     def holding_back(self, limit: int = 20) -> tuple[HeldBack, ...]:
         """The log files that hold read-optimized completion back, the worst first."""
@@ -306,12 +311,12 @@ class Table:
 
         Options in Hudi's words name the catalog; without them it is that of the Spark session.
         """
-        writer = TableWriter.of(self.storage, options)
+        writer = TableWriter.of(self._place, options)
         return sync(writer.storage, writer.clock, writer.options, told_by(self._session))
 
     def services(self, options: Options = None) -> ServiceRunner:
         """What runs services on the table, with some options."""
-        return TableWriter.of(self.storage, options, spark=self._spark).services
+        return TableWriter.of(self._place, options, spark=self._spark).services
 
     def rollback(
         self, instant: str | Instant, options: Options = None, *, force: bool = False
@@ -321,18 +326,18 @@ class Table:
         With `force` also one whose completed file on the timeline is empty or cut off, as after a
         power cut: its data files are found by name, and its rows are gone then.
         """
-        return TableWriter.of(self.storage, options).rollback(_time(instant), force=force)
+        return TableWriter.of(self._place, options).rollback(_time(instant), force=force)
 
     def savepoint(
         self, instant: str | Instant, options: Options = None, *, user: str = "", comment: str = ""
     ) -> Instant:
         """Keep the files of the table as of a completed write, so that it can be restored."""
-        writer = TableWriter.of(self.storage, options)
+        writer = TableWriter.of(self._place, options)
         return writer.savepoint(_time(instant), user=user, comment=comment)
 
     def restore(self, instant: str | Instant, options: Options = None) -> Instant:
         """Take the table back to a savepoint."""
-        return TableWriter.of(self.storage, options).restore(_time(instant))
+        return TableWriter.of(self._place, options).restore(_time(instant))
 
     def _scan(self, plan: ReadPlan | CdcPlan) -> DataFrame:
         return scan_any(self._session(), self.storage, plan)

@@ -25,7 +25,7 @@ from lakewright.services.loop import pause
 from lakewright.settings import ignored_options, option, option_keys, settings_from
 from lakewright.sources.registry import source_kind
 from lakewright.sources.source import Source
-from lakewright.storage.locate import storage_for, storage_options
+from lakewright.storage.locate import other_options, storage_for, storage_options
 from lakewright.write.task import Operation
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def ingestion(
     if transform is not None and settings.transform is not None:
         raise InvalidError("a transformation is given twice: by an option as well")
     found = _source(source, told, places)
-    wanted = _with_operation(_write_options(told, found.keys), operation)
+    wanted = _with_operation(_write_options(told, found, made=isinstance(source, str)), operation)
     mode = parse_mode(services)
     writer = TableWriter.of(storage, writer_options(wanted, mode), clock, spark)
     parse_operation(writer.options)
@@ -264,13 +264,12 @@ def _check_names(options: Mapping[str, str], known: Collection[str]) -> None:
         warnings.warn(f"option {key} has no effect on this source", stacklevel=5)
 
 
-def _write_options(told: Mapping[str, str], of_source: Collection[str]) -> dict[str, str]:
-    places = storage_options(told)
+def _write_options(told: Mapping[str, str], source: Source, *, made: bool) -> dict[str, str]:
+    """The options of the writes: neither storage's nor the source's, if they have `made` it."""
     return {
         key: value
-        for key, value in told.items()
-        if not (_is_for_source(key) or key in of_source)
-        and key.removeprefix("spark.hadoop.") not in places
+        for key, value in other_options(told).items()
+        if not (_is_for_source(key) or key in source.keys or (made and source.takes(key)))
     }
 
 

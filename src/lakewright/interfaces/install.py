@@ -33,7 +33,7 @@ from lakewright.interfaces.streaming import StreamSink
 from lakewright.read.cdc.run import scan_any
 from lakewright.read.stream_settings import NEW_COLUMNS, without_effect
 from lakewright.storage.base import Storage
-from lakewright.storage.locate import storage_for, storage_options
+from lakewright.storage.locate import other_options, storage_for, storage_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -278,14 +278,9 @@ def _target(
         raise InvalidError(
             "the table's path is missing: give it to save or start, or as an option", option="path"
         )
-    places = storage_options(options)
-    storage = storage_for(address, {**session_storage_options(spark), **places})
-    rest = {
-        key: value
-        for key, value in options.items()
-        if key.lower() != "path" and key.removeprefix("spark.hadoop.") not in places
-    }
-    return storage, rest
+    places = {**session_storage_options(spark), **storage_options(options)}
+    rest = {key: value for key, value in other_options(options).items() if key.lower() != "path"}
+    return storage_for(address, places), rest
 
 
 def _sql(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,13 @@ from lakewright.core.table_options import parse_table_type
 from lakewright.interfaces.api import Table
 from lakewright.interfaces.datasource import session_storage_options, struct_of
 from lakewright.interfaces.writes import Options
-from lakewright.storage.locate import storage_for, storage_options
+from lakewright.settings import check_names
+from lakewright.storage.locate import (
+    other_options,
+    storage_for,
+    storage_option_names,
+    storage_options,
+)
 from lakewright.table.create import create_table
 from lakewright.table.spec import TableSpec
 from lakewright.write.columns.run import arrow_schema
@@ -34,12 +40,14 @@ def create(
     """Make an empty table at a path; its schema comes with the first write, or is given here.
 
     `options` are table properties, key generator options, and for its storage such as
-    `fs.s3a.endpoint`.
+    `fs.s3a.endpoint` or `durable`.
     """
     session = session_storage_options(spark) if spark is not None else {}
     told = {key: str(value) for key, value in (options or {}).items()}
     places = {**session, **storage_options(told)}
     storage = storage_for(path, places)
+    rest = other_options(told)
+    check_names(rest, also=storage_option_names())
     spec = TableSpec(
         name=name,
         table_type=parse_table_type(table_type),
@@ -48,7 +56,7 @@ def create(
         ordering=_names(ordering),
         event_time=event_time,
         schema=None if schema is None else arrow_schema(struct_of(schema)),
-        options={k: v for k, v in told.items() if k not in storage_options(told)},
+        options=rest,
     )
     create_table(storage, SystemClock(), spec)
     return Table(storage, spark, places=places)
@@ -65,11 +73,11 @@ def open_table(
 ) -> Table:
     """The table at a path.
 
-    `options` are for its storage, such as `fs.s3a.endpoint`; what the session is configured with
-    (`spark.hadoop.fs.s3a.endpoint`) counts where they say nothing.
+    `options` are for its storage, such as `fs.s3a.endpoint` or `durable`; what the session is
+    configured with (`spark.hadoop.fs.s3a.endpoint`) counts where they say nothing.
     """
     session = session_storage_options(spark) if spark is not None else {}
-    places = {**session, **(options or {})}
+    places = {**session, **{key: str(value) for key, value in (options or {}).items()}}
     table = Table(storage_for(path, places), spark, places=places)
     table.snapshot()
     return table

@@ -31,11 +31,12 @@ from lakewright.interfaces.procedure import (
     most,
     told_options,
 )
-from lakewright.interfaces.statements.names import require_path
+from lakewright.interfaces.statements.names import Address, require_address
 from lakewright.interfaces.timeline_procedures import TIMELINE_PROCEDURES
 from lakewright.interfaces.ttl_procedures import TTL_PROCEDURES
 from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner
+from lakewright.storage.locate import storage_options
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from lakewright.interfaces.api import Table
 
-Open = Callable[[str], "Table"]
+Open = Callable[..., "Table"]
 
 
 def run_call(spark: SparkSession, call: Call, open_table: Open) -> DataFrame:
@@ -55,7 +56,9 @@ def run_call(spark: SparkSession, call: Call, open_table: Open) -> DataFrame:
         return spark.createDataFrame(describe(_named(str(wanted).lower())), DESCRIBE_COLUMNS)
     procedure = _named(call.name)
     arguments = bound_arguments(call, procedure.parameters)
-    table = open_table(_path(spark, arguments))
+    address = _address(spark, arguments)
+    told = storage_options(told_options(arguments.get("options")))
+    table = open_table(address.path, options={**address.options, **told})
     frame = spark.createDataFrame(procedure.run(table, arguments), procedure.columns)
     return _filtered(frame, arguments) if arguments.get("filter") else frame
 
@@ -83,13 +86,13 @@ def _named(name: str) -> Procedure:
     raise InvalidError("there is no such procedure", procedure=name, **hint, known=known)
 
 
-def _path(spark: SparkSession, arguments: Arguments) -> str:
+def _address(spark: SparkSession, arguments: Arguments) -> Address:
     if arguments.get("path"):
-        return str(arguments["path"])
+        return Address(str(arguments["path"]))
     name = arguments.get("table")
     if not name:
         raise InvalidError("which table? give table => 'name' or path => '...'")
-    return require_path(spark, str(name))
+    return require_address(spark, str(name))
 
 
 def _plans(snapshot: Snapshot, action: str, limit: int | None) -> Rows:

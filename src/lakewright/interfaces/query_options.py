@@ -15,6 +15,7 @@ from lakewright.read.plan import ReadPlan
 from lakewright.read.query import plan_context, plan_read_optimized, plan_snapshot
 from lakewright.read.settings import READ_KEYS, REFUSED_READ_OPTIONS, ReadSettings
 from lakewright.settings import ignored_options, settings_from
+from lakewright.storage.locate import other_options, storage_option_names
 from lakewright.table.snapshot import Snapshot
 
 # Ways to say "from the beginning".
@@ -23,8 +24,11 @@ _EARLIEST = frozenset({"earliest", "000", "0"})
 
 def read_settings(options: Mapping[str, str]) -> ReadSettings:
     """Check the options of a query; one of Hudi's that does not matter here is a warning."""
-    told = {key.lower(): value for key, value in options.items()}  # as Spark takes them
-    for key in ignored_options(told, READ_KEYS, REFUSED_READ_OPTIONS):
+    # Spark takes names in any case, and the path of the table as one of the options.
+    told = {key.lower(): value for key, value in other_options(options).items()}
+    told.pop("path", None)
+    elsewhere = storage_option_names()
+    for key in ignored_options(told, READ_KEYS, REFUSED_READ_OPTIONS, elsewhere=elsewhere):
         warnings.warn(f"option {key} has no effect on reading", stacklevel=4)
     settings = settings_from(ReadSettings, told)
     if settings.as_of is not None and settings.query_type == "incremental":

@@ -114,7 +114,7 @@ def _explain(table: Table, arguments: Arguments) -> Rows:
             each.files_gone_at or None,
             each.rows_before,
         )
-        for each in table.ttl.explain(told_options(arguments["options"]))
+        for each in table.ttl.explain(table.services(told_options(arguments["options"])).options)
     ]
 
 

@@ -27,7 +27,9 @@ from lakewright.services.runner import RUN_KEYS, ServiceRunner
 from lakewright.services.service import Hands
 from lakewright.services.sync.settings import SYNC_KEYS, sync_settings
 from lakewright.services.ttl.before import BeforeWrite
+from lakewright.settings import added_options
 from lakewright.storage.base import Storage
+from lakewright.storage.locate import OpenedStorage, other_options
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.taking_back import give_up_savepoint, restore_to, save_point, take_back
 from lakewright.table.transaction import Writer
@@ -71,17 +73,20 @@ class TableWriter:
     @classmethod
     def of(
         cls,
-        storage: Storage,
+        place: Storage | OpenedStorage,
         options: Options,
         clock: Clock | None = None,
         spark: SparkSession | None = None,
     ) -> TableWriter:
         """Check the options' names; one of Hudi's that does not matter here is a warning.
 
-        Services work on `spark`, or on the active session.
+        Those of storage are added to the ones that it was opened with. Services work on `spark`,
+        or on the active session.
         """
-        known = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS
-        checked = check_write_options(options or {}, also=known)
+        known = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS | added_options()
+        opened = place if isinstance(place, OpenedStorage) else OpenedStorage(place)
+        told = {key: str(value) for key, value in (options or {}).items()}
+        checked = check_write_options(other_options(told), also=known)
         if checked.unserved:
             text = ", ".join(checked.unserved)
             warnings.warn(
@@ -93,7 +98,7 @@ class TableWriter:
             warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
         sync_settings(checked.told)
         return cls(
-            metered(storage, checked.told),
+            metered(opened.with_options(told).storage, checked.told),
             clock or SystemClock(),
             checked.told,
             partial(spark_hands, spark, checked.told),
@@ -218,7 +223,7 @@ class TableWriter:
 
 
 def write_frame(
-    storage: Storage,
+    place: Storage | OpenedStorage,
     frame: DataFrame,
     operation: Operation,
     options: Options = None,
@@ -226,7 +231,7 @@ def write_frame(
     ordered: bool = False,
 ) -> Commit | Skip:
     """Write a DataFrame; one without columns has no rows to write."""
-    writer = TableWriter.of(storage, options, spark=frame.sparkSession)
+    writer = TableWriter.of(place, options, spark=frame.sparkSession)
     rows = rows_of(frame)
     if not rows.schema.names:
         return writer.store_settings()

@@ -18,6 +18,7 @@ from lakewright.settings import (
     parse_choice,
     settings_from,
 )
+from lakewright.storage.locate import other_options, storage_option_names
 
 START = "hoodie.datasource.streaming.startOffset"
 NEW_COLUMNS = "lakewright.streaming.new.columns"
@@ -98,13 +99,13 @@ _OF_RANGES = (
 
 def stream_settings(options: Mapping[str, str]) -> StreamSettings:
     """Check the options of a stream."""
-    told = {key.lower(): value for key, value in options.items()}
+    told = _told(options)
     unfit = next((key for key in _OF_RANGES if key in told), None)
     if unfit is not None:
         raise InvalidError(
             "a stream goes on from where it begins: give its start", option=unfit, instead=START
         )
-    ignored_options(told, _KEYS, _REFUSED)
+    without_effect(options)
     settings = settings_from(StreamSettings, told)
     if settings.table_version is not None and settings.table_version < 8:
         raise UnsupportedError(
@@ -117,6 +118,12 @@ def stream_settings(options: Mapping[str, str]) -> StreamSettings:
 
 
 def without_effect(options: Mapping[str, str]) -> list[str]:
-    """The options of Hudi's among these that do not matter for a stream."""
-    told = {key.lower(): value for key, value in options.items()}
-    return ignored_options(told, _KEYS, _REFUSED)
+    """The options of Hudi's among these that do not matter for a stream; refuses unknown ones."""
+    return ignored_options(_told(options), _KEYS, _REFUSED, elsewhere=storage_option_names())
+
+
+def _told(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that are about the stream: not the table's path, nor those of its storage."""
+    told = {key.lower(): value for key, value in other_options(options).items()}
+    told.pop("path", None)
+    return told

@@ -14,6 +14,7 @@ from lakewright.services.compaction.service import Compaction
 from lakewright.services.logcompaction.service import LogCompaction
 from lakewright.services.service import AnyService
 from lakewright.services.ttl.service import Ttl
+from lakewright.settings import ADDED_OPTIONS
 
 _OWN: tuple[AnyService, ...] = (
     Compaction(),
@@ -33,6 +34,7 @@ def register(service: AnyService) -> None:
     if any(service.name == own.name for own in _OWN):
         raise InvalidError("a service of this name is built in", service=service.name)
     _SERVICES[service.name] = service
+    ADDED_OPTIONS[f"service {service.name}"] = frozenset(service.keys)
 
 
 def unregister(name: str) -> None:
@@ -40,6 +42,7 @@ def unregister(name: str) -> None:
     if any(name == own.name for own in _OWN):
         raise InvalidError("a service of this name is built in", service=name)
     _SERVICES.pop(name, None)
+    ADDED_OPTIONS.pop(f"service {name}", None)
 
 
 def services() -> tuple[AnyService, ...]:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TypeVar
 
 from lakewright.errors import InvalidError
+from lakewright.settings import ADDED_OPTIONS
 from lakewright.sources.source import Source
 
 Kind = TypeVar("Kind", bound=type[Source])
@@ -27,12 +28,14 @@ def register_source(kind: Kind) -> Kind:
     if kind.name in _HOMES:
         raise InvalidError("a source of this name is built in", source=kind.name)
     _ADDED[kind.name] = kind
+    ADDED_OPTIONS[f"source {kind.name}"] = kind.keys
     return kind
 
 
 def unregister_source(name: str) -> None:
     """Take an added source out again."""
     _ADDED.pop(name, None)
+    ADDED_OPTIONS.pop(f"source {name}", None)
 
 
 def source_names() -> tuple[str, ...]:

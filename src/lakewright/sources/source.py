@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# Names that a source without keys of its own leaves to others; `_` begins notes for commits.
+_NOT_ITS_OWN = ("hoodie.", "lakewright.", "_")
+
+
 def _nothing() -> None:
     """What a source has to do after a commit, unless it says otherwise."""
 
@@ -37,7 +41,8 @@ class Batch:
 class Source(ABC):
     """Something that rows can be read from, from a checkpoint on.
 
-    `name` is what it is called where options name a source; `keys` are the options it reads.
+    `name` is what it is called where options name a source; `keys` are the options it reads. One
+    that declares none may read any option whose name is neither Hudi's nor this library's.
     """
 
     name: ClassVar[str]
@@ -47,6 +52,11 @@ class Source(ABC):
     def from_options(cls, options: Mapping[str, str]) -> Self:
         """The source that options describe; they may hold more than its own."""
         raise InvalidError("this source is not made from options", source=cls.name)
+
+    @classmethod
+    def takes(cls, key: str) -> bool:
+        """Whether an option is this source's own, so that no write is given it."""
+        return key in cls.keys if cls.keys else not key.lower().startswith(_NOT_ITS_OWN)
 
     def resume_from(self, text: str) -> Checkpoint:
         """The checkpoint that a user means who gives one to go on from."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata, WriteStat
 from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
 from lakewright.read.incremental import QueryContext
-from lakewright.settings import settings_from
+from lakewright.settings import ADDED_OPTIONS, settings_from
 from lakewright.sources.settings import SplitSettings
 
 # Metadata of instants is read together, and not much more of it than is asked for. One file of
@@ -69,11 +69,15 @@ class BoundedLoad(SnapshotLoadQuerySplitter):
 _FACTORIES: dict[str, Factory] = {"bounded": BoundedLoad.from_options}
 
 
-def register_splitter(name: str, factory: Factory) -> None:
-    """Make a splitter known, in this process, under the name that the options give."""
+def register_splitter(name: str, factory: Factory, keys: Iterable[str] = ()) -> None:
+    """Make a splitter known, in this process, under the name that the options give.
+
+    `keys` are the options of its own that it reads.
+    """
     if not name.strip():
         raise InvalidError("no name for a splitter", name=name)
     _FACTORIES[name.strip()] = factory
+    ADDED_OPTIONS[f"splitter {name.strip()}"] = frozenset(keys)
 
 
 def splitter_for(options: Mapping[str, str]) -> SnapshotLoadQuerySplitter | None:

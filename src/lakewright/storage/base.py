@@ -164,6 +164,7 @@ class Storage(Protocol):
 
         Nothing to do where folders exist only by the files in them.
         """
+        return
 
 
 @runtime_checkable

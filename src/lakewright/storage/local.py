@@ -40,7 +40,7 @@ from lakewright.storage.sidecars import is_sidecar, matches, sidecar_name
 _NOT_A_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _MANY = 32  # fewer files are gone before threads have started
-_OPTIONS = ("verify_sidecars", "durable")
+OPTIONS = ("verify_sidecars", "durable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class LocalStorage(VersionedStorage):
         """Open a storage by its URI or path; options: `verify_sidecars`, `durable`."""
         for name in options:
             # Settings for other stores may come along: one set of options serves many tables.
-            if name not in _OPTIONS and not is_hadoop_setting(name):
-                raise InvalidError("unknown option for a local table", option=name, known=_OPTIONS)
+            if name not in OPTIONS and not is_hadoop_setting(name):
+                raise InvalidError("unknown option for a local table", option=name, known=OPTIONS)
         return cls(
             uri,
             verify_sidecars=flag(options, "verify_sidecars", default=True),

@@ -38,6 +38,72 @@ _HTTP_KEYS = (
     "user_agent",
 )
 _DEFAULTS = {"timeout": "120s", "max_retries": "6", "retry_timeout": "60"}
+# What the client of each kind of store is configured with, without the place, which is the
+# address; it takes the same names with a prefix, as they stand in the environment.
+_CLIENT_KEYS = {
+    "s3": (
+        "access_key_id",
+        "checksum_algorithm",
+        "conditional_put",
+        "container_authorization_token_file",
+        "container_credentials_full_uri",
+        "container_credentials_relative_uri",
+        "copy_if_not_exists",
+        "default_region",
+        "disable_bulk_delete",
+        "disable_tagging",
+        "endpoint",
+        "metadata_endpoint",
+        "region",
+        "request_payer",
+        "role_arn",
+        "role_session_name",
+        "secret_access_key",
+        "server_side_encryption",
+        "session_token",
+        "skip_signature",
+        "sse_bucket_key_enabled",
+        "sse_kms_key_id",
+        "unsigned_payload",
+        "virtual_hosted_style_request",
+        "web_identity_token_file",
+    ),
+    "gcs": (
+        "application_credentials",
+        "base_url",
+        "bearer_token",
+        "service_account",
+        "service_account_key",
+        "skip_signature",
+    ),
+    "azure": (
+        "account_key",
+        "account_name",
+        "authority_host",
+        "client_id",
+        "client_secret",
+        "disable_tagging",
+        "endpoint",
+        "fabric_cluster_identifier",
+        "fabric_session_token",
+        "fabric_token_service_url",
+        "fabric_workload_host",
+        "federated_token_file",
+        "msi_endpoint",
+        "msi_resource_id",
+        "object_id",
+        "sas_key",
+        "skip_signature",
+        "tenant_id",
+        "token",
+        "use_azure_cli",
+        "use_emulator",
+        "use_fabric_endpoint",
+    ),
+}
+_CLIENT_PREFIXES = {"s3": "aws_", "gcs": "google_", "azure": "azure_"}
+_OF_STORAGE_ACCOUNTS = ("account_key", "account_name", "sas_key", "token", "use_emulator")
+_OF_EVERY_KIND = frozenset({*_HTTP_KEYS, *_DEFAULTS, "ssl", "path_style", "credentials_provider"})
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _PASSING_STATUS = {408, 409, 429}
@@ -70,6 +136,16 @@ class Place:
         spark_scheme = "s3a" if kind == "s3" else scheme.lower()
         text = f"{spark_scheme}://{authority}/{prefix}".rstrip("/")
         return cls(text, kind, bucket, prefix, host.partition(".")[0] or None)
+
+
+def option_names(kind: str) -> frozenset[str]:
+    """Return the plain options that a store of a kind takes, besides Hadoop's settings."""
+    prefix = _CLIENT_PREFIXES[kind]
+    prefixed = (
+        f"{prefix}storage_{name}" if name in _OF_STORAGE_ACCOUNTS else f"{prefix}{name}"
+        for name in _CLIENT_KEYS[kind]
+    )
+    return _OF_EVERY_KIND.union(_CLIENT_KEYS[kind], prefixed)
 
 
 def normal_options(place: Place, options: Mapping[str, str]) -> Options:

@@ -19,7 +19,7 @@ from lakewright.core.ttl_settings import PREFIX as TTL_PREFIX
 from lakewright.core.ttl_settings import TTL_KEYS, checked_settings
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.format.evolution import evolved
-from lakewright.settings import parse_bool, settings_from
+from lakewright.settings import HUDI_OPTIONS, OWN_OPTIONS, added_options, parse_bool, settings_from
 from lakewright.table.settings import PLAN_KEYS, PlanSettings
 
 # What real Hudi writes into every table, and what ours are always like.
@@ -50,7 +50,7 @@ _KNOWN = frozenset(
         *(key for key in TTL_KEYS if key.startswith(TTL_PREFIX)),
     }
 )
-_PREFIXES = (*_STORED_PREFIXES, keys.TIME_GENERATOR, keys.OLD_TIME_GENERATOR)
+_PREFIXES = (keys.TIME_GENERATOR, keys.OLD_TIME_GENERATOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,10 @@ class TableSpec:
 
 def is_table_option(key: str) -> bool:
     """Whether an option belongs to the table, so that `create_table` takes notice of it."""
-    return key.lower() in _KNOWN or key.lower().startswith(_PREFIXES)
+    name = key.lower()
+    if name.startswith(_STORED_PREFIXES):
+        return name in OWN_OPTIONS or key in added_options()
+    return name in _KNOWN or (name.startswith(_PREFIXES) and name in HUDI_OPTIONS)
 
 
 def table_properties(spec: TableSpec) -> dict[str, str]:

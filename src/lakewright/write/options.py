@@ -19,6 +19,7 @@ from lakewright.settings import (
     parse_bool,
     settings_from,
 )
+from lakewright.storage.locate import storage_option_names
 from lakewright.table.settings import (
     PLAN_KEYS,
     HeartbeatSettings,
@@ -46,6 +47,7 @@ _HONOURED = (
     | OWN_KEYS
     | PLAN_KEYS
 )
+_NOTES_PREFIX = "hoodie.datasource.write.commitmeta.key.prefix"
 _DROP_DUPLICATES = "hoodie.datasource.write.insert.drop.duplicates"
 _DUPLICATE_POLICY = "hoodie.datasource.insert.dup.policy"
 
@@ -81,16 +83,23 @@ class WriteOptions:
 
 
 def check_write_options(options: Mapping[str, str], *, also: Collection[str] = ()) -> WriteOptions:
-    """Check the names of options; `also` are known to the caller.
+    """Check the names of options, those of storage left out; `also` are known to the caller.
 
     Raises:
         UnsupportedError: one would change what is written, and is not supported.
         InvalidError: there is no such option.
     """
     given = {_plain(key): str(value) for key, value in options.items()}
-    open_ = {key: value for key, value in given.items() if not _passes(key, value)}
+    noted = given.get(_NOTES_PREFIX, "_").strip()
+    open_ = {
+        key: value
+        for key, value in given.items()
+        if not (_passes(key, value) or (noted and key.startswith(noted)))
+    }
     honoured = (_HONOURED | set(also)) - REFUSED_WRITE_OPTIONS.keys()
-    ignored = ignored_options(open_, honoured, REFUSED_WRITE_OPTIONS)
+    ignored = ignored_options(
+        open_, honoured, REFUSED_WRITE_OPTIONS, elsewhere=storage_option_names()
+    )
     unserved = [key for key in given if key in UNSERVED and given[key].strip().lower() == "true"]
     return WriteOptions(given, tuple(ignored), tuple(unserved))
 

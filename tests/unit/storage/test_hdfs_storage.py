@@ -60,7 +60,7 @@ WRONG: dict[str, tuple[str, dict[str, str]]] = {
     "no host, and no default": ("hdfs:///t", {}),
     "no host, and another default": ("hdfs:///t", {"fs.defaultFS": "file:///"}),
     "a way out": ("hdfs://nn:1/a/../b", {}),
-    "an option of other storages": ("hdfs://nn:1/t", {"endpoint": "x"}),
+    "an option of no storage": ("hdfs://nn:1/t", {"endpiont": "x"}),
     "a replication that is no number": ("hdfs://nn:1/t", {"dfs.replication": "two"}),
     "a mask that is no number": ("hdfs://nn:1/t", {"fs.permissions.umask-mode": "u=rwx"}),
     "a port that is no number": ("hdfs://nn:port/t", {}),

@@ -1,15 +1,25 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.storage.base import Storage
 from lakewright.storage.hdfs import HdfsStorage
 from lakewright.storage.local import LocalStorage
-from lakewright.storage.locate import STORAGES, storage_for
+from lakewright.storage.locate import (
+    STORAGES,
+    StorageKind,
+    other_options,
+    storage_for,
+    storage_options,
+)
 from lakewright.storage.memory import MemoryStorage
+from lakewright.storage.object_client import option_names
 from lakewright.storage.objects import ObjectStorage
 
 ADDRESSES: dict[str, tuple[str, type[Storage], str]] = {
@@ -56,5 +66,45 @@ def test_an_unknown_scheme_is_unsupported_and_names_the_known_ones() -> None:
 
 
 def test_a_scheme_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STORAGES, "mine", lambda uri, options: MemoryStorage(uri[7:]))
+    opened: list[dict[str, str]] = []
+
+    def open_mine(uri: str, options: Mapping[str, str]) -> MemoryStorage:
+        opened.append(dict(options))
+        return MemoryStorage(uri[7:])
+
+    monkeypatch.setitem(STORAGES, "mine", StorageKind(open_mine, frozenset({"speed"})))
     assert storage_for("mine://here").root == "memory://here"
+    # What it declares is an option of storage for every interface, and reaches it alone.
+    told = {"Speed": "11", "durable": "false", "spark.hadoop.fs.x": "1", "hoodie.table.name": "t"}
+    assert other_options(told) == {"hoodie.table.name": "t"}
+    storage_for("mine://here", storage_options(told))
+    assert opened[-1] == {"speed": "11", "fs.x": "1"}
+    with pytest.raises(InvalidError) as raised:
+        storage_for("mine://here", {"sped": "1"})
+    assert raised.value.facts == {"option": "sped", "did_you_mean": "speed"}
+
+
+def test_options_of_other_storages_are_left_out() -> None:
+    told = {"durable": "false", "verify_sidecars": "false", "endpoint": "x", "fs.s3a.x": "1"}
+    assert storage_for("/t", told) == LocalStorage("/t", verify_sidecars=False, durable=False)
+    assert storage_for("memory://here", told) == MemoryStorage("here")
+
+
+@pytest.mark.parametrize("key", ["durable", "DURABLE", "spark.hadoop.durable"])
+def test_a_plain_option_is_found_in_any_case_and_behind_the_prefix_of_spark(key: str) -> None:
+    assert storage_options({key: "false"}) == {"durable": "false"}
+
+
+@pytest.mark.parametrize("kind", ["s3", "gcs", "azure"])
+def test_the_client_knows_every_option_that_is_declared_for_it(kind: str) -> None:
+    makes = {"s3": S3Store, "gcs": GCSStore, "azure": AzureStore}
+    own = {"max_retries", "retry_timeout", "ssl", "path_style", "credentials_provider"}
+    unknown = []
+    for name in sorted(option_names(kind) - own):
+        try:
+            makes[kind]("bucket", config={name: "1"})
+        except UnknownConfigurationKeyError:
+            unknown.append(name)
+        except (BaseError, ValueError):
+            continue  # known, but 1 is no value of it
+    assert unknown == []

@@ -81,7 +81,11 @@ SILENT = {
         "hoodie.index.bucket.engine": "SIMPLE",
         "hoodie.write.schema": "",
     },
-    "what is not Hudi's": {"path": "x", "_note": "kept"},
+    "a note for the commit": {"_note": "kept"},
+    "a note with a prefix of its own": {
+        "hoodie.datasource.write.commitmeta.key.prefix": "by.",
+        "by.whom": "kept",
+    },
     "what the caller knows": {"hoodie.of.the.caller": "1"},
 }
 
@@ -146,6 +150,15 @@ def test_every_refused_option_is_refused_even_if_others_would_know_it() -> None:
 UNKNOWN = {
     "a typing error": ("hoodie.parquet.max.file.sice", "hoodie.parquet.max.file.size"),
     "one in a service": ("hoodie.compact.inlin", "hoodie.compact.inline"),
+    "one without a prefix": ("duable", "durable"),
+    "one of this library": (
+        "lakewright.metrics.reportr",
+        "lakewright.metrics.reporter",
+    ),
+    "one in a key generator": (
+        "hoodie.keygen.timebased.timestamp.typ",
+        "hoodie.keygen.timebased.timestamp.type",
+    ),
     "one in a lock": ("hoodie.write.lock.providr", "hoodie.write.lock.provider"),
 }
 

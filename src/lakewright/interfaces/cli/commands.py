@@ -18,6 +18,11 @@ from lakewright.core.instant import Instant
 from lakewright.core.plans import Skip
 from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import InvalidError
+from lakewright.interfaces.cli.command_options import (
+    spark_options,
+    storage_at,
+    table_options,
+)
 from lakewright.interfaces.cli.printing import Document
 from lakewright.interfaces.cli.progress import watching
 from lakewright.interfaces.cli.render import (
@@ -27,12 +32,12 @@ from lakewright.interfaces.cli.render import (
 )
 from lakewright.interfaces.cli.stopping import StopRequest
 from lakewright.services.loop import Round, run_continuously, run_round
-from lakewright.services.registry import service_by_name, services
+from lakewright.services.registry import service_by_name, service_keys, services
 from lakewright.services.runner import ServiceRunner
 from lakewright.services.service import Hands
 from lakewright.services.sync.settings import SYNC_KEYS
-from lakewright.storage.base import Storage, is_hadoop_setting
-from lakewright.storage.locate import storage_for, storage_options
+from lakewright.settings import OWN_OPTIONS, added_options
+from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.metrics.meter import metered
 from lakewright.write.options import check_write_options
@@ -40,7 +45,6 @@ from lakewright.write.options import check_write_options
 Options = Mapping[str, str]
 
 _SESSION = "lakewright.interfaces.cli.session"
-_SPARK = "spark."
 _MODE = "hoodie.write.concurrency.mode"
 # Who runs services from a process of their own has writers beside them.
 _SEVERAL_WRITERS = {_MODE: "OPTIMISTIC_CONCURRENCY_CONTROL"}
@@ -164,16 +168,11 @@ def runner_at(
     path: str, options: Options, hands: Callable[[], Hands] | None = None
 ) -> ServiceRunner:
     """What runs services on the table at a path; option names are checked."""
-    known = [*SYNC_KEYS, *(key for service in services() for key in service.keys)]
-    told = {
-        key: value
-        for key, value in options.items()
-        if not (key.startswith(_SPARK) or is_hadoop_setting(key))
-    }
-    checked = check_write_options(told, also=known)
+    known = SYNC_KEYS | service_keys() | OWN_OPTIONS | added_options()
+    checked = check_write_options(table_options(options), also=known)
     for key in checked.ignored:
         warnings.warn(f"option {key} has no effect on services", stacklevel=2)
-    storage = metered(storage_for(path, storage_options(options)), checked.told)
+    storage = metered(storage_at(path, options), checked.told)
     watch = partial(watching, storage)
     return ServiceRunner(storage, SystemClock(), hands or _no_hands, checked.told, watch)
 
@@ -183,7 +182,7 @@ class Workers:
 
     def __init__(self, master: str, options: Options, started: Callable[[], None]) -> None:
         self._master = master
-        self._configs = {k: v for k, v in options.items() if k.startswith("spark.")}
+        self._configs = spark_options(options)
         self._started = started
         self._session: Any = None
 

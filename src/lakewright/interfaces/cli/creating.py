@@ -13,10 +13,9 @@ from sqlglot.errors import SqlglotError
 from lakewright.clock import SystemClock
 from lakewright.core.table_options import parse_table_type
 from lakewright.errors import InvalidError
+from lakewright.interfaces.cli.command_options import storage_at, table_options
 from lakewright.interfaces.cli.looking import Options, show_info
 from lakewright.interfaces.cli.printing import Document
-from lakewright.storage.base import is_hadoop_setting
-from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.create import create_table
 from lakewright.table.spec import TableSpec
 
@@ -50,7 +49,7 @@ def create(
     schema: str | None,
 ) -> Document:
     """Make an empty table, and tell what it is."""
-    storage = storage_for(path, storage_options(options))
+    storage = storage_at(path, options)
     spec = TableSpec(
         name=name or storage.root.rstrip("/").rpartition("/")[2],
         table_type=parse_table_type(table_type),
@@ -59,7 +58,7 @@ def create(
         ordering=ordering,
         event_time=event_time,
         schema=parse_columns(schema) if schema else None,
-        options={key: value for key, value in options.items() if not is_hadoop_setting(key)},
+        options=table_options(options),
     )
     create_table(storage, SystemClock(), spec)
     return show_info(path, options, size=False)

@@ -10,6 +10,7 @@ from lakewright.interfaces.cli.shared import (
     UNWELL,
     JsonOption,
     Later,
+    OptionsFileOption,
     OptionsOption,
     PathArgument,
     example,
@@ -45,13 +46,14 @@ def examine(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Examine a table, and put right what can safely be. Ends with 10 if something is wrong."""
     with exit_codes():
         healthy = doctoring.examine_table(
             path,
-            told_options(option),
+            told_options(option, options_file),
             repairing=repair,
             force=force,
             asking=not yes,

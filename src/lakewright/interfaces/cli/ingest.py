@@ -16,6 +16,7 @@ from rich.text import Text
 
 from lakewright.clock import SystemClock
 from lakewright.core.plans import Skip
+from lakewright.interfaces.cli.command_options import spark_options
 from lakewright.interfaces.cli.printing import Document, show, size_text
 from lakewright.interfaces.cli.progress import following
 from lakewright.interfaces.cli.render import outcome_document
@@ -25,9 +26,7 @@ from lakewright.interfaces.cli.stopping import StopRequest
 from lakewright.interfaces.ingest_rounds import IngestRound
 from lakewright.interfaces.ingesting import Ingestion, ingestion
 from lakewright.sources.checkpoints import Checkpoint
-from lakewright.storage.base import is_hadoop_setting
-
-_SPARK = "spark."
+from lakewright.storage.locate import other_options
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def run_ingest(wanted: Wanted, *, master: str, interval_s: float | None, as_json
     Raises:
         LakewrightError: the failure of a single round, or one that will not pass.
     """
-    configs = {k: v for k, v in wanted.options.items() if k.startswith(_SPARK)}
+    configs = spark_options(wanted.options)
     with StopRequest() as stop:
         spark = start_session(master, configs)
         # Spark has put a handler of its own in the place of ours.
@@ -69,19 +68,20 @@ def run_ingest(wanted: Wanted, *, master: str, interval_s: float | None, as_json
             spark.stop()
 
 
+def told_to_ingestion(options: Mapping[str, str]) -> dict[str, str]:
+    """The options without those that only the session takes."""
+    session = spark_options(other_options(options))
+    return {key: value for key, value in options.items() if key not in session}
+
+
 def prepared(wanted: Wanted, spark: object) -> Ingestion:
     """The ingestion that is asked for, not yet begun."""
-    told = {
-        key: value
-        for key, value in wanted.options.items()
-        if not key.startswith(_SPARK) or is_hadoop_setting(key)
-    }
     return ingestion(
         spark,  # type: ignore[arg-type]
         wanted.source,
         wanted.table,
         transform=wanted.transform,
-        options=told,
+        options=told_to_ingestion(wanted.options),
         operation=wanted.operation,
         services=wanted.services,
         checkpoint=wanted.checkpoint,

@@ -9,6 +9,7 @@ import typer
 from lakewright.interfaces.cli.shared import (
     JsonOption,
     Later,
+    OptionsFileOption,
     OptionsOption,
     PathArgument,
     example,
@@ -34,11 +35,14 @@ def info(
         bool, typer.Option("--size", help="Also count files and bytes: lists all partitions.")
     ] = False,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """What a table is: its keys, columns and settings, and what happened last."""
     with exit_codes():
-        printing.show(looking.show_info(path, told_options(option), size=size), as_json=as_json)
+        printing.show(
+            looking.show_info(path, told_options(option, options_file), size=size), as_json=as_json
+        )
 
 
 @look.command(epilog=example("lakewright timeline data/trips --archived --limit 20"))
@@ -51,11 +55,14 @@ def timeline(
         int | None, typer.Option(metavar="COUNT", min=1, help="Only so many, the newest.")
     ] = None,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """What has happened to a table, oldest first."""
     with exit_codes():
-        document = looking.show_timeline(path, told_options(option), archived=archived, limit=limit)
+        document = looking.show_timeline(
+            path, told_options(option, options_file), archived=archived, limit=limit
+        )
         printing.show(document, as_json=as_json)
 
 
@@ -73,21 +80,31 @@ def files(
         bool, typer.Option("--all", help="Also the older slices of each file group.")
     ] = False,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """The files that a query reads: file groups, their base file and log files."""
     with exit_codes():
         document = looking.show_files(
-            path, told_options(option), partitions=partition, as_of=as_of, all_slices=all_slices
+            path,
+            told_options(option, options_file),
+            partitions=partition,
+            as_of=as_of,
+            all_slices=all_slices,
         )
         printing.show(document, as_json=as_json)
 
 
 @look.command(epilog=example("lakewright debt data/trips"))
-def debt(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+def debt(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Log files that wait for a compaction, and why."""
     with exit_codes():
-        printing.show(owing.show_debt(path, told_options(option)), as_json=as_json)
+        printing.show(owing.show_debt(path, told_options(option, options_file)), as_json=as_json)
 
 
 @look.command(
@@ -115,12 +132,17 @@ def freshness(
         float, typer.Option(metavar="SECONDS", help="How long to wait at most.")
     ] = 600.0,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Up to which event time the two views of a table are complete, and how fresh they are."""
     with exit_codes():
         waiting = None if wait is None else (wait, view, timeout)
         document = owing.show_freshness(
-            path, told_options(option), holding=holding, partitions=partitions, wait=waiting
+            path,
+            told_options(option, options_file),
+            holding=holding,
+            partitions=partitions,
+            wait=waiting,
         )
         printing.show(document, as_json=as_json)

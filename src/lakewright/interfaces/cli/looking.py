@@ -12,8 +12,8 @@ from lakewright.core.instant import Instant, query_time
 from lakewright.core.meta_columns import META_COLUMNS
 from lakewright.core.slices import FileSlice
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
+from lakewright.interfaces.cli.command_options import storage_at
 from lakewright.interfaces.cli.printing import Document
-from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.metadata_table import metadata_partitions
 from lakewright.table.rolled_back import load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_snapshot
@@ -161,4 +161,4 @@ def _slice_document(item: FileSlice) -> Document:
 
 
 def _snapshot(path: str, options: Options) -> Snapshot:
-    return load_snapshot(storage_for(path, storage_options(options)))
+    return load_snapshot(storage_at(path, options))

@@ -9,6 +9,7 @@ import typer
 from lakewright.interfaces.cli.shared import (
     JsonOption,
     Later,
+    OptionsFileOption,
     OptionsOption,
     PathArgument,
     example,
@@ -60,13 +61,14 @@ def create(
         typer.Option(metavar="COLUMNS", help="Names and SQL types; else the first write tells."),
     ] = None,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make an empty table."""
     with exit_codes():
         document = creating.create(
             path,
-            told_options(option),
+            told_options(option, options_file),
             name=name,
             table_type=table_type,
             key=listed(key),
@@ -122,13 +124,20 @@ def ingest(
         ),
     ] = None,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.")] = "local[*]",
     as_json: JsonOption = False,
 ) -> None:
     """Bring what a source has into a table: one batch, or batch after batch."""
     with exit_codes():
         wanted = ingesting.Wanted(
-            path, source, told_options(option), transform, operation, table_services, checkpoint
+            path,
+            source,
+            told_options(option, options_file),
+            transform,
+            operation,
+            table_services,
+            checkpoint,
         )
         interval = min_interval if continuous else None
         ingesting.run_ingest(wanted, master=master, interval_s=interval, as_json=as_json)

@@ -16,6 +16,7 @@ from lakewright.core.instant import query_time
 from lakewright.core.meta_columns import META_COLUMNS
 from lakewright.core.schema import select_fields
 from lakewright.errors import InvalidError
+from lakewright.interfaces.cli.command_options import storage_at
 from lakewright.interfaces.cli.progress import Bar, byte_bar
 from lakewright.interfaces.cli.row_output import FORMATS, Told, writing
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
@@ -26,7 +27,6 @@ from lakewright.read.plan import ReadPlan
 from lakewright.read.prune import RowFilter
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.storage.base import Storage
-from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.snapshot import load_moment, load_snapshot
 
 # More than this is read sooner by several tasks than by this process.
@@ -90,7 +90,7 @@ class Reading:
 def show_read(wanted: Wanted, *, as_of: str | None, optimized: bool) -> None:
     """Show rows of a table."""
     wanted.check()
-    storage = storage_for(wanted.path, storage_options(wanted.options))
+    storage = storage_at(wanted.path, wanted.options)
     snapshot = load_snapshot(storage)
     time = query_time(as_of, zone_of(snapshot.config.timeline_zone)) if as_of is not None else None
     make = plan_read_optimized if optimized else plan_snapshot
@@ -114,7 +114,7 @@ def show_changes(
 ) -> None:
     """Show what changed in a range."""
     wanted.check()
-    storage = storage_for(wanted.path, storage_options(wanted.options))
+    storage = storage_at(wanted.path, wanted.options)
     moment = load_moment(storage)
     begin, end = begin_of_range(since), end_of_range(until)
     if cdc:

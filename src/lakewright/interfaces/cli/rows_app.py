@@ -9,6 +9,7 @@ import typer
 from lakewright.interfaces.cli.shared import (
     JsonOption,
     Later,
+    OptionsFileOption,
     OptionsOption,
     PathArgument,
     example,
@@ -77,13 +78,14 @@ def read(
     spark: SparkOption = False,
     master: RowsMasterOption = None,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rows of a table, as they are or as they were. Without Spark where there is little to read."""
     with exit_codes():
         chosen = commands.Wanted(
             path=path,
-            options=told_options(option),
+            options=told_options(option, options_file),
             limit=limit,
             columns=listed(columns),
             where=where,
@@ -126,13 +128,14 @@ def changes(
     spark: SparkOption = False,
     master: RowsMasterOption = None,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rows that changed in a range of completion times, and where to go on from next time."""
     with exit_codes():
         chosen = commands.Wanted(
             path=path,
-            options=told_options(option),
+            options=told_options(option, options_file),
             columns=listed(columns),
             meta=meta,
             form="json" if as_json else form,

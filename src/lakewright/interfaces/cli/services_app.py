@@ -10,6 +10,7 @@ from lakewright.interfaces.cli.shared import (
     JsonOption,
     Later,
     MasterOption,
+    OptionsFileOption,
     OptionsOption,
     PathArgument,
     example,
@@ -51,6 +52,7 @@ def services_run(
         float, typer.Option(metavar="SECONDS", help="The pause between two rounds.")
     ] = 60.0,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     master: MasterOption = "local[*]",
     as_json: JsonOption = False,
 ) -> None:
@@ -59,7 +61,7 @@ def services_run(
         commands.run_services(
             path,
             service or (),
-            told_options(option),
+            told_options(option, options_file),
             master=master,
             interval_s=interval if continuous else None,
             show=lambda document: printing.show(document, as_json=as_json, one_line=continuous),

@@ -26,6 +26,7 @@ EXIT_CODES: dict[type[LakewrightError], int] = {
     UnsupportedError: 6,
 }
 _OTHER = 1
+_PROPERTIES = "lakewright.format.properties"
 # What `doctor` ends with where a table is not well.
 UNWELL = 10
 
@@ -51,6 +52,13 @@ OptionsOption = Annotated[
         "-o",
         metavar="KEY=VALUE",
         help="An option of Hudi's, of storage (fs.s3a.endpoint=...) or of Spark (spark.*=...).",
+    ),
+]
+OptionsFileOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Options in a file of Java properties, key=value in each line; -o goes before it.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -99,15 +107,33 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(exit_code(error)) from error
 
 
-def told_options(given: list[str] | None) -> dict[str, str]:
-    """Options that were given as `key=value`."""
-    options = {}
+def told_options(given: list[str] | None, file: str | None) -> dict[str, str]:
+    """Options that were given as `key=value`, before those in a file."""
+    options = {} if file is None else _options_in(file)
     for text in given or ():
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise InvalidError("an option is given as key=value", option=text)
         options[key.strip()] = value
     return options
+
+
+def _options_in(file: str) -> dict[str, str]:
+    """The options in a file: what is secret need not be among the arguments of a process."""
+    try:
+        with open(file, "rb") as opened:
+            data = opened.read()
+    except (OSError, ValueError) as error:
+        raise InvalidError(
+            "the file of options cannot be read", file=file, reason=str(error)
+        ) from error
+    try:
+        found: dict[str, str] = import_module(_PROPERTIES).parse_properties(data)
+    except CorruptError as error:
+        raise InvalidError(
+            "the file of options is no file of properties", file=file, reason=error.message
+        ) from error
+    return found
 
 
 def listed(text: str | None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as F
 
 from lakewright.errors import InvalidError
+from lakewright.interfaces.cli.command_options import spark_options
 from lakewright.interfaces.cli.progress import waiting
 from lakewright.interfaces.cli.session import start_session
 from lakewright.interfaces.cli.spark_work import spark_work
@@ -30,8 +31,7 @@ def spark_rows(
     wanted: Wanted, reading: Reading
 ) -> Iterator[Callable[[], Iterator[pa.RecordBatch]]]:
     """What gives the rows that are asked for, as long as its session lives."""
-    configs = {k: v for k, v in wanted.options.items() if k.startswith("spark.")}
-    spark = start_session(wanted.master or _ANYWHERE, configs)
+    spark = start_session(wanted.master or _ANYWHERE, spark_options(wanted.options))
     try:
         frame = _chosen(scan_any(spark, reading.storage, reading.plan), wanted, reading)
 

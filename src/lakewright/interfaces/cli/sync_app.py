@@ -12,6 +12,7 @@ import typer
 from lakewright.interfaces.cli.shared import (
     JsonOption,
     Later,
+    OptionsFileOption,
     OptionsOption,
     PathArgument,
     exit_codes,
@@ -45,6 +46,7 @@ def sync(
         bool, typer.Option("--full", help="Compare all partitions, not only what has changed.")
     ] = False,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Register a table and its partitions in a catalog, or tell it what has changed.
@@ -60,5 +62,5 @@ def sync(
             "hoodie.meta.sync.incremental": "false" if full else None,
         }
         given = {key: word for key, word in words.items() if word is not None}
-        document = syncing.sync_at(path, {**told_options(option), **given})
+        document = syncing.sync_at(path, {**told_options(option, options_file), **given})
         printing.show(document, as_json=as_json)

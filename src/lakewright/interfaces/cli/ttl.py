@@ -9,7 +9,6 @@ from lakewright.interfaces.cli.render import outcome_document, verdict_document
 from lakewright.interfaces.partition_bar import update_with_bar
 from lakewright.interfaces.ttl import TableTtl, TtlShown
 from lakewright.settings import parse_bool
-from lakewright.storage.locate import storage_for, storage_options
 
 
 def switch_on(path: str, options: Options, run_inline: str) -> Document:
@@ -87,8 +86,8 @@ def update_lines(path: str, options: Options) -> Document:
 
 
 def _ttl(path: str, options: Options) -> TableTtl:
-    storage = storage_for(path, storage_options(options))
-    return TableTtl.of(storage, options)
+    runner = runner_at(path, options)
+    return TableTtl.of(runner.storage, runner.options)
 
 
 def _document(path: str, shown: TtlShown) -> Document:

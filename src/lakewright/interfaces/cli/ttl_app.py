@@ -12,6 +12,7 @@ import typer
 from lakewright.interfaces.cli.shared import (
     JsonOption,
     Later,
+    OptionsFileOption,
     OptionsOption,
     PathArgument,
     example,
@@ -49,19 +50,27 @@ def on(
         ),
     ] = "true",
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put the policies of a table in force."""
     with exit_codes():
-        found = commands.switch_on(path, told_options(option), run_inline)
+        found = commands.switch_on(path, told_options(option, options_file), run_inline)
         printing.show(found, as_json=as_json)
 
 
 @ttl.command("off", epilog=example("lakewright ttl off data/trips"))
-def off(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+def off(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Put the policies of a table out of force; they stay saved."""
     with exit_codes():
-        printing.show(commands.switch_off(path, told_options(option)), as_json=as_json)
+        printing.show(
+            commands.switch_off(path, told_options(option, options_file)), as_json=as_json
+        )
 
 
 @ttl.command(
@@ -89,13 +98,14 @@ def settings(
         typer.Option("--resolveConflictsBy", "--resolve-conflicts-by", help="MAX_TTL or MIN_TTL."),
     ] = None,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Change settings; whether TTL is on stays as it is."""
     with exit_codes():
         found = commands.change_settings(
             path,
-            told_options(option),
+            told_options(option, options_file),
             trigger_strategy=trigger_strategy,
             trigger_value=trigger_value,
             resolve_conflicts_by=resolve_conflicts_by,
@@ -104,10 +114,15 @@ def settings(
 
 
 @ttl.command("show", epilog=example("lakewright ttl show data/trips --json"))
-def show(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+def show(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """The settings and policies of a table."""
     with exit_codes():
-        printing.show(commands.show_ttl(path, told_options(option)), as_json=as_json)
+        printing.show(commands.show_ttl(path, told_options(option, options_file)), as_json=as_json)
 
 
 @ttl.command(
@@ -127,11 +142,14 @@ def save(
         ),
     ],
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: AsJsonOption = False,
 ) -> None:
     """Add a policy, or put it in the place of the one with the same spec."""
     with exit_codes():
-        printing.show(commands.save_policy(path, told_options(option), policy), as_json=as_json)
+        printing.show(
+            commands.save_policy(path, told_options(option, options_file), policy), as_json=as_json
+        )
 
 
 @ttl.command("delete", epilog=example("lakewright ttl delete data/trips --spec '*'"))
@@ -139,36 +157,65 @@ def delete(
     path: PathArgument,
     spec: Annotated[str, typer.Option("--spec", metavar="SPEC", help="The spec of the policy.")],
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take out the policy with a spec."""
     with exit_codes():
-        printing.show(commands.delete_policy(path, told_options(option), spec), as_json=as_json)
+        printing.show(
+            commands.delete_policy(path, told_options(option, options_file), spec), as_json=as_json
+        )
 
 
 @ttl.command("empty", epilog=example("lakewright ttl empty data/trips"))
-def empty(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+def empty(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Take out all policies."""
     with exit_codes():
-        printing.show(commands.empty_policies(path, told_options(option)), as_json=as_json)
+        printing.show(
+            commands.empty_policies(path, told_options(option, options_file)), as_json=as_json
+        )
 
 
 @ttl.command("run", epilog=example("lakewright ttl run data/trips"))
-def run(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+def run(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Take the expired partitions out of the table."""
     with exit_codes():
-        printing.show(commands.run_ttl(path, told_options(option)), as_json=as_json)
+        printing.show(commands.run_ttl(path, told_options(option, options_file)), as_json=as_json)
 
 
 @ttl.command("explain", epilog=example("lakewright ttl explain data/trips"))
-def explain(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+def explain(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """What would become of each partition now, and why; nothing is written."""
     with exit_codes():
-        printing.show(commands.explain_ttl(path, told_options(option)), as_json=as_json)
+        printing.show(
+            commands.explain_ttl(path, told_options(option, options_file)), as_json=as_json
+        )
 
 
 @ttl.command("update", epilog=example("lakewright ttl update data/trips"))
-def update(path: PathArgument, option: OptionsOption = None, as_json: JsonOption = False) -> None:
+def update(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Write into each partition when it was last written to, once before TTL is first used."""
     with exit_codes():
-        printing.show(commands.update_lines(path, told_options(option)), as_json=as_json)
+        printing.show(
+            commands.update_lines(path, told_options(option, options_file)), as_json=as_json
+        )

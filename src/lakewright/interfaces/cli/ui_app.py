@@ -9,6 +9,7 @@ import typer
 from lakewright.interfaces.cli.shared import (
     JsonOption,
     Later,
+    OptionsFileOption,
     OptionsOption,
     exit_codes,
     told_options,
@@ -44,6 +45,7 @@ def ui(
         bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     master: Annotated[
         str, typer.Option(metavar="URL", help="Where Spark runs, if a service has work for it.")
     ] = "local[*]",
@@ -59,7 +61,7 @@ def ui(
         told = context.parent.params.get("load") if context.parent is not None else None
         command.serve(
             paths,
-            told_options(option),
+            told_options(option, options_file),
             host=host,
             port=port,
             allow_writes=allow_writes,

@@ -9,6 +9,7 @@ import typer
 from lakewright.interfaces.cli.shared import (
     JsonOption,
     Later,
+    OptionsFileOption,
     OptionsOption,
     PathArgument,
     example,
@@ -45,11 +46,12 @@ def rollback(
     ] = False,
     yes: YesOption = False,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take back a write: its files and its place on the timeline. The newest ones first."""
     with exit_codes():
-        options = told_options(option)
+        options = told_options(option, options_file)
         undoing.require_table(path, options)
         if not yes:
             typer.confirm(f"Take back {instant}? Its rows are gone then.", abort=True, err=True)
@@ -72,11 +74,12 @@ def savepoint(
         bool, typer.Option("--delete", help="Give the savepoint up: its files may be cleaned.")
     ] = False,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Keep the files of a table as of a completed write, so that it can be restored."""
     with exit_codes():
-        options = told_options(option)
+        options = told_options(option, options_file)
         if delete:
             document = undoing.give_up(path, options, instant)
         else:
@@ -90,11 +93,12 @@ def restore(
     instant: InstantArgument,
     yes: YesOption = False,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take a table back to a savepoint: all later writes are gone then."""
     with exit_codes():
-        options = told_options(option)
+        options = told_options(option, options_file)
         undoing.require_table(path, options)
         if not yes:
             question = f"Take the table back to {instant}? All later writes are gone then."

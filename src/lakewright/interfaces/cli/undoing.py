@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lakewright.core.instant import Instant
+from lakewright.interfaces.cli.command_options import storage_at
 from lakewright.interfaces.cli.commands import Options, runner_at, several_writers
 from lakewright.interfaces.cli.printing import Document
-from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.taking_back import give_up_savepoint, restore_to, save_point, take_back
 from lakewright.table.transaction import Writer
@@ -13,7 +13,7 @@ from lakewright.table.transaction import Writer
 
 def require_table(path: str, options: Options) -> None:
     """InvalidError where there is no table: before anybody is asked whether it may change."""
-    load_snapshot(storage_for(path, storage_options(options)))
+    load_snapshot(storage_at(path, options))
 
 
 def roll_back(path: str, options: Options, instant: str, *, force: bool = False) -> Document:

@@ -10,6 +10,7 @@ from lakewright.interfaces.cli.shared import (
     JsonOption,
     Later,
     MasterOption,
+    OptionsFileOption,
     OptionsOption,
     PathArgument,
     example,
@@ -47,11 +48,12 @@ def compact(
     schedule: ScheduleOption = False,
     execute: ExecuteOption = None,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     master: MasterOption = "local[*]",
     as_json: JsonOption = False,
 ) -> None:
     """Fold log files into base files."""
-    _run("compaction", path, schedule, execute, option, master, as_json)
+    _run("compaction", path, schedule, execute, (option, options_file), master, as_json)
 
 
 @work.command(
@@ -64,11 +66,12 @@ def cluster(
     schedule: ScheduleOption = False,
     execute: ExecuteOption = None,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     master: MasterOption = "local[*]",
     as_json: JsonOption = False,
 ) -> None:
     """Put small files together, and rows in order."""
-    _run("clustering", path, schedule, execute, option, master, as_json)
+    _run("clustering", path, schedule, execute, (option, options_file), master, as_json)
 
 
 @work.command(epilog=example("lakewright clean data/trips -o hoodie.clean.commits.retained=24"))
@@ -77,11 +80,12 @@ def clean(
     schedule: ScheduleOption = False,
     execute: ExecuteOption = None,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     master: MasterOption = "local[*]",
     as_json: JsonOption = False,
 ) -> None:
     """Delete files that no query of the retained commits reads."""
-    _run("clean", path, schedule, execute, option, master, as_json)
+    _run("clean", path, schedule, execute, (option, options_file), master, as_json)
 
 
 @work.command(epilog=example("lakewright archive data/trips -o hoodie.keep.max.commits=60"))
@@ -90,11 +94,12 @@ def archive(
     schedule: ScheduleOption = False,
     execute: ExecuteOption = None,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     master: MasterOption = "local[*]",
     as_json: JsonOption = False,
 ) -> None:
     """Move old instants from the timeline to history."""
-    _run("archive", path, schedule, execute, option, master, as_json)
+    _run("archive", path, schedule, execute, (option, options_file), master, as_json)
 
 
 def _run(
@@ -102,13 +107,13 @@ def _run(
     path: str,
     schedule: bool,
     execute: str | None,
-    option: list[str] | None,
+    given: tuple[list[str] | None, str | None],
     master: str,
     as_json: bool,
 ) -> None:
     with exit_codes():
         document = commands.run_service(
-            path, name, told_options(option), schedule=schedule, execute=execute, master=master
+            path, name, told_options(*given), schedule=schedule, execute=execute, master=master
         )
         printing.show(document, as_json=as_json)
 
@@ -120,11 +125,14 @@ def plan(
     path: PathArgument,
     service: Annotated[str, typer.Argument(metavar="SERVICE", help="Such as compaction.")],
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """What a service would do now, and why not more."""
     with exit_codes():
-        printing.show(commands.preview(path, service, told_options(option)), as_json=as_json)
+        printing.show(
+            commands.preview(path, service, told_options(option, options_file)), as_json=as_json
+        )
 
 
 @work.command(
@@ -140,11 +148,12 @@ def cancel(
         typer.Option(metavar="SECONDS", help="How long to wait for who executes it to stop."),
     ] = 0.0,
     option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take a cancellable plan off the timeline, or ask who executes it to stop."""
     with exit_codes():
-        options = told_options(option)
+        options = told_options(option, options_file)
         document = commands.cancel_plan(
             path, options, instant, user=user, reason=reason, wait_s=wait
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +26,13 @@ from lakewright.interfaces.statements.target import Goal
 from lakewright.interfaces.statements.words import Cursor, words_of
 from lakewright.read.run import spark_schema
 from lakewright.read.settings import READ_KEYS
-from lakewright.storage.locate import storage_for, storage_options
+from lakewright.settings import check_names
+from lakewright.storage.locate import (
+    other_options,
+    storage_for,
+    storage_option_names,
+    storage_options,
+)
 from lakewright.table.properties import table_exists
 from lakewright.write.task import Operation
 
@@ -46,6 +51,7 @@ _NAMES = {
     "precombinefield": "ordering",
     "orderingfields": "ordering",
 }
+_SPELLED = ("type", "primaryKey", "preCombineField", "orderingFields")
 
 
 @dataclass(frozen=True)
@@ -84,9 +90,9 @@ def parse_create(text: str) -> CreateTable | None:
     table = tree.find(exp.Table)
     assert table is not None
     options = {
-        p.this.sql("spark").replace("`", "").strip("'\""): p.args["value"].name
+        p.this.sql("spark").replace("`", "").strip("'\""): _value(p)
         for p in tree.find_all(exp.Property)
-        if type(p) is exp.Property and isinstance(p.args.get("value"), exp.Literal)
+        if type(p) is exp.Property
     }
     location = tree.find(exp.LocationProperty)
     if location is not None:
@@ -97,6 +103,18 @@ def parse_create(text: str) -> CreateTable | None:
         raise InvalidError("columns are listed, or a query gives them: leave one of both out")
     exists = bool(tree.args.get("exists"))
     return CreateTable(name, exists, options, columns, partition_by, query)
+
+
+def _value(of: exp.Property) -> str:
+    """The value of a property, which may be a text, a number or a truth value."""
+    value = of.args.get("value")
+    if isinstance(value, exp.Boolean):
+        return "true" if value.this else "false"
+    if not isinstance(value, exp.Literal):
+        raise InvalidError(
+            "the value of a property is a text, a number, true or false", property=of.sql("spark")
+        )
+    return str(value.name)
 
 
 def _parted(text: str) -> tuple[str, str]:
@@ -135,7 +153,8 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
     told = statement.options
     reads = {key: value for key, value in told.items() if key.lower() not in _NAMES}
     places = storage_options(told)
-    storage = storage_for(path, {**session_storage_options(spark), **places})
+    session_places = session_storage_options(spark)
+    storage = storage_for(path, {**session_places, **places})
     if not table_exists(storage):
         statement = _make(session, statement, path)
         reads = {"path": path}
@@ -147,7 +166,7 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
         )
     else:
         _check_names(told)
-    schema = spark_schema(planned({**reads, **places})[1].result_schema)
+    schema = spark_schema(planned({**reads, **places}, session=session_places)[1].result_schema)
     unknown = [name for name, _ in statement.columns if name not in schema.names]
     if unknown:
         raise InvalidError(
@@ -179,7 +198,7 @@ def _make(session: Session, statement: CreateTable, path: str) -> CreateTable:
     columns = tuple((field.name, type_sql(field.dataType)) for field in (*first, *last))
     statement = replace(statement, columns=columns, partition_by=partition_by)
     _make_empty(session, statement, path)
-    table = session.open(path)
+    table = session.open(path, options=storage_options(statement.options))
     goal = Goal(session, table, table.snapshot(), "")
     goal.write(Operation.BULK_INSERT, frame.select(*(quoted(name) for name, _ in columns)))
     return statement
@@ -196,7 +215,7 @@ def _make_empty(session: Session, statement: CreateTable, path: str) -> None:
     options = {
         key: value
         for key, value in statement.options.items()
-        if key.startswith(("hoodie.", "fs.")) and key not in READ_KEYS
+        if key != "path" and key.lower() not in _NAMES and key.lower() not in READ_KEYS
     }
     schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in statement.columns)
     short = re.sub(r"`", "", statement.name.rpartition(".")[2])
@@ -219,16 +238,9 @@ def _arguments(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_names(options: Mapping[str, str]) -> None:
-    """A property that is nearly one of those that count is a mistake."""
-    for key in options:
-        if key.startswith("hoodie.") or key == "path" or key.lower() in _NAMES:
-            continue
-        near = difflib.get_close_matches(key.lower(), _NAMES, n=1, cutoff=0.75)
-        if near:
-            known = ["type", "primaryKey", "preCombineField", "orderingFields"]
-            raise InvalidError(
-                "there is no such property",
-                property=key,
-                known=known,
-                did_you_mean=next(name for name in known if name.lower() == near[0]),
-            )
+    """InvalidError for a property that nothing here takes: the catalog keeps none of its own."""
+    others = other_options(options)
+    check_names(
+        (key for key in others if key != "path" and key.lower() not in _NAMES),
+        also=(*storage_option_names(), *_SPELLED),
+    )

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
 from lakewright.errors import InvalidError
 from lakewright.interfaces.datasource import FORMATS, OPTIONS_METADATA
+from lakewright.storage.locate import storage_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DETAILS = "# Detailed Table Information"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a table is, and the options of its storage that the catalog keeps with its name."""
+
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def quoted_name(parts: Sequence[str]) -> str:
@@ -27,7 +37,7 @@ def named_path(parts: Sequence[str]) -> str | None:
     return parts[1] if is_path else None
 
 
-def path_of(spark: SparkSession, parts: Sequence[str]) -> str | None:
+def address_of(spark: SparkSession, parts: Sequence[str]) -> Address | None:
     """Where a table of ours is; None for other tables, for views, and if there is no such table.
 
     What a table's columns carry is copied along with them into views and other tables: the catalog
@@ -35,7 +45,7 @@ def path_of(spark: SparkSession, parts: Sequence[str]) -> str | None:
     """
     path = named_path(parts)
     if path is not None:
-        return path
+        return Address(path)
     name = quoted_name(parts)
     try:
         fields = spark.table(name).schema.fields
@@ -44,7 +54,7 @@ def path_of(spark: SparkSession, parts: Sequence[str]) -> str | None:
             return None
     except PySparkException:
         return None
-    return str(options["path"])
+    return Address(str(options["path"]), storage_options(options))
 
 
 def _is_ours(spark: SparkSession, name: str) -> bool:
@@ -62,10 +72,10 @@ def _is_ours(spark: SparkSession, name: str) -> bool:
     return str(details.get("Provider") or FORMATS[0]).lower() in FORMATS
 
 
-def require_path(spark: SparkSession, text: str) -> str:
+def require_address(spark: SparkSession, text: str) -> Address:
     """Where the table is that a procedure names as db.table; InvalidError if it is not ours."""
     parts = [part.strip().strip("`") for part in text.split(".")]
-    found = path_of(spark, parts) if all(parts) and len(parts) <= 3 else None
+    found = address_of(spark, parts) if all(parts) and len(parts) <= 3 else None
     if found is None:
         raise InvalidError(
             "there is no table of the hudi format with this name: register one with CREATE TABLE "

@@ -14,7 +14,7 @@ from lakewright.interfaces.statements.changes import (
     run_update,
 )
 from lakewright.interfaces.statements.merging import run_merge
-from lakewright.interfaces.statements.names import named_path, path_of
+from lakewright.interfaces.statements.names import address_of, named_path
 from lakewright.interfaces.statements.parse import Found, find_target, parse_change
 from lakewright.interfaces.statements.parsed import (
     Change,
@@ -45,8 +45,8 @@ def run_change(session: Session, text: str) -> DataFrame | None:
     Gives how many rows were changed, in columns as other table formats on Spark name them.
     """
     found = find_target(text)
-    path = path_of(session.spark, found.target.name) if found is not None else None
-    if found is None or path is None:
+    address = address_of(session.spark, found.target.name) if found is not None else None
+    if found is None or address is None:
         return None
     session, found = _with_named_markers(session, text, found)
     parsed = parse_change(found)
@@ -55,7 +55,7 @@ def run_change(session: Session, text: str) -> DataFrame | None:
     target, change = parsed
 
     def look() -> Goal:
-        table = session.open(path)
+        table = session.table(address)
         return Goal(session, table, table.snapshot(), _alias(target))
 
     return _answer(session, change, _done(session, look, change, found.ctes))

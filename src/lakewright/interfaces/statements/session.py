@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.interfaces.statements.assignment import quoted
-from lakewright.interfaces.statements.names import named_path, path_of
+from lakewright.interfaces.statements.names import Address, address_of, named_path
 from lakewright.interfaces.statements.readings import Reading, readings
 
 if TYPE_CHECKING:
@@ -26,9 +26,13 @@ class Session:
 
     spark: SparkSession
     original: Callable[..., DataFrame]
-    open: Callable[[str], Table]
+    open: Callable[..., Table]
     args: Any = None
     told: Mapping[str, Any] = field(default_factory=dict)
+
+    def table(self, address: Address) -> Table:
+        """The table at an address."""
+        return self.open(address.path, options=address.options)
 
     def query(self, *parts: str | DataFrame) -> DataFrame:
         """The result of a query whose text has DataFrames in some places.
@@ -79,15 +83,15 @@ class Session:
     def _frame(self, reading: Reading) -> DataFrame | None:
         if reading.changes is not None:
             return self._changes(reading.name[0] if reading.name else "", reading.changes)
-        path = path_of(self.spark, reading.name)
-        if path is None:
+        address = address_of(self.spark, reading.name)
+        if address is None:
             return None
         if reading.as_of == "":
             raise UnsupportedError(
                 "the point in time must be a text or a number, such as '2026-01-31 12:00:00'",
                 table=".".join(reading.name),
             )
-        return self.open(path).read(as_of=reading.as_of)
+        return self.table(address).read(as_of=reading.as_of)
 
     def _changes(self, name: str, arguments: tuple[str, ...]) -> DataFrame:
         if not 2 <= len(arguments) <= 3:
@@ -96,11 +100,13 @@ class Session:
                 given=len(arguments) + 1,
             )
         kind, begin, *end = arguments
-        path = name if "/" in name else path_of(self.spark, name.split("."))
-        if path is None:
+        by_path = "/" in name
+        address = Address(name) if by_path else address_of(self.spark, name.split("."))
+        if address is None:
             raise InvalidError("this is no table of the hudi format", table=name)
         until = end[0] if end else None
-        return self.open(path).changes(since=begin, until=until, format=kind.lower()).dataframe
+        changes = self.table(address).changes(since=begin, until=until, format=kind.lower())
+        return changes.dataframe
 
 
 def _short(reading: Reading) -> str:

@@ -115,9 +115,14 @@ class KafkaSource(Source):
         client = {
             _CLIENT + key.removeprefix(_CLIENT): value
             for key, value in options.items()
-            if key.removeprefix(_CLIENT).startswith(_CLIENT_OPTIONS)
+            if _is_for_client(key)
         }
         return cls(settings, {**client, _CLIENT + SERVERS: settings.servers})
+
+    @classmethod
+    def takes(cls, key: str) -> bool:
+        """Its own options, and those of Kafka's clients."""
+        return key in cls.keys or _is_for_client(key)
 
     def resume_from(self, text: str) -> Checkpoint:
         """Offsets in Hudi's form."""
@@ -165,3 +170,7 @@ class KafkaSource(Source):
             )
         moved = {partition: place.next[partition] + gap for partition, gap in gaps.items()}
         return Offsets(place.topic, {**place.next, **moved})
+
+
+def _is_for_client(key: str) -> bool:
+    return key.removeprefix(_CLIENT).startswith(_CLIENT_OPTIONS)
