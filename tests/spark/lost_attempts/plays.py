@@ -1,6 +1,6 @@
-"""Writes on a session with speculation, whose jobs are cancelled at random moments; run as a script.
+"""Writes on a session with speculation, whose jobs are cancelled at random moments: a script.
 
-    plays.py ADDRESS OPTIONS SEED PLAYS
+    plays.py TABLES SEED PLAYS
 
 Prints one line of JSON for each play: what was done, how it ended, and what is wrong with the table
 afterwards, which is to be nothing.
@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 import lakewright as lw
 from lakewright.clock import SystemClock
