@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lakewright.core.date_patterns import DatePattern, date_pattern, zone
 from lakewright.core.keys import field_column, value_text
+from lakewright.core.wildcards import level_regex
 from lakewright.errors import CorruptError, InvalidError
 
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -132,7 +133,7 @@ def time_rule(options: Mapping[str, str]) -> TimeRule:
     inputs: tuple[DatePattern, ...] = ()
     if kind in (TimeKind.DATE_STRING, TimeKind.MIXED):
         separator = _option(options, "input.dateformat.list.delimiter.regex", "").strip() or ","
-        patterns = re.split(separator, _option(options, "input.dateformat"))
+        patterns = _split_by(separator, _option(options, "input.dateformat"))
         inputs = tuple(date_pattern(text.strip()) for text in patterns)
     both = _option(options, "timezone", "")
     return TimeRule(
@@ -186,8 +187,7 @@ def matches_any(path: str, patterns: Iterable[str]) -> bool:
 
 @cache
 def _wildcards(pattern: str) -> re.Pattern[str]:
-    wild = {"*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(wild.get(char) or re.escape(char) for char in pattern))
+    return re.compile("/".join(map(level_regex, pattern.split("/"))))
 
 
 def escape(value: str) -> str:
@@ -328,6 +328,24 @@ def _time_kind(text: str) -> TimeKind:
     except ValueError as error:
         known = [str(kind) for kind in TimeKind]
         raise InvalidError("unknown type of timestamps", type=text, known=known) from error
+
+
+def _split_by(separator: str, text: str) -> list[str]:
+    """A text split by a regular expression. Both come from the table, so its time is bounded.
+
+    Arrow's engine looks at each character once; what it cannot do, such as references back, is
+    what takes other engines for ever.
+    """
+    try:
+        parts: list[str] = pc.split_pattern_regex(pa.scalar(text), pattern=separator).as_py()
+    except pa.ArrowInvalid as error:
+        raise InvalidError(
+            "this regular expression cannot be used to separate date patterns",
+            option=_OPTIONS + "input.dateformat.list.delimiter.regex",
+            regex=separator,
+            reason=str(error),
+        ) from error
+    return parts
 
 
 def _zone(name: str) -> tzinfo | None:
