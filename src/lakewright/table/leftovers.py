@@ -106,9 +106,15 @@ def leftovers(
     return Leftovers(tuple(sorted([*temporary, *heartbeats, *rows])), tuple(sorted(marked)))
 
 
-def find_leftovers(snapshot: Snapshot, settings: HeartbeatSettings, clock: Clock) -> Leftovers:
-    """What nobody needs any more of a table that was looked at just now."""
-    traces = Traces.of(snapshot.storage)
+def find_leftovers(
+    snapshot: Snapshot, settings: HeartbeatSettings, clock: Clock, traces: Traces | None = None
+) -> Leftovers:
+    """What nobody needs any more of a table that was looked at just now.
+
+    Without the lock `traces` must be given, listed before the snapshot was loaded: the traces of a
+    write that began in between would be taken for those of a dead one.
+    """
+    traces = traces or Traces.of(snapshot.storage)
     # History is read only where there are markers from before the active timeline.
     old = [at for at in traces.marked if snapshot.timeline.is_archived(at)]
     dead = leftovers(
