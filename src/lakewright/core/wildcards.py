@@ -8,8 +8,25 @@ place it fits behind no later one. So nothing is tried again, however many stars
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cache
 
 _ANY, _ONE = "[^/]*", "[^/]"
+
+
+def matches_any(path: str, patterns: Iterable[str]) -> bool:
+    """Whether a partition path fits a pattern: `*` and `?` stand for text within one level.
+
+    >>> matches_any("US/2026-01-01", ["US/*"]), matches_any("US/2026/01", ["US/*"])
+    (True, False)
+    """
+    plain = (pattern.strip("/") for pattern in patterns)
+    return any(path == pattern or _wildcards(pattern).fullmatch(path) for pattern in plain)
+
+
+@cache
+def _wildcards(pattern: str) -> re.Pattern[str]:
+    return re.compile("/".join(map(level_regex, pattern.split("/"))))
 
 
 def level_regex(level: str) -> str:

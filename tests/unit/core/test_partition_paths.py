@@ -14,13 +14,13 @@ import pytest
 from lakewright.core.partition_paths import (
     PartitionRule,
     escape,
-    matches_any,
     partition_paths,
     partition_rule,
     partition_values,
     time_rule,
     unescape,
 )
+from lakewright.core.wildcards import matches_any
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnsupportedError
 
 HIVE = {"hoodie.datasource.write.hive_style_partitioning": "true"}
@@ -96,7 +96,7 @@ def test_a_regular_expression_of_the_table_takes_a_time_that_its_text_bounds() -
 
 @pytest.mark.parametrize("regex", ["(", r"(-)\1", "(?=-)"])
 def test_a_regular_expression_that_cannot_be_used_is_named(regex: str) -> None:
-    with pytest.raises(InvalidError, match="delimiter.regex"):
+    with pytest.raises(InvalidError, match=r"delimiter\.regex"):
         separated(regex, "yyyy")
 
 
