@@ -124,10 +124,8 @@ def test_real_hudi_refuses_microseconds_in_a_table_of_milliseconds(
     table.write("UPSERT", numbered([first.replace(microsecond=5000)]), schema=micros)
     with pytest.raises(InvalidError, match="would change"):
         table.write("UPSERT", numbered([first.replace(microsecond=5001)]), schema=micros)
-    times = {
-        each["id"]: each["unix_micros(x) % 1000000"]
-        for each in real_hudi.read(tmp_path, columns=["id", "unix_micros(x) % 1000000"])
-    }
+    found = real_hudi.read(tmp_path, columns=["id", "unix_micros(x) % 1000000 AS micros"])
+    times = {each["id"]: each["micros"] for each in found}
     assert times == {"0": 0, "1": 5000}
 
 

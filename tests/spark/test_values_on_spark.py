@@ -167,7 +167,7 @@ def test_odd_letters_in_partitions_and_in_the_paths_of_tables(
     # Every other row has a newer version, in a log file where there are some.
     changed = [(id, day, n, ts + n) for id, day, n, ts in rows]
     table.upsert(spark.createDataFrame([row for row in changed if row[2]], ddl))
-    for frame in (table.read(), spark.read.format("hudi").load(path), table.changes()):
+    for frame in (table.read(), spark.read.format("hudi").load(path), table.changes().dataframe):
         found = frame.select("id", "day", "n", "ts").collect()
         assert sorted(map(tuple, found)) == sorted(changed)
     # A filter on the column that the path tells, on the other one, and on both.
