@@ -41,7 +41,7 @@ def refused(
     return str(caught.value)
 
 
-USES: dict[str, dict[str, tuple[str, ...]]] = {
+USES: dict[str, dict[str, Any]] = {
     "key": {"key": ("x",)},
     "one of the keys": {"key": ("id", "x")},
     "partition": {"partition_by": ("x",)},
@@ -64,7 +64,7 @@ def test_no_value_changes(
     given: pa.DataType,
     first: object,
     values: list[Any],
-    use: dict[str, tuple[str, ...]],
+    use: dict[str, Any],
     table_type: str,
 ) -> None:
     table = WrittenTable(options=NO_SERVICES, schema=schema(stored)).create(table_type, **use)
