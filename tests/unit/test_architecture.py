@@ -179,9 +179,8 @@ def names_once(module: Module) -> Iterator[str]:
     for loop in ast.walk(module.tree):
         if not isinstance(loop, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             continue
-        bound = {
-            n.id for each in loop.generators for n in ast.walk(each.target) if hasattr(n, "id")
-        }
+        targets = [n.target for n in ast.walk(loop) if isinstance(n, ast.comprehension)]
+        bound = {n.id for each in targets for n in ast.walk(each) if isinstance(n, ast.Name)}
         for node in ast.walk(loop):
             asked = node.comparators[-1] if isinstance(node, ast.Compare) else None
             if not isinstance(asked, ast.Attribute) or asked.attr not in {"names", "column_names"}:
