@@ -174,8 +174,23 @@ def stays_inside(module: Module) -> Iterator[str]:
                 yield f"line {literal.lineno}: the path {literal.value!r}"
 
 
+def names_once(module: Module) -> Iterator[str]:
+    """The names of a schema are made anew by every look at them: not for each of its columns."""
+    for loop in ast.walk(module.tree):
+        if not isinstance(loop, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            continue
+        targets = [n.target for n in ast.walk(loop) if isinstance(n, ast.comprehension)]
+        bound = {n.id for each in targets for n in ast.walk(each) if isinstance(n, ast.Name)}
+        for node in ast.walk(loop):
+            asked = node.comparators[-1] if isinstance(node, ast.Compare) else None
+            if not isinstance(asked, ast.Attribute) or asked.attr not in {"names", "column_names"}:
+                continue
+            if not bound & {n.id for n in ast.walk(asked) if isinstance(n, ast.Name)}:
+                yield f"line {asked.lineno}: looks for each item in .{asked.attr}"
+
+
 RULES: tuple[Callable[[Module], Iterator[str]], ...] = (
-    one_way, spark_in_its_place, no_jvm, pure, short, imports_on_top, stays_inside,
+    one_way, spark_in_its_place, no_jvm, pure, short, imports_on_top, stays_inside, names_once,
 )  # fmt: skip
 
 
@@ -262,6 +277,10 @@ BAD: dict[str, tuple[Callable[[Module], Iterator[str]], str, str]] = {
         stays_inside, "lakewright/read/plan.py", "from .... import secret"),
     "no path above the repository": (
         stays_inside, "lakewright/read/plan.py", "PLACE = '../../../../elsewhere/file.json'"),
+    "no names of a schema for each column": (
+        names_once, "lakewright/read/plan.py", "x = [c for c in columns if c not in a.b.names]"),
+    "no names of a table for each field": (
+        names_once, "lakewright/read/plan.py", "x = {c: c in rows.column_names for c in columns}"),
 }  # fmt: skip
 
 
@@ -296,6 +315,8 @@ GOOD = {
         "lakewright/read/plan.py", "x = 1\n" * 400),
     "the parent folder may be named": (
         "lakewright/storage/local.py", "bad = '..' in parts"),
+    "each table may be asked for its names": (
+        "lakewright/read/plan.py", "x = [t for t in tables if 'id' in t.column_names]"),
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,8 @@ def key_rule(
     raise UnsupportedError("keys of this key generator are not known", generator=generator)
 
 
-def record_keys(rows: pa.Table, rule: KeyRule) -> pa.Array:
-    """The record key of each row.
+def record_keys(rows: pa.Table, rule: KeyRule, *, strict: bool = False) -> pa.Array:
+    """The record key of each row; `strict` refuses values whose key could be that of others.
 
     Raises:
         InvalidError: a row has no key, or a key field has a type that makes no key.
@@ -82,11 +83,36 @@ def record_keys(rows: pa.Table, rule: KeyRule) -> pa.Array:
         raise InvalidError("rows have no record key", fields=rule.fields, rows=int(keyless.sum()))
     if not rule.named:
         return texts[0]
+    if strict:
+        _refuse_ambiguous(rule.fields, texts)
     parts: list[pa.Array | pa.Scalar] = []
     for name, text in zip(rule.fields, texts, strict=True):
         shown = pc.fill_null(pc.if_else(pc.equal(text, ""), EMPTY_TEXT, text), NULL_TEXT)
         parts += [pa.scalar(f",{name}:" if parts else f"{name}:"), shown]
     return pc.binary_join_element_wise(*parts, "")
+
+
+def _refuse_ambiguous(fields: Sequence[str], texts: Sequence[pa.Array]) -> None:
+    """Refuse values by which two rows would get one key.
+
+    A key of several fields has no escapes: a value that holds what comes before the next field can
+    end there as well, and null and the empty text stand there by texts of their own.
+    """
+    for (name, following), text in zip(pairwise((*fields, "")), texts, strict=True):
+        reserved = pa.array([NULL_TEXT, EMPTY_TEXT] if len(fields) > 1 else [], pa.string())
+        doubtful = pc.is_in(text, reserved)
+        if following:
+            doubtful = pc.or_kleene(doubtful, pc.match_substring(text, f",{following}:"))
+        found = text.filter(doubtful)
+        if len(found):
+            raise InvalidError(
+                "the key of a row could be that of another row: in a key field of several no "
+                f"value is {NULL_TEXT} or {EMPTY_TEXT}, or holds a comma, the next field's name "
+                "and a colon; change the value",
+                field=name,
+                value=found[0].as_py(),
+                rows=len(found),
+            )
 
 
 def generated_keys(instant: str, writer: int, first: int, count: int) -> pa.Array:

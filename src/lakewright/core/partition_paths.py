@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _OPTIONS = "hoodie.keygen.timebased."
 _OLD_OPTIONS = "hoodie.deltastreamer.keygen.timebased."
 _ESCAPED = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{\\[\\]^]")
+_SEPARATED = "\0"
 _HEX = re.compile("%([0-9A-Fa-f]{2})")
 # Distances from Greenwich are quarters of an hour since then.
 _REGULAR_ZONES_SINCE = 63_072_000_000 + 7 * 86_400_000
@@ -132,7 +132,7 @@ def time_rule(options: Mapping[str, str]) -> TimeRule:
     inputs: tuple[DatePattern, ...] = ()
     if kind in (TimeKind.DATE_STRING, TimeKind.MIXED):
         separator = _option(options, "input.dateformat.list.delimiter.regex", "").strip() or ","
-        patterns = re.split(separator, _option(options, "input.dateformat"))
+        patterns = _split_by(separator, _option(options, "input.dateformat"))
         inputs = tuple(date_pattern(text.strip()) for text in patterns)
     both = _option(options, "timezone", "")
     return TimeRule(
@@ -144,11 +144,15 @@ def time_rule(options: Mapping[str, str]) -> TimeRule:
     )
 
 
-def partition_paths(rows: pa.Table, rule: PartitionRule) -> pa.Array:
-    """The partition path of each row."""
+def partition_paths(rows: pa.Table, rule: PartitionRule, *, strict: bool = False) -> pa.Array:
+    """The partition path of each row; `strict` refuses values whose path could be that of others.
+
+    Raises:
+        InvalidError: a field has a type or a value that makes no path.
+    """
     if not rule.fields:
         return pa.array([""] * rows.num_rows, pa.string())
-    segments = [_segments(rows, field, rule) for field in rule.fields]
+    segments = [_segments(rows, field, rule, strict=strict) for field in rule.fields]
     return pc.binary_join_element_wise(*segments, "/")
 
 
@@ -172,22 +176,6 @@ def partition_values(
         text = unescape(text) if url_encoded else text
         values.append(None if text == DEFAULT_PARTITION else text)
     return tuple(values)
-
-
-def matches_any(path: str, patterns: Iterable[str]) -> bool:
-    """Whether a partition path fits a pattern: `*` and `?` stand for text within one level.
-
-    >>> matches_any("US/2026-01-01", ["US/*"]), matches_any("US/2026/01", ["US/*"])
-    (True, False)
-    """
-    plain = (pattern.strip("/") for pattern in patterns)
-    return any(path == pattern or _wildcards(pattern).fullmatch(path) for pattern in plain)
-
-
-@cache
-def _wildcards(pattern: str) -> re.Pattern[str]:
-    wild = {"*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(wild.get(char) or re.escape(char) for char in pattern))
 
 
 def escape(value: str) -> str:
@@ -215,11 +203,15 @@ def _split(path: str, fields: Sequence[str], *, hive_style: bool) -> list[str]:
     return ["/".join(segments[a:b]) for a, b in zip(starts, ends, strict=True)]
 
 
-def _segments(rows: pa.Table, field: PartitionField, rule: PartitionRule) -> pa.Array:
+def _segments(
+    rows: pa.Table, field: PartitionField, rule: PartitionRule, *, strict: bool
+) -> pa.Array:
     column = field_column(rows, field.name)
     prefix = f"{field.name}=" if rule.hive_style else ""
 
     def folder(text: str | None) -> str:
+        if strict and text and field.time is None:
+            _refuse_ambiguous(text, field.name, rule)
         value = text or DEFAULT_PARTITION
         value = prefix + (escape(value) if rule.url_encoded else value)
         return value.replace("-", "/") if rule.slashes_for_dashes and not field.time else value
@@ -229,6 +221,35 @@ def _segments(rows: pa.Table, field: PartitionField, rule: PartitionRule) -> pa.
     else:
         texts = _time_texts(column, field, field.time, rule)
     return _mapped(texts, folder)
+
+
+def _refuse_ambiguous(text: str, field: str, rule: PartitionRule) -> None:
+    """Refuse a value by which rows would get into the partition of other values.
+
+    A slash makes a level. With several fields only names tell which of them it belongs to; where
+    dashes become slashes, nothing tells them apart.
+    """
+    why = ""
+    if text == DEFAULT_PARTITION:
+        why = "it is where rows without a value go: write NULL"
+    elif "/" in text and not rule.url_encoded:
+        several = len(rule.fields) > 1
+        names = [f"/{each.name}=" for each in rule.fields]
+        if rule.slashes_for_dashes:
+            why = "a dash in its place gives the same path: write dashes"
+        elif several and not rule.hive_style:
+            why = (
+                "a slash makes another level of the path: create the table with "
+                "hoodie.datasource.write.partitionpath.urlencode=true"
+            )
+        elif several and any(name in text for name in names):
+            why = "it holds a slash and the name of a partition field: change the value"
+    if why:
+        raise InvalidError(
+            f"a value of a partition field could be taken for another: {why}",
+            field=field,
+            value=text,
+        )
 
 
 def _mapped(column: pa.Array, function: Callable[[Any], str]) -> pa.Array:
@@ -328,6 +349,27 @@ def _time_kind(text: str) -> TimeKind:
     except ValueError as error:
         known = [str(kind) for kind in TimeKind]
         raise InvalidError("unknown type of timestamps", type=text, known=known) from error
+
+
+def _split_by(separator: str, text: str) -> list[str]:
+    """A text split by a regular expression. Both come from the table, so its time is bounded.
+
+    Arrow's engine looks at each character once; what it cannot do, such as references back, is
+    what takes other engines for ever. It replaces, since its way to split does not end where an
+    expression matches nothing.
+    """
+    try:
+        marked = pc.replace_substring_regex(
+            pa.scalar(text), pattern=separator, replacement=_SEPARATED
+        )
+    except pa.ArrowInvalid as error:
+        raise InvalidError(
+            "this regular expression cannot be used to separate date patterns",
+            option=_OPTIONS + "input.dateformat.list.delimiter.regex",
+            regex=separator,
+            reason=str(error),
+        ) from error
+    return str(marked.as_py()).split(_SEPARATED)
 
 
 def _zone(name: str) -> tzinfo | None:

@@ -25,7 +25,8 @@ def select_fields(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema
     """The asked columns, in the asked order; all if none are asked for."""
     if columns is None:
         return schema
-    unknown = [name for name in columns if name not in schema.names]
+    known = set(schema.names)
+    unknown = [name for name in columns if name not in known]
     if unknown:
         raise InvalidError(
             "the table has no such column", unknown=unknown, columns=list(schema.names)
@@ -36,8 +37,9 @@ def select_fields(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema
 def conform(rows: pa.Table, schema: pa.Schema, *, source: str) -> pa.Table:
     """Rows of an older or narrower schema in this one; what they lack is null."""
     columns = []
+    stored = rows.schema
     for field in schema:
-        index = rows.schema.get_field_index(field.name)
+        index = stored.get_field_index(field.name)
         if index < 0:
             columns.append(pa.chunked_array([pa.nulls(len(rows), field.type)]))
             continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from calendar import monthrange
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
+from lakewright.core.wildcards import level_regex
 from lakewright.errors import InvalidError
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -25,6 +27,7 @@ Word = TypeVar("Word", bound=StrEnum)
 _GREATEST = 2**31 - 1
 _FIELDS = ("spec", "level", "units", "value")
 _EVERY_PARTITION = "*"
+_ANY_LEVELS = "(?:/[^/]++)*"
 NEVER = datetime.max.replace(tzinfo=UTC)
 LONG_AGO = datetime(1000, 1, 1, tzinfo=UTC)
 
@@ -70,7 +73,7 @@ class Policy:
         >>> Policy(spec="country=US/*", units=Unit.DAYS, value=1).matches("country=US/state=CA")
         True
         """
-        return self.spec == _EVERY_PARTITION or bool(_pattern(self.spec).fullmatch(partition))
+        return self.spec == _EVERY_PARTITION or bool(_pattern(self.spec).fullmatch(f"/{partition}"))
 
     def expiry(self, since: datetime) -> datetime:
         """The moment after which a partition of this age is expired."""
@@ -120,24 +123,29 @@ def _months_later(since: datetime, count: int) -> datetime:
 
 @cache
 def _pattern(spec: str) -> re.Pattern[str]:
-    wild = {"*": "[^/]*", "?": "[^/]"}
-    # Two such levels in a row say the same as one.
-    parts = spec.split("/")
-    levels = [
-        part
-        for part, before in zip(parts, ["", *parts], strict=False)
-        if (part, before) != ("**", "**")
-    ]
-    text = ""
-    for number, level in enumerate(levels):
-        last = number == len(levels) - 1
-        if level == "**":
-            # With the slash that parts it from its neighbour: no level at all has none.
-            text = text.removesuffix("/") + r"(?:/[^/]+)*" if last else text + r"(?:[^/]+/)*"
-        else:
-            text += "".join(wild.get(char) or re.escape(char) for char in level)
-            text += "" if last else "/"
-    return re.compile(text if levels != ["**"] else ".*", re.DOTALL)
+    """A spec as a regular expression on a path with a slash before each level."""
+    head, *others = _between_any_levels(spec)
+    if not others:
+        return re.compile(head)
+    if not any((head, *others)):
+        return re.compile(".*", re.DOTALL)
+    # As within a level: what follows any number of levels is taken where it is found first.
+    inner = "".join(f"(?>{_ANY_LEVELS}?{part})" for part in others[:-1])
+    return re.compile(f"{head}{inner}{_ANY_LEVELS}{others[-1]}")
+
+
+def _between_any_levels(spec: str) -> list[str]:
+    """What a spec has before, between and after levels of `**`, as regular expressions."""
+    parts = [""]
+    before = ""
+    for level in spec.split("/"):
+        if level != "**":
+            parts[-1] += f"/(?>{level_regex(level)}(?![^/]))"
+        elif before != "**":
+            # Two such levels in a row say the same as one.
+            parts.append("")
+        before = level
+    return parts
 
 
 def parse_policy(given: Mapping[str, Any] | str) -> Policy:
@@ -177,8 +185,8 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
     if not isinstance(listed, list):
         raise InvalidError("policies are a JSON list", policies=text)
     policies = tuple(parse_policy(each) for each in listed)
-    specs = [policy.spec for policy in policies]
-    twice = sorted({spec for spec in specs if specs.count(spec) > 1})
+    counts = Counter(policy.spec for policy in policies)
+    twice = sorted(spec for spec, count in counts.items() if count > 1)
     if twice:
         raise InvalidError("a spec has one policy, and these have several", specs=twice)
     return policies

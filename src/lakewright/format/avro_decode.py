@@ -41,7 +41,10 @@ def decode_rows(
         arrays = _read_chunk(schema.children, wanted, rows)
         batches.append(pa.RecordBatch.from_arrays(arrays, schema=arrow))
     table = pa.Table.from_batches(batches, arrow)
-    return table if columns is None else table.select([c for c in columns if c in arrow.names])
+    if columns is None:
+        return table
+    known = set(arrow.names)
+    return table.select([name for name in columns if name in known])
 
 
 def read_values(kind: AvroType, rows: Rows) -> pa.Array:

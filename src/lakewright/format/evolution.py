@@ -21,6 +21,8 @@ from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.format.avro_arrow import arrow_schema, avro_schema, decimal_size
 
 _IGNORED = frozenset({*META_COLUMNS, OPERATION})
+# Columns that a write adds to rows on their way through Spark.
+_OWN = "_lakewright_"
 _NOTHING_WRITTEN = "nothing was written"
 
 _INT, _LONG, _FLOAT, _DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
@@ -78,7 +80,8 @@ def evolved(
         InvalidError: the rows do not fit the table.
         UnsupportedError: the change is possible, but not with this schema.
     """
-    rows = [_plain_field(field) for field in incoming if field.name.lower() not in _IGNORED]
+    check_column_names(incoming)
+    rows = [_plain_field(field) for field in incoming if field.name not in _IGNORED]
     if table_avro is None:
         return Evolution(_first_schema(rows, name), True)
     stored = list(arrow_schema(table_avro))
@@ -86,6 +89,26 @@ def evolved(
     if target == stored:
         return Evolution(table_avro, False)
     return Evolution(_edited(table_avro, pa.schema(stored), pa.schema(target)), True)
+
+
+def check_column_names(incoming: pa.Schema) -> None:
+    """Refuse columns by names that are not theirs to have: they would vanish, or mean something.
+
+    Meta columns by their exact names are left to the caller: rows that were read have them.
+
+    Raises:
+        InvalidError: Spark takes a name for a meta column, or a writer uses it for its own.
+    """
+    reserved = [
+        name
+        for name in incoming.names
+        if (name not in _IGNORED and name.lower() in _IGNORED) or name.lower().startswith(_OWN)
+    ]
+    if reserved:
+        raise InvalidError(
+            f"columns have reserved names: rename or drop them; {_NOTHING_WRITTEN}",
+            columns=reserved,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Never
 
@@ -24,7 +24,11 @@ _TWO_INTS = struct.Struct(">ii")
 # The block length counts neither the magic nor itself; the trailing length counts the magic too.
 _UNCOUNTED = len(MAGIC) + _LONG.size
 _SMALLEST = 4 + 4 + 4 + 8 + 4 + 8
-_HEAD = 1 << 20
+# Headers of a block, and how much is read for them at once.
+_MOST_HEAD = 1 << 20
+_READ = 1 << 16
+
+_BytesAt = Callable[[int, int], memoryview]
 
 
 class BlockKind(IntEnum):
@@ -112,9 +116,10 @@ class LogBlock:
 
 def parse_blocks(data: bytes | memoryview, *, file_name: str) -> list[LogBlock]:
     """Read every block of a log file, without copying content; an empty file has none."""
-    reader = _Reader(memoryview(data).cast("B"), file_name)
+    view = memoryview(data).cast("B")
+    reader = _Reader(lambda at, length: view[at : at + length], len(view), file_name)
     blocks = []
-    while reader.at < len(reader.data):
+    while reader.at < reader.size:
         blocks.append(reader.block())
     return blocks
 
@@ -124,14 +129,12 @@ def parse_heads(
 ) -> Iterator[LogBlock]:
     """Every block of a log file of `size` bytes, without its content.
 
-    `read` gives up to so many bytes from an offset. Headers beyond a megabyte are taken as broken.
+    `read` gives up to so many bytes from an offset; what it brings along of the next blocks is not
+    read again. Headers beyond a megabyte are taken as broken.
     """
-    at = 0
-    while at < size:
-        reader = _Reader(memoryview(read(at, min(_HEAD, size - at))), file_name)
-        block, length = reader.head(size - at)
-        yield replace(block, offset=at)
-        at += length
+    reader = _Reader(_Window(read, size).bytes_at, size, file_name)
+    while reader.at < size:
+        yield reader.head()
 
 
 def format_block(
@@ -149,18 +152,33 @@ def format_block(
     return b"".join((MAGIC, _LONG.pack(counted), *head, content, no_footers, trailing))
 
 
+class _Window:
+    """The piece of a file that was read last; another one is read when it does not suffice."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read = read
+        self._size = size
+        self._start = 0
+        self._data = memoryview(b"")
+
+    def bytes_at(self, at: int, length: int) -> memoryview:
+        if at < self._start or at + length > self._start + len(self._data):
+            asked = min(max(length, _READ), self._size - at)
+            self._start, self._data = at, memoryview(self._read(at, asked))
+        return self._data[at - self._start : at - self._start + length]
+
+
 class _Reader:
-    def __init__(self, data: memoryview, file_name: str) -> None:
-        self.data = data
+    def __init__(self, bytes_at: _BytesAt, size: int, file_name: str) -> None:
+        self.bytes_at = bytes_at
+        self.size = size
         self.file_name = file_name
         self.at = 0
         self.start = 0
-        self.end = len(data)
+        self.end = size
 
     def block(self) -> LogBlock:
-        self.start = self.at
-        self.end = len(self.data)
-        self._frame(self.end)
+        self._frame()
         kind, headers = self._described()
         content = self._take(self._length(_LONG))
         if self._length(_INT):
@@ -171,13 +189,14 @@ class _Reader:
             self._fail("content does not fill the block")
         return LogBlock(kind, headers, content, self.start, self.file_name)
 
-    def head(self, size: int) -> tuple[LogBlock, int]:
-        """The block, without content, with which a file goes on of which `size` bytes are left."""
-        self._frame(size)
-        length = self.end
-        self.end = min(length, len(self.data))
+    def head(self) -> LogBlock:
+        """The next block without its content, which is passed over."""
+        self._frame()
+        end = self.end
+        self.end = min(end, self.start + _MOST_HEAD)
         kind, headers = self._described()
-        return LogBlock(kind, headers, memoryview(b""), 0, self.file_name), length
+        self.at = end
+        return LogBlock(kind, headers, memoryview(b""), self.start, self.file_name)
 
     def _described(self) -> tuple[BlockKind, dict[Header, str]]:
         version, ordinal = _TWO_INTS.unpack(self._take(_TWO_INTS.size))
@@ -189,13 +208,15 @@ class _Reader:
             self._fail("block without an instant time")
         return kind, headers
 
-    def _frame(self, limit: int) -> None:
+    def _frame(self) -> None:
+        self.start = self.at
+        self.end = self.size
         if self._take(len(MAGIC)) != MAGIC:
             self._fail("no block starts here")
         length = self._length(_LONG)
         if length < _SMALLEST:
             self._fail("block shorter than its fixed parts")
-        if length > limit - self.at:
+        if length > self.size - self.at:
             self._fail("block longer than the file")
         self.end = self.start + _UNCOUNTED + length
 
@@ -231,7 +252,9 @@ class _Reader:
     def _take(self, length: int) -> memoryview:
         if length > self.end - self.at:
             self._fail("block ends too early")
-        taken = self.data[self.at : self.at + length]
+        taken = self.bytes_at(self.at, length)
+        if len(taken) < length:
+            self._fail("the file ends too early")
         self.at += length
         return taken
 

@@ -46,20 +46,24 @@ class RecordPositions:
         }
 
 
-def record_positions(block: LogBlock) -> RecordPositions | None:
-    """The positions of a block's records; None if it does not tell them."""
+def record_positions(block: LogBlock, records: int) -> RecordPositions | None:
+    """The positions of a block's `records` records; None if it does not tell them."""
     text = block.headers.get(Header.RECORD_POSITIONS)
     base = block.headers.get(Header.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS)
     if not text or not base:
         return None
     try:
-        return RecordPositions(base, parse_positions(text))
+        return RecordPositions(base, parse_positions(text, records))
     except CorruptError as error:
         raise block.corrupt(error.message, **error.facts) from error
 
 
-def parse_positions(text: str) -> Positions:
-    """Read the positions, ascending."""
+def parse_positions(text: str, most: int) -> Positions:
+    """Read the positions, ascending; more than `most` are broken.
+
+    A run of a few bytes can stand for 2^16 positions, so the length of the text bounds nothing:
+    what containers say they hold is added up before they are expanded.
+    """
     try:
         reader = _Reader(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError) as error:
@@ -69,7 +73,8 @@ def parse_positions(text: str) -> Positions:
     # No count is trusted: each bucket has bytes of its own, so a lie runs into the end.
     while len(parts) <= buckets:
         (high,) = reader.numbers("<I")
-        low = np.concatenate([np.zeros(0, np.uint64), *_containers(reader)])
+        low = np.concatenate([np.zeros(0, np.uint64), *_containers(reader, most)])
+        most -= len(low)
         parts.append((np.uint64(high) << np.uint64(32)) | low)
     if reader.at != len(reader.data):
         raise CorruptError("record positions go on after their end")
@@ -108,7 +113,7 @@ class _Reader:
         return np.frombuffer(self.take(2 * count), "<u2")
 
 
-def _containers(reader: _Reader) -> Iterator[Positions]:
+def _containers(reader: _Reader, most: int) -> Iterator[Positions]:
     (cookie,) = reader.numbers("<I")
     runs = np.zeros(0, bool)
     if cookie & 0xFFFF == _RUN_COOKIE:
@@ -123,6 +128,10 @@ def _containers(reader: _Reader) -> Iterator[Positions]:
     else:
         raise CorruptError("record positions are no Roaring bitmap", cookie=cookie)
     described = reader.shorts(2 * count).reshape(count, 2)
+    # They are stored less one.
+    told = int(described[:, 1].sum(dtype=np.int64)) + count
+    if told > most:
+        raise CorruptError("there are more record positions than records", told=told, most=most)
     if cookie == _PLAIN_COOKIE or count >= _FEWEST_WITH_OFFSETS:
         reader.take(4 * count)
     for (key, cardinality), is_run in zip(described.tolist(), runs.tolist(), strict=True):

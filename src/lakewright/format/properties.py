@@ -25,7 +25,6 @@ REQUIRED_KEYS = (
 
 _BLANKS = " \t\f"
 _LINE_END = re.compile(r"\r\n|\n|\r")
-_TRAILING_BACKSLASHES = re.compile(r"\\*\Z")
 _KEY = re.compile(r"(?:[^\\=: \t\f]|\\.?)*", re.DOTALL)
 _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.|\Z)", re.DOTALL)
@@ -133,24 +132,24 @@ def _expected_checksum(values: Mapping[str, str]) -> int:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    logical = ""
+    joined: list[str] = []
     for line in _LINE_END.split(text):
         part = line.lstrip(_BLANKS)
-        if not logical and part.startswith(("#", "!")):
+        if not joined and part.startswith(("#", "!")):
             continue
         if _goes_on(part):
-            logical += part[:-1]
+            # A line of a backslash alone joins nothing: a comment may follow it.
+            joined += filter(None, [part[:-1]])
             continue
-        if logical or part:
-            yield logical + part
-        logical = ""
-    if logical:
-        yield logical
+        if joined or part:
+            yield "".join((*joined, part))
+        joined = []
+    if joined:
+        yield "".join(joined)
 
 
 def _goes_on(line: str) -> bool:
-    tail = _TRAILING_BACKSLASHES.search(line)
-    return tail is not None and len(tail.group()) % 2 == 1
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _unescape(text: str) -> str:

@@ -192,7 +192,8 @@ def check_columns(table: T.StructType, stream: T.StructType, new_columns: str) -
             stream=stream.simpleString(),
             table=table.simpleString(),
         )
-    new = [name for name in now if name not in stream.names]
+    known = set(stream.names)
+    new = [name for name in now if name not in known]
     if new and new_columns == "fail":
         raise InvalidError(
             "the table has new columns: start the stream again, and it goes on with them; "
@@ -225,7 +226,8 @@ def stream_schema(options: Mapping[str, str], columns: T.StructType | None) -> T
     found = spark_schema(FORMATS[settings.incremental_format].schema(snapshot))
     if columns is None:
         return found
-    unknown = [name for name in columns.names if name not in found.names]
+    known = set(found.names)
+    unknown = [name for name in columns.names if name not in known]
     if unknown:
         raise InvalidError("the table has no such column", unknown=unknown, columns=found.names)
     return T.StructType([found[name] for name in columns.names])

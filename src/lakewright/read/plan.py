@@ -68,7 +68,8 @@ class ReadPlan:
             needed.append(self.rule.delete_marker[0])
         if self.commits is not None:
             needed.append(COMMIT_TIME)
-        extra = [name for name in needed if name not in self.columns and name in self.schema.names]
+        more = set(self.schema.names).difference(self.columns)
+        extra = [name for name in needed if name in more]
         chosen = select_fields(self.schema, (*self.columns, *dict.fromkeys(extra)))
         # A meta column that only changelog writers add; it is in their files, not in the schema.
         known = OPERATION in chosen.names
@@ -161,7 +162,8 @@ def plan_read(
     rule = merge_rule(config)
     if any(item.logs for item in slices):
         config.require_mergeable()
-        missing = [name for name in rule.ordering if name not in schema.names]
+        known = set(schema.names)
+        missing = [name for name in rule.ordering if name not in known]
         if missing:
             raise UnsupportedError(
                 "rows are ordered by a field that is no column of the table", fields=missing

@@ -107,12 +107,9 @@ def _native(
     frame = spark.read.schema(spark_schema(schema)).parquet(*urls)
     if plan.commits is not None:
         frame = frame.where(F.col(COMMIT_TIME).isin(sorted(plan.commits)))
-    told = {
-        column.name: F.expr(path_expression(column, storage.root))
-        for column in plan.told
-        # A column of the table's own by that name would hide Spark's.
-        if "_metadata" not in schema.names
-    }
+    # A column of the table's own by that name would hide Spark's.
+    by_path = () if "_metadata" in schema.names else plan.told
+    told = {column.name: F.expr(path_expression(column, storage.root)) for column in by_path}
     if numbered:
         told |= {ROW: F.col("_metadata.row_index"), FILE: F.col("_metadata.file_name")}
     frame = frame.withColumns(told) if told else frame

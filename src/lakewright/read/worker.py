@@ -101,8 +101,9 @@ def base_rows(
     with storage.open_input(path) as source:
         try:
             file = pq.ParquetFile(source, page_checksum_verification=True)
+            wanted = set(schema.names)
             stored = file.schema_arrow.names
-            columns = [name for name in stored if name in schema.names] or [RECORD_KEY]
+            columns = [name for name in stored if name in wanted] or [RECORD_KEY]
             for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
                 yield conform(pa.Table.from_batches([batch]), schema, source=path)
         except (pa.ArrowException, OSError) as error:

@@ -25,7 +25,7 @@ from lakewright.table.heartbeat import check_heartbeat, is_expired
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import ROWS, delete_markers
 from lakewright.table.settings import HeartbeatSettings
-from lakewright.table.snapshot import Snapshot
+from lakewright.table.snapshot import load_snapshot
 from lakewright.table.strays import find_strays
 
 # The digits of a local time are off by an hour where clocks are set for winter, and clocks differ.
@@ -108,9 +108,14 @@ def leftovers(
     return Leftovers(tuple(sorted([*temporary, *heartbeats, *rows])), tuple(sorted(marked)))
 
 
-def find_leftovers(snapshot: Snapshot, settings: HeartbeatSettings, clock: Clock) -> Leftovers:
-    """What nobody needs any more of a table that was looked at just now."""
-    traces = Traces.of(snapshot.storage)
+def find_leftovers(storage: Storage, settings: HeartbeatSettings, clock: Clock) -> Leftovers:
+    """What of a table is needed no more.
+
+    Traces are listed before the timeline: so each trace of a write that is pending is looked at
+    with a timeline that shows the write.
+    """
+    traces = Traces.of(storage)
+    snapshot = load_snapshot(storage)
     # History is read only where there are markers from before the active timeline.
     old = [at for at in traces.marked if snapshot.timeline.is_archived(at)]
     dead = leftovers(

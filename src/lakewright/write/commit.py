@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from lakewright.core.commits import SCHEMA_KEY, CommitMetadata, WriteStat
 from lakewright.core.event_time import check_event_time
-from lakewright.core.partition_paths import matches_any
 from lakewright.core.plans import RequestedReplace
 from lakewright.core.slices import GroupKey
 from lakewright.core.table_config import TableConfig, TableType
+from lakewright.core.wildcards import matches_any
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from lakewright.format.avro_arrow import arrow_schema
-from lakewright.format.evolution import evolved
+from lakewright.format.evolution import check_column_names, evolved
 from lakewright.format.metadata import format_commit, format_requested_replace
 from lakewright.table.markers import delete_markers_of
 from lakewright.table.settings import Concurrency, Updates
@@ -85,11 +85,12 @@ class WriteRequest:
     """What is to be done with rows; `extra` is recorded in the commit.
 
     `patterns` name the partitions to delete; `exact` ones are paths, whatever characters are in
-    them. `combine` leaves one row of each key, also where rows only replace others. `partition_by`
-    must be the table's partition columns, if it is given. `check` is shown the table under its
-    lock, when the write begins and again when it completes, and raises if it shall not be. `first`
-    is shown it once, before the write begins: what it gives is done without the lock, and then the
-    write, with what that adds to its commit.
+    them. `combine` leaves one row of each key, also where rows only replace others. `marked` rows
+    tell in the column `LEAVES` which of them are to be deleted. `partition_by` must be the table's
+    partition columns, if it is given. `check` is shown the table under its lock, when the write
+    begins and again when it completes, and raises if it shall not be. `first` is shown it once,
+    before the write begins: what it gives is done without the lock, and then the write, with what
+    that adds to its commit.
     """
 
     operation: Operation
@@ -99,6 +100,7 @@ class WriteRequest:
     patterns: tuple[str, ...] = ()
     exact: bool = False
     combine: bool = False
+    marked: bool = False
     partition_by: tuple[str, ...] = ()
     check: Callable[[Snapshot], None] | None = None
     first: Callable[[Snapshot], Preparation | None] | None = None
@@ -187,10 +189,12 @@ def _schema(
     """The table's schema with what the rows add to it; rows that do not fit are refused."""
     stored = snapshot.avro_schema()
     config = snapshot.config
-    incoming = pa.schema([column for column in incoming if column.name != LEAVES])
     if request.operation is Operation.DELETE_PARTITION:
         return stored or ""
+    if request.marked:
+        incoming = pa.schema([column for column in incoming if column.name != LEAVES])
     if request.operation is Operation.DELETE:
+        check_column_names(incoming)
         if stored is None:
             raise InvalidError("there is nothing to delete: nothing was written", table=config.name)
         if request.ordered_deletes and not config.ordering_fields:

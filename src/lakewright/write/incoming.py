@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakewright.core.exact import refuse_changes
 from lakewright.core.keys import generated_keys, record_keys
 from lakewright.core.merge import Deletes, Upserts, rows_marked_deleted
 from lakewright.core.meta_columns import META_FIELDS, PARTITION_PATH, RECORD_KEY
@@ -29,15 +30,17 @@ def prepare(rows: pa.Table, task: WriteTask, token: Token, first: int) -> pa.Tab
     bring no more than their key, partition and ordering columns.
     """
     # Keys and paths are made of values in the table's types: another type may have another text.
-    typed = _typed(rows, task)
+    typed = rows_in(rows, _row_schema(rows, task))
     count = len(rows)
     numbers = generated_keys(task.instant, token.task, first, count)
-    keys = record_keys(typed, task.keys) if task.config.record_key_fields else numbers
+    keys = numbers
+    if task.config.record_key_fields:
+        keys = record_keys(typed, task.keys, strict=task.adds_rows)
     if LEAVES in rows.column_names and PARTITION_PATH in rows.column_names:
         # The look-up in the whole table has decided where each row belongs.
         paths = rows.column(PARTITION_PATH).combine_chunks()
     else:
-        paths = partition_paths(typed, task.partitions).cast(pa.string())
+        paths = partition_paths(typed, task.partitions, strict=task.adds_rows).cast(pa.string())
     own = typed.select(_stored_columns(task))
     meta = [
         pa.repeat(pa.scalar(task.instant), count),
@@ -113,11 +116,13 @@ def _stored_columns(task: WriteTask) -> list[str]:
     return list(task.rule.ordering) if task.ordered_deletes else []
 
 
-def _typed(rows: pa.Table, task: WriteTask) -> pa.Table:
-    """The rows' columns in the table's types; rows to delete need not have all of them."""
-    schema = task.own_schema
-    if task.operation is Operation.DELETE:
-        schema = pa.schema([column for column in schema if column.name in rows.column_names])
+def rows_in(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Incoming rows in the table's types; what they lack is null.
+
+    Raises:
+        InvalidError: a value does not fit, or would not be the same any more.
+    """
+    refuse_changes(rows, schema)
     try:
         return conform(rows, schema, source="incoming rows")
     except CorruptError as error:
@@ -125,3 +130,11 @@ def _typed(rows: pa.Table, task: WriteTask) -> pa.Table:
         raise InvalidError(
             "values of the incoming rows do not fit the table's schema", **facts
         ) from error
+
+
+def _row_schema(rows: pa.Table, task: WriteTask) -> pa.Schema:
+    """The table's own columns; rows to delete need not have all of them."""
+    if task.operation is not Operation.DELETE:
+        return task.own_schema
+    given = set(rows.column_names)
+    return pa.schema([column for column in task.own_schema if column.name in given])

@@ -44,6 +44,8 @@ _LOST = re.compile(
     r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited unexpectedly|"
     r"OptionalDataException|ConcurrentModificationException"
 )
+# What our code has refused where Spark runs it for a column: its message, in Spark's own.
+_REFUSED = re.compile(r"lakewright\.errors\.InvalidError: (.+)")
 # Tasks for each core where work is dealt out by size: sizes tell only roughly how long it takes.
 _TASKS_PER_CORE = 3
 _ADAPTIVE = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.coalescePartitions.enabled")
@@ -306,6 +308,9 @@ def _translated(error: Exception, task: WriteTask) -> Exception:
 def failure_of(error: Exception) -> Exception:
     """An error of Spark as one of ours."""
     text = str(error)
+    refused = _REFUSED.search(text)
+    if refused:
+        return InvalidError(refused[1].strip())
     reason = re.sub(r"\s+", " ", text)[:1000]
     if _LOST.search(text):
         return UnavailableError("Spark lost workers while it wrote", reason=reason)

@@ -101,6 +101,11 @@ class WriteTask:
         return self.snapshot.config
 
     @property
+    def adds_rows(self) -> bool:
+        """Whether rows come into the table; those to delete name keys and partitions of it."""
+        return self.operation is not Operation.DELETE
+
+    @property
     def merge_on_read(self) -> bool:
         """Whether changes are written beside base files."""
         return self.config.table_type is TableType.MERGE_ON_READ
@@ -155,7 +160,8 @@ class WriteTask:
     def delete_columns(self) -> tuple[str, ...]:
         """Columns by which a row may say that it is deleted."""
         marker = (self.rule.delete_marker[0],) if self.rule.delete_marker else ()
-        return tuple(name for name in (_IS_DELETED, *marker) if name in self.own_schema.names)
+        known = set(self.own_schema.names)
+        return tuple(name for name in (_IS_DELETED, *marker) if name in known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ import pytest
 from lakewright.core.partition_paths import (
     PartitionRule,
     escape,
-    matches_any,
     partition_paths,
     partition_rule,
     partition_values,
+    time_rule,
     unescape,
 )
+from lakewright.core.wildcards import matches_any
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnsupportedError
 
 HIVE = {"hoodie.datasource.write.hive_style_partitioning": "true"}
@@ -65,6 +66,38 @@ PATHS: dict[str, tuple[str | None, dict[str, str], str, str, str]] = {
         "a=2026/01/01/b=2026/02/03",
     ),
 }
+
+
+TEXT_TIMES = {
+    "hoodie.keygen.timebased.timestamp.type": "DATE_STRING",
+    "hoodie.keygen.timebased.output.dateformat": "yyyy-MM-dd",
+}
+
+
+def separated(regex: str, patterns: str) -> list[str]:
+    options = {
+        **TEXT_TIMES,
+        "hoodie.keygen.timebased.input.dateformat": patterns,
+        "hoodie.keygen.timebased.input.dateformat.list.delimiter.regex": regex,
+    }
+    return [pattern.text for pattern in time_rule(options).inputs]
+
+
+def test_date_patterns_are_separated_by_a_regular_expression() -> None:
+    assert separated("", "yyyy,MM") == ["yyyy", "MM"]
+    assert separated(r"\s*[;|]\s*", "yyyy-MM ;MM | dd") == ["yyyy-MM", "MM", "dd"]
+    assert separated("(;)", "yyyy;MM") == ["yyyy", "MM"]
+
+
+def test_a_regular_expression_of_the_table_takes_a_time_that_its_text_bounds() -> None:
+    """Trying every way in which it may match takes others 2^50000 steps."""
+    assert separated("(-+)+!", "y" + "-" * 50_000 + "y") == ["y" + "-" * 50_000 + "y"]
+
+
+@pytest.mark.parametrize("regex", ["(", r"(-)\1", "(?=-)"])
+def test_a_regular_expression_that_cannot_be_used_is_named(regex: str) -> None:
+    with pytest.raises(InvalidError, match=r"delimiter\.regex"):
+        separated(regex, "yyyy")
 
 
 @pytest.mark.parametrize(
@@ -433,3 +466,10 @@ WILDCARDS: dict[str, tuple[str, str, bool]] = {
 def test_patterns_of_partitions(path: str, pattern: str, *, fits: bool) -> None:
     assert matches_any(path, ["nothing", pattern]) is fits
     assert not matches_any(path, [])
+
+
+def test_patterns_that_fit_in_many_ways_but_for_their_end_are_answered() -> None:
+    """Trying every way to fit would not end within years."""
+    pattern = f"x/*{'a*' * 12}b"
+    assert not matches_any("x/" + "a" * 4000, [pattern])
+    assert matches_any("x/" + "a" * 4000 + "b", [pattern])

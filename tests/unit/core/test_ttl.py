@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from lakewright.core.ttl import (
     NEVER,
@@ -192,3 +195,47 @@ def test_time_is_counted_on_the_calendar(since: str, units: str, value: int, exp
 def test_what_lies_beyond_the_calendar_never_comes(units: Unit) -> None:
     policy = Policy(spec="*", units=units, value=2**31 - 1)
     assert policy.expiry(at("2026-01-01T00:00")) == NEVER
+
+
+LONG = "a" * 4000
+
+COSTLY = {
+    "stars within a level": (f"*{'a*' * 12}b", LONG, "b"),
+    "stars in a level after any levels": (f"**/*{'a*' * 12}b", f"{'a/' * 50}{LONG}", "b"),
+    "any levels, again and again": ("**/a/" * 12 + "b", "a/" * 1000 + "a", "/b"),
+}
+
+
+@pytest.mark.parametrize(("spec", "partition", "end"), COSTLY.values(), ids=list(COSTLY))
+def test_a_spec_that_fits_in_many_ways_but_for_its_end_is_answered(
+    spec: str, partition: str, end: str
+) -> None:
+    """Trying every way to fit would not end within years."""
+    policy = Policy(spec=spec, units=Unit.DAYS, value=1)
+    assert not policy.matches(partition)
+    assert policy.matches(partition + end)
+
+
+@given(
+    spec=st.lists(st.text("ab?*", min_size=1, max_size=5) | st.just("**"), min_size=1, max_size=5),
+    path=st.lists(st.text("ab", max_size=5), min_size=1, max_size=5),
+)
+def test_specs_match_as_their_wildcards_say(spec: list[str], path: list[str]) -> None:
+    levels = [re.sub(r"\*+", "*", level) if level != "**" else level for level in spec]
+    policy = Policy(spec="/".join(levels), units=Unit.DAYS, value=1)
+    expected = levels == ["*"] or levels_match(levels, path)
+    assume(all(path) or len(path) == 1)
+    assert policy.matches("/".join(path)) == expected
+
+
+def levels_match(spec: list[str], path: list[str]) -> bool:
+    if not spec:
+        return not path
+    if set(spec) == {"**"}:
+        return True
+    if spec[0] == "**":
+        return any(levels_match(spec[1:], path[taken:]) for taken in range(len(path) + 1))
+    if not path:
+        return False
+    fits = re.fullmatch(spec[0].replace("*", ".*").replace("?", "."), path[0])
+    return bool(fits) and levels_match(spec[1:], path[1:])

@@ -189,7 +189,27 @@ def test_headers_are_read_and_contents_are_not() -> None:
         return data[offset : offset + length]
 
     assert len(list(parse_heads(count, len(data), file_name="name"))) == 2
-    assert sum(read) < 2 << 20
+    assert sum(read) < 2 << 17
+
+
+def test_small_blocks_are_not_read_again_and_again() -> None:
+    read: list[int] = []
+    data = BLOCK * 20_000
+
+    def count(offset: int, length: int) -> bytes:
+        read.append(length)
+        return data[offset : offset + length]
+
+    assert len(list(parse_heads(count, len(data), file_name="name"))) == 20_000
+    assert sum(read) < 1.1 * len(data)
+
+
+def test_headers_longer_than_a_read_are_read_whole() -> None:
+    headers = {**HEADERS, Header.SCHEMA: "x" * 900_000}
+    data = format_block(BlockKind.AVRO, headers, bytes(10)) * 2
+    assert [block.headers for block in heads(data)] == [headers, headers]
+    with pytest.raises(CorruptError, match="too early"):
+        heads(format_block(BlockKind.AVRO, {**HEADERS, Header.SCHEMA: "x" * (1 << 20)}, b""))
 
 
 @pytest.mark.parametrize("cut", [3, 12, 20, FIRST_HEADER + 4, len(BLOCK) - 1])

@@ -250,7 +250,7 @@ def test_headers_say_what_the_block_is(write: Any) -> None:
     assert block.schema_json == JSON
     assert block.is_partial
     assert block.compacted_instants == ("5", "6")
-    found = record_positions(block)
+    found = record_positions(block, 2)
     assert found is not None
     assert (found.base_instant, found.positions.tolist()) == ("20250101000000000", [3, 8])
     (plain,) = parse_blocks(write(ROWS, "7", JSON), file_name="")

@@ -19,6 +19,7 @@ from lakewright.format.positions import (
     record_positions,
 )
 
+MANY = 1 << 20
 SHAPES = {
     "nothing": [],
     "one": [0],
@@ -43,7 +44,7 @@ SHAPES = {
 @pytest.mark.parametrize("values", SHAPES.values(), ids=list(SHAPES))
 def test_positions_come_back_and_pyroaring_agrees(values: list[int]) -> None:
     text = format_positions(np.array(values, np.uint64))
-    assert parse_positions(text).tolist() == values
+    assert parse_positions(text, len(values)).tolist() == values
     assert list(BitMap64.deserialize(base64.b64decode(text))) == values
 
 
@@ -54,7 +55,7 @@ def test_what_pyroaring_writes_is_read(values: list[int], runs: bool) -> None:
     if runs:
         bitmap.run_optimize()
     text = base64.b64encode(bitmap.serialize()).decode()
-    assert parse_positions(text).tolist() == values
+    assert parse_positions(text, len(values)).tolist() == values
 
 
 def test_positions_of_real_hudi_are_written_back_the_same(golden: GoldenTables) -> None:
@@ -63,7 +64,7 @@ def test_positions_of_real_hudi_are_written_back_the_same(golden: GoldenTables) 
         if file.name.endswith(".crc"):
             continue
         for block in parse_blocks(file.read_bytes(), file_name=file.name):
-            found = record_positions(block)
+            found = record_positions(block, MANY)
             assert found is not None
             headers = found.headers()
             assert headers == {key: block.headers[key] for key in headers}
@@ -78,7 +79,7 @@ def test_a_block_without_both_headers_has_no_positions() -> None:
         {Header.INSTANT_TIME: "1", Header.RECORD_POSITIONS: text},
         {Header.INSTANT_TIME: "1", Header.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS: "0"},
     ):
-        assert record_positions(LogBlock(BlockKind.AVRO, headers, memoryview(b""))) is None
+        assert record_positions(LogBlock(BlockKind.AVRO, headers, memoryview(b"")), 1) is None
 
 
 def test_a_damaged_header_tells_its_block() -> None:
@@ -86,7 +87,7 @@ def test_a_damaged_header_tells_its_block() -> None:
     headers[Header.RECORD_POSITIONS] = "*"
     block = LogBlock(BlockKind.AVRO, headers, memoryview(b""), 7, "a.log")
     with pytest.raises(CorruptError) as caught:
-        record_positions(block)
+        record_positions(block, 1)
     assert caught.value.facts["file_name"] == "a.log"
 
 
@@ -120,14 +121,34 @@ DAMAGED = {
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=list(DAMAGED))
 def test_damaged_positions_are_an_error(data: bytes) -> None:
     with pytest.raises(CorruptError):
-        parse_positions(base64.b64encode(data).decode())
+        parse_positions(base64.b64encode(data).decode(), MANY)
 
 
 def test_text_that_is_no_base64_is_an_error() -> None:
     for text in ("*", "AQ", "ü", "AAA\nA"):
         with pytest.raises(CorruptError):
-            parse_positions(text)
+            parse_positions(text, MANY)
 
 
 def test_the_good_one_among_the_damaged_is_good() -> None:
-    assert parse_positions(base64.b64encode(GOOD).decode()).tolist() == [3, 9]
+    assert parse_positions(base64.b64encode(GOOD).decode(), 2).tolist() == [3, 9]
+
+
+def test_more_positions_than_records_are_not_expanded() -> None:
+    """Some kilobytes of runs stand for 2^32 positions: 32 GB, if they were expanded first."""
+    containers = 1 << 16
+    bits = np.packbits(np.ones(containers, np.uint8)).tobytes()
+    keys = np.stack([np.arange(containers), np.full(containers, 65_535)], axis=1).astype("<u2")
+    runs = struct.pack("<HHH", 1, 0, 65_535) * containers
+    head = struct.pack("<I", 12347 | (containers - 1) << 16)
+    data = bitmap(head, bits, keys.tobytes(), bytes(4 * containers), runs)
+    with pytest.raises(CorruptError, match="more record positions than records") as caught:
+        parse_positions(base64.b64encode(data).decode(), MANY)
+    assert caught.value.facts == {"told": 1 << 32, "most": MANY}
+
+
+def test_the_bound_is_on_all_buckets_together() -> None:
+    text = format_positions(np.array([1, 2, 1 << 32, 1 << 33], np.uint64))
+    assert len(parse_positions(text, 4)) == 4
+    with pytest.raises(CorruptError, match="more record positions than records"):
+        parse_positions(text, 3)

@@ -208,3 +208,19 @@ def test_nothing_usable_tells_what_is_wrong_with_the_main_file() -> None:
 def test_a_half_written_backup_alone_is_corrupt() -> None:
     with pytest.raises(CorruptError, match="backup cannot be used"):
         choose_properties(None, NEW_FILE[:40])
+
+
+MANY = 2_000_000
+
+LONG_LINES = {
+    "backslashes in a line": (b"a=" + b"\\" * MANY + b"b", {"a": "\\" * (MANY // 2) + "b"}),
+    "lines that are joined": (b"a=" + b"b\\\n" * (MANY // 10), {"a": "b" * (MANY // 10)}),
+}
+
+
+@pytest.mark.parametrize(("data", "expected"), LONG_LINES.values(), ids=list(LONG_LINES))
+def test_the_work_grows_with_the_text_and_not_with_its_square(
+    data: bytes, expected: dict[str, str]
+) -> None:
+    """Looking from every backslash on for the end of the line would take hours here."""
+    assert parse_properties(data) == expected

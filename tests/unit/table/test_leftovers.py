@@ -136,7 +136,7 @@ def test_after_a_death_anywhere_the_next_writer_and_a_sweep_leave_nothing(
 
 def clean(world: World, storage: CrashingStorage | None = None) -> None:
     snapshot = load_snapshot(storage or world.storage)
-    found = find_leftovers(snapshot, SETTINGS, world.clock)
+    found = find_leftovers(snapshot.storage, SETTINGS, world.clock)
     sweep(snapshot.storage, found)
     if found.strays:
         sweep_strays(snapshot, SETTINGS, world.clock.now_ms(), found.strays)
@@ -167,7 +167,7 @@ def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
         except Crash:
             clean(world)
         assert world.left() == data_of(world)
-        found = find_leftovers(load_snapshot(world.storage), SETTINGS, world.clock)
+        found = find_leftovers(world.storage, SETTINGS, world.clock)
         assert found == Leftovers()
         if not killed:
             assert survive > 3
@@ -183,7 +183,7 @@ def test_markers_of_an_archived_write_are_known_by_history() -> None:
     create_marker(world.storage, done.requested_at, f"p1/{name}", MarkerKind.CREATE)
     archive(world, done)
     world.clock.advance(600_000)
-    found = find_leftovers(load_snapshot(world.storage), SETTINGS, world.clock)
+    found = find_leftovers(world.storage, SETTINGS, world.clock)
     assert found.marked == (done.requested_at,)
 
 

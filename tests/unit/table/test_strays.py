@@ -58,7 +58,7 @@ def test_what_a_commit_does_not_list_goes_before_its_markers(
 def test_a_sweep_leaves_it_to_who_holds_the_lock() -> None:
     world, done, _ = died_after_commit()
     before = world.left()
-    found = find_leftovers(load_snapshot(world.storage), SETTINGS, world.clock)
+    found = find_leftovers(world.storage, SETTINGS, world.clock)
     assert (found.marked, found.strays) == ((), (done.requested_at,))
     sweep(world.storage, found)
     assert world.left() == before
@@ -95,6 +95,6 @@ def test_nothing_goes_where_the_commit_cannot_be_read() -> None:
     with pytest.warns(RuntimeWarning, match="may be left"):
         sweep_strays(load_snapshot(world.storage), SETTINGS, world.clock.now_ms())
     with pytest.warns(RuntimeWarning, match="may be left"):
-        found = find_leftovers(load_snapshot(world.storage), SETTINGS, world.clock)
+        found = find_leftovers(world.storage, SETTINGS, world.clock)
     assert (found.marked, found.strays) == ((), ())
     assert world.left() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -71,6 +72,28 @@ CASES: dict[str, Case] = {
         InvalidError,
         "note",
     ),
+    **{
+        f"a column of a reserved name: {name}, {operation}": (
+            partial(
+                lambda t, name, operation: t.write(
+                    operation,
+                    [{**row("k1"), name: True}],
+                    schema=SCHEMA.append(pa.field(name, pa.bool_())),
+                ),
+                name=name,
+                operation=operation,
+            ),
+            InvalidError,
+            f"reserved names.*columns=\\['{name}'\\]",
+        )
+        for name, operation in (
+            ("_HOODIE_RECORD_KEY", "UPSERT"),
+            ("_Hoodie_Operation", "INSERT_OVERWRITE_TABLE"),
+            ("_lakewright_leaves", "UPSERT"),
+            ("_lakewright_leaves", "INSERT"),
+            ("_Lakewright_Route", "DELETE"),
+        )
+    },
     "the options name another table": (
         lambda t: t.upsert([row("a")], {"hoodie.table.name": "other"}),
         InvalidError,

@@ -8,6 +8,8 @@ from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
 from lakewright.core.table_config import TableType
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local import LocalRows
+from lakewright.write.commit import WriteRequest
 from lakewright.write.incoming import LEAVES
 from lakewright.write.task import Operation
 
@@ -26,7 +28,8 @@ def test_one_commit_updates_inserts_and_deletes(table_type: str) -> None:
         {**row("d", 1), LEAVES: None},
         {**row("nobody", 1), LEAVES: True},
     ]
-    commit = table.write(Operation.UPSERT, rows, schema=MARKED)
+    request = WriteRequest(Operation.UPSERT, marked=True)
+    commit = table.writer().run(request, LocalRows(pa.Table.from_pylist(rows, MARKED)))
     assert (commit.inserted, commit.updated, commit.deleted) == (1, 1, 2)
     assert table.rows() == [row("a", 6, "second"), row("d", 1)]
     snapshot = load_snapshot(table.storage)

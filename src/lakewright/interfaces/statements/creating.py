@@ -167,7 +167,8 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
     else:
         _check_names(told)
     schema = spark_schema(planned({**reads, **places}, session=session_places)[1].result_schema)
-    unknown = [name for name, _ in statement.columns if name not in schema.names]
+    known = set(schema.names)
+    unknown = [name for name, _ in statement.columns if name not in known]
     if unknown:
         raise InvalidError(
             "the table has no such column: leave the columns out, they are the table's own",

@@ -38,7 +38,8 @@ def run_merge(goal: Goal, merge: Merge, ctes: str) -> Commit:
         parts = _Parts(goal, merge, source, ctes)
         each = (parts.matched(), parts.new(), parts.left())
         frames = [frame for frame in each if frame is not None]
-        return goal.write(Operation.UPSERT, reduce(lambda one, other: one.unionAll(other), frames))
+        rows = reduce(lambda one, other: one.unionAll(other), frames)
+        return goal.write(Operation.UPSERT, rows, marked=True)
     except InvalidError as error:
         raise _told(error) from error
     finally:

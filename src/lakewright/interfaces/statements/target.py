@@ -130,12 +130,17 @@ class Goal:
         return column
 
     def write(
-        self, operation: Operation, frame: DataFrame, more: Mapping[str, str] | None = None
+        self,
+        operation: Operation,
+        frame: DataFrame,
+        more: Mapping[str, str] | None = None,
+        *,
+        marked: bool = False,
     ) -> Commit:
         """Write rows that were computed from this look; ChangedError if it is out of date."""
         options = {**self.options, **(more or {}), RETRIES: "0"}
         writer = TableWriter.of(self.table.storage, options, spark=self.session.spark)
-        request = WriteRequest(operation, check=_unchanged_since(self.snapshot))
+        request = WriteRequest(operation, check=_unchanged_since(self.snapshot), marked=marked)
         return writer.run(request, rows_of(frame))
 
     def delete_partitions(self, patterns: tuple[str, ...], exact: bool) -> Commit | Skip:

@@ -9,7 +9,7 @@ from lakewright.core.files import PARTITION_METADATA, parse_data_file
 from lakewright.core.plans import CleanPlan, parse_reasons
 from lakewright.core.service_metadata import CleanedPartition, CleanMetadata
 from lakewright.core.slices import FileSlice, GroupKey
-from lakewright.errors import ConflictError, UnsupportedError
+from lakewright.errors import ConflictError, CorruptError, UnsupportedError
 from lakewright.services.cleaning.look import stock_of
 from lakewright.services.cleaning.plan import Stock
 from lakewright.services.reasons import Left
@@ -22,6 +22,7 @@ from lakewright.table.metadata_table import drop_metadata_table, has_metadata_ta
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.strays import sweep_strays
 
+_META_FOLDER = ".hoodie"
 # So many partitions are listed and deleted in one go, and the lock is looked at before each go.
 _AT_ONCE = 256
 
@@ -49,7 +50,7 @@ def clean(job: Job, plan: CleanPlan) -> CleanMetadata:
     _require_pending(job)
     storage.delete_many(join_path(p, name) for p, names in work.names.items() for name in names)
     removed = _remove_partitions(job, plan.deleted_partitions, work.left)
-    _sweep(job, now)
+    _sweep(job)
     return CleanMetadata(
         started_at=job.instant,
         earliest_to_retain=plan.earliest_to_retain.requested_at if plan.earliest_to_retain else "",
@@ -72,7 +73,11 @@ def clean(job: Job, plan: CleanPlan) -> CleanMetadata:
 
 
 def _named(plan: CleanPlan) -> dict[str, tuple[str, ...]]:
-    """The file names of a plan by partition, whatever its paths begin with."""
+    """The file names of a plan by partition, whatever its paths begin with.
+
+    Raises:
+        CorruptError: the plan names what is no partition, but the table's own metadata.
+    """
     if any(file.is_bootstrap for files in plan.files.values() for file in files):
         raise UnsupportedError("the plan deletes files of a bootstrapped table")
     named: dict[str, tuple[str, ...]] = dict.fromkeys(plan.deleted_partitions, ())
@@ -80,6 +85,13 @@ def _named(plan: CleanPlan) -> dict[str, tuple[str, ...]]:
         named[partition] = tuple(split_path(file.path)[1] for file in files)
     for partition, names in plan.bare_files.items():
         named[partition] = tuple(dict.fromkeys((*named.get(partition, ()), *names)))
+    inside = [partition for partition in named if partition.split("/")[0] == _META_FOLDER]
+    if inside:
+        raise CorruptError(
+            "a clean plan names the table's own metadata: nothing was deleted; delete the plan's "
+            "files from the timeline",
+            partitions=inside,
+        )
     return named
 
 
@@ -100,9 +112,10 @@ def _require_pending(job: Job) -> None:
         raise ConflictError("the clean was ended by somebody else", instant=job.instant)
 
 
-def _sweep(job: Job, now: Snapshot) -> None:
+def _sweep(job: Job) -> None:
+    """Delete what killed processes have left."""
     storage = job.equipment.storage
-    dead = find_leftovers(now, job.equipment.heartbeat, job.clock)
+    dead = find_leftovers(storage, job.equipment.heartbeat, job.clock)
     sweep(storage, dead)
     if dead.strays:
         with holding(job.equipment.new_lock()):
@@ -134,7 +147,7 @@ def _why_needed(
     """Who needs a file; nobody if empty."""
     file = parse_data_file(name)
     if file is None:
-        return ""
+        return "named by the plan, but no data file"
     key = partition, file.file_id
     current = newest.get(key)
     if key in stock.holds.planned:

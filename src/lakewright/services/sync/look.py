@@ -158,7 +158,8 @@ def spark_properties(
 ) -> dict[str, str]:
     """What makes the table one of the source `hudi` for Spark, and never plain parquet."""
     metadata: dict[str, Any] = {_OPTIONS: dict(options)}
-    last = [schema.field(name) for name in partition_columns if name in schema.names]
+    known = set(schema.names)
+    last = [schema.field(name) for name in partition_columns if name in known]
     first = [field for field in schema if field.name not in partition_columns]
     text = spark_schema_json(pa.schema([*first, *last]), metadata)
     parts = [text[at : at + _MOST_TEXT] for at in range(0, len(text), _MOST_TEXT)]

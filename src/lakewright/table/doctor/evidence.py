@@ -102,7 +102,7 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
         lost=lost,
         empty=empty,
         metadata=_metadata_instants(storage),
-        leftovers=find_leftovers(snapshot, heartbeat, clock) if known else Leftovers(),
+        leftovers=find_leftovers(storage, heartbeat, clock) if known else Leftovers(),
         has_backup=storage.exists(BACKUP),
         lock=storage.status(_LOCK),
     )

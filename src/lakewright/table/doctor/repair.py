@@ -101,8 +101,7 @@ def _enter_partition(writer: Equipment, finding: Finding) -> None:
 
 
 def _sweep(writer: Equipment, finding: Finding) -> None:
-    snapshot = load_snapshot(writer.storage)
-    sweep(writer.storage, find_leftovers(snapshot, writer.heartbeat, writer.clock))
+    sweep(writer.storage, find_leftovers(writer.storage, writer.heartbeat, writer.clock))
 
 
 def _sweep_strays(writer: Equipment, finding: Finding) -> None:

@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from lakewright.core.keys import record_keys
 from lakewright.core.partition_paths import partition_paths
-from lakewright.core.schema import conform
 from lakewright.read.run import quoted
+from lakewright.write.incoming import rows_in
 from lakewright.write.task import WriteTask
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def arrow_schema(columns: T.StructType) -> pa.Schema:
 def key_column(task: WriteTask) -> Column:
     """The record key of each row."""
     rule = task.keys
-    return _computed(task, rule.fields, lambda rows: record_keys(rows, rule))
+    strict = task.adds_rows
+    return _computed(task, rule.fields, lambda rows: record_keys(rows, rule, strict=strict))
 
 
 def path_column(task: WriteTask) -> Column:
@@ -44,7 +45,8 @@ def path_column(task: WriteTask) -> Column:
     if not rule.fields:
         return F.lit("")
     names = (field.name for field in rule.fields)
-    return _computed(task, names, lambda rows: partition_paths(rows, rule))
+    strict = task.adds_rows
+    return _computed(task, names, lambda rows: partition_paths(rows, rule, strict=strict))
 
 
 def field_of(frame: DataFrame, name: str) -> Column:
@@ -63,12 +65,13 @@ def _computed(
     task: WriteTask, fields: Iterable[str], rule: Callable[[pa.Table], pa.Array]
 ) -> Column:
     """A text computed from whole columns in the table's types; only these cross to Arrow."""
-    tops = (name if name in task.own_schema.names else name.split(".")[0] for name in fields)
+    known = set(task.own_schema.names)
+    tops = (name if name in known else name.split(".")[0] for name in fields)
     names = list(dict.fromkeys(tops))
     schema = pa.schema([task.own_schema.field(name) for name in names])
 
     def compute(*columns: pa.Array) -> pa.Array:
-        rows = conform(pa.table(list(columns), names=names), schema, source="incoming rows")
+        rows = rows_in(pa.table(list(columns), names=names), schema)
         return rule(rows).cast(pa.string())
 
     make: Callable[..., Callable[..., Column]] = arrow_udf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
 
@@ -29,7 +29,7 @@ from lakewright.core.files import PARTITION_METADATA, BaseFile
 from lakewright.core.instant import Instant, State
 from lakewright.core.plans import CleanFile, CleanPlan, Skip
 from lakewright.core.service_metadata import CleanMetadata
-from lakewright.errors import UnsupportedError
+from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.format.metadata import format_clean_plan, format_replace_commit
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
@@ -227,7 +227,7 @@ def test_files_of_a_pending_compaction_stay_until_it_is_done() -> None:
     for version in range(3, 6):
         bench.write(logs={F: of(a=version)})
     upkeep = upkeep_of(bench, VERSIONS)
-    before = files_of(bench.storage)
+    before = set(files_of(bench.storage))
     upkeep.clean()
     assert set(before) <= {*files_of(bench.storage)}
     bench.base(F, of(a=2), pending.requested_at)
@@ -377,6 +377,45 @@ def test_files_outside_of_the_table_are_not_deleted() -> None:
         upkeep.execute_clean(requested.requested_at)
 
 
+def planned(bench: Bench, partition: str, name: str) -> str:
+    """A clean is requested whose plan names this file."""
+    plan = CleanPlan(
+        policy="KEEP_LATEST_COMMITS",
+        files={partition: (CleanFile(path=f"/elsewhere/{partition}/{name}"),)},
+        deleted_partitions=(partition,),
+    )
+    requested = Instant(upkeep_of(bench).sight().instant, "clean", State.REQUESTED)
+    bench.put(requested, format_clean_plan(plan))
+    return requested.requested_at
+
+
+@pytest.mark.parametrize("name", ["notes.txt", PARTITION_METADATA, ".hidden", "f.csv"])
+def test_what_a_plan_names_and_is_no_data_file_stays(name: str) -> None:
+    bench = written()
+    if not bench.storage.exists(f"d1/{name}"):
+        bench.storage.create(f"d1/{name}", b"")
+    before = set(files_of(bench.storage))
+    done = upkeep_of(bench).execute_clean(planned(bench, "d1", name))
+    assert deleted(done) == []
+    assert "no data file" in str(done.extra)
+    assert before <= set(files_of(bench.storage))
+
+
+@pytest.mark.parametrize(
+    "path", [".hoodie/hoodie.properties", ".hoodie/timeline/history/manifest_1"]
+)
+def test_a_plan_that_names_the_metadata_of_the_table_deletes_nothing(path: str) -> None:
+    bench = written()
+    if not bench.storage.exists(path):
+        bench.storage.create(path, b"")
+    partition, _, name = path.rpartition("/")
+    requested_at = planned(bench, partition, name)
+    before = set(files_of(bench.storage))
+    with pytest.raises(CorruptError, match="the table's own metadata"):
+        upkeep_of(bench).execute_clean(requested_at)
+    assert before <= set(files_of(bench.storage))
+
+
 def test_golden_tables_are_cleaned_and_read_as_before(golden: GoldenTables) -> None:
     for name in ("cow_archived", "mor_compacted", "cow_overwrite", "cow_delete_partition"):
         storage = upload(golden[name], MemoryStorage.fresh())
@@ -453,6 +492,33 @@ def test_what_died_long_ago_is_swept_up() -> None:
     assert not bench.storage.exists(f".hoodie/.heartbeat/{dead}")
 
 
+class Begun(CountingStorage):
+    """Where a writer begins, and its tasks hand on rows, while a clean deletes its files."""
+
+    instant = "20260101000100000"
+    rows = f".hoodie/.lakewright/rows/{instant}/0.arrow"
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        super().delete_many(paths)
+        states = (State.REQUESTED, State.INFLIGHT)
+        begun = [f"{TIMELINE}/{Instant(self.instant, 'commit', s).file_name}" for s in states]
+        if not self.inner.exists(begun[0]):
+            for path in (*begun, self.rows):
+                self.inner.create(path, b"")
+
+
+def test_rows_of_a_writer_that_began_during_a_long_clean_stay() -> None:
+    bench = written(3)
+    storage = Begun(bench.storage)
+    upkeep = upkeep_of(bench, ONE, storage)
+    status = bench.storage.status(".hoodie/hoodie.properties")
+    assert status is not None
+    # All files of the writer are older than a heartbeat lasts by the time the clean sweeps.
+    upkeep.clock.advance(status.modified_ms + 3_600_000 - upkeep.clock.now_ms())
+    assert deleted(upkeep.clean())
+    assert bench.storage.exists(Begun.rows)
+
+
 def test_a_metadata_table_is_dropped_before_its_files_are() -> None:
     bench = Bench()
     storage = bench.storage
@@ -493,5 +559,5 @@ def test_partitions_that_went_are_removed_many_at_once() -> None:
     assert isinstance(done, Commit)
     assert (done.files, len(done.partitions)) == (200, 200)
     assert {path[:2] for path in files_of(table.storage) if path.startswith("p")} == {"p2"}
-    assert storage.calls["list_files"] < 10
+    assert storage.calls["list_files"] < 12
     assert storage.calls["list_many"] + storage.calls["delete_many"] < 10
