@@ -20,6 +20,7 @@ from lakewright.interfaces.datasource import (
     planned,
     session_storage_options,
 )
+from lakewright.interfaces.leading import statement_of
 from lakewright.interfaces.opening import create
 from lakewright.interfaces.statements.assignment import column_named, quoted, type_sql
 from lakewright.interfaces.statements.session import Session
@@ -35,9 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _CREATE_TABLE = re.compile(
-    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*CREATE\s+(EXTERNAL\s+)?TABLE\s.*"
-    r"\bUSING\s+(`?)(org\.apache\.)?hudi\b",
-    re.I | re.S,
+    r"CREATE\s+(EXTERNAL\s+)?TABLE\s.*\bUSING\s+(`?)(org\.apache\.)?hudi\b", re.I | re.S
 )
 # What SQL calls the arguments of `create`.
 _NAMES = {
@@ -70,6 +69,7 @@ class CreateTable:
 
 def parse_create(text: str) -> CreateTable | None:
     """The statement if it creates a table of ours, else None."""
+    text = statement_of(text)
     if not _CREATE_TABLE.match(text):
         return None
     head, query = _parted(text)
