@@ -18,6 +18,7 @@ from lakewright.interfaces.datasource import (
     FORMATS,
     OPTIONS_METADATA,
     planned,
+    register_source,
     session_storage_options,
 )
 from lakewright.interfaces.leading import statement_of
@@ -28,6 +29,7 @@ from lakewright.interfaces.statements.target import Goal
 from lakewright.interfaces.statements.words import Cursor, words_of
 from lakewright.read.run import spark_schema
 from lakewright.read.settings import READ_KEYS
+from lakewright.storage.base import is_hadoop_setting
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.properties import table_exists
 from lakewright.write.task import Operation
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _CREATE_TABLE = re.compile(
     r"CREATE\s+(EXTERNAL\s+)?TABLE\s.*\bUSING\s+(`?)(org\.apache\.)?hudi\b", re.I | re.S
 )
+_SECRET = re.compile(r"secret|password|passphrase|token|(?:^|[._-])key(?:$|[._-])", re.I)
 # What SQL calls the arguments of `create`.
 _NAMES = {
     "type": "table_type",
@@ -133,9 +136,10 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
             name=statement.name,
         )
     told = statement.options
+    _check_kept(told)
     reads = {key: value for key, value in told.items() if key.lower() not in _NAMES}
-    places = storage_options(told)
-    storage = storage_for(path, {**session_storage_options(spark), **places})
+    session_options = session_storage_options(spark)
+    storage = storage_for(path, {**session_options, **storage_options(told)})
     if not table_exists(storage):
         statement = _make(session, statement, path)
         reads = {"path": path}
@@ -147,7 +151,7 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
         )
     else:
         _check_names(told)
-    schema = spark_schema(planned({**reads, **places})[1].result_schema)
+    schema = spark_schema(planned(reads, session=session_options)[1].result_schema)
     unknown = [name for name, _ in statement.columns if name not in schema.names]
     if unknown:
         raise InvalidError(
@@ -156,8 +160,10 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
             path=path,
         )
     first, *rest = schema.fields
-    metadata = {OPTIONS_METADATA: {**reads, **places}}
-    carrying = T.StructField(first.name, first.dataType, first.nullable, metadata)
+    kept = {key: value for key, value in reads.items() if key == "path" or key in READ_KEYS}
+    # Spark copies it into views and into the footers of files that are written from the table.
+    carrying = T.StructField(first.name, first.dataType, first.nullable, {OPTIONS_METADATA: kept})
+    register_source(spark)
     spark.catalog.createTable(
         statement.name, source=FORMATS[0], schema=T.StructType([carrying, *rest])
     )
@@ -196,7 +202,7 @@ def _make_empty(session: Session, statement: CreateTable, path: str) -> None:
     options = {
         key: value
         for key, value in statement.options.items()
-        if key.startswith(("hoodie.", "fs.")) and key not in READ_KEYS
+        if key.startswith("hoodie.") and key not in READ_KEYS
     }
     schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in statement.columns)
     short = re.sub(r"`", "", statement.name.rpartition(".")[2])
@@ -216,6 +222,23 @@ def _arguments(options: Mapping[str, str]) -> dict[str, Any]:
     _check_names(options)
     told = {key.lower(): value for key, value in options.items()}
     return {argument: told[name] for name, argument in _NAMES.items() if name in told}
+
+
+def _check_kept(options: Mapping[str, str]) -> None:
+    """Refuse what must not get into a catalog, where everybody who may see a table can read it."""
+    for key in options:
+        if is_hadoop_setting(key):
+            setting = f"spark.hadoop.{key.removeprefix('spark.hadoop.')}"
+        elif _SECRET.search(key) and not key.startswith("hoodie."):
+            setting = "spark.hadoop.fs.s3a.secret.key, for example"
+        else:
+            continue
+        raise InvalidError(
+            "a catalog would keep and show this option: give settings of storage, credentials "
+            "among them, to the session",
+            option=key,
+            setting=setting,
+        )
 
 
 def _check_names(options: Mapping[str, str]) -> None:

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 from lakewright.clock import Clock
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnavailableError
-from lakewright.read.run import SPARK_ERRORS, literal
+from lakewright.read.run import NATIVE_OPTIONS, literal
+from lakewright.read.workers.run import SPARK_ERRORS
 from lakewright.sources.cloud.objects.worker import (
     Preparation,
     Prepared,
@@ -190,6 +191,8 @@ class ObjectReader:
         told = dict(self.settings.options)
         given = {key.lower(): value for key, value in told.items()}
         usual = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+        if self.settings.format == "avro":
+            usual = NATIVE_OPTIONS
         if self._kind in ("json", "csv"):
             usual["mode"] = "FAILFAST"
         elif self.settings.merge_schema:
