@@ -89,6 +89,7 @@ class SparkRows:
 
 
 def _outcomes(frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]) -> list[Outcome]:
+    # Pickles of our own function on workers, as Spark's own are between processes of a session.
     rows = frame.mapInArrow(work, "outcome binary").collect()
     return [pickle.loads(row.outcome) for row in rows]
 
