@@ -203,7 +203,10 @@ def registered(spark: SparkSession, source: type[PlannedSource], storage: Storag
 
 def sent_with(source: type[DataSource], name: str, **values: Any) -> type[DataSource]:
     """A source under a name of its own, with values that Spark sends to workers along with it."""
-    return type(source)("SentSource", (source,), {**values, "name": classmethod(lambda _: name)})
+    made: type[DataSource] = type(
+        "SentSource", (source,), {**values, "name": classmethod(lambda _: name)}
+    )
+    return made
 
 
 class SliceSource(PlannedSource):

@@ -153,5 +153,11 @@ def _step_value(step: Step) -> list[object]:
 
 def _step_of(value: list[Any]) -> Step:
     instant, kind, before, after, files, size = value
-    slices = (slice_of(item) if item else None for item in (before, after))
-    return Step(instant, StepKind[kind], *slices, tuple(files), size)
+    return Step(
+        instant,
+        StepKind[kind],
+        slice_of(before) if before else None,
+        slice_of(after) if after else None,
+        tuple(files),
+        size,
+    )
