@@ -107,12 +107,13 @@ def of_streams(spark: SparkSession, folder: Path) -> Iterator[tuple[str, str]]:
 def of_catalog(spark: SparkSession, folder: Path) -> Iterator[tuple[str, str]]:
     """A catalog keeps no credentials, and needs none: those of the session count."""
     for key, value in credentials("Option").items():
-        for words in ("OPTIONS", "TBLPROPERTIES"):
-            with pytest.raises(lw.InvalidError, match="session") as refused:
-                spark.sql(
-                    f"CREATE TABLE refused USING hudi {words} (`{key}` '{value}') "
-                    f"LOCATION '{ADDRESS}'"
-                )
+        for words, fault in {
+            f"OPTIONS (`{key}` '{value}')": "to the session",
+            f"TBLPROPERTIES ('{key}' = '{value}')": "to the session",
+            f"TBLPROPERTIES (`{key}` '{value}')": "does not parse",
+        }.items():
+            with pytest.raises(lw.InvalidError, match=fault) as refused:
+                spark.sql(f"CREATE TABLE refused USING hudi {words} LOCATION '{ADDRESS}'")
             yield "refusal", str(refused.value)
     assert not spark.catalog.tableExists("refused")
     spark.sql(f"CREATE TABLE trips USING hudi LOCATION '{ADDRESS}'")

@@ -41,6 +41,11 @@ _CREATE_TABLE = re.compile(
     r"CREATE\s+(EXTERNAL\s+)?TABLE\s.*\bUSING\s+(`?)(org\.apache\.)?hudi\b", re.I | re.S
 )
 _SECRET = re.compile(r"secret|password|passphrase|token|(?:^|[._-])key(?:$|[._-])", re.I)
+_GIVEN = re.compile(
+    r"([\w.-]*(?:secret|password|passphrase|token|key)[\w.-]*['\"`]?\s*=?\s*)('[^']*'|\"[^\"]*\")",
+    re.I,
+)
+_COLOURS = re.compile(r"\x1b\[\d*m")
 # What SQL calls the arguments of `create`.
 _NAMES = {
     "type": "table_type",
@@ -80,7 +85,10 @@ def parse_create(text: str) -> CreateTable | None:
     try:
         tree = sqlglot.parse_one(plain, read="spark")
     except SqlglotError as error:
-        raise InvalidError("the statement does not parse", sql=text, reason=str(error)) from error
+        reason = _without_secrets(_COLOURS.sub("", str(error)))
+        raise InvalidError(
+            "the statement does not parse", sql=_without_secrets(text), reason=reason
+        ) from None
     source = tree.find(exp.FileFormatProperty)
     if not isinstance(tree, exp.Create) or source is None or source.name.lower() not in FORMATS:
         return None
@@ -100,6 +108,11 @@ def parse_create(text: str) -> CreateTable | None:
         raise InvalidError("columns are listed, or a query gives them: leave one of both out")
     exists = bool(tree.args.get("exists"))
     return CreateTable(name, exists, options, columns, partition_by, query)
+
+
+def _without_secrets(text: str) -> str:
+    """A statement as an error may tell it: the values of what may be credentials are left out."""
+    return _GIVEN.sub(r"\1'***'", text)
 
 
 def _parted(text: str) -> tuple[str, str]:
