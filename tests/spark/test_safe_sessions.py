@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import lakewright as lw
 from lakewright.clock import SystemClock
+from lakewright.read.run import NATIVE_OPTIONS
 from lakewright.read.workers.run import SPARK_ERRORS
 from lakewright.sources.cloud.objects.run import ObjectReader
 from lakewright.sources.cloud.selection import CloudObject
@@ -107,6 +108,7 @@ def test_old_dates_of_avro_objects_are_the_same_in_every_session(
         (row,) = found.rows.selectExpr("string(d)").collect()
         found.done()
     assert tuple(row) == ("1500-01-01",)
+    assert "mergeSchema" not in NATIVE_OPTIONS
 
 
 class Evil:

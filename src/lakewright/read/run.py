@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _NAMING_KEY = SystemClock().new_id().encode()
 # What must not depend on a session. Spark says in its files which calendar they count days by; a
 # file that says nothing, as ours and those of Hudi's Avro writer, counts as the format does.
-NATIVE_OPTIONS = {
+NATIVE_OPTIONS: Mapping[str, str] = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",

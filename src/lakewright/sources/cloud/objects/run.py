@@ -218,7 +218,8 @@ class ObjectReader:
         given = {key.lower(): value for key, value in told.items()}
         usual = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
         if self.settings.format == "avro":
-            usual = NATIVE_OPTIONS
+            # Workers have made Parquet of it.
+            usual = dict(NATIVE_OPTIONS)
         if self._kind in ("json", "csv"):
             usual["mode"] = "FAILFAST"
         elif self.settings.merge_schema:
