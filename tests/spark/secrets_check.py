@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from quick_spark import make_java_quick, quick_session
 
@@ -90,18 +91,29 @@ def of_reads(spark: SparkSession, options: dict[str, str]) -> Iterator[tuple[str
 
 
 def of_streams(spark: SparkSession, folder: Path) -> Iterator[tuple[str, str]]:
-    stream = spark.readStream.format("hudi").load(ADDRESS)
-    query = (
-        stream.writeStream.format("parquet")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(folder / "streamed"))
-    )
-    query.awaitTermination()
-    yield "stream: progress", str(query.lastProgress)
+    yield "stream: progress", streamed(spark, folder)
     for file in filter(Path.is_file, (folder / "checkpoint").rglob("*")):
         yield f"checkpoint {file.name}", file.read_text(errors="replace")
     assert spark.read.parquet(str(folder / "streamed")).count() == len(ROWS)
+
+
+def streamed(spark: SparkSession, folder: Path) -> str:
+    """What a query tells of its progress.
+
+    Spark gives a Python ten seconds to start, which on a busy machine is not always enough.
+    """
+    stream = spark.readStream.format("hudi").load(ADDRESS)
+    writer = stream.writeStream.format("parquet").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    while True:
+        query = writer.start(str(folder / "streamed"))
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return str(query.lastProgress)
 
 
 def of_catalog(spark: SparkSession, folder: Path) -> Iterator[tuple[str, str]]:
