@@ -168,6 +168,7 @@ def main(endpoint: str, text: str) -> None:
         {
             **session,
             "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
             "spark.eventLog.dir": str(folder / "events"),
             "spark.log.level": "INFO",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
