@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from lakewright.testing.s3 import S3Server, moto_server
 
 BAD = "lakewright.source.bad.objects"
 QUARANTINE = "lakewright.source.quarantine.path"
+BUCKETS = "lakewright.source.buckets"
 BYTES = "lakewright.source.limit.bytes"
 FILES = DATA + "max.files.per.sync"
 
@@ -221,6 +224,28 @@ def test_bad_objects(data: bytes | None, reason: str, spark: SparkSession, tmp_p
     assert reason in row["reason"]
 
 
+def test_events_cannot_have_any_bucket_read(spark: SparkSession, tmp_path: Path) -> None:
+    table = EventsTable(tmp_path)
+    done = table.commit(
+        table.put("a.json", line(name="a")),
+        table.put("b.json", line(name="secret"), bucket="payroll"),
+        table.put("c.json", None, size=1, bucket="payroll"),
+    )
+    told = {BUCKETS: "lake, landing", DATA + "check.file.exists": "true"}
+    end = f"{done.completed_at}#c.json"
+    assert names(table.source({DATA + "select.relpath.prefix": "b"}).next_batch(spark, None)) == [
+        "secret"
+    ]
+    with pytest.raises(InvalidError, match="may not be read") as refused:
+        table.source(told).next_batch(spark, None)
+    assert refused.value.facts["options"] == [BUCKETS, BAD]
+    with pytest.warns(RuntimeWarning, match="its bucket is not one of those"):
+        skipped = table.source({**told, BAD: "skip"}).next_batch(spark, None)
+    assert (names(skipped), text_of(skipped.checkpoint)) == (["a"], end)
+    # Whether an object is there is not asked either.
+    assert (skipped.facts["objects_bad"], skipped.facts["objects_missing"]) == (2, 0)
+
+
 def test_a_batch_of_bad_objects_alone_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     table = EventsTable(tmp_path)
     done = table.commit(table.put("b.json", b"?"))
@@ -367,6 +392,23 @@ def test_reads_from_s3_without_a_jar(
     server.client().delete_object(Bucket="lake", Key=path)
     with pytest.raises(CorruptError, match="not there any more"):
         table.source(options).next_batch(spark, None)
+
+
+def test_copies_on_this_machine_are_for_their_user_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    table = EventsTable(tmp_path)
+    table.commit(table.put("a.avro", content("avro")))
+    batch = table.source({DATA + "datafile.format": "avro"}).next_batch(spark, None)
+    assert names(batch) == ["a", "b"]
+    (folder,) = temporary.iterdir()
+    modes = [stat.S_IMODE(each.stat().st_mode) for each in (folder, *folder.iterdir())]
+    assert modes == [0o700, 0o600]
+    batch.committed()
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])

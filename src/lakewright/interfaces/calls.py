@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakewright.errors import InvalidError
+from lakewright.interfaces.leading import statement_of
 from lakewright.settings import parse_bool
 
 Value = str | int | float | bool | None
 
-_SPACE = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
+# Each text matches in one way alone: with two, the number of tries would double with every comment.
+_SPACE = r"(?:\s|--[^\n]*+(?:\n|$)|/\*(?:[^*]|\*(?!/))*+\*/)"
 _CALL = re.compile(
-    rf"{_SPACE}*CALL{_SPACE}+`?(?P<name>\w+)`?\s*\((?P<rest>.*)\)(?:;|{_SPACE})*", re.I | re.S
+    rf"CALL{_SPACE}++`?(?P<name>\w+)`?\s*\((?P<rest>.*)\)(?:;|{_SPACE})*+", re.I | re.S
 )
-_CALLS = re.compile(rf"{_SPACE}*CALL{_SPACE}+`?\w+`?\s*(?![\w`.\s])", re.I | re.S)
+_CALLS = re.compile(rf"CALL{_SPACE}++`?\w+`?\s*(?![\w`.\s])", re.I | re.S)
 _NAME = re.compile(r"\s*(?P<name>\w+)\s*=>")
 _VALUE = re.compile(
     r"""\s*(?:'(?P<single>(?:[^'\\]|''|\\.)*)'|"(?P<double>(?:[^"\\]|""|\\.)*)"
@@ -71,6 +73,7 @@ def parse_call(text: str, values: Any = None) -> Call | None:
     Raises:
         InvalidError: it begins like a call and does not parse.
     """
+    text = statement_of(text)
     match = _CALL.fullmatch(text)
     if match is None:
         if _CALLS.match(text):

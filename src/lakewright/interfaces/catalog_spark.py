@@ -14,10 +14,10 @@ from pyspark.sql import types as T
 
 from lakewright.core.plans import Skip
 from lakewright.errors import InvalidError
-from lakewright.interfaces.datasource import FORMATS, OPTIONS_METADATA, HudiSource
+from lakewright.interfaces.datasource import FORMATS, OPTIONS_METADATA, register_source
 from lakewright.interfaces.freshness import SparkCatalog
 from lakewright.interfaces.syncing import InSession
-from lakewright.read.run import SPARK_ERRORS
+from lakewright.read.workers.run import SPARK_ERRORS
 from lakewright.services.sync.catalog import LAST_COMPLETION, LAST_REQUEST, Registered, TableName
 from lakewright.services.sync.look import Table, check_partition_fields
 from lakewright.services.sync.plan import require_same
@@ -51,7 +51,7 @@ def sync_session(
         return Skip("the table has no schema yet: nothing was written")
     table = Table(snapshot, settings, {})
     try:
-        spark.dataSource.register(HudiSource)
+        register_source(spark)
         _ensure_database(spark, settings)
         return tuple(
             _told(spark, name, table.registered(read_optimized=optimized), properties)

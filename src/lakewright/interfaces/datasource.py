@@ -7,6 +7,7 @@ here after `install`: it gets the DataFrame of `Table.read`, which is planned na
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
@@ -18,7 +19,7 @@ from lakewright.interfaces.stream_source import stream_reader
 from lakewright.read.cdc.run import ChangeReader
 from lakewright.read.cdc.step import CdcPlan
 from lakewright.read.plan import ReadPlan
-from lakewright.read.run import SliceReader, spark_schema
+from lakewright.read.run import SliceReader, sent_with, spark_schema
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for, storage_options
 from lakewright.table.snapshot import load_moment, load_snapshot
@@ -33,6 +34,9 @@ OPTIONS_METADATA = "lakewright.options"
 class HudiSource(DataSource):
     """Tables in the Hudi format."""
 
+    session: ClassVar[Mapping[str, str]] = {}
+    """The storage options of the session that it is registered in."""
+
     @classmethod
     def name(cls) -> str:
         """The name under which Spark knows it."""
@@ -40,18 +44,29 @@ class HudiSource(DataSource):
 
     def schema(self) -> T.StructType:
         """The columns of the query that the options describe."""
-        return spark_schema(planned(self.options)[1].result_schema)
+        return spark_schema(planned(self.options, session=self.session)[1].result_schema)
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
         """A reader of the columns in `schema`."""
-        storage, plan = planned({**_stored(schema), **self.options}, schema.names)
+        told = {**_stored(schema), **self.options}
+        storage, plan = planned(told, schema.names, session=self.session)
         if isinstance(plan, CdcPlan):
             return ChangeReader(storage, plan)
         return SliceReader(storage, plan)
 
     def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
         """A reader of changes to the columns in `schema`, batch by batch."""
-        return stream_reader({**_stored(schema), **self.options}, schema)
+        return stream_reader({**self.session, **_stored(schema), **self.options}, schema)
+
+
+def register_source(spark: SparkSession) -> None:
+    """Make the source known to a session, with the storage options that the session has now.
+
+    They travel with the class, as Spark sends functions: a catalog keeps the options of a table,
+    and these must hold no credentials.
+    """
+    session = session_storage_options(spark)
+    spark.dataSource.register(sent_with(HudiSource, FORMATS[0], session=session))
 
 
 def _stored(schema: T.StructType) -> dict[str, str]:

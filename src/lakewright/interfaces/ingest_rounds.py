@@ -24,7 +24,7 @@ from lakewright.format.avro_arrow import arrow_schema
 from lakewright.interfaces.ingest_positions import Position, PositionCheck, Positions, note
 from lakewright.interfaces.saving import Mode, Save
 from lakewright.interfaces.writes import TableWriter, rows_of
-from lakewright.read.run import SPARK_ERRORS
+from lakewright.read.workers.run import SPARK_ERRORS
 from lakewright.services.loop import Step
 from lakewright.sources.checkpoints import Checkpoint, resumed
 from lakewright.sources.source import Batch, Source

@@ -19,8 +19,8 @@ from pyspark.sql import types as T
 from lakewright.errors import InvalidError
 from lakewright.interfaces.datasource import (
     FORMATS,
-    HudiSource,
     planned,
+    register_source,
     session_storage_options,
     struct_of,
 )
@@ -32,6 +32,7 @@ from lakewright.interfaces.stream_source import stream_schema
 from lakewright.interfaces.streaming import StreamSink
 from lakewright.read.cdc.run import scan_any
 from lakewright.read.stream_settings import NEW_COLUMNS, without_effect
+from lakewright.read.workers.run import require_workers
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import other_options, storage_for, storage_options
 
@@ -53,8 +54,13 @@ _NOTED = {
 
 
 def install(spark: SparkSession) -> None:
-    """Make `format("hudi")` and SQL over tables work on this session; twice is harmless."""
-    spark.dataSource.register(HudiSource)
+    """Make `format("hudi")` and SQL over tables work on this session; twice is harmless.
+
+    Raises:
+        InvalidError: Spark's workers run a Python without this library, or with another version.
+    """
+    require_workers(spark)
+    register_source(spark)
     spark.conf.set(_INSTALLED, "true")
     reader = type(spark.read)
     for name in ("format", "schema", "option", "options"):
@@ -189,8 +195,11 @@ def _load_stream(original: Callable[..., Any]) -> Callable[..., Any]:
         named = schema or asked.schema
         # Who names columns wants no others, also if the table gets some.
         told = {**({NEW_COLUMNS: "ignore"} if named else {}), **told}
-        told = {**session_storage_options(spark), **told, "path": _one_path(path, told)}
-        columns = stream_schema(told, struct_of(named) if named else None)
+        told = {**told, "path": _one_path(path, told)}
+        # What the session says about storage travels with the source, not as options.
+        register_source(spark)
+        known = {**session_storage_options(spark), **told}
+        columns = stream_schema(known, struct_of(named) if named else None)
         return original(self, told.pop("path"), FORMATS[0], columns, **told)
 
     return load

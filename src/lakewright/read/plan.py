@@ -6,9 +6,11 @@ import base64
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +21,7 @@ from lakewright.core.meta_columns import COMMIT_TIME, OPERATION, RECORD_KEY
 from lakewright.core.schema import select_fields
 from lakewright.core.slices import FileSlice
 from lakewright.core.table_config import MergeMode, TableConfig
-from lakewright.errors import UnsupportedError
+from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.read.prune import PathColumn
 
 # As Spark does for its own scans: opening a file costs about as much as reading this many bytes.
@@ -174,7 +176,38 @@ def plan_read(
 
 def encode_plan(plan: ReadPlan) -> str:
     """A plan as text, small enough to travel as an option of a data source."""
-    value = {
+    return pack(plan_value(plan))
+
+
+def decode_plan(text: str) -> ReadPlan:
+    """The inverse of `encode_plan`; InvalidError for another text."""
+    with decoding():
+        return plan_of(unpack(text))
+
+
+def pack(value: object) -> str:
+    """A value of JSON as a text without marks that an option could lose."""
+    packed = zlib.compress(json.dumps(value, separators=(",", ":")).encode())
+    return base64.b64encode(packed).decode("ascii")
+
+
+def unpack(text: str) -> Any:
+    """The inverse of `pack`."""
+    return json.loads(zlib.decompress(base64.b64decode(text)))
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Options of a data source can be given by everybody who sends SQL: tell what is wrong."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, zlib.error, pa.ArrowException) as error:
+        raise InvalidError("an option holds no plan of a query", option="plan") from error
+
+
+def plan_value(plan: ReadPlan) -> dict[str, object]:
+    """A plan as a value of JSON."""
+    return {
         "schema": base64.b64encode(plan.schema.serialize().to_pybytes()).decode("ascii"),
         "columns": plan.columns,
         "ordering": plan.rule.ordering,
@@ -183,35 +216,34 @@ def encode_plan(plan: ReadPlan) -> str:
         "path_columns": [
             [c.name, c.position, c.depth, c.kind, c.prefix] for c in plan.path_columns
         ],
-        "slices": [_encode_slice(item) for item in plan.slices],
+        "slices": [slice_value(item) for item in plan.slices],
     }
-    packed = zlib.compress(json.dumps(value, separators=(",", ":")).encode())
-    return base64.b64encode(packed).decode("ascii")
 
 
-def decode_plan(text: str) -> ReadPlan:
-    """The inverse of `encode_plan`."""
-    value = json.loads(zlib.decompress(base64.b64decode(text)))
+def plan_of(value: dict[str, Any]) -> ReadPlan:
+    """The inverse of `plan_value`."""
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["schema"])))
     marker = value["delete_marker"]
     return ReadPlan(
         schema=schema,
         columns=tuple(value["columns"]),
-        slices=tuple(_decode_slice(item) for item in value["slices"]),
+        slices=tuple(slice_of(item) for item in value["slices"]),
         rule=MergeRule(tuple(value["ordering"]), tuple(marker) if marker else None),
         commits=None if value["commits"] is None else frozenset(value["commits"]),
         path_columns=tuple(PathColumn(*item) for item in value["path_columns"]),
     )
 
 
-def _encode_slice(item: FileSlice) -> list[object]:
+def slice_value(item: FileSlice) -> list[object]:
+    """A slice as a value of JSON."""
     base = item.base and [item.base.token, item.base.instant, item.base.extension, item.base.size]
     logs = [[log.instant, log.version, log.token, log.size] for log in item.logs]
-    whole = item.whole and _encode_slice(item.whole)
+    whole = item.whole and slice_value(item.whole)
     return [item.partition, item.file_id, item.base_instant, base, logs, whole]
 
 
-def _decode_slice(value: list[object]) -> FileSlice:
+def slice_of(value: list[object]) -> FileSlice:
+    """The inverse of `slice_value`."""
     partition, file_id, base_instant, base, logs, whole = value
     return FileSlice(
         str(partition),
@@ -222,5 +254,5 @@ def _decode_slice(value: list[object]) -> FileSlice:
             LogFile(str(file_id), instant, version, token, size=size)
             for instant, version, token, size in (logs if isinstance(logs, list) else [])
         ),
-        _decode_slice(whole) if isinstance(whole, list) else None,
+        slice_of(whole) if isinstance(whole, list) else None,
     )

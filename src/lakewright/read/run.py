@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
+import hmac
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.datasource import (
@@ -21,20 +19,28 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from lakewright.clock import SystemClock
 from lakewright.core.meta_columns import COMMIT_TIME
 from lakewright.errors import UnavailableError, UnsupportedError
 from lakewright.read.plan import FILE, ROW, ReadPlan, decode_plan, encode_plan
 from lakewright.read.prune import PathColumn
 from lakewright.read.worker import read_beaten, read_changed, read_slices
+from lakewright.read.workers.run import SPARK_ERRORS, require_workers
 from lakewright.storage.base import Storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-# What Spark raises; errors of the JVM come in more than one wrapping.
-SPARK_ERRORS = (PySparkException, Py4JJavaError)
-SLICES = "lakewright_slices"
-_REGISTERED = "spark.lakewright.slices"
+# Names of sources tell nothing about the credentials that are in their storages.
+_NAMING_KEY = SystemClock().new_id().encode()
+# What must not depend on a session. Spark says in its files which calendar they count days by; a
+# file that says nothing, as ours and those of Hudi's Avro writer, counts as the format does.
+NATIVE_OPTIONS: Mapping[str, str] = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme|ClassNotFoundException|Class \S+ not found")
 _PATTERNS = re.compile(r"[][{}*?\\]")
 _PLAIN_ROOT = re.compile(r"[A-Za-z0-9_./:=@-]+")
@@ -68,7 +74,7 @@ def _can_open(spark: SparkSession, storage: Storage, plan: ReadPlan) -> bool:
     if storage.root.startswith("file:"):
         return True
     first = next(storage.url(item.path(item.base)) for item in plan.slices if item.base)
-    probe = spark.read.schema("path STRING")
+    probe = _native_reader(spark, T.StructType([T.StructField("path", T.StringType())]))
     try:
         # On Spark Connect nothing is looked at before somebody asks for the schema.
         return probe.parquet(literal(first)).schema is not None
@@ -104,7 +110,7 @@ def _native(
     if plan.commits is not None and COMMIT_TIME not in schema.names:
         schema = schema.append(plan.schema.field(COMMIT_TIME))
     urls = [literal(storage.url(item.path(item.base))) for item in plan.slices if item.base]
-    frame = spark.read.schema(spark_schema(schema)).parquet(*urls)
+    frame = _native_reader(spark, spark_schema(schema)).parquet(*urls)
     if plan.commits is not None:
         frame = frame.where(F.col(COMMIT_TIME).isin(sorted(plan.commits)))
     # A column of the table's own by that name would hide Spark's.
@@ -114,6 +120,11 @@ def _native(
         told |= {ROW: F.col("_metadata.row_index"), FILE: F.col("_metadata.file_name")}
     frame = frame.withColumns(told) if told else frame
     return frame if COMMIT_TIME in plan.columns else frame.drop(COMMIT_TIME)
+
+
+def _native_reader(spark: SparkSession, schema: T.StructType) -> DataFrameReader:
+    """Spark's own reader, whatever the session tells about files that are missing or damaged."""
+    return spark.read.schema(schema).options(**NATIVE_OPTIONS)
 
 
 def path_expression(column: PathColumn, root: str) -> str:
@@ -151,40 +162,59 @@ def _by_workers(
     spark: SparkSession, storage: Storage, plan: ReadPlan, part: str, schema: pa.Schema
 ) -> DataFrame:
     """What workers make of slices: all merged rows, those changed by log files, or those beaten."""
-    _register(spark)
     return (
-        spark.read.format(SLICES)
+        spark.read.format(registered(spark, SliceSource, storage))
         .schema(spark_schema(schema))
         .option("plan", encode_plan(plan))
         .option("part", part)
-        # Spark hides options whose name says secret; a storage may hold credentials.
-        .option("storage.secret", base64.b64encode(pickle.dumps(storage)).decode("ascii"))
         .load()
     )
-
-
-def _register(spark: SparkSession) -> None:
-    """Make the source of merged slices known to the session, once."""
-    if spark.conf.get(_REGISTERED, "") != "true":
-        spark.dataSource.register(SliceSource)
-        spark.conf.set(_REGISTERED, "true")
 
 
 _PARTS = {"merged": read_slices, "changed": read_changed, "beaten": read_beaten}
 
 
-class SliceSource(DataSource):
-    """Slices of a planned query that have log files; internal to `scan`."""
+class PlannedSource(DataSource):
+    """A source whose options tell what to read of a storage; internal to scans.
 
-    @classmethod
-    def name(cls) -> str:
-        """The name under which Spark knows it."""
-        return SLICES
+    The storage is an attribute of the class, which Spark sends to workers as it sends functions.
+    It is in no option: these are shown in plans and logs, where credentials must not be, and can
+    be given by everybody who sends SQL, so that nothing may be executed from them.
+    """
+
+    kind: ClassVar[str]
+    storage: ClassVar[Storage]
+
+
+def registered(spark: SparkSession, source: type[PlannedSource], storage: Storage) -> str:
+    """The name of a source that reads from a storage; the session gets to know it once."""
+    require_workers(spark)
+    packed = pickle.dumps(storage)
+    name = f"{source.kind}_{hmac.new(_NAMING_KEY, packed, 'sha256').hexdigest()[:16]}"
+    known = f"spark.lakewright.source.{name}"
+    if spark.conf.get(known, "") != "true":
+        spark.dataSource.register(sent_with(source, name, storage=storage))
+        spark.conf.set(known, "true")
+    return name
+
+
+def sent_with(source: type[DataSource], name: str, **values: Any) -> type[DataSource]:
+    """A source under a name of its own, with values that Spark sends to workers along with it."""
+    made: type[DataSource] = type(
+        "SentSource", (source,), {**values, "name": classmethod(lambda _: name)}
+    )
+    return made
+
+
+class SliceSource(PlannedSource):
+    """Slices of a planned query that have log files."""
+
+    kind = "lakewright_slices"
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
         """A reader of the plan in the options."""
-        storage = pickle.loads(base64.b64decode(self.options["storage.secret"]))
-        return SliceReader(storage, decode_plan(self.options["plan"]), self.options["part"])
+        plan = decode_plan(self.options["plan"])
+        return SliceReader(self.storage, plan, self.options["part"])
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakewright.core.partition_paths import partition_paths
 from lakewright.errors import UnsupportedError
-from lakewright.read.cdc.step import CdcPlan
+from lakewright.read.cdc.step import CdcPlan, decode_changes, encode_changes
 from lakewright.read.local import read_here
 from lakewright.read.plan import ReadPlan, decode_plan, encode_plan
 from lakewright.storage.base import Storage
@@ -31,7 +31,8 @@ def read_locally(storage: Storage, plan: ReadPlan) -> pa.Table:
 
 def read_changes_locally(storage: Storage, plan: CdcPlan) -> pa.Table:
     """What a range did to rows: write after write, and of each file group after file group."""
-    return pa.Table.from_batches(read_here(storage, plan), plan.result_schema)
+    travelled = decode_changes(encode_changes(plan))
+    return pa.Table.from_batches(read_here(storage, travelled), plan.result_schema)
 
 
 class LocalHands:

@@ -20,7 +20,9 @@ from lakewright.core.dealing import deal
 from lakewright.core.meta_columns import META_COLUMNS, OPERATION, PARTITION_PATH
 from lakewright.core.partition_paths import DEFAULT_PARTITION, PartitionField
 from lakewright.errors import InvalidError, UnavailableError
-from lakewright.read.run import SPARK_ERRORS, quoted
+from lakewright.read.run import quoted
+from lakewright.read.workers.facts import problem_in
+from lakewright.read.workers.run import SPARK_ERRORS, require_workers
 from lakewright.write.columns.run import arrow_schema, field_name, field_of, path_column
 from lakewright.write.global_index.run import placed
 from lakewright.write.incoming import LEAVES
@@ -75,6 +77,7 @@ class SparkRows:
 
     def __init__(self, frame: DataFrame) -> None:
         # Rows that were read from a table bring its meta columns along: they get new ones.
+        require_workers(frame.sparkSession)
         known = {*META_COLUMNS, OPERATION}.intersection(frame.columns)
         self._frame = frame.drop(*known) if known else frame
 
@@ -105,6 +108,7 @@ class SparkRows:
 
 
 def _outcomes(frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]) -> list[Outcome]:
+    # Pickles of our own function on workers, as Spark's own are between processes of a session.
     rows = frame.mapInArrow(work, "outcome binary").collect()
     return [pickle.loads(row.outcome) for row in rows]
 
@@ -134,6 +138,7 @@ def on_workers(
     """
     if not items:
         return []
+    require_workers(spark)
     # A cluster may have grown since it was asked how many tasks it runs at once.
     tasks = max(_parallelism(spark) * _TASKS_PER_CORE, sum(map(size, items)) // _BUNDLE_BYTES)
     bundles = deal(items, size, tasks)
@@ -311,6 +316,10 @@ def failure_of(error: Exception) -> Exception:
     refused = _REFUSED.search(text)
     if refused:
         return InvalidError(refused[1].strip())
+    # Workers on some machines of a cluster may be unlike those that were asked.
+    other_python = problem_in(text)
+    if other_python is not None:
+        return other_python
     reason = re.sub(r"\s+", " ", text)[:1000]
     if _LOST.search(text):
         return UnavailableError("Spark lost workers while it wrote", reason=reason)

@@ -17,8 +17,10 @@ from lakewright.interfaces.datasource import (
     FORMATS,
     OPTIONS_METADATA,
     planned,
+    register_source,
     session_storage_options,
 )
+from lakewright.interfaces.leading import statement_of
 from lakewright.interfaces.opening import create
 from lakewright.interfaces.statements.assignment import column_named, quoted, type_sql
 from lakewright.interfaces.statements.session import Session
@@ -27,6 +29,7 @@ from lakewright.interfaces.statements.words import Cursor, words_of
 from lakewright.read.run import spark_schema
 from lakewright.read.settings import READ_KEYS
 from lakewright.settings import check_names
+from lakewright.storage.base import is_hadoop_setting
 from lakewright.storage.locate import (
     other_options,
     storage_for,
@@ -40,10 +43,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _CREATE_TABLE = re.compile(
-    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*CREATE\s+(EXTERNAL\s+)?TABLE\s.*"
-    r"\bUSING\s+(`?)(org\.apache\.)?hudi\b",
-    re.I | re.S,
+    r"CREATE\s+(EXTERNAL\s+)?TABLE\s.*\bUSING\s+(`?)(org\.apache\.)?hudi\b", re.I | re.S
 )
+_SECRET = re.compile(r"secret|password|passphrase|token|(?:^|[._-])key(?:$|[._-])", re.I)
+_GIVEN = re.compile(
+    r"([\w.-]*(?:secret|password|passphrase|token|key)[\w.-]*['\"`]?\s*=?\s*)('[^']*'|\"[^\"]*\")",
+    re.I,
+)
+_COLOURS = re.compile(r"\x1b\[\d*m")
 # What SQL calls the arguments of `create`.
 _NAMES = {
     "type": "table_type",
@@ -76,6 +83,7 @@ class CreateTable:
 
 def parse_create(text: str) -> CreateTable | None:
     """The statement if it creates a table of ours, else None."""
+    text = statement_of(text)
     if not _CREATE_TABLE.match(text):
         return None
     head, query = _parted(text)
@@ -83,7 +91,10 @@ def parse_create(text: str) -> CreateTable | None:
     try:
         tree = sqlglot.parse_one(plain, read="spark")
     except SqlglotError as error:
-        raise InvalidError("the statement does not parse", sql=text, reason=str(error)) from error
+        reason = _without_secrets(_COLOURS.sub("", str(error)))
+        raise InvalidError(
+            "the statement does not parse", sql=_without_secrets(text), reason=reason
+        ) from None
     source = tree.find(exp.FileFormatProperty)
     if not isinstance(tree, exp.Create) or source is None or source.name.lower() not in FORMATS:
         return None
@@ -115,6 +126,11 @@ def _value(of: exp.Property) -> str:
             "the value of a property is a text, a number, true or false", property=of.sql("spark")
         )
     return str(value.name)
+
+
+def _without_secrets(text: str) -> str:
+    """A statement as an error may tell it: the values of what may be credentials are left out."""
+    return _GIVEN.sub(r"\1'***'", text)
 
 
 def _parted(text: str) -> tuple[str, str]:
@@ -151,6 +167,7 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
             name=statement.name,
         )
     told = statement.options
+    _check_kept(told)
     reads = {key: value for key, value in told.items() if key.lower() not in _NAMES}
     places = storage_options(told)
     session_places = session_storage_options(spark)
@@ -176,8 +193,11 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
             path=path,
         )
     first, *rest = schema.fields
-    metadata = {OPTIONS_METADATA: {**reads, **places}}
-    carrying = T.StructField(first.name, first.dataType, first.nullable, metadata)
+    kept = {key: value for key, value in reads.items() if key == "path" or key in READ_KEYS}
+    kept |= places
+    # Spark copies it into views and into the footers of files that are written from the table.
+    carrying = T.StructField(first.name, first.dataType, first.nullable, {OPTIONS_METADATA: kept})
+    register_source(spark)
     spark.catalog.createTable(
         statement.name, source=FORMATS[0], schema=T.StructType([carrying, *rest])
     )
@@ -236,6 +256,23 @@ def _arguments(options: Mapping[str, str]) -> dict[str, Any]:
     _check_names(options)
     told = {key.lower(): value for key, value in options.items()}
     return {argument: told[name] for name, argument in _NAMES.items() if name in told}
+
+
+def _check_kept(options: Mapping[str, str]) -> None:
+    """Refuse what must not get into a catalog, where everybody who may see a table can read it."""
+    for key in options:
+        if is_hadoop_setting(key):
+            setting = f"spark.hadoop.{key.removeprefix('spark.hadoop.')}"
+        elif _SECRET.search(key) and not key.startswith("hoodie."):
+            setting = "spark.hadoop.fs.s3a.secret.key, for example"
+        else:
+            continue
+        raise InvalidError(
+            "a catalog would keep and show this option: give settings of storage, credentials "
+            "among them, to the session",
+            option=key,
+            setting=setting,
+        )
 
 
 def _check_names(options: Mapping[str, str]) -> None:

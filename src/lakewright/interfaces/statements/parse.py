@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from lakewright.errors import UnsupportedError
+from lakewright.interfaces.leading import statement_of
 from lakewright.interfaces.statements.parse_merge import parse_merge
 from lakewright.interfaces.statements.parsed import (
     Assignments,
@@ -24,11 +25,8 @@ from lakewright.interfaces.statements.parsed import (
 )
 from lakewright.interfaces.statements.words import Cursor, words_of
 
-# What a statement that changes a table can begin with, after comments and brackets.
-_BEGINS = re.compile(
-    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?:INSERT|UPDATE|DELETE|MERGE|TRUNCATE|ALTER|WITH)\b",
-    re.I | re.S,
-)
+# What a statement that changes a table can begin with.
+_BEGINS = re.compile(r"(?:INSERT|UPDATE|DELETE|MERGE|TRUNCATE|ALTER|WITH)\b", re.I)
 _AFTER_TARGET = frozenset({"SET", "WHERE", "USING", "VALUES", "SELECT", "PARTITION", "DROP", "AS"})
 
 
@@ -47,6 +45,7 @@ class Found:
 
 def find_target(text: str) -> Found | None:
     """The table that a statement changes; None for other statements."""
+    text = statement_of(text)
     if not _BEGINS.match(text):
         return None
     words = words_of(text)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lakewright.interfaces.leading import statement_of
 from lakewright.interfaces.statements.changes import (
     run_delete,
     run_drop,
@@ -44,6 +45,7 @@ def run_change(session: Session, text: str) -> DataFrame | None:
 
     Gives how many rows were changed, in columns as other table formats on Spark name them.
     """
+    text = statement_of(text)
     found = find_target(text)
     address = address_of(session.spark, found.target.name) if found is not None else None
     if found is None or address is None:

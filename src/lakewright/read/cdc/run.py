@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import pickle
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import types as T
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from lakewright.read.cdc.step import CdcPlan
+from lakewright.read.cdc.step import CdcPlan, decode_changes, encode_changes
 from lakewright.read.cdc.worker import read_changes
 from lakewright.read.plan import ReadPlan
-from lakewright.read.run import scan, spark_schema
+from lakewright.read.run import PlannedSource, registered, scan, spark_schema
 from lakewright.storage.base import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-CHANGES = "lakewright_changes"
-_REGISTERED = "spark.lakewright.changes"
 
 
 def scan_any(spark: SparkSession, storage: Storage, plan: ReadPlan | CdcPlan) -> DataFrame:
@@ -37,32 +31,22 @@ def scan_changes(spark: SparkSession, storage: Storage, plan: CdcPlan) -> DataFr
     """The changes of a plan as a DataFrame; those of a file group stay together, and in order."""
     if not plan.groups:
         return spark.createDataFrame([], spark_schema(plan.result_schema))
-    if spark.conf.get(_REGISTERED, "") != "true":
-        spark.dataSource.register(ChangeSource)
-        spark.conf.set(_REGISTERED, "true")
     return (
-        spark.read.format(CHANGES)
+        spark.read.format(registered(spark, ChangeSource, storage))
         .schema(spark_schema(plan.result_schema))
-        .option("plan", base64.b64encode(zlib.compress(pickle.dumps(plan))).decode("ascii"))
-        # Spark hides options whose name says secret; a storage may hold credentials.
-        .option("storage.secret", base64.b64encode(pickle.dumps(storage)).decode("ascii"))
+        .option("plan", encode_changes(plan))
         .load()
     )
 
 
-class ChangeSource(DataSource):
-    """File groups of a planned query of change data; internal to `scan_changes`."""
+class ChangeSource(PlannedSource):
+    """File groups of a planned query of change data."""
 
-    @classmethod
-    def name(cls) -> str:
-        """The name under which Spark knows it."""
-        return CHANGES
+    kind = "lakewright_changes"
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
         """A reader of the plan in the options."""
-        storage = pickle.loads(base64.b64decode(self.options["storage.secret"]))
-        plan = pickle.loads(zlib.decompress(base64.b64decode(self.options["plan"])))
-        return ChangeReader(storage, plan)
+        return ChangeReader(self.storage, decode_changes(self.options["plan"]))
 
 
 @dataclass

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
 import pyarrow as pa
 
 from lakewright.core.dealing import deal
 from lakewright.core.schema import select_fields
 from lakewright.core.slices import FileSlice
-from lakewright.read.plan import ReadPlan
+from lakewright.read.plan import (
+    ReadPlan,
+    decoding,
+    pack,
+    plan_of,
+    plan_value,
+    slice_of,
+    slice_value,
+    unpack,
+)
 
 OP, TIME, BEFORE, AFTER = "op", "ts_ms", "before", "after"
 SCHEMA = pa.schema([(name, pa.string()) for name in (OP, TIME, BEFORE, AFTER)])
@@ -104,3 +114,50 @@ class CdcPlan:
         total = sum(group.cost for group in self.groups)
         pieces = deal(self.groups, lambda group: group.cost, -(-total // _TASK_BYTES))
         return [self.with_groups(piece) for piece in pieces]
+
+
+def encode_changes(plan: CdcPlan) -> str:
+    """A plan as text, small enough to travel as an option of a data source."""
+    return pack(
+        {
+            "read": plan_value(plan.read),
+            "groups": [
+                [group.partition, group.file_id, [_step_value(step) for step in group.steps]]
+                for group in plan.groups
+            ],
+            "columns": plan.columns,
+            "instants": plan.instants,
+        }
+    )
+
+
+def decode_changes(text: str) -> CdcPlan:
+    """The inverse of `encode_changes`; InvalidError for another text."""
+    with decoding():
+        value = unpack(text)
+        return CdcPlan(
+            read=plan_of(value["read"]),
+            groups=tuple(
+                GroupSteps(partition, file_id, tuple(_step_of(step) for step in steps))
+                for partition, file_id, steps in value["groups"]
+            ),
+            columns=tuple(value["columns"]),
+            instants=tuple(value["instants"]),
+        )
+
+
+def _step_value(step: Step) -> list[object]:
+    before, after = (item and slice_value(item) for item in (step.before, step.after))
+    return [step.instant, step.kind.name, before, after, step.files, step.size]
+
+
+def _step_of(value: list[Any]) -> Step:
+    instant, kind, before, after, files, size = value
+    return Step(
+        instant,
+        StepKind[kind],
+        slice_of(before) if before else None,
+        slice_of(after) if after else None,
+        tuple(files),
+        size,
+    )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from lakewright.read.plan import ReadPlan
-from lakewright.read.run import SPARK_ERRORS, scan, spark_schema
+from lakewright.read.run import scan, spark_schema
+from lakewright.read.workers.run import SPARK_ERRORS
 from lakewright.storage.base import Storage
 from lakewright.write.run import SparkRows, failure_of, on_workers
 from lakewright.write.task import Token

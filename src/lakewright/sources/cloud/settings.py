@@ -14,6 +14,7 @@ from lakewright.sources.settings import MissingCheckpoint, SplitSettings
 
 _PREFIX = "hoodie.streamer."
 _OLD_PREFIX = "hoodie.deltastreamer."
+BUCKETS = "lakewright.source.buckets"
 
 
 class OnBad(StrEnum):
@@ -162,9 +163,10 @@ class HoldingSettings:
         "lakewright.source.bad.objects",
         OnBad.ERROR,
         parse=parse_word(OnBad),
-        doc="An object that vanished or cannot be parsed: `error` stops before it, `skip` passes "
-        "over it with a warning, `quarantine` notes it in the quarantine table and goes on. With "
-        "the last two every object is read once more to be checked.",
+        doc="An object that vanished, cannot be parsed or is in a bucket that may not be read: "
+        "`error` stops before it, `skip` passes over it with a warning, `quarantine` notes it in "
+        "the quarantine table and goes on. With the last two every object is read once more to be "
+        "checked.",
     )
     quarantine: str | None = option(
         "lakewright.source.quarantine.path",
@@ -207,6 +209,14 @@ class EventTableSettings:
 class SelectionSettings:
     """Which objects are read, and how many in one batch."""
 
+    buckets: tuple[str, ...] = option(
+        BUCKETS,
+        (),
+        parse=_words,
+        doc="The buckets that may be read, separated by commas; an event that names another one is "
+        "treated as `lakewright.source.bad.objects` says. Without it all that the job may read: "
+        "everybody who can send to the queue can then have any of them read.",
+    )
     prefix: str = _streamer(
         "source.cloud.data.select.relpath.prefix",
         "",

@@ -160,7 +160,15 @@ class CloudObjectsSource(Source):
     ) -> CloudEventsSourceIncrementalQueryRunner:
         shape = _shape(snapshot)
         address = self._objects.address or f"{shape.scheme}://{{bucket}}"
-        reader = ObjectReader(spark, self._objects, address, self._places, self._clock, self._bad)
+        reader = ObjectReader(
+            spark,
+            self._objects,
+            address,
+            self._places,
+            self._clock,
+            self._bad,
+            frozenset(self._selection.buckets) or None,
+        )
         events = CloudMetadataIncrementalQueryRunner(
             spark=spark,
             snapshot=snapshot,

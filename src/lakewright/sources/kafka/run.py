@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from lakewright.errors import UnavailableError, UnsupportedError
-from lakewright.read.run import SPARK_ERRORS
+from lakewright.read.workers.run import SPARK_ERRORS
 from lakewright.sources.kafka.offsets import OffsetRange
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from lakewright.core.meta_columns import COMMIT_TIME
 from lakewright.core.table_config import TableType
 from lakewright.read.incremental import EARLIEST, IncrementalQueryAnalyzer, QueryContext, RangeType
 from lakewright.read.query import plan_context
-from lakewright.read.run import SPARK_ERRORS, scan
+from lakewright.read.run import scan
+from lakewright.read.workers.run import SPARK_ERRORS, require_workers
 from lakewright.sources.cloud.position import Position
 from lakewright.sources.cloud.selection import (
     CloudObject,
@@ -124,6 +125,7 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
 
     def _unread(self, context: QueryContext) -> DataFrame:
         """The wanted objects after the place, each by its newest event; not ordered yet."""
+        require_workers(self.spark)
         shape = self.shape
         plan = plan_context(
             context, columns=[COMMIT_TIME, *shape.columns], fallback=self.table.fallback

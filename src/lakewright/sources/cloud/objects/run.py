@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +13,9 @@ from pyspark.sql import functions as F
 
 from lakewright.clock import Clock
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnavailableError
-from lakewright.read.run import SPARK_ERRORS, literal
+from lakewright.read.run import NATIVE_OPTIONS, literal
+from lakewright.read.workers.run import SPARK_ERRORS
+from lakewright.sources.cloud.objects.copies import PREFIX, CopyFolder, private_folder
 from lakewright.sources.cloud.objects.worker import (
     Preparation,
     Prepared,
@@ -23,7 +24,7 @@ from lakewright.sources.cloud.objects.worker import (
     store_of,
 )
 from lakewright.sources.cloud.selection import CloudObject
-from lakewright.sources.cloud.settings import ObjectSettings, OnBad
+from lakewright.sources.cloud.settings import BUCKETS, ObjectSettings, OnBad
 from lakewright.storage.base import join_path
 from lakewright.storage.locate import storage_for
 from lakewright.write.run import failure_of, on_workers
@@ -39,6 +40,7 @@ SOURCE_PATH = "_hoodie_cloud_source_path"
 
 _FILE = "_lakewright_file"
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme|ClassNotFoundException|Class \S+ not found")
+_REFUSED = f"its bucket is not one of those in {BUCKETS}"
 _STRANGER = "lakewright: a row comes from a file that is no object of the batch"
 _UNREADABLE = re.compile(
     r"PATH_NOT_FOUND|FAILED_READ_FILE|MALFORMED|CANNOT_MERGE|CANNOT_INFER|UNABLE_TO_INFER"
@@ -56,7 +58,10 @@ class ObjectRows:
 
 @dataclass(frozen=True)
 class ObjectReader:
-    """Reads objects of one store; `address` says where a bucket is, `places` how to get there."""
+    """Reads objects of one store; `address` says where a bucket is, `places` how to get there.
+
+    `buckets` are those that may be read; None for all that the job itself may read.
+    """
 
     spark: SparkSession
     settings: ObjectSettings
@@ -64,11 +69,13 @@ class ObjectReader:
     places: Mapping[str, str]
     clock: Clock
     bad: OnBad = OnBad.ERROR
+    buckets: frozenset[str] | None = None
 
     def missing(self, objects: Sequence[CloudObject]) -> list[CloudObject]:
         """Those that are not in their store any more; a request for each, from workers."""
-        ask = partial(missing_of, self._preparation(objects))
-        return _asked(self.spark, ask, objects, lambda _: 1)
+        asked = [item for item in objects if self._may_read(item)]
+        ask = partial(missing_of, self._preparation(asked))
+        return _asked(self.spark, ask, asked, lambda _: 1)
 
     def read(self, objects: Sequence[CloudObject]) -> ObjectRows:
         """The rows of objects; nothing but what must be copied or checked is read yet.
@@ -76,21 +83,35 @@ class ObjectReader:
         With `bad` being an error, an object that cannot be read is one here, or when rows are
         asked for.
         """
-        what = self._preparation(objects)
-        copied = [item for item in objects if not self._opens(what, item)]
+        refused = tuple(Prepared(i, problem=_REFUSED) for i in objects if not self._may_read(i))
+        if refused and self.bad is OnBad.ERROR:
+            raise InvalidError(
+                "an event names a bucket that may not be read: add it to those that may, or have "
+                "such objects passed over",
+                object=self._name(refused[0].item),
+                options=[BUCKETS, "lakewright.source.bad.objects"],
+            )
+        allowed = [item for item in objects if self._may_read(item)]
+        what = self._preparation(allowed)
+        copied = [item for item in allowed if not self._opens(what, item)]
         folder = self._folder() if copied else None
         try:
-            return self._read(what, objects, copied, folder)
+            found = self._read(what, allowed, copied, folder)
         except LakewrightError:
-            _delete(folder, self.places)
+            if folder is not None:
+                folder.remove()
             raise
+        return replace(found, bad=(*refused, *found.bad))
+
+    def _may_read(self, item: CloudObject) -> bool:
+        return self.buckets is None or item.bucket in self.buckets
 
     def _read(
         self,
         what: Preparation,
         objects: Sequence[CloudObject],
         copied: Sequence[CloudObject],
-        folder: str | None,
+        folder: CopyFolder | None,
     ) -> ObjectRows:
         prepared = self._prepared(what, copied, folder)
         known = set(copied)
@@ -104,7 +125,7 @@ class ObjectReader:
             raise unreadable(bad[0].problem or "", self._name(bad[0].item))
         good = sorted((p for p in prepared if p.problem is None), key=lambda p: p.item.place)
         rows = self._loaded(what, good, folder) if good else None
-        return ObjectRows(rows, bad, partial(_delete, folder, self.places))
+        return ObjectRows(rows, bad) if folder is None else ObjectRows(rows, bad, folder.remove)
 
     def _preparation(self, objects: Iterable[CloudObject]) -> Preparation:
         buckets = {item.bucket for item in objects}
@@ -140,28 +161,34 @@ class ObjectReader:
             self.spark.conf.set(known, str(_has_file_system(self.spark, root)).lower())
         return self.spark.conf.get(known, "") == "true"
 
-    def _folder(self) -> str:
+    def _folder(self) -> CopyFolder:
         """A fresh folder for copies, which all workers see."""
-        folder = self.settings.work_folder
-        if folder is None:
+        named = self.settings.work_folder
+        if named is None:
             if not (self.spark.conf.get("spark.master", "") or "").startswith("local"):
                 raise InvalidError(
                     "Spark cannot open these objects by itself: name a folder for copies that all "
                     "of its workers see",
                     option="lakewright.source.work.folder",
                 )
-            folder = tempfile.gettempdir()
-        return f"{folder.rstrip('/')}/lakewright-objects-{self.clock.new_id()}"
+            return private_folder(self.clock.now_ms())
+        name = f"{PREFIX}{self.clock.new_id()}"
+        delete = partial(storage_for(named, self.places).delete_folder, name)
+        return CopyFolder(f"{named.rstrip('/')}/{name}", delete)
 
     def _prepared(
-        self, what: Preparation, objects: Sequence[CloudObject], folder: str | None
+        self, what: Preparation, objects: Sequence[CloudObject], folder: CopyFolder | None
     ) -> list[Prepared]:
-        do = partial(prepare, replace(what, target=folder))
+        if folder is not None:
+            what = replace(what, target=folder.address, private=folder.private)
+        do = partial(prepare, what)
         numbered = list(enumerate(objects))
         return _asked(self.spark, do, numbered, lambda each: each[1].size)
 
-    def _loaded(self, what: Preparation, good: Sequence[Prepared], folder: str | None) -> DataFrame:
-        copies = storage_for(folder, self.places) if folder is not None else None
+    def _loaded(
+        self, what: Preparation, good: Sequence[Prepared], folder: CopyFolder | None
+    ) -> DataFrame:
+        copies = storage_for(folder.address, self.places) if folder is not None else None
         urls = [
             copies.url(each.copy)
             if copies is not None and each.copy is not None
@@ -190,6 +217,9 @@ class ObjectReader:
         told = dict(self.settings.options)
         given = {key.lower(): value for key, value in told.items()}
         usual = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+        if self.settings.format == "avro":
+            # Workers have made Parquet of it.
+            usual = dict(NATIVE_OPTIONS)
         if self._kind in ("json", "csv"):
             usual["mode"] = "FAILFAST"
         elif self.settings.merge_schema:
@@ -272,12 +302,6 @@ def _asked(
             raise answer
         found += answer
     return found
-
-
-def _delete(folder: str | None, places: Mapping[str, str]) -> None:
-    if folder is not None:
-        parent, _, name = folder.rpartition("/")
-        storage_for(parent, places).delete_folder(name)
 
 
 def _one_slash(url: str) -> str:

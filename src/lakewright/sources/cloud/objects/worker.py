@@ -10,7 +10,7 @@ import json
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
@@ -23,6 +23,7 @@ from lakewright.core.meta_columns import META_COLUMNS
 from lakewright.core.schema import query_schema
 from lakewright.errors import InvalidError, LakewrightError, UnavailableError
 from lakewright.format.avro_arrow import arrow_schema
+from lakewright.sources.cloud.objects.copies import private_files
 from lakewright.sources.cloud.selection import CloudObject
 from lakewright.storage.base import MissingFileError, Storage, check_path
 from lakewright.storage.locate import storage_for
@@ -43,8 +44,8 @@ _UNCHECKED = (".zst", ".zstd", ".snappy", ".lz4", ".deflate", ".xz")
 class Preparation:
     """What is to be done with objects before Spark reads them; plain data that travels.
 
-    `target` is where they are put, if Spark cannot open them where they are. `checked` has each
-    read through.
+    `target` is where they are put, if Spark cannot open them where they are; `private`, if nobody
+    but this user may read them there. `checked` has each read through.
     """
 
     format: str
@@ -52,6 +53,7 @@ class Preparation:
     addresses: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict, repr=False)
     target: str | None = None
+    private: bool = False
     checked: bool = False
 
 
@@ -74,7 +76,8 @@ def prepare(
     """Prepare some numbered objects; an error that says nothing about one comes back as a value."""
     try:
         target = storage_for(what.target, what.places) if what.target is not None else None
-        return [_prepared(what, target, f"{number:06d}-{token}", item) for number, item in items]
+        with private_files() if what.private else nullcontext():
+            return [_prepared(what, target, f"{n:06d}-{token}", item) for n, item in items]
     except LakewrightError as error:
         return error
 

@@ -1,0 +1,88 @@
+"""What each interface says where Spark's workers run another Python.
+
+`other_python_check.py FOLDER NAME=PYTHON...` prints what each says with each of these Pythons, as
+JSON. Spark asks for the Python whenever it sends a function, so that one JVM serves them all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from quick_spark import make_java_quick, quick_session
+
+import lakewright as lw
+
+EAGER = {"hoodie.compact.inline.max.delta.commits": "1"}
+DDL = "id STRING, ts BIGINT"
+
+
+def made(spark: SparkSession, path: Path, table_type: str) -> lw.Table:
+    table = lw.create(
+        str(path), spark=spark, name="t", table_type=table_type, record_key="id", ordering="ts"
+    )
+    table.bulk_insert(spark.createDataFrame([("a", 1), ("b", 1)], DDL))
+    table.upsert(spark.createDataFrame([("a", 2)], DDL))
+    return table
+
+
+def said(ask: Callable[[], object]) -> str:
+    try:
+        return f"answered: {ask()}"
+    except lw.LakewrightError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(file) for file in folder.rglob("*"))
+
+
+def answers(spark: SparkSession, folder: Path) -> dict[str, str]:
+    """What the interfaces say; none of them may have changed anything."""
+    before = files_below(folder)
+    merged = lw.open(str(folder / "mor"), spark=spark)
+    plain = lw.open(str(folder / "cow"), spark=spark)
+    rows = spark.createDataFrame([("c", 1)], DDL)
+    source = {
+        "hoodie.streamer.source.dfs.root": str(folder / "files"),
+        "lakewright.source.files.format": "json",
+        "lakewright.source.files.settle.ms": "0",
+    }
+    found = {
+        "install": said(lambda: lw.install(spark)),
+        "read": said(merged.read),
+        "changes": said(lambda: merged.changes(since=None).dataframe),
+        "change data": said(lambda: merged.changes(since=None, format="cdc").dataframe),
+        "write": said(lambda: plain.upsert(rows)),
+        "ingest": said(lambda: lw.ingest(spark, "files", str(folder / "cow"), options=source)),
+        "native": said(lambda: plain.read().count()),
+    }
+    assert files_below(folder) == before
+    # Its plan stays for those who can execute it.
+    found["service"] = said(lambda: merged.run("compaction", EAGER))
+    return found
+
+
+def main(text: str, *pythons: str) -> None:
+    folder = Path(text)
+    make_java_quick()
+    spark = quick_session()
+    # As if the session had been started with this Python; tables must be made first.
+    spark.sparkContext.pythonExec = sys.executable
+    made(spark, folder / "mor", "MERGE_ON_READ")
+    made(spark, folder / "cow", "COPY_ON_WRITE")
+    (folder / "files").mkdir()
+    (folder / "files" / "a.json").write_text('{"id": "d", "ts": 1}\n')
+    found = {}
+    for name, python in (each.split("=", 1) for each in pythons):
+        spark.sparkContext.pythonExec = python
+        found[name] = answers(spark.newSession(), folder)
+    print(json.dumps(found))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

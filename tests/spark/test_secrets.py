@@ -1,0 +1,36 @@
+"""Credentials are in no plan, option, catalog, footer, page or log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from secrets_check import shown_in
+
+from lakewright.testing.s3 import moto_server
+
+CHECK = Path(__file__).with_name("secrets_check.py")
+
+
+def test_credentials_show_nowhere(tmp_path: Path) -> None:
+    with moto_server() as server:
+        server.create_bucket("lake")
+        done = subprocess.run(
+            [sys.executable, str(CHECK), server.endpoint, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(CHECK.parents[1])},
+            cwd=tmp_path,
+            timeout=900,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-6000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["shown"] == {}
+    assert found["texts"] > 50
+    # Spark logs what it does there.
+    assert "INFO" in done.stderr
+    assert shown_in(done.stdout + done.stderr) == []

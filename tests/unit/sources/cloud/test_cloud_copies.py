@@ -1,0 +1,98 @@
+"""Copies of objects on this machine: for their user alone, and gone once their process is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from lakewright.sources.cloud.objects.copies import PREFIX, private_folder
+from lakewright.sources.cloud.objects.worker import Preparation, Prepared, prepare
+from lakewright.sources.cloud.selection import CloudObject
+from lakewright.write.task import Token
+
+DAY_MS = 24 * 60 * 60 * 1000
+HOLDING = (
+    "import sys, lakewright.sources.cloud.objects.copies as c; "
+    "print(c.private_folder(0).address, flush=True); sys.stdin.read()"
+)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return folder
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def made_long_ago(path: Path) -> int:
+    """Nothing looks older than all times; gives a time that is more than a day later."""
+    os.utime(path, (1000, 1000))
+    return 1000 * 1000 + DAY_MS + 1
+
+
+def test_copies_are_for_their_user_alone(temporary: Path, tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "a.json").write_bytes(b"{}")
+    folder = private_folder(0)
+    assert Path(folder.address).parent == temporary
+    what = Preparation(
+        "json", addresses={"lake": str(tmp_path / "lake")}, target=folder.address, private=True
+    )
+    before = os.umask(0o022)
+    try:
+        (done,) = prepare(what, [(0, CloudObject("", "lake", "a.json", "a.json", 2))], Token())  # type: ignore[misc]
+        (tmp_path / "other").touch()
+    finally:
+        os.umask(before)
+    assert isinstance(done, Prepared)
+    assert done.copy is not None
+    assert mode(Path(folder.address)) == 0o700
+    assert mode(Path(folder.address) / done.copy) == 0o600
+    assert mode(tmp_path / "other") == 0o644
+    folder.remove()
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_swept(temporary: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        left = Path(process.stdout.readline().strip())
+        assert left.parent == temporary
+        (left / "copy").write_bytes(b"rows")
+        later = made_long_ago(left)
+        private_folder(later).remove()
+        assert left.exists(), "its process still runs"
+        process.send_signal(signal.SIGKILL)
+    private_folder(made_long_ago(left) - 2).remove()
+    assert left.exists(), "it is not a day old"
+    private_folder(later).remove()
+    assert not left.exists()
+
+
+def test_folders_of_others_stay(temporary: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch()
+    (temporary / f"{PREFIX}link").symlink_to(elsewhere)
+    other = temporary / "somebody-elses"
+    other.mkdir()
+    later = max(made_long_ago(elsewhere), made_long_ago(other))
+    private_folder(later).remove()
+    assert (elsewhere / "file").exists()
+    assert other.exists()
+    assert (temporary / f"{PREFIX}link").is_symlink()
