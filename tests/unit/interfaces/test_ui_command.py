@@ -80,8 +80,8 @@ def browser(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, str]]:
 
     def open_it(address: str) -> bool:
         file = Path(url2pathname(urlsplit(address).path))
-        rights = (stat.S_IMODE(each.stat().st_mode) for each in (file.parent, file))
-        told.append((address, *rights, file.read_text("utf-8")))
+        folder, rights = (stat.S_IMODE(each.stat().st_mode) for each in (file.parent, file))
+        told.append((address, folder, rights, file.read_text("utf-8")))
         return True
 
     monkeypatch.setattr(webbrowser, "open", open_it)
