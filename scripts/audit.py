@@ -53,7 +53,7 @@ def _affects(affected: Mapping[str, Any], name: str, version: str) -> bool:
 
 
 def _is_within(events: list[Mapping[str, str]], version: Version) -> bool:
-    """Whether a version lies behind an event that opens a range, and before the one that ends it."""
+    """Whether a version lies between an event that opens a range and the one that ends it."""
     inside = False
     for event in events:
         for kind, text in event.items():

@@ -98,7 +98,7 @@ def install(
 
 @dataclass(frozen=True)
 class Locked:
-    """A version of a package in a lock file, for where its marker holds, and its text with hashes."""
+    """A version of a package in a lock file: where its marker holds, and its lines with hashes."""
 
     name: str
     version: str

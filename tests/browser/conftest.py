@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
@@ -56,12 +57,13 @@ def page(chromium: Browser) -> Iterator[Page]:
     wrong: list[str] = []
     asked: set[str] = set()
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: asked.add(request.url.split("/")[2].split(":")[0]))
+    page.on("request", lambda request: asked.add(urlsplit(request.url).hostname or "here"))
     page.on("console", lambda told: wrong.extend(_violations(told.text)))
     yield page
     context.close()
     assert wrong == []
-    assert asked <= {"127.0.0.1"}
+    # A file of this machine, such as the one that opens the page, is no server.
+    assert asked <= {"127.0.0.1", "here"}
 
 
 def _violations(text: str) -> list[str]:
