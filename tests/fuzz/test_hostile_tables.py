@@ -629,7 +629,7 @@ def test_nothing_is_touched_through_a_link(scene: Scene, change: Change, operati
 
 def test_operations_do_something_where_nothing_is_wrong(scene: Scene) -> None:
     """Each of them changes the table, but those that only look: else they would prove nothing."""
-    same = set()
+    same: set[str] = set()
     for operation in OPERATIONS:
         scene.restore()
         around = scene.around()

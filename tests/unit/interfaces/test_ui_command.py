@@ -178,7 +178,7 @@ def jobs() -> Jobs:
 
 
 def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.05)
