@@ -18,13 +18,16 @@ apt_get() {
     DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=600 "$@" </dev/null >&2
 }
 
-# apt_install PACKAGE...: false where that is not possible.
+# apt_install WHY PACKAGE...: false where that is not possible. It says what it will install, and
+# why, before anything is changed; it never asks, since it has to run unattended.
 apt_install() {
+    why=$1
+    shift
     can_apt || return 1
+    say "installing from the distribution, as root, with apt-get: $* ($why)"
     if ! apt-cache show "$@" >/dev/null 2>&1; then
         apt_get update && apt-cache show "$@" >/dev/null 2>&1 || return 1
     fi
-    say "apt-get install $*"
     # Images without manual pages lack this folder, and Java's packages fail to install without it.
     mkdir -p /usr/share/man/man1
     apt_get --no-install-recommends install "$@" 2>/dev/null && return
@@ -53,7 +56,9 @@ make_venv() {
     version=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     say "making .venv with Python $version; the first time takes a minute or two"
     rm -rf .venv
-    has_ensurepip || apt_install "python$version-venv" || apt_install python3-venv || true
+    venv_why="$PYTHON has no ensurepip, without which it makes no virtual environment"
+    has_ensurepip || apt_install "$venv_why" "python$version-venv" ||
+        apt_install "$venv_why" python3-venv || true
     if has_ensurepip; then
         "$PYTHON" -m venv .venv
         set -- .venv/bin/python -m pip
@@ -157,7 +162,8 @@ ensure_java() {
     find_java "$1" && return
     if [ "${LAKEWRIGHT_JAVA:-}" != wheel ]; then
         for major in 17 21; do
-            apt_install "openjdk-$major-jre-headless" && find_java "$1" && return
+            apt_install "Spark runs on Java 17 or newer, and there is none" \
+                "openjdk-$major-jre-headless" && find_java "$1" && return
         done
     fi
     install_java_wheel
@@ -210,7 +216,7 @@ find_chromium() {
 # The environment and a Chromium, which is Debian's where nobody says otherwise.
 enter_browser() {
     enter_venv
-    find_chromium || { apt_install chromium && find_chromium; } ||
+    find_chromium || { apt_install "the tests of the page drive a browser" chromium && find_chromium; } ||
         die "Chromium is needed for the tests of the page: install it (Debian: apt-get install chromium)" \
             "so that chromium is on PATH, or name it in LAKEWRIGHT_CHROMIUM."
     export LAKEWRIGHT_CHROMIUM
@@ -228,13 +234,13 @@ HDFS_ARTIFACT=org.apache.hadoop:hadoop-client-minicluster:3.5.0
 HDFS_JAR=hadoop-client-minicluster-3.5.0.jar
 HDFS_SHA256=06772d24529e59939915979b3edba204d367750ef7dc5120411f35221dd4818c
 
-# ensure_judge_venv NAME SPARK: the environment .venv-NAME, as requirements/NAME.txt says.
+# ensure_judge_venv NAME WHAT: the environment .venv-NAME, as requirements/NAME.txt says.
 ensure_judge_venv() {
     stamp=$(fingerprint "requirements/$1.txt")
     is_stamped ".venv-$1" "$stamp" && return
     lock_environments
     if ! is_stamped ".venv-$1" "$stamp"; then
-        say "making .venv-$1 (Spark $2)"
+        say "making .venv-$1 ($2)"
         .venv/bin/python -m venv --clear --without-pip ".venv-$1"
         sync_venv ".venv-$1" "requirements/$1.txt"
         printf '%s\n' "$stamp" >".venv-$1/stamp"
@@ -242,21 +248,25 @@ ensure_judge_venv() {
     unlock_environments
 }
 
+# is_file_of SHA256 FILE: is it there, and is it what it should be?
+is_file_of() { [ -f "$2" ] && echo "$1  $2" | sha256sum -c --status -; }
+
 # ensure_jar ARTIFACT SHA256: fetches a file of Maven's, named group:name:version, into the cache.
+# One that is there is checked once more, each time: others may have written to the cache.
 ensure_jar() {
     jar_name=$(echo "$1" | cut -d: -f2)-$(echo "$1" | cut -d: -f3).jar
     jar=$CACHE/jars/$jar_name
-    [ -f "$jar" ] && return
-    has mvn || apt_install maven ||
+    is_file_of "$2" "$jar" && return
+    [ ! -e "$jar" ] || say "$jar is not the file it should be: fetching it again"
+    has mvn || apt_install "Maven fetches JARs that tests and benchmarks compare with" maven ||
         die "Maven is needed to fetch $1: install it so that mvn is on PATH."
     say "fetching $1"
     rm -rf "$jar.part"
     JAVA_HOME=$LAKEWRIGHT_INTEROP_JAVA_HOME mvn -q -B "$MAVEN_COPY" -Dartifact="$1" \
         -Dtransitive=false -DoutputDirectory="$jar.part" >&2 </dev/null ||
         die "Maven could not fetch $1."
-    echo "$2  $jar.part/$jar_name" | sha256sum -c --quiet - >&2 ||
-        die "$1 is not the file it should be."
-    mv "$jar.part/$jar_name" "$jar" && rmdir "$jar.part"
+    is_file_of "$2" "$jar.part/$jar_name" || die "$1 is not the file it should be."
+    mv -f "$jar.part/$jar_name" "$jar" && rmdir "$jar.part"
 }
 
 ensure_hudi_jar() { ensure_jar "$HUDI_ARTIFACT" "$HUDI_SHA256"; }
@@ -327,7 +337,7 @@ enter_hudi() {
     name_judges
     ensure_java 21 # Spark 3.5 does not start on newer ones
     export LAKEWRIGHT_INTEROP_JAVA_HOME="$FOUND_JAVA"
-    ensure_judge_venv interop 3.5
+    ensure_judge_venv interop "Spark 3.5"
     ensure_hudi_jar
 }
 
@@ -366,7 +376,7 @@ ensure_iceberg_jar() {
 enter_bench() {
     enter_hudi
     ensure_hdfs_jar
-    ensure_judge_venv peers 4.0
+    ensure_judge_venv peers "Spark 4.0"
     export LAKEWRIGHT_PEERS_PYTHON="$ROOT/.venv-peers/bin/python"
     ensure_delta_jars
     ensure_iceberg_jar

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ LIGHT_EXTRAS = ("glue", "hive", "metrics", "s3", "ui")
 PYTHONS = ("3.11", "3.12", "3.13")
 SPARKS = ("4.1", "4.2", "4.3")
 _PINS = ROOT / "requirements" / "dev.txt"
+_OF_SPARK = ("pyspark", "py4j")
 
 
 @dataclass(frozen=True)
@@ -50,41 +52,78 @@ def make_environment(
     Versions are those of the lock file; with `spark`, such as 4.2, PySpark is the newest of that
     minor version.
     """
-    asked = f"lakewright[{','.join(extras)}] @ {wheel.as_uri()}"
     uv("venv", "-q", "--clear", "--python", python, str(folder))
-    pins = _PINS
-    if spark:
-        pins = folder / "pins.txt"
-        pins.write_text(f"{pins_without_spark()}\npyspark=={spark}.*\n", "utf-8")
-    install(folder / "bin" / "python", asked, "-c", str(pins))
+    install(folder / "bin" / "python", wheel, extras, spark=spark)
     return folder / "bin" / "python"
-
-
-def pins_without_spark() -> str:
-    """The versions of the lock file, without hashes, and without what PySpark decides about."""
-    lines = re.findall(r"^[\w.-]+(?:\[[^\]]*\])?==[^\\\n]+", _PINS.read_text("utf-8"), re.MULTILINE)
-    of_spark = ("pyspark[", "pyspark=", "py4j=")
-    return "\n".join(
-        re.sub(r"\[.*?\]", "", line) for line in lines if not line.startswith(of_spark)
-    )
 
 
 def add_extra(python: Path, wheel: Path, extra: str) -> None:
     """Install what an extra brings into an environment that holds the wheel."""
-    install(python, f"lakewright[{extra}] @ {wheel.as_uri()}", "-c", str(_PINS))
+    install(python, wheel, [extra])
 
 
-def install(python: Path, *wanted: str) -> None:
-    """Install from what is kept here, or else from the index.
+def install(
+    python: Path, wheel: Path, extras: Sequence[str] = (), *, spark: str | None = None
+) -> None:
+    """Install the wheel and what it asks for: versions of the lock file, checked by its hashes.
 
-    An index that names no age for its files would have PySpark, a source of 450 MB, built anew each
-    time it is asked; so it is not asked where nothing is missing.
+    From what is kept here, or else from the index. One that names no age for its files would have
+    PySpark, a source of 450 MB, built anew each time it is asked; so it is not asked where nothing
+    is missing.
     """
-    command = ("pip", "install", "-q", "--python", str(python), *wanted)
+    locked = [
+        each
+        for each in hashed(_PINS.read_text("utf-8"))
+        # It has one version of PySpark: of others there are no hashes here.
+        if not spark or each.name not in _OF_SPARK
+    ]
+    texts = {(each.name, each.version): each.text for each in locked}
+    pins = [f"{each.name}=={each.version}{each.marker}" for each in locked]
+    pins += [f"pyspark=={spark}.*"] if spark else []
+    with tempfile.TemporaryDirectory() as name:
+        asked, constraints, wanted = (Path(name) / each for each in ("asked", "pins", "wanted"))
+        asked.write_text(f"lakewright[{','.join(extras)}] @ {wheel.as_uri()}\n", "utf-8")
+        constraints.write_text("\n".join(pins), "utf-8")
+        resolve = ("compile", "-q", "--no-header", "--no-annotate", "--python", str(python))
+        _here_or_fetched(*resolve, "-c", str(constraints), "-o", str(wanted), str(asked))
+        found = re.findall(r"(?m)^([\w.-]+)==(\S+)", wanted.read_text("utf-8"))
+        free = [f"{each}=={version}" for each, version in found if (each, version) not in texts]
+        if free and not spark:
+            raise RuntimeError(f"not in the lock file: {', '.join(free)}")
+        wanted.write_text("".join(texts.get(each, "") for each in found), "utf-8")
+        into = ("install", "-q", "--python", str(python), "--no-deps")
+        _here_or_fetched(*into, "--require-hashes", "-r", str(wanted))
+        _here_or_fetched(*into, *free, str(wheel))
+
+
+@dataclass(frozen=True)
+class Locked:
+    """A version of a package in a lock file: where its marker holds, and its lines with hashes."""
+
+    name: str
+    version: str
+    marker: str
+    text: str
+
+
+def hashed(lock: str) -> list[Locked]:
+    """What a lock file holds."""
+    entry = re.compile(
+        r"^(?P<name>[\w.-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)(?P<marker>[^\\\n]*)\\\n"
+        r"(?P<hashes>(?: +--hash=\S+(?: \\)?\n)+)",
+        re.MULTILINE,
+    )
+    return [
+        Locked(name, version, marker.rstrip(), f"{name}=={version} \\\n{hashes}")
+        for name, version, marker, hashes in entry.findall(lock)
+    ]
+
+
+def _here_or_fetched(*words: str) -> None:
     try:
-        uv(*command, "--offline")
+        uv("pip", *words, "--offline")
     except RuntimeError:
-        uv(*command)
+        uv("pip", *words)
 
 
 def packages_in(python: Path) -> set[str]:

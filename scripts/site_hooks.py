@@ -25,7 +25,14 @@ ORDER: dict[str, tuple[str, ...]] = {
     "Tools": ("cli.md", "ui.md", "metrics.md"),
     "Hudi": ("coming-from-hudi.md", "hudi-options.md", "going-back.md", "format.md"),
     "In production": ("operations.md", "errors.md", "versions.md", "scale.md", "benchmarks.md"),
-    "Reference": ("api.md", "extending.md", "architecture.md", "contributing.md", "changelog.md"),
+    "Reference": (
+        "api.md",
+        "extending.md",
+        "architecture.md",
+        "contributing.md",
+        "security.md",
+        "changelog.md",
+    ),
 }
 EXAMPLES = "Examples"
 DECISIONS = "Decisions"
@@ -35,6 +42,7 @@ FROM_OUTSIDE = {
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
 }
 _PICTURES = (".svg", ".png")
 

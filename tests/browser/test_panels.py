@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -46,7 +48,9 @@ def test_the_start_page_lists_tables_and_leads_to_them(page: Page, several: str)
 
 def test_tiles_tell_the_table_in_short(table: Page) -> None:
     expect(table.locator("#tile-size strong")).to_contain_text("KB")
-    expect(table.locator("#tile-debt")).to_contain_text("log files in 6 partitions")
+    expect(table.locator("#tile-debt")).to_contain_text(
+        re.compile(r"\d+ log files in \d+ partitions")
+    )
     expect(table.locator("#tile-last strong")).to_contain_text("ago")
     expect(table.locator("#tile-complete")).to_contain_text("read-optimized")
     expect(table.locator("#tile-pending strong")).to_have_text("2")

@@ -26,12 +26,14 @@ def test_the_wheel_holds_what_the_package_needs(installed: Installed) -> None:
     assert "lakewright/py.typed" in wanted
     assert wanted <= held
     assert not {name for name in held if name.startswith(("tests/", "bench/", "docs/"))}
+    licences = {name.rpartition("/")[2] for name in held if ".dist-info/licenses/" in name}
+    assert licences == {"LICENSE", "NOTICE"}
 
 
 def test_the_source_distribution_builds_by_itself(installed: Installed) -> None:
     with tarfile.open(installed.source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "src/lakewright/py.typed"} <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "NOTICE", "src/lakewright/py.typed"} <= names
 
 
 def test_it_works_without_extras(installed: Installed, tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def parse_reasons(extra: Mapping[str, str]) -> dict[str, str]:
     try:
         stored = json.loads(extra.get(MISSING_REASONS, "{}"))
         return {partition: reason for reason, paths in stored.items() for partition in paths}
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return {}
 
 

@@ -138,7 +138,7 @@ def parse_stored(extra: Mapping[str, str]) -> Stored | None:
                 for path, item in tree["partitions"].items()
             },
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -235,8 +235,8 @@ def without_policy(policies: tuple[Policy, ...], spec: str) -> tuple[Policy, ...
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise InvalidError("this is no JSON", text=text, reason=str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidError("this is no JSON", text=text[:200], reason=str(error)) from error
 
 
 def _word(kind: type[Word], field: str, given: object) -> Word:

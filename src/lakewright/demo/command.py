@@ -9,14 +9,13 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-
 from lakewright.demo.events import Recipe
 from lakewright.demo.play import make_place, play
 from lakewright.demo.session import start_spark
 from lakewright.demo.story import Story, document, summary
 from lakewright.demo.view import watching
 from lakewright.errors import InvalidError
+from lakewright.interfaces.cli.console import SafeConsole
 
 _FAILED = 1
 _LEAST_RIDES = 100
@@ -28,7 +27,7 @@ def run_demo(keep: str | None, *, seed: int, rides: int, as_json: bool) -> int:
         raise InvalidError("too few rides to show anything", rides=rides, least=_LEAST_RIDES)
     folder = Path(keep or tempfile.mkdtemp(prefix="lakewright-demo-")).expanduser().resolve()
     make_place(folder)
-    console = Console()
+    console = SafeConsole()
     if not as_json:
         console.print("Starting Spark ...", highlight=False)
     spark = start_spark()
@@ -68,7 +67,7 @@ def program_here(called: Path, python: Path, here: Path) -> str:
     return shlex.quote(str(near))
 
 
-def _say(console: Console, story: Story) -> None:
+def _say(console: SafeConsole, story: Story) -> None:
     lines = ["", *summary(story), "", "The table stays. Go on with:"]
     program = program_here(Path(sys.argv[0]), Path(sys.executable), Path.cwd())
     lines += [f"  {command}" for command in next_commands(story.path, program)]

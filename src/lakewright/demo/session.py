@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pyspark.errors import PySparkRuntimeError
@@ -30,6 +31,8 @@ _SETTINGS = {
 
 def start_spark() -> SparkSession:
     """A local session on two cores."""
+    # Spark's Python imports nothing from the folder that the demo is started in.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     builder = SparkSession.builder.master("local[2]").appName("lakewright demo")
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.progress import Progress
 
+from lakewright.interfaces.cli.console import SafeConsole
 from lakewright.interfaces.ttl import TableTtl
 
 
 def update_with_bar(ttl: TableTtl) -> int:
     """Fill in when each partition was last written to; gives how many were behind."""
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=SafeConsole(stderr=True), transient=True) as bar:
         task = bar.add_task("partitions", total=None)
         return ttl.update_partitions(
             lambda done, total: bar.update(task, completed=done, total=total)

@@ -188,7 +188,7 @@ def query_of(checkpoint: str, places: Mapping[str, str] | None = None) -> str | 
         return str(json.loads(data)["id"])
     except MissingFileError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(
             "the checkpoint of a stream cannot be read: its file metadata names no query",
             checkpoint=checkpoint,
@@ -214,7 +214,7 @@ def _skipped(reason: str) -> Skip:
 def _noted(extra: Mapping[str, str], key: str) -> dict[str, str]:
     try:
         value = json.loads(extra.get(key) or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptError("a commit's note of a stream cannot be read", key=key) from error
     if not isinstance(value, dict):
         raise CorruptError("a commit's note of a stream cannot be read", key=key)

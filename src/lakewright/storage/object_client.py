@@ -15,6 +15,7 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from lakewright.errors import InvalidError, LakewrightError, UnavailableError
 from lakewright.storage.base import MissingFileError, flag, is_hadoop_setting
+from lakewright.storage.secrets import without_secrets
 
 Options = tuple[tuple[str, str], ...]
 
@@ -196,19 +197,12 @@ def client_for(place: Place, options: Options) -> ObjectStore:
             "the options do not make a client for this store",
             uri=place.text,
             options=[name for name, _ in options],
-            reason=_without_secrets(_first_line(error), options),
+            reason=without_secrets(_first_line(error), dict(options)),
         ) from None
 
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0][:300]
-
-
-def _without_secrets(text: str, options: Options) -> str:
-    for name, value in options:
-        if value and any(word in name for word in ("key", "secret", "token")):
-            text = text.replace(value, "***")
-    return text
 
 
 def _s3(place: Place, config: Any, **settings: Any) -> ObjectStore:

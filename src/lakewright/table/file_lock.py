@@ -190,7 +190,7 @@ def _content(owner: str, now_ms: int) -> bytes:
 def _owner_of(data: bytes | None) -> str | None:
     try:
         found = json.loads(data or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     owner = found.get("owner") if isinstance(found, dict) else None
     return owner if isinstance(owner, str) else None

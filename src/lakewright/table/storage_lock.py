@@ -54,7 +54,7 @@ def parse_lock_file(data: bytes) -> LockFile:
     try:
         fields = json.loads(data)
         expired, until, owner = fields["expired"], fields["validUntil"], fields["owner"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError("not the document of a lock", content=data[:200]) from error
     # `True` is an int for Python, and no time.
     if type(expired) is not bool or type(until) is not int or type(owner) is not str:

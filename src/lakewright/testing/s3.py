@@ -80,7 +80,7 @@ def moto_server(page_size: int = 1000) -> Iterator[S3Server]:
     A listing gives `page_size` objects at a time.
     """
     with _running(
-        lambda port: [sys.executable, "-c", _MOTO, "-H", "127.0.0.1", "-p", str(port)],
+        lambda port: [sys.executable, "-P", "-c", _MOTO, "-H", "127.0.0.1", "-p", str(port)],
         {"MOTO_S3_DEFAULT_MAX_KEYS": str(page_size)},
     ) as server:
         yield server

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from rich.console import Console
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.interfaces.cli import progress
+from lakewright.interfaces.cli.console import SafeConsole
 from lakewright.interfaces.cli.progress import byte_bar, following, waiting, watching
 from lakewright.interfaces.cli.spark_work import SparkWork
 from lakewright.services.runner import ServiceRunner
@@ -26,10 +26,10 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What a terminal would show."""
     file = io.StringIO()
 
-    def console(**_: object) -> Console:
-        return Console(file=file, force_terminal=True, width=200)
+    def console(**_: object) -> SafeConsole:
+        return SafeConsole(file=file, force_terminal=True, width=200)
 
-    monkeypatch.setattr(progress, "Console", console)
+    monkeypatch.setattr(progress, "SafeConsole", console)
     monkeypatch.setattr(progress, "_POLL_S", 0.001)
     return file
 

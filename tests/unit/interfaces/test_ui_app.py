@@ -41,15 +41,18 @@ class Client:
     def post(self, address: str, **more: Any) -> httpx.Response:
         return asyncio.run(self._ask("POST", address, **more))
 
-    async def _ask(self, method: str, address: str | httpx.URL, **more: Any) -> httpx.Response:
+    async def _ask(
+        self, method: str, address: str | httpx.URL, *, headers: Any = WITH_TOKEN, **more: Any
+    ) -> httpx.Response:
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url=SERVER) as client:
-            return await client.request(method, address, **more)
+            return await client.request(method, address, headers=headers, **more)
 
 
-def client_of(*worlds: World | WrittenTable, token: str | None = TOKEN) -> Client:
+def client_of(*worlds: World | WrittenTable, allow_writes: bool = True) -> Client:
     tables = [ServedTable.at(each.storage.root, {**SEVERAL, **AT_ONCE}) for each in worlds]
-    return Client(ui_app(tables, Jobs(ManualClock(), master="local[1]"), Guard(token=token)))
+    guard = Guard(TOKEN, allow_writes=allow_writes)
+    return Client(ui_app(tables, Jobs(ManualClock(), master="local[1]"), guard))
 
 
 @pytest.fixture
@@ -258,6 +261,44 @@ def test_looking_is_refused(client: Client, path: str, status: int, reason: str)
     assert (answer.status_code, reason in answer.json()["error"]) == (status, True), answer.text
 
 
+EVERY_LOOK = [
+    "/api/tables",
+    *(ONE + path for path in (
+        "", "/pulse", "/timeline", "/properties", "/partitions", "/groups?partition=x",
+        "/freshness", "/plans", "/services", "/services/clean/preview",
+        "/instants/commit/20200101000000000", "/nothing",
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", EVERY_LOOK)
+def test_nobody_looks_at_a_table_without_the_token_or_from_another_site(
+    client: Client, path: str
+) -> None:
+    assert client.get(path, headers={}).status_code == 401
+    assert client.get(path, headers={TOKEN_HEADER: "guessed"}).status_code == 403
+    for site in ("cross-site", "same-site"):
+        for mode in ("no-cors", "navigate", "cors"):
+            asked = {**WITH_TOKEN, "sec-fetch-site": site, "sec-fetch-mode": mode}
+            answer = client.get(path, headers=asked)
+            assert (answer.status_code, "another site" in answer.text) == (403, True)
+
+
+@pytest.mark.parametrize("path", ["/", "/js/app.js", "/style.css", "/icon.svg"])
+def test_the_page_itself_needs_no_token(client: Client, path: str) -> None:
+    assert client.get(path, headers={}).status_code == 200
+
+
+def test_halves_of_characters_are_shown_by_their_number(world: World) -> None:
+    path = ".hoodie/hoodie.properties"
+    spoilt = world.storage.read(path) + b"odd=\\udc80 \\ud83d\\ude00\n"
+    world.storage.replace(path, spoilt)
+    for name in (".hoodie.properties.crc", "hoodie.properties.crc"):
+        world.storage.delete(f".hoodie/{name}")
+    found = seen(client_of(world), f"{ONE}/properties")["properties"]
+    assert [each["value"] for each in found if each["key"] == "odd"] == ["\\udc80 \U0001f600"]
+
+
 POSTS: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "no token": (f"{ONE}/services/clean/run", {"headers": {}}, 401, "a token is needed"),
     "wrong token": (
@@ -272,6 +313,8 @@ POSTS: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "unknown job": (f"{ONE}/jobs/1/stop", {}, 404, "no such job"),
     "posting to look": (f"{ONE}/timeline", {}, 405, "does not take that method"),
     "no JSON": (f"{ONE}/plans/1/cancel", {"content": b"{"}, 400, "no JSON"),
+    "nested too deeply": (
+        f"{ONE}/plans/1/cancel", {"content": b"[" * 9_000}, 400, "nested too deeply"),
     "no object": (f"{ONE}/plans/1/cancel", {"json": []}, 400, "no JSON object"),
     "reason is no text": (f"{ONE}/plans/1/cancel", {"json": {"reason": 1}}, 400, "a reason is"),
     "long reason": (
@@ -300,7 +343,7 @@ def test_writing_is_refused(
 def test_without_allow_writes_nothing_writes(
     world: World, ask: Callable[[Client], httpx.Response]
 ) -> None:
-    client = client_of(world, token=None)
+    client = client_of(world, allow_writes=False)
     answer = ask(client)
     assert answer.status_code == 403
     assert "--allow-writes" in answer.json()["error"]
@@ -308,9 +351,9 @@ def test_without_allow_writes_nothing_writes(
 
 
 def test_another_name_for_this_server_is_refused(client: Client) -> None:
-    answer = client.get("/api/tables", headers={"host": "evil.example"})
+    answer = client.get("/api/tables", headers={**WITH_TOKEN, "host": "evil.example"})
     assert answer.status_code == 421
-    page = client.get("/", headers={"host": "evil.example"})
+    page = client.get("/", headers={**WITH_TOKEN, "host": "evil.example"})
     assert page.status_code == 421
 
 

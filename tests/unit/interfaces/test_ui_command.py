@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import stat
+import subprocess
+import sys
 import time
+import webbrowser
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 import uvicorn
+from cli_calls import APP
 from typer.testing import CliRunner, Result
 from written import WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError
 from lakewright.interfaces.cli.app import app
+from lakewright.interfaces.ui import work
 from lakewright.interfaces.ui.app import STATIC
 from lakewright.interfaces.ui.served import NotFoundError, ServedTable
 from lakewright.interfaces.ui.work import Jobs
@@ -48,18 +58,77 @@ def test_it_tells_where_it_is(path: str, served: list[Any]) -> None:
     result = ui(path)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("written: http://127.0.0.1:")
-    assert "token" not in result.stdout
+    assert "may look at these tables: keep it to yourself" in result.stdout
     assert served
 
 
-def test_the_link_for_writing_has_a_token_that_no_request_carries(
-    path: str, served: list[Any]
+@pytest.mark.parametrize("more", [[], ["--allow-writes"]])
+def test_the_link_has_a_token_that_no_request_carries(
+    path: str, served: list[Any], more: list[str]
 ) -> None:
-    first, second = (ui(path, "--allow-writes").stdout for _ in range(2))
+    first, second = (ui(path, *more).stdout for _ in range(2))
     assert "/#token=" in first
     assert len(first.partition("#token=")[2].split()[0]) >= 32
     assert first.partition("#token=")[2] != second.partition("#token=")[2]
-    assert "keep it to yourself" in first
+    assert ("cancel plans: keep it to yourself" in first) is bool(more)
+
+
+@pytest.fixture
+def browser(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, str]]:
+    """What a browser would be told to open: its address, the rights on it, and what it holds."""
+    told: list[tuple[str, int, int, str]] = []
+
+    def open_it(address: str) -> bool:
+        file = Path(url2pathname(urlsplit(address).path))
+        folder, rights = (stat.S_IMODE(each.stat().st_mode) for each in (file.parent, file))
+        told.append((address, folder, rights, file.read_text("utf-8")))
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", open_it)
+    return told
+
+
+def test_the_browser_finds_the_token_in_a_file_that_others_cannot_read(
+    path: str, served: list[Any], browser: list[tuple[str, int, int, str]]
+) -> None:
+    result = ui(path, "--open", "--json")
+    url = json.loads(result.stdout)["url"]
+    ((address, folder, file, text),) = browser
+    assert address.startswith("file://")
+    assert url.partition("#token=")[2] not in address
+    assert (folder, file) == (0o700, 0o600)
+    assert f'content="0; url={url}"' in text
+    assert not Path(url2pathname(urlsplit(address).path)).parent.exists()
+
+
+def test_a_page_that_is_not_opened_leaves_no_file(
+    path: str, served: list[Any], browser: list[tuple[str, int, int, str]]
+) -> None:
+    assert ui(path).exit_code == 0
+    assert browser == []
+
+
+def test_the_file_is_gone_when_a_signal_ends_the_server(path: str, tmp_path: Path) -> None:
+    """A browser that only keeps what it is told, and a server of its own process."""
+    browser = tmp_path / "browser"
+    browser.write_text(
+        f'#!/bin/sh\ncd "{tmp_path}"\nprintf "%s" "$*" > told.part\nmv told.part told\n'
+    )
+    browser.chmod(0o755)
+    home = tmp_path / "temporary"
+    home.mkdir()
+    told = {**os.environ, "BROWSER": str(browser), "TMPDIR": str(home)}
+    words = [*APP, "ui", path, "--port", "0", "--json", "--open"]
+    with subprocess.Popen(words, env=told, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        token = json.loads(process.stdout.readline())["url"].partition("#token=")[2]
+        until((tmp_path / "told").exists)
+        opened = (tmp_path / "told").read_text("utf-8")
+        file = Path(url2pathname(urlsplit(opened).path))
+        assert token not in opened
+        assert token in file.read_text("utf-8")
+        process.terminate()
+    assert list(home.iterdir()) == []
 
 
 def test_others_than_this_machine_are_warned_of(path: str, served: list[Any]) -> None:
@@ -109,7 +178,7 @@ def jobs() -> Jobs:
 
 
 def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -140,6 +209,76 @@ def test_a_job_that_fails_says_why() -> None:
     (done,) = running.of(0)
     assert done["state"] == "failed"
     assert "error: " in done["error"]
+
+
+SECRETS = {"fs.s3a.access.key": "AKIAHIDDEN", "fs.s3a.secret.key": "SUPERSECRET"}
+
+
+def ended(running: Jobs) -> dict[str, Any]:
+    until(lambda: running.of(0)[0]["state"] != "running")
+    running.close()
+    return running.of(0)[0]
+
+
+def test_a_job_imports_nothing_from_the_folder_of_the_server(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    for name in ("typer", "pyarrow", "lakewright", "sitecustomize", "json"):
+        (folder / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'RUN')!r}, 'w')\nraise SystemExit(3)"
+        )
+    monkeypatch.chdir(folder)
+    running = jobs()
+    running.run(0, ServedTable.at(path, {}), "archive")
+    done = ended(running)
+    assert (done["state"], done["error"]) == ("done", None)
+    assert not (tmp_path / "RUN").exists()
+
+
+def test_options_of_a_job_are_in_no_argument(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs is a program that tells how it was called, and then goes on as ever."""
+    seen = tmp_path / "seen.json"
+    spy = tmp_path / "spy"
+    spy.write_text(
+        f"#!{sys.executable} -I\nimport json, os, sys\n"
+        f"open({str(seen)!r}, 'w').write(json.dumps([sys.argv, dict(os.environ)]))\n"
+        f"os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n"
+    )
+    spy.chmod(0o755)
+    monkeypatch.setattr(work, "_COMMAND", (str(spy), *work._COMMAND[1:]))
+    running = jobs()
+    running.run(0, ServedTable.at(path, SECRETS), "archive")
+    assert ended(running)["state"] == "done"
+    told = seen.read_text("utf-8")
+    assert "lakewright.interfaces.ui.job" in told
+    assert [value for value in SECRETS.values() if value in told] == []
+
+
+def test_what_a_job_says_of_its_options_is_shown_without_secrets(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Jobs(SystemClock(), master="local[1]", load=[str(tmp_path / "talks.py")])
+    (tmp_path / "talks.py").write_text(
+        "import lakewright.errors\n"
+        "raise lakewright.errors.InvalidError('no', key='AKIAHIDDEN', reason='of SUPERSECRET')"
+    )
+    running.run(0, ServedTable.at(path, SECRETS), "clean")
+    done = ended(running)
+    assert (done["state"], "reason: of ***" in done["error"]) == ("failed", True)
+    assert [value for value in SECRETS.values() if value in json.dumps(done)] == []
+
+
+def test_bytes_that_are_no_text_do_not_keep_a_job_running(path: str, tmp_path: Path) -> None:
+    talks = tmp_path / "talks.py"
+    talks.write_text("import sys\nsys.stderr.buffer.write(b'caf\\xe9\\n')\nraise SystemExit(1)")
+    running = Jobs(SystemClock(), master="local[1]", load=[str(talks)])
+    running.run(0, ServedTable.at(path, {}), "clean")
+    done = ended(running)
+    assert (done["state"], done["error"]) == ("failed", "caf\ufffd")
 
 
 def test_jobs_end_with_the_server(path: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import runpy
 import sys
 import warnings
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, TextIO
 
@@ -23,6 +24,7 @@ from lakewright.interfaces.cli.rows_app import rows
 from lakewright.interfaces.cli.services_app import services
 from lakewright.interfaces.cli.shared import EXIT_CODES_TEXT, exit_code, exit_codes
 from lakewright.interfaces.cli.sync_app import sync
+from lakewright.interfaces.cli.terminal import say, tell_bug
 from lakewright.interfaces.cli.ttl_app import ttl
 from lakewright.interfaces.cli.ui_app import ui
 from lakewright.interfaces.cli.undo_app import undo
@@ -50,7 +52,7 @@ app.command()(sync)
 def _tell_version(asked: bool) -> None:
     if asked:
         version = import_module("importlib.metadata").version("lakewright")
-        typer.echo(f"lakewright {version}")
+        say(f"lakewright {version}")
         raise typer.Exit
 
 
@@ -93,14 +95,20 @@ def _tell_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    typer.echo(f"warning: {message}", err=True)
+    say(f"warning: {message}", err=True)
+
+
+def run(words: Sequence[str] | None = None) -> None:
+    """Run a command, by default that of this process, and end with its exit code."""
+    if not sys.warnoptions:
+        warnings.showwarning = _tell_warning
+    sys.excepthook = tell_bug
+    app(words)
 
 
 def main() -> None:
     """Run the command line of this process."""
-    if not sys.warnoptions:
-        warnings.showwarning = _tell_warning
-    app()
+    run()
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import typer
-
 from lakewright.errors import InvalidError
 from lakewright.interfaces.cli.commands import Options, runner_at, several_writers
 from lakewright.interfaces.cli.printing import Document, show
+from lakewright.interfaces.cli.terminal import ask, say
 from lakewright.table.doctor.examine import examine
 from lakewright.table.doctor.findings import Diagnosis, Finding, Severity
 from lakewright.table.doctor.repair import repair, to_repair
@@ -32,14 +31,14 @@ def examine_table(
     if as_json:
         show(diagnosis_document(writer.storage.root, found, done), as_json=True)
     else:
-        typer.echo(diagnosis_text(writer.storage.root, found, done))
+        say(diagnosis_text(writer.storage.root, found, done))
     return found.is_healthy
 
 
 def _agreed(wanted: Sequence[Finding]) -> bool:
     for each in wanted:
-        typer.echo(_block(each), err=True)
-    return typer.confirm("Put this right?", err=True)
+        say(_block(each), err=True)
+    return ask("Put this right?")
 
 
 def diagnosis_document(

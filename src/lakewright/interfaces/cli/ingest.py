@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-import typer
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
@@ -17,12 +16,14 @@ from rich.text import Text
 from lakewright.clock import SystemClock
 from lakewright.core.plans import Skip
 from lakewright.interfaces.cli.command_options import spark_options
+from lakewright.interfaces.cli.console import SafeConsole
 from lakewright.interfaces.cli.printing import Document, show, size_text
 from lakewright.interfaces.cli.progress import following
 from lakewright.interfaces.cli.render import outcome_document
 from lakewright.interfaces.cli.session import start_session
 from lakewright.interfaces.cli.spark_work import spark_work
 from lakewright.interfaces.cli.stopping import StopRequest
+from lakewright.interfaces.cli.terminal import say
 from lakewright.interfaces.ingest_rounds import IngestRound
 from lakewright.interfaces.ingesting import Ingestion, ingestion
 from lakewright.sources.checkpoints import Checkpoint
@@ -94,7 +95,7 @@ class Lines:
     def __init__(self, table: str, *, as_json: bool, console: Console | None = None) -> None:
         self._table = table
         self._as_json = as_json
-        self._console = console or Console(highlight=False, markup=False, emoji=False)
+        self._console = console or SafeConsole()
         self._status: Status | None = None
         self._skipped = ""
         self._idle = ""
@@ -129,7 +130,7 @@ class Lines:
             self._print(text)
         failed = [f"{step.service}: {step.error}" for step in done.services if step.error]
         for trouble in (*done.troubles, *failed):
-            typer.echo(f"warning: {trouble}", err=True)
+            say(f"warning: {trouble}", err=True)
 
     def _is_repeated(self, done: IngestRound) -> bool:
         """Whether nothing happened once more: whoever reads a file of lines need not be told."""

@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from lakewright.interfaces.cli.console import SafeConsole
+from lakewright.interfaces.cli.terminal import say
 
 Document = dict[str, Any]
 
@@ -22,13 +23,13 @@ PIPE_WIDTH = 10_000
 def show(document: Document, *, as_json: bool, one_line: bool = False) -> None:
     """Print a document; as JSON on `one_line` if many follow each other."""
     if as_json:
-        typer.echo(json.dumps(document, default=str, indent=None if one_line else 2))
+        say(json.dumps(document, default=str, indent=None if one_line else 2))
     else:
         _print_text(document)
 
 
 def _print_text(document: Document) -> None:
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = SafeConsole()
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     for name, value in document.items():

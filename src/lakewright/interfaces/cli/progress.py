@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
@@ -25,6 +24,7 @@ from rich.text import Text
 
 from lakewright.core.instant import WRITE_ACTIONS
 from lakewright.errors import LakewrightError
+from lakewright.interfaces.cli.console import SafeConsole
 from lakewright.interfaces.cli.printing import size_text
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
@@ -148,7 +148,7 @@ def _repeated(look: Callable[[], None], name: str) -> Iterator[None]:
 
 @contextmanager
 def _shown(title: str, total: int | None, *columns: ProgressColumn) -> Iterator[Bar]:
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     if not console.is_terminal:
         yield Bar()
         return

@@ -17,13 +17,13 @@ from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from lakewright.errors import InvalidError, UnavailableError
+from lakewright.interfaces.cli.console import SafeConsole
 from lakewright.interfaces.cli.printing import PIPE_WIDTH
+from lakewright.interfaces.cli.terminal import SafeFile, say
 
 Sink = Callable[[pa.RecordBatch], None]
 
@@ -43,7 +43,9 @@ class Told:
 def writing(form: str, out: str | None, schema: pa.Schema, told: Told) -> Iterator[Sink]:
     """What takes batches and writes them in a format, to a new file or to stdout."""
     if out is None:
-        with FORMATS[form](sys.stdout, schema, told) as sink:
+        # A table is drawn by a console, which sees to it by itself.
+        shown = sys.stdout.isatty() and form != "table"
+        with FORMATS[form](SafeFile(sys.stdout) if shown else sys.stdout, schema, told) as sink:
             yield sink
         return
     with (
@@ -90,16 +92,16 @@ def _table(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
                 table.add_row(*(Text(_cell(value)) for value in row.values()))
 
     yield sink
-    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    console = SafeConsole(file=file)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     console.print(table)
     for name, value in told.head.items():
         if name != "table" and value is not None:
             text = ", ".join(value) or "none" if isinstance(value, list) else value
-            typer.echo(f"{name}: {text}", err=True)
+            say(f"{name}: {text}", err=True)
     if told.shown is not None and count > told.shown:
-        typer.echo(f"the first {told.shown} rows; {told.more} gives more", err=True)
+        say(f"the first {told.shown} rows; {told.more} gives more", err=True)
 
 
 @contextmanager
@@ -170,7 +172,7 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 def _tell_head(told: Told) -> None:
     """What the format has no room for, and who reads changes must know."""
     if "checkpoint" in told.head:
-        typer.echo(f"checkpoint: {told.head['checkpoint']}", err=True)
+        say(f"checkpoint: {told.head['checkpoint']}", err=True)
 
 
 def _line(value: Any) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 import pyarrow as pa
-import typer
 
 from lakewright.clock import zone_of
 from lakewright.core.instant import query_time
@@ -19,6 +18,7 @@ from lakewright.errors import InvalidError
 from lakewright.interfaces.cli.command_options import storage_at
 from lakewright.interfaces.cli.progress import Bar, byte_bar
 from lakewright.interfaces.cli.row_output import FORMATS, Told, writing
+from lakewright.interfaces.cli.terminal import say
 from lakewright.interfaces.query_options import begin_of_range, end_of_range
 from lakewright.read.cdc.plan import plan_cdc
 from lakewright.read.cdc.step import CdcPlan
@@ -165,7 +165,7 @@ def _write(wanted: Wanted, reading: Reading, told: Told, *, spark: bool) -> None
             sink(batch)
             count += int(batch.num_rows)
     if wanted.out is not None:
-        typer.echo(f"{count} rows written to {wanted.out}", err=True)
+        say(f"{count} rows written to {wanted.out}", err=True)
 
 
 def _read_with_bar(wanted: Wanted, reading: Reading, stack: ExitStack) -> Batches:

@@ -17,6 +17,7 @@ from lakewright.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from lakewright.interfaces.cli.terminal import say
 
 EXIT_CODES: dict[type[LakewrightError], int] = {
     InvalidError: 2,
@@ -99,11 +100,11 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except LakewrightError as error:
-        typer.echo(f"error: {error.message}", err=True)
+        say(f"error: {error.message}", err=True)
         for name, value in error.facts.items():
-            typer.echo(f"  {name}: {value}", err=True)
+            say(f"  {name}: {value}", err=True)
         for note in getattr(error, "__notes__", ()):
-            typer.echo(f"  {note}", err=True)
+            say(f"  {note}", err=True)
         raise typer.Exit(exit_code(error)) from error
 
 

@@ -17,6 +17,7 @@ from lakewright.interfaces.cli.shared import (
     group,
     told_options,
 )
+from lakewright.interfaces.cli.terminal import ask
 
 if TYPE_CHECKING:
     from lakewright.interfaces.cli import printing, undoing
@@ -54,7 +55,7 @@ def rollback(
         options = told_options(option, options_file)
         undoing.require_table(path, options)
         if not yes:
-            typer.confirm(f"Take back {instant}? Its rows are gone then.", abort=True, err=True)
+            ask(f"Take back {instant}? Its rows are gone then.", abort=True)
         document = undoing.roll_back(path, options, instant, force=force)
         printing.show(document, as_json=as_json)
 
@@ -102,5 +103,5 @@ def restore(
         undoing.require_table(path, options)
         if not yes:
             question = f"Take the table back to {instant}? All later writes are gone then."
-            typer.confirm(question, abort=True, err=True)
+            ask(question, abort=True)
         printing.show(undoing.restore(path, options, instant), as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,7 +30,7 @@ from lakewright.errors import (
     UnsupportedError,
 )
 from lakewright.interfaces.cli.render import error_document
-from lakewright.interfaces.ui.guards import HEADERS, Guard
+from lakewright.interfaces.ui.guards import HEADERS, Guard, Refusal
 from lakewright.interfaces.ui.partitions import Page
 from lakewright.interfaces.ui.served import NotFoundError, ServedTable
 from lakewright.interfaces.ui.work import Jobs
@@ -39,6 +40,7 @@ Document = dict[str, Any]
 STATIC = Path(__file__).parent / "static"
 _MOST_BODY = 10_000
 _MOST_REASON = 500
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _STATUS: dict[type[LakewrightError], int] = {
     NotFoundError: 404,
     InvalidError: 400,
@@ -158,12 +160,15 @@ class Pages:
         return number, self.tables[number]
 
 
-class GuardMiddleware:
-    """Holds every request to the rules, and puts the headers on every answer."""
+Rule = Callable[[str, Mapping[str, str]], Refusal | None]
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+
+class GuardMiddleware:
+    """Holds every request to a rule, and puts the headers on every answer."""
+
+    def __init__(self, app: ASGIApp, rule: Rule) -> None:
         self._app = app
-        self._guard = guard
+        self._rule = rule
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -180,16 +185,21 @@ class GuardMiddleware:
             await send(message)
 
         told = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        refused = self._guard.refusal(scope["method"], told)
+        refused = self._rule(scope["method"], told)
         answer: ASGIApp = self._app
         if refused is not None:
             answer = _answer({"error": refused.reason}, refused.status)
         await answer(scope, receive, with_headers)
 
 
-def ui_app(tables: Sequence[ServedTable], jobs: Jobs, guard: Guard) -> Starlette:
-    """The application that serves some tables."""
-    pages = Pages(tables, jobs, allow_writes=guard.token is not None)
+def ui_app(
+    tables: Sequence[ServedTable],
+    jobs: Jobs,
+    guard: Guard,
+    at_end: Callable[[], object] = lambda: None,
+) -> Starlette:
+    """The application that serves some tables; `at_end` is called when it stops."""
+    pages = Pages(tables, jobs, allow_writes=guard.allow_writes)
     one = "/tables/{table:int}"
     looks: dict[str, Callable[[Request], Document]] = {
         "/tables": pages.all,
@@ -214,6 +224,7 @@ def ui_app(tables: Sequence[ServedTable], jobs: Jobs, guard: Guard) -> Starlette
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
+        at_end()
         await run_in_threadpool(jobs.close)
 
     return Starlette(
@@ -224,10 +235,11 @@ def ui_app(tables: Sequence[ServedTable], jobs: Jobs, guard: Guard) -> Starlette
                     *(Route(at, _look(look), methods=["GET"]) for at, look in looks.items()),
                     *(Route(at, _change(do), methods=["POST"]) for at, do in changes.items()),
                 ],
+                middleware=[Middleware(GuardMiddleware, guard.api_refusal)],
             ),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
         ],
-        middleware=[Middleware(GuardMiddleware, guard)],
+        middleware=[Middleware(GuardMiddleware, guard.refusal)],
         exception_handlers={
             LakewrightError: _told_error,
             HTTPException: _told_status,
@@ -263,16 +275,20 @@ async def _body(request: Request) -> Mapping[str, Any]:
         found = json.loads(data or b"{}")
     except ValueError as error:
         raise InvalidError("the body of the request is no JSON") from error
+    except RecursionError as error:
+        raise InvalidError("the body of the request is nested too deeply") from error
     if not isinstance(found, dict):
         raise InvalidError("the body of the request is no JSON object")
     return found
 
 
-def _answer(document: Document, status: int = 200) -> JSONResponse:
-    headers = {"cache-control": "no-store"}
+def _answer(document: Document, status: int = 200) -> Response:
     # What is in no JSON (enums are texts, times are digits) is told as text.
-    content = json.loads(json.dumps(document, default=str))
-    return JSONResponse(content, status, headers)
+    text = json.dumps(document, default=str, ensure_ascii=False, allow_nan=False)
+    # Half of a pair is in no UTF-8: it is shown by its number.
+    text = _SURROGATE.sub(lambda found: rf"\\u{ord(found[0]):04x}", text)
+    headers = {"cache-control": "no-store"}
+    return Response(text.encode(), status, headers, media_type="application/json")
 
 
 def _told_error(request: Request, error: Exception) -> Response:

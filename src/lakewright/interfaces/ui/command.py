@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import secrets
 import socket
-import webbrowser
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-import typer
 import uvicorn
 
 from lakewright.clock import SystemClock
 from lakewright.errors import InvalidError, UnavailableError
+from lakewright.interfaces.cli.terminal import say
 from lakewright.interfaces.ui.app import ui_app
 from lakewright.interfaces.ui.guards import Guard, is_loopback
+from lakewright.interfaces.ui.limits import server_config
+from lakewright.interfaces.ui.link import opened_link
 from lakewright.interfaces.ui.served import ServedTable
 from lakewright.interfaces.ui.work import Jobs
-
-_GOODBYE_S = 3
 
 
 def serve(
@@ -37,21 +36,14 @@ def serve(
     """Serve the page of some tables; returns when a signal has said stop."""
     tables = [ServedTable.at(path, options) for path in paths]
     names = [table.summary()["name"] for table in tables]
-    guard = Guard(host, secrets.token_urlsafe(24) if allow_writes else None)
+    guard = Guard(secrets.token_urlsafe(24), host, allow_writes=allow_writes)
     jobs = Jobs(SystemClock(), master=master, load=load)
-    with _bound(host, port) as bound:
+    with _bound(host, port) as bound, opened_link() as link:
         url = _url(host, bound.getsockname()[1], guard.token)
         _tell(url, names, guard, as_json=as_json)
         if open_browser:
-            webbrowser.open(url)
-        config = uvicorn.Config(
-            ui_app(tables, jobs, guard),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            ws="none",
-            timeout_graceful_shutdown=_GOODBYE_S,
-        )
+            link.open(url)
+        config = server_config(ui_app(tables, jobs, guard, at_end=link.remove))
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[bound])
 
@@ -81,24 +73,26 @@ def _bound(host: str, port: int) -> socket.socket:
     return found
 
 
-def _url(host: str, port: int, token: str | None) -> str:
+def _url(host: str, port: int, token: str) -> str:
     name = f"[{host}]" if ":" in host else host
     # Behind `#` it stays in the browser: it is in no request, no log and no referrer.
-    return f"http://{name}:{port}/" + (f"#token={token}" if token else "")
+    return f"http://{name}:{port}/#token={token}"
 
 
 def _tell(url: str, names: Sequence[str], guard: Guard, *, as_json: bool) -> None:
     if not is_loopback(guard.host):
-        typer.echo(
-            f"warning: bound to {guard.host}: whoever can reach this machine can look at these "
-            "tables, and all that is said goes over the network in the clear",
+        say(
+            f"warning: bound to {guard.host}: all that is said, the token too, goes over the "
+            "network in the clear",
             err=True,
         )
     if as_json:
-        told = {"url": url, "tables": list(names), "allow_writes": guard.token is not None}
-        typer.echo(json.dumps(told))
+        told = {"url": url, "tables": list(names), "allow_writes": guard.allow_writes}
+        say(json.dumps(told))
         return
-    typer.echo(f"{', '.join(names)}: {url}")
-    if guard.token is not None:
-        typer.echo("who has this link may run services and cancel plans: keep it to yourself")
-    typer.echo("Ctrl-C to stop")
+    say(f"{', '.join(names)}: {url}")
+    may = "look at these tables"
+    if guard.allow_writes:
+        may += ", run services and cancel plans"
+    say(f"who has this link may {may}: keep it to yourself")
+    say("Ctrl-C to stop")

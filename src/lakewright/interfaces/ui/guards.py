@@ -36,39 +36,41 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a server lets through: `token` is None where nobody may write."""
+    """What a server lets through: tables are for requests with the token alone, to read as well.
 
+    The page itself (its scripts, its styles) is open: it tells nothing of any table, and the token
+    that came with the link is at hand only once it runs.
+    """
+
+    token: str
     host: str = "127.0.0.1"
-    token: str | None = None
+    allow_writes: bool = False
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
-        """Why a request is refused, if it is; names of headers are in lower case."""
-        asked = headers.get("host", "")
-        if not self._is_ours(asked):
+        """Why a request is refused, whatever it asks for; names of headers are in lower case."""
+        if not self._is_ours(headers.get("host", "")):
             return Refusal(
                 421,
                 "this server is not known by that name: open it by its address, as it was printed",
             )
-        if method in _READING:
-            return None
-        if method != _WRITING:
+        if method not in (*_READING, _WRITING):
             return Refusal(405, "look with GET, change something with POST; nothing else is known")
-        return self._write_refusal(asked, headers)
+        # A link may lead here from anywhere; what it opens is the page, without a table.
+        opens = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        return None if opens else _foreign(headers)
 
-    def _write_refusal(self, asked: str, headers: Mapping[str, str]) -> Refusal | None:
-        if self.token is None:
+    def api_refusal(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
+        """Why a request about tables is refused, on top of that."""
+        foreign = _foreign(headers)
+        if foreign is not None:
+            return foreign
+        if method == _WRITING and not self.allow_writes:
             return Refusal(
                 403, "this page only looks: start it with --allow-writes to run or cancel something"
             )
-        origin = headers.get("origin")
-        site = headers.get("sec-fetch-site", "none")
-        if site not in _SAME_SITE or (origin is not None and origin != f"http://{asked}"):
-            return Refusal(403, "another site asked for this: only the page itself may write")
         given = headers.get(TOKEN_HEADER)
         if not given:
-            return Refusal(
-                401, "a token is needed to write: open the link that was printed at the start"
-            )
+            return Refusal(401, "a token is needed: open the link that was printed at the start")
         if not hmac.compare_digest(given.encode(), self.token.encode()):
             return Refusal(
                 403, "the token is another one: open the link that was printed at the last start"
@@ -86,6 +88,16 @@ class Guard:
         except ValueError:
             return False
         return name in {"localhost", self.host.lower()} or is_address(name)
+
+
+def _foreign(headers: Mapping[str, str]) -> Refusal | None:
+    """Whether a browser asks on behalf of another site."""
+    origin = headers.get("origin")
+    site = headers.get("sec-fetch-site", "none")
+    ours = origin is None or origin == f"http://{headers.get('host', '')}"
+    if site in _SAME_SITE and ours:
+        return None
+    return Refusal(403, "another site asked for this: only the page itself may")
 
 
 def is_address(name: str) -> bool:

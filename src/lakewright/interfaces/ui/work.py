@@ -7,11 +7,12 @@ meanwhile, and Spark, if there is work for it, comes and goes with the process.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +20,13 @@ from typing import Any
 from lakewright.clock import Clock
 from lakewright.errors import ConflictError
 from lakewright.interfaces.ui.served import NotFoundError, ServedTable, known_service
+from lakewright.storage.secrets import without_secrets
 
 Document = dict[str, Any]
 
-_COMMAND = "lakewright.interfaces.cli.app"
+# Neither it nor Spark's Python imports from the folder that the server was started in.
+_COMMAND = (sys.executable, "-P", "-m", "lakewright.interfaces.ui.job")
+_SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 _MOST_KEPT = 20
 _PATIENCE_S = 10.0
 _MOST_TOLD = 2000
@@ -40,6 +44,7 @@ class Job:
     ended_ms: int | None = None
     steps: list[Document] = field(default_factory=list)
     error: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     process: subprocess.Popen[str] | None = field(default=None, repr=False)
 
     def document(self) -> Document:
@@ -78,16 +83,20 @@ class Jobs:
                     service=busy[0].service,
                 )
             self._count += 1
-            job = Job(self._count, number, name, self._clock.now_ms())
+            job = Job(self._count, number, name, self._clock.now_ms(), options=table.options)
             job.process = subprocess.Popen(
-                self._command(table, name),
-                stdin=subprocess.DEVNULL,
+                _COMMAND,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
+                env={**os.environ, **_SAFE_PATH},
+                encoding="utf-8",
+                # A JVM may print what is no UTF-8.
+                errors="replace",
             )
             self._jobs = [*self._jobs, job][-_MOST_KEPT:]
-        threading.Thread(target=self._wait, args=(job,), daemon=True).start()
+        words = json.dumps(self._words(table, name))
+        threading.Thread(target=self._wait, args=(job, words), daemon=True).start()
         return job.document()
 
     def of(self, number: int) -> list[Document]:
@@ -114,19 +123,20 @@ class Jobs:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def _command(self, table: ServedTable, service: str) -> list[str]:
+    def _words(self, table: ServedTable, service: str) -> list[str]:
         loads = [text for name in self._load for text in ("--load", name)]
         options = [
             text for key, value in table.options.items() for text in ("--option", f"{key}={value}")
         ]
-        head = [sys.executable, "-m", _COMMAND, *loads, "services", "run"]
         last = ["--master", self._master, "--json", "--", table.path]
-        return [*head, "--service", service, *options, *last]
+        return [*loads, "services", "run", "--service", service, *options, *last]
 
-    def _wait(self, job: Job) -> None:
+    def _wait(self, job: Job, words: str) -> None:
         if job.process is None:
             raise AssertionError("a job is waited for once it runs")
-        said, errors = job.process.communicate()
+        said, errors = (
+            without_secrets(text, job.options) for text in job.process.communicate(words)
+        )
         with suppress(ValueError):
             job.steps = json.loads(said)["steps"]
         code = job.process.returncode

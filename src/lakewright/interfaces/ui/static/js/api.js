@@ -1,4 +1,4 @@
-// Asking the server. The token that writing needs comes with the link, behind `#`, and stays in this tab.
+// Asking the server. The token that every request needs comes with the link, behind `#`, and stays in this tab.
 
 const KEY = "lakewright.token";
 
@@ -23,8 +23,6 @@ export function takeToken() {
   if (found) history.replaceState(null, "", location.pathname + location.search);
 }
 
-export const hasToken = () => Boolean(token);
-
 export function setToken(text) {
   token = text.trim();
   try { sessionStorage.setItem(KEY, token); } catch { /* It is kept until the page is left. */ }
@@ -36,6 +34,11 @@ async function answered(response) {
   if (!response.ok) throw new Refused(response.status, document);
   return document;
 }
+
+const proof = () => (token ? { "x-lakewright-token": token } : {});
+
+// Whether a request was refused for want of the right token.
+export const wantsToken = (error) => error.status === 401 || (error.status === 403 && error.message.includes("token"));
 
 async function asked(path, options) {
   let response;
@@ -52,12 +55,12 @@ export function look(path, parameters = {}) {
   // Of a table without partitions the only one has no name, which is an answer as well.
   if (parameters.partition === "") query.set("partition", "");
   const text = query.toString();
-  return asked(`api/tables${path}${text ? `?${text}` : ""}`, { headers: { accept: "application/json" } });
+  return asked(`api/tables${path}${text ? `?${text}` : ""}`, { headers: { accept: "application/json", ...proof() } });
 }
 
 export const change = (path, body = {}) =>
   asked(`api/tables${path}`, {
     method: "POST",
-    headers: { "content-type": "application/json", "x-lakewright-token": token ?? "" },
+    headers: { "content-type": "application/json", ...proof() },
     body: JSON.stringify(body),
   });

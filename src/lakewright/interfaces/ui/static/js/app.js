@@ -2,7 +2,7 @@
 
 import { h, failure, put, say } from "./dom.js";
 import { ago, count, exact, size, some, span, zone } from "./format.js";
-import { look, takeToken } from "./api.js";
+import { look, setToken, takeToken, wantsToken } from "./api.js";
 import { themeButton } from "./theme.js";
 import { closeDetails, openDetails } from "./details.js";
 import { timelinePanel } from "./timeline.js";
@@ -191,8 +191,14 @@ async function route() {
     }
   } catch (error) {
     header(null);
-    put(main, failure(error, route));
+    put(main, failure(error, route), wantsToken(error) ? tokenForm() : null);
   }
+}
+
+function tokenForm() {
+  const token = h("input", { type: "password", id: "token", autocomplete: "off", placeholder: "Token" });
+  return h("form", { class: "cancel", onsubmit: (event) => { event.preventDefault(); setToken(token.value); route(); } },
+    h("label", { for: "token" }, "Or give the token of that link:"), token, h("button", { type: "submit", class: "tool" }, "Use it"));
 }
 
 document.addEventListener("visibilitychange", () => { if (!document.hidden) current?.beatNow?.(); });

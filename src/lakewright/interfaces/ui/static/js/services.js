@@ -2,7 +2,7 @@
 
 import { failure, h, panel, put, say } from "./dom.js";
 import { clock, span } from "./format.js";
-import { change, hasToken, look, setToken } from "./api.js";
+import { change, look } from "./api.js";
 import { planBlock } from "./details.js";
 
 const RESULTS = { done: "done", skipped: "nothing to do", failed: "failed" };
@@ -16,10 +16,7 @@ export function servicesPanel(context) {
 
   function drawGate() {
     if (!context.allowWrites) return put(gate, h("p", { class: "hint" }, "This page only looks. Start it with --allow-writes to run services and cancel plans from here."));
-    if (hasToken()) return put(gate);
-    const token = h("input", { type: "password", id: "token", autocomplete: "off", placeholder: "Token" });
-    return put(gate, h("form", { class: "cancel", onsubmit: (event) => { event.preventDefault(); setToken(token.value); context.refreshAll(); } },
-      h("label", { for: "token" }, "To run or cancel something open the link that was printed at the start, or give its token:"), token, h("button", { type: "submit", class: "tool" }, "Use it")));
+    return put(gate);
   }
 
   function row(service) {
@@ -39,7 +36,7 @@ export function servicesPanel(context) {
       put(buttons, h("span", null, `Run ${service.name} now?`), h("button", { type: "button", class: "danger", "data-run-yes": service.name, onclick: () => start(service, answer, buttons, usual) }, "Yes, run it"), h("button", { type: "button", class: "tool", onclick: usual }, "No"));
       buttons.querySelector("button").focus();
     } }, "Run …");
-    const usual = () => put(buttons, preview, context.allowWrites && hasToken() ? run : null);
+    const usual = () => put(buttons, preview, context.allowWrites ? run : null);
     usual();
     return h("article", { class: "service", "data-service": service.name }, h("div", { class: "service-head" }, h("div", null, h("h3", null, service.name), h("p", { class: "hint" }, service.does)), buttons), answer);
   }
