@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import uvicorn
 from typer.testing import CliRunner, Result
+from waiting import until
 from written import WrittenTable, row
 
 from lakewright.clock import SystemClock
@@ -106,13 +105,6 @@ def test_what_the_browser_gets_is_all_there_and_from_here() -> None:
 
 def jobs() -> Jobs:
     return Jobs(SystemClock(), master="local[1]")
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_job_runs_the_command_line_and_brings_its_result(path: str) -> None:

@@ -9,6 +9,7 @@ from itertools import count
 
 import event_times
 import pytest
+from deaths import each_death
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.files import parse_data_file
@@ -132,7 +133,7 @@ def deaths(
             return
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@each_death
 def test_readers_never_notice_and_the_next_run_ends_it(
     served: tuple[Served, dict[str, bytes]], after_effect: bool
 ) -> None:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from itertools import count
 
 import pytest
+from deaths import each_death
+from sizes import sized
 from written import Row, WrittenTable, row
 
 from lakewright.core.files import parse_data_file
@@ -81,7 +83,16 @@ TABLES = {
 }
 
 
-@pytest.fixture(scope="module", params=TABLES.values(), ids=list(TABLES))
+# What a table keeps besides its rows comes with upserts and deletes.
+PLAIN = ("copy on write", "merge on read")
+CASES = [
+    pytest.param(TABLES[name], operation, id=f"{operation}: {name}")
+    for name in TABLES
+    for operation in sized(OPERATIONS if name in PLAIN else ("upsert", "delete"), soak=OPERATIONS)
+]
+
+
+@pytest.fixture(scope="module")
 def start(request: pytest.FixtureRequest) -> dict[str, bytes]:
     """The files of a table with two commits."""
     table_type, options = request.param
@@ -119,8 +130,8 @@ def deaths(
             return
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@each_death
+@pytest.mark.parametrize(("start", "operation"), CASES, indirect=["start"])
 def test_old_or_new_and_the_next_writer_repairs(
     start: dict[str, bytes], operation: str, after_effect: bool
 ) -> None:
