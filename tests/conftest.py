@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from golden_tables import GoldenTables
 from hypothesis import HealthCheck, settings
 from sizes import sized
 
-settings.register_profile("check", deadline=None, max_examples=100)
+from lakewright.storage import memory
+
+settings.register_profile("check", deadline=None, max_examples=50)
 settings.register_profile(
     "soak", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(sized("check", soak="soak"))
+
+_KEPT_AREAS: set[str] = set()
+
+
+def pytest_collection_finish() -> None:
+    """Some thousand tests and their modules stay until the end: no collector need look at them."""
+    _KEPT_AREAS.update(memory._AREAS)
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Forget the tables in memory that the tests of a file have made."""
+    if nextitem is None or nextitem.path != item.path:
+        for label in memory._AREAS.keys() - _KEPT_AREAS:
+            del memory._AREAS[label]
 
 
 @pytest.fixture(scope="session")

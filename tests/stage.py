@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, TypeVar
 from unittest import mock
 
+from waiting import CEILING_S
+
 from lakewright.clock import Clock
 from lakewright.errors import LakewrightError, UnavailableError
 from lakewright.storage import memory
@@ -30,7 +32,6 @@ Work = Callable[[Storage, Clock], Any]
 Script = Callable[["Stage", Sequence["Actor"]], "Actor"]
 
 CHANGES = frozenset({"create", "replace", "replace_if", "delete", "delete_many", "delete_folder"})
-_PATIENCE_S = 60
 _BEATERS = ("lakewright.table.heartbeat.Repetition", "lakewright.table.storage_lock.Repetition")
 
 
@@ -93,7 +94,7 @@ class Actor(CountingStorage):
         if threading.current_thread() is not self._thread:
             return  # what repeats itself acts between steps
         self._arrived.release()
-        assert self._go.acquire(timeout=_PATIENCE_S)
+        assert self._go.acquire(timeout=CEILING_S)
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
@@ -115,7 +116,7 @@ class Actor(CountingStorage):
             self._arrived.release()
 
     def _wait(self) -> None:
-        assert self._arrived.acquire(timeout=_PATIENCE_S), f"{self.name} does not come back"
+        assert self._arrived.acquire(timeout=CEILING_S), f"{self.name} does not come back"
 
     def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
         self.rest()

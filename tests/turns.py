@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from waiting import CEILING_S
+
 from lakewright.storage.base import Storage
 from lakewright.testing.storage import CountingStorage
 
 Result = TypeVar("Result")
-
-_PATIENCE_S = 30
 
 
 class Player(CountingStorage):
@@ -50,11 +50,11 @@ class Player(CountingStorage):
             self._arrived.release()
 
     def _wait(self) -> None:
-        assert self._arrived.acquire(timeout=_PATIENCE_S)
+        assert self._arrived.acquire(timeout=CEILING_S)
 
     def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
         self._arrived.release()
-        assert self._go.acquire(timeout=_PATIENCE_S)
+        assert self._go.acquire(timeout=CEILING_S)
         return super()._call(method, *arguments)
 
 

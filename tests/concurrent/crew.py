@@ -7,26 +7,29 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from writer_process import STEP
+from waiting import until
+from writer_process import LOCK_FILE, STEP, slept_file, traces_file
 from written import Row
 
 from lakewright.core.files import parse_data_file
 from lakewright.core.instant import Instant, State, parse_instant
-from lakewright.storage.base import Storage
+from lakewright.storage.base import Storage, VersionedStorage
 from lakewright.storage.local import LocalStorage
+from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.storage_lock import PATH as STORAGE_LOCK
-from lakewright.table.storage_lock import parse_lock_file
+from lakewright.table.storage_lock import format_lock_file, parse_lock_file
 from lakewright.testing.processes import ask
 
 Key = tuple[str, str]
+
+_DAY_S = 86_400
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,14 @@ class Fate:
         }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Traces:
+    """What shows others that a process is alive: its heartbeats, and the names of its locks."""
+
+    heartbeats: frozenset[str]
+    owners: frozenset[str]
+
+
 @dataclass
 class Process:
     """One writer at work, or what is left of it."""
@@ -63,6 +74,7 @@ class Process:
     crew: Crew
     pid: int
     journal_file: Path
+    storage: Storage
 
     def wait(self) -> str:
         """How it ended: done, failed or the name of a signal; or that it is stopped."""
@@ -71,22 +83,42 @@ class Process:
     def send(self, name: str) -> None:
         os.kill(self.pid, signal.Signals[name])
 
+    def kill(self) -> None:
+        """Kill it, and let others see at once that it is dead."""
+        self.send("SIGKILL")
+        assert self.wait() == "SIGKILL"
+        let_age(self.storage, self.traces)
+
+    def oversleep(self) -> None:
+        """Let a process that is stopped have been stopped for a day."""
+        slept_file(self.journal_file).write_text(str(_DAY_S * 1000))
+        let_age(self.storage, self.traces)
+
+    @property
+    def traces(self) -> Traces:
+        """Its own alone: a heartbeat that it has deleted may be another's by now."""
+        heartbeats: set[str] = set()
+        owners: set[str] = set()
+        for line in _lines(traces_file(self.journal_file)):
+            if line["call"] == "delete":
+                heartbeats.discard(line["path"])
+            elif "owner" in line:
+                owners.add(line["owner"])
+            else:
+                heartbeats.add(line["path"])
+        return Traces(frozenset(heartbeats), frozenset(owners))
+
     @property
     def journal(self) -> list[dict[str, Any]]:
         """What it said it did."""
-        if not self.journal_file.exists():
-            return []
-        return [json.loads(line) for line in self.journal_file.read_text().splitlines()]
+        return _lines(self.journal_file)
 
     @property
     def commits(self) -> list[dict[str, Any]]:
         return [line for line in self.journal if "completed_at" in line]
 
     def wait_for_commits(self, number: int) -> None:
-        deadline = time.monotonic() + 60
-        while len(self.commits) < number:
-            assert time.monotonic() < deadline, self.errors
-            time.sleep(0.001)
+        until(lambda: len(self.commits) >= number, lambda: self.errors)
 
     @property
     def conflicts(self) -> list[dict[str, Any]]:
@@ -116,19 +148,9 @@ class Crew:
         calls: Path | None = None,
     ) -> Process:
         """A process that takes these steps, with the options of a write; `client`: of storage."""
-        self.started += 1
-        journal = self.folder / f"journal-{self.started}.jsonl"
-        pid = self._ask(
-            job={
-                "table": storage.root,
-                "storage": dict(client or {}),
-                "options": dict(options),
-                "journal": str(journal),
-                "steps": [step.as_json() for step in steps],
-                "fate": (fate.as_json() if fate else {}) | ({"calls": str(calls)} if calls else {}),
-            }
-        )
-        return Process(self, int(pid), journal)
+        told = (fate.as_json() if fate else {}) | ({"calls": str(calls)} if calls else {})
+        job = {"steps": [step.as_json() for step in steps], "fate": told}
+        return self._start(storage, options, client, job)
 
     def start_role(
         self,
@@ -140,17 +162,30 @@ class Crew:
         client: Mapping[str, str] | None = None,
     ) -> Process:
         """A process that does the same thing until it is killed; see roles.py."""
+        return self._start(storage, options, client, {"role": role, "seed": seed})
+
+    def start_saving(
+        self, storage: Storage, specs: Sequence[str], options: Mapping[str, str]
+    ) -> Process:
+        """A process that saves a policy for each spec."""
+        return self._start(storage, options, None, {"specs": specs})
+
+    def _start(
+        self,
+        storage: Storage,
+        options: Mapping[str, str],
+        client: Mapping[str, str] | None,
+        job: Mapping[str, Any],
+    ) -> Process:
         self.started += 1
         journal = self.folder / f"journal-{self.started}.jsonl"
-        job = {
+        common = {
             "table": storage.root,
             "storage": dict(client or {}),
             "options": dict(options),
             "journal": str(journal),
-            "role": role,
-            "seed": seed,
         }
-        return Process(self, int(self._ask(job=job)), journal)
+        return Process(self, int(self._ask(job={**common, **job})), journal, storage)
 
     def _ask(self, **request: object) -> Any:
         answer = ask(self.host, request)
@@ -260,19 +295,45 @@ def _data_files(storage: Storage) -> tuple[list[str], list[str]]:
     return sorted(p for p in paths if parse_data_file(p.rpartition("/")[2])), listed
 
 
-def let_age(storage: LocalStorage) -> None:
-    """Let heartbeats and lock files look as they do after an hour."""
-    hoodie = Path(storage.folder, ".hoodie")
-    then = time.time() - 3600
-    for file in (*hoodie.glob("lock"), *hoodie.glob(".heartbeat/*")):
-        os.utime(file, (then, then))
+def let_age(storage: Storage, traces: Traces | None = None) -> None:
+    """Let heartbeats and locks look as they do after a day: those of one process, or all."""
+    for file in storage.list_files(HEARTBEATS):
+        if traces is None or file.path in traces.heartbeats:
+            _age(storage, file.path)
+    if _is_owned(storage, LOCK_FILE, traces):
+        _age(storage, LOCK_FILE)
+    if _is_owned(storage, STORAGE_LOCK, traces):
+        assert isinstance(storage, VersionedStorage)
+        data, version = storage.read_versioned(STORAGE_LOCK)
+        old = replace(parse_lock_file(data), valid_until_ms=0)
+        storage.replace_if(STORAGE_LOCK, format_lock_file(old), version)
+
+
+def _age(storage: Storage, path: str) -> None:
+    """An object cannot be made older; a heartbeat that is not there is no sign of life either."""
+    if not isinstance(storage, LocalStorage):
+        storage.delete(path)
+        return
+    file = Path(storage.folder, path)
+    then = file.stat().st_mtime - _DAY_S
+    os.utime(file, (then, then))
+
+
+def _is_owned(storage: Storage, lock: str, traces: Traces | None) -> bool:
+    if not storage.exists(lock):
+        return False
+    return traces is None or json.loads(storage.read(lock))["owner"] in traces.owners
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def assert_tidy(storage: Storage) -> None:
     """No writer left a marker, a heartbeat, a lock or a temporary file."""
     for folder in (".hoodie/.temp", ".hoodie/.heartbeat"):
         assert not [file.path for file in storage.list_tree(folder)]
-    assert not storage.exists(".hoodie/lock")
+    assert not storage.exists(LOCK_FILE)
     if storage.exists(STORAGE_LOCK):
         assert parse_lock_file(storage.read(STORAGE_LOCK)).expired
     if isinstance(storage, LocalStorage):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from written import SCHEMA, row
 
-from lakewright.clock import SystemClock
+from lakewright.clock import Clock
 from lakewright.core.instant import COMPLETED_NAME, Instant
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.interfaces.writes import TableWriter
@@ -31,6 +31,7 @@ class Role:
 
     storage: Storage
     options: Mapping[str, str]
+    clock: Clock
     chance: random.Random
     note: Note
 
@@ -43,12 +44,12 @@ class Role:
                 self.note({"failed": f"{type(error).__name__}: {error}"})
 
     def _writer(self, **more: str) -> TableWriter:
-        made = TableWriter.of(self.storage, {**self.options, **more}, SystemClock())
+        made = TableWriter.of(self.storage, {**self.options, **more}, self.clock)
         return replace(made, hands=LocalHands)
 
     def ingest(self) -> None:
         """Renew a row; its ordering is the time, so that later writes win."""
-        at = SystemClock().now_ms()
+        at = self.clock.now_ms()
         key = f"k{self.chance.randrange(KEYS)}"
         rows = pa.Table.from_pylist([row(key, at, "renewed", DAY)], SCHEMA)
         self.note({"tries": key, "ts": at})
@@ -61,13 +62,13 @@ class Role:
         name = self.chance.choice(self.options["test.services"].split(","))
         found = self._writer(**told).services.schedule(name)
         self.note({"planned": str(found), "cancellable": told[CANCELLABLE]})
-        SystemClock().sleep(self.chance.uniform(0, 0.3))
+        self.clock.sleep(self.chance.uniform(0, 0.3))
 
     def execute(self) -> None:
         """Execute a plan that waits, or is being executed."""
         waiting = load_snapshot(self.storage).timeline.pending(*COMPLETED_NAME)
         if not waiting:
-            SystemClock().sleep(0.05)
+            self.clock.sleep(0.05)
             return
         chosen: Instant = self.chance.choice(waiting)
         done = self._writer().services.execute(chosen.requested_at)
@@ -77,7 +78,7 @@ class Role:
         """Clean, and with it remove plans that nobody executes."""
         done = self._writer().services.run("clean")
         self.note({"cleaned": str(done)[:200]})
-        SystemClock().sleep(self.chance.uniform(0, 0.5))
+        self.clock.sleep(self.chance.uniform(0, 0.5))
 
     def cancel(self) -> None:
         """Cancel a plan, whoever is at it."""
@@ -85,4 +86,4 @@ class Role:
         if waiting:
             chosen = self.chance.choice(waiting)
             self.note({"cancelled": str(self._writer().services.cancel(chosen.requested_at))})
-        SystemClock().sleep(self.chance.uniform(0, 1))
+        self.clock.sleep(self.chance.uniform(0, 1))

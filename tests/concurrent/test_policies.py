@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-import time
 import warnings
 from pathlib import Path
 
 import pytest
-from crew import let_age
-from policy_process import OPTIONS
+from crew import Crew
 from sizes import sized
+from waiting import until
 from written import WrittenTable
 
 from lakewright.interfaces.ttl import TableTtl
 from lakewright.storage.local import LocalStorage
 
-PROCESS = Path(__file__).with_name("policy_process.py")
-
-
-def saving(table: WrittenTable, name: str, count: int) -> subprocess.Popen[str]:
-    path = table.storage.root.removeprefix("file://")
-    command = [sys.executable, str(PROCESS), path, name, str(count)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+OPTIONS = {
+    "hoodie.write.lock.filesystem.expire": "600",
+    "hoodie.write.lock.wait_time_ms": "600000",
+    "hoodie.write.lock.wait_time_ms_between_retry": "10",
+}
 
 
 def specs(table: WrittenTable) -> list[str]:
@@ -36,30 +31,28 @@ def table(tmp_path: Path) -> WrittenTable:
     return WrittenTable(LocalStorage.at(str(tmp_path / "t"), {})).create()
 
 
-def test_what_two_processes_save_at_once_is_all_there(table: WrittenTable) -> None:
-    writers = [saving(table, name, 8) for name in ("a", "b")]
-    for writer in writers:
-        writer.communicate(timeout=120)
-        assert writer.returncode == 0
-    assert specs(table) == sorted(f"{name}{n}" for name in ("a", "b") for n in range(8))
+def test_what_two_processes_save_at_once_is_all_there(crew: Crew, table: WrittenTable) -> None:
+    saved = {name: [f"{name}{n}" for n in range(8)] for name in ("a", "b")}
+    processes = [crew.start_saving(table.storage, each, OPTIONS) for each in saved.values()]
+    for process in processes:
+        assert process.wait() == "done", process.errors
+    assert specs(table) == sorted(saved["a"] + saved["b"])
 
 
-def test_who_is_killed_leaves_the_old_policies_or_the_new(table: WrittenTable) -> None:
+def test_who_is_killed_leaves_the_old_policies_or_the_new(crew: Crew, table: WrittenTable) -> None:
     TableTtl.of(table.storage).save({"spec": "*", "units": "YEARS", "value": 1})
     seed = random.randrange(2**32)
     chance = random.Random(seed)
-    for round_ in range(sized(4, 40)):
+    for round_ in range(sized(10, soak=200)):
         before = specs(table)
-        with saving(table, f"r{round_}-", 200) as writer:
-            assert writer.stdout is not None
-            said = [writer.stdout.readline().strip()]
-            time.sleep(chance.uniform(0, 0.3))
-            writer.kill()
-            said += writer.stdout.read().split()
-        assert isinstance(table.storage, LocalStorage)
-        let_age(table.storage)
+        names = [f"r{round_}-{n}" for n in range(200)]
+        process = crew.start_saving(table.storage, names, OPTIONS)
+        lines = chance.randrange(1, 20)
+        until(lambda: len(process.journal) >= lines, lambda: process.errors)  # noqa: B023
+        process.kill()
+        said = {line["saved"] for line in process.journal}
         found = set(specs(table)) - set(before)
-        assert found >= set(said), f"seed {seed}"
+        assert found >= said, f"seed {seed}"
         assert len(found) <= len(said) + 1, f"seed {seed}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)

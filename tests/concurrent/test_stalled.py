@@ -6,7 +6,6 @@ import json
 import re
 import secrets
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from crew import (
     assert_no_orphans,
     assert_tidy,
     assert_well_formed,
-    let_age,
     steps_on,
 )
 from sizes import sized
@@ -34,16 +32,10 @@ SEVERAL = {
     **NO_SERVICES,
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
     "hoodie.time.generator.max_expected_clock_skew_ms": "1",
+    "hoodie.write.lock.wait_time_ms": "600000",
     "hoodie.write.lock.wait_time_ms_between_retry": "20",
 }
-FILE_LOCK = {**SEVERAL, "hoodie.write.lock.filesystem.expire": "1"}
-# As short as it gets: dead after two seconds, and without the lock after three.
-STORAGE_LOCK = {
-    **SEVERAL,
-    "hoodie.client.heartbeat.interval_in_ms": "1000",
-    "hoodie.write.lock.storage.validity.timeout.secs": "3",
-    "hoodie.write.lock.storage.renew.interval.secs": "1",
-}
+FILE_LOCK = {**SEVERAL, "hoodie.write.lock.filesystem.expire": "600"}
 OTHER_DAY = "2026-01-02"
 FIRST = [row("k1", 1), row("k2", 1, day=OTHER_DAY)]
 ALONE = row("k2", 2, "stalled", OTHER_DAY)
@@ -109,8 +101,7 @@ def test_a_process_that_stands_still_at_any_call_to_storage(scene: Scene, *, aft
         table = scene.table(f"stalled-{nth}")
         process = scene.start(table, Fate("SIGSTOP", nth, after=after))
         assert process.wait() == "stopped"
-        assert isinstance(table.storage, LocalStorage)
-        let_age(table.storage)
+        process.oversleep()
         table.upsert(THEIRS)
         process.send("SIGCONT")
         assert process.wait() == "done", process.errors
@@ -126,10 +117,10 @@ ON_S3 = {
 
 def stalled_on_s3(crew: Crew, moto: S3Server, moment: str) -> tuple[WrittenTable, Process]:
     storage = storage_for(f"s3://lake/{secrets.token_hex(4)}", moto.options())
-    table = WrittenTable(storage, SystemClock(), STORAGE_LOCK).create("MERGE_ON_READ")
+    table = WrittenTable(storage, SystemClock(), SEVERAL).create("MERGE_ON_READ")
     table.upsert(FIRST)
     fate = Fate("SIGSTOP", pattern=moment)
-    process = crew.start(storage, [STALLED], STORAGE_LOCK, fate=fate, client=moto.options())
+    process = crew.start(storage, [STALLED], SEVERAL, fate=fate, client=moto.options())
     assert process.wait() == "stopped"
     return table, process
 
@@ -138,9 +129,8 @@ def test_a_process_that_stands_still_longer_than_its_storage_lock_is_valid(
     crew: Crew, moto: S3Server
 ) -> None:
     stalled = {name: stalled_on_s3(crew, moto, moment) for name, moment in ON_S3.items()}
-    # Longer than the lock is valid, with what the clocks may be apart.
-    time.sleep(4)
     for name, (table, process) in stalled.items():
+        process.oversleep()
         table.upsert(THEIRS)
         process.send("SIGCONT")
         assert process.wait() == "done", (name, process.errors)

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from crew import (
     Crew,
+    Fate,
     Model,
     Process,
     Step,
@@ -29,18 +30,20 @@ from lakewright.storage.locate import storage_for
 from lakewright.testing.s3 import S3Server
 
 PROCESSES = 4
-COMMITS = 25
+COMMITS = sized(12, soak=25)
 FEWER = sized(5, soak=COMMITS)
 SHARED = "shared"
 COMMON = {
     **NO_SERVICES,
     "hoodie.time.generator.max_expected_clock_skew_ms": "2",
-    "hoodie.write.lock.wait_time_ms": "120000",
+    "hoodie.write.lock.wait_time_ms": "600000",
     "hoodie.write.lock.wait_time_ms_between_retry": "20",
 }
 OPTIMISTIC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 NON_BLOCKING = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
 RETRIES = {"hoodie.write.num.retries.on.conflict.failures": "1000"}
+# Each waits there with its first files written and nothing completed, until all do.
+START = Fate("SIGSTOP", pattern="list_tree .hoodie/.temp")
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"}
 
 
@@ -87,17 +90,17 @@ def steps_of(process: int, case: Case) -> list[Step]:
         alone = [row(f"{own}-{number}", ts, name, own), row(f"{own}-0", ts, name, own)]
         counters = [mine, f"counter{chance.randrange(PROCESSES)}"]
         together = [row(key, ts, name, SHARED) for key in counters]
-        # The others insert some of these keys at about the same time.
+        # The others insert some of these keys at about the same time; the first of them for sure.
         raced = [row(f"raced{number + k}", ts, name, SHARED) for k in range(8)]
         match number % 5:
             case 0:
-                steps.append(Step(name, [*alone, *together]))
+                steps.append(Step(name, [*alone, *raced]))
             case 1:
                 steps.append(Step(name, alone))
-            case 3:
-                steps.append(Step(name, [*alone, *raced]))
             case 2:
                 steps.append(Step(name, together))
+            case 3:
+                steps.append(Step(name, [*alone, *together]))
             case _:
                 gone = [row(f"{own}-{number - 1}", ts, name, own), row(mine, ts, name, SHARED)]
                 steps.append(Step(name, gone, "DELETE"))
@@ -126,9 +129,12 @@ def test_every_commit_of_every_process_is_in_the_table(
     # Half of them try again by themselves, and half report every conflict.
     retrying = [RETRIES if number % 2 else {} for number in range(PROCESSES)]
     processes = [
-        crew.start(storage, plan, {**COMMON, **case.mode, **retries}, client=client)
+        crew.start(storage, plan, {**COMMON, **case.mode, **retries}, client=client, fate=START)
         for plan, retries in zip(plans, retrying, strict=True)
     ]
+    assert [process.wait() for process in processes] == ["stopped"] * PROCESSES
+    for process in processes:
+        process.send("SIGCONT")
     for process in processes:
         assert process.wait() == "done", process.errors
     assert_journals_and_timeline_agree(storage, processes, plans)

@@ -2,7 +2,8 @@
 
 Started as a program, this reads requests from its input, a line of JSON each, and answers each with
 a line. `{"job": {...}}` forks a process that does the job, and gives its id; `{"wait": id}` gives
-how that process ended, or that it stopped. What takes long, the imports, is done once.
+how that process ended, or that it stopped. What takes long is done once: the imports, many of which
+come with the first write.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from roles import Role
-from written import SCHEMA, Row
+from written import SCHEMA, Row, WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, LakewrightError
+from lakewright.interfaces.ttl import TableTtl
 from lakewright.interfaces.writes import TableWriter
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for
+from lakewright.table.heartbeat import FOLDER as HEARTBEATS
+from lakewright.table.storage_lock import PATH as STORAGE_LOCK
 from lakewright.testing.local import LocalHands, LocalRows
 from lakewright.testing.storage import _Wrapped
 from lakewright.write.task import Operation
@@ -36,6 +41,32 @@ from lakewright.write.task import Operation
 Result = TypeVar("Result")
 
 STEP = "step"
+LOCK_FILE = ".hoodie/lock"
+AT_ONCE = {"hoodie.compact.inline.max.delta.commits": "1"}
+
+
+def traces_file(journal: Path) -> Path:
+    """Where a process writes down its heartbeats and locks."""
+    return journal.with_suffix(".traces")
+
+
+def slept_file(journal: Path) -> Path:
+    """Where a test says for how many milliseconds a process has been stopped."""
+    return journal.with_suffix(".slept")
+
+
+class StoppableClock(SystemClock):
+    """The machine's clock, for a process that a test stops for as long as it says.
+
+    Only the steady clock goes on: what the process left on storage is made older instead.
+    """
+
+    def __init__(self, slept: Path) -> None:
+        self._slept = slept
+
+    def monotonic_ms(self) -> int:
+        slept = int(self._slept.read_text()) if self._slept.exists() else 0
+        return super().monotonic_ms() + slept
 
 
 class FatefulStorage(_Wrapped):
@@ -43,13 +74,15 @@ class FatefulStorage(_Wrapped):
 
     The call is the `nth` whose method and path fit `pattern`; `after` tells whether it still
     happens. Calls are written to `calls`, if that is set, so that a test can choose among them.
+    Heartbeats and locks are written to `traces` before they appear.
     """
 
-    __slots__ = ("_fate", "_left", "_lock")
+    __slots__ = ("_fate", "_left", "_lock", "_traces")
 
-    def __init__(self, inner: Storage, fate: Mapping[str, Any]) -> None:
+    def __init__(self, inner: Storage, fate: Mapping[str, Any], traces: Path) -> None:
         super().__init__(inner)
         self._fate = fate
+        self._traces = str(traces)
         self._left = int(fate.get("nth", 0))
         self._lock = threading.Lock()
 
@@ -57,6 +90,7 @@ class FatefulStorage(_Wrapped):
         call = f"{method.__name__} {arguments[0]}"
         if "calls" in self._fate:
             _append(self._fate["calls"], {"call": call})
+        self._trace(method.__name__, *arguments)
         if not self._is_due(call):
             return method(*arguments)
         if not self._fate["after"]:
@@ -65,6 +99,12 @@ class FatefulStorage(_Wrapped):
         result = method(*arguments)
         self._strike()
         return result
+
+    def _trace(self, call: str, path: str, *data: Any) -> None:
+        if call in ("create", "replace_if") and path in (LOCK_FILE, STORAGE_LOCK):
+            _append(self._traces, {"call": call, "owner": json.loads(data[0])["owner"]})
+        elif call in ("replace", "delete") and path.startswith(HEARTBEATS):
+            _append(self._traces, {"call": call, "path": path})
 
     def _is_due(self, call: str) -> bool:
         if "signal" not in self._fate or not re.search(self._fate["pattern"], call):
@@ -79,12 +119,18 @@ class FatefulStorage(_Wrapped):
 
 def do_job(job: Mapping[str, Any]) -> None:
     """Do the steps of a job, each until it has no conflict, and keep a journal of it."""
+    journal = Path(job["journal"])
+    clock = StoppableClock(slept_file(journal))
+    fate = job.get("fate", {})
+    storage = FatefulStorage(storage_for(job["table"], job["storage"]), fate, traces_file(journal))
     if "role" in job:
-        storage = storage_for(job["table"], job["storage"])
         note = partial(_append, job["journal"])
-        Role(storage, job["options"], random.Random(job["seed"]), note).play(job["role"])
-    storage = FatefulStorage(storage_for(job["table"], job["storage"]), job["fate"])
-    writer = replace(TableWriter.of(storage, job["options"], SystemClock()), hands=LocalHands)
+        chance = random.Random(job["seed"])
+        Role(storage, job["options"], clock, chance, note).play(job["role"])
+    if "specs" in job:
+        _save_policies(job, TableTtl.of(storage, job["options"], clock))
+        return
+    writer = replace(TableWriter.of(storage, job["options"], clock), hands=LocalHands)
     for step in job["steps"]:
         while not _committed(writer, step, job["journal"]):
             pass
@@ -103,6 +149,12 @@ def _committed(writer: TableWriter, step: Mapping[str, Any], journal: str) -> bo
         return False
     _append(journal, {**name, "instant": commit.instant, "completed_at": commit.completed_at})
     return True
+
+
+def _save_policies(job: Mapping[str, Any], ttl: TableTtl) -> None:
+    for value, spec in enumerate(job["specs"], 1):
+        ttl.save({"spec": spec, "units": "DAYS", "value": value})
+        _append(job["journal"], {"saved": spec})
 
 
 def _append(path: str, line: Mapping[str, Any]) -> None:
@@ -139,6 +191,9 @@ def _status(pid: int) -> str:
 
 def main() -> None:
     """Serve until the input ends."""
+    table = WrittenTable(options=AT_ONCE).create("MERGE_ON_READ")
+    for ts in range(2):
+        table.upsert([row("a", ts)])
     # Not `for line in stdin`: a forked process must not find requests that were read ahead.
     while line := sys.stdin.readline():
         request = json.loads(line)

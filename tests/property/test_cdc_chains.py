@@ -163,7 +163,7 @@ class Play:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-@settings(max_examples=sized(25, 500), deadline=None)
+@settings(max_examples=sized(12, 500), deadline=None)
 @given(history=st.lists(steps(steps(steps())), min_size=2, max_size=8))
 def test_changes_make_the_table(kind: Kind, history: list[object]) -> None:
     table = WrittenTable(options={**NO_SERVICES, **kind.mode})

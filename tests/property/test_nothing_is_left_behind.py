@@ -78,7 +78,7 @@ def execute_pending(table: WrittenTable, most: int = 99) -> None:
         table.services().execute(instant.requested_at)
 
 
-@settings(max_examples=sized(25, 400), deadline=None)
+@settings(max_examples=sized(12, 400), deadline=None)
 @given(history=steps)
 def test_every_log_file_is_compacted_once_nothing_filters(
     history: list[tuple[str, object]],

@@ -1,7 +1,7 @@
 """The scenarios of guarded and cancellable plans, in every order of calls that was played.
 
-Two processes: orders with at most three switches, of which a check plays some hundreds and a soak
-run ten thousand of each scenario. Three and four processes: orders by chance. A failure prints what
+Two processes: orders with at most three switches, of which a check plays three dozen and a soak run
+ten thousand of each scenario. Three and four processes: orders by chance. A failure prints what
 it was played with; `LAKEWRIGHT_PLAY=<seed>` plays that alone.
 """
 
@@ -41,9 +41,8 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.write.commit import Commit
 
 UPSERT_TS = 9
-EACH = int(os.environ.get("LAKEWRIGHT_PLAYS", sized(80, 3_400)))
-"""How many orders are played of each scenario and service: some hundreds, or ten thousand, in all
-of each scenario, as there are three services."""
+EACH = int(os.environ.get("LAKEWRIGHT_PLAYS", sized(12, 3_400)))
+"""How many orders are played of each scenario and each of the three services."""
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class World:
 
 
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-@settings(max_examples=sized(20, 400), deadline=None)
+@settings(max_examples=sized(10, 400), deadline=None)
 @given(saved=policies, rule=st.sampled_from(list(ConflictRule)), course=steps)
 def test_the_young_stay_and_the_old_go(
     table_type: str, saved: list[dict[str, object]], rule: ConflictRule, course: list[Any]

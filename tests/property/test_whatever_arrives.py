@@ -149,7 +149,7 @@ class Play:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-@settings(max_examples=sized(25, 500), deadline=None)
+@settings(max_examples=sized(12, 500), deadline=None)
 @given(st.lists(steps(steps()), min_size=3, max_size=8))
 def test_whatever_arrives(kind: Kind, play: list[object]) -> None:
     options = {**NO_SERVICES, **kind.mode, **kind.options}

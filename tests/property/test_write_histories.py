@@ -91,7 +91,7 @@ def check(table: WrittenTable, history: list[tuple[str, list[tuple[str, str]]]])
         assert table.rows() == sorted(model.rows.values(), key=str)
 
 
-few = settings(max_examples=sized(15, soak=300))
+few = settings(max_examples=sized(8, soak=300))
 
 
 @pytest.mark.parametrize("kind", TABLES.values(), ids=list(TABLES))

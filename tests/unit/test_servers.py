@@ -20,7 +20,7 @@ def test_a_server_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
 
 def test_servers_that_take_too_long_are_given_up(tmp_path: Path) -> None:
     with Servers(tmp_path) as servers:
-        servers.start("one", [sys.executable, "-c", "import time; time.sleep(60)"])
+        servers.start("one", [sys.executable, "-c", "import signal; signal.pause()"])
         with pytest.raises(UnavailableError):
             servers.wait_until(lambda: False, seconds=0)
 
@@ -28,7 +28,7 @@ def test_servers_that_take_too_long_are_given_up(tmp_path: Path) -> None:
 def test_servers_are_gone_after_their_block(tmp_path: Path) -> None:
     with Servers(tmp_path) as servers:
         ids = [
-            servers.start(name, [sys.executable, "-c", "import time; time.sleep(60)"])
+            servers.start(name, [sys.executable, "-c", "import signal; signal.pause()"])
             for name in ("one", "two")
         ]
         servers.wait_until(lambda: True, seconds=0)

@@ -39,15 +39,14 @@ def test_the_jobs_that_must_be_flat_are_among_the_subjects() -> None:
 
 @pytest.mark.parametrize("subject", FLAT.values(), ids=list(FLAT))
 def test_the_number_of_partitions_costs_nothing(subject: Subject) -> None:
-    measured = Curve.of(subject, [measure(subject, size) for size in (100, 1_000, 100_000)])
-    assert measured.broken_promises() == []
+    points = [measure(subject, size, repeats=1) for size in (100, 1_000, 100_000)]
+    assert len({point.calls for point in points}) == 1
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
 def test_every_subject_runs(subject: Subject) -> None:
     point = measure(subject, min(subject.sizes), repeats=1)
     assert point.calls >= 2
-    assert point.seconds > 0
 
 
 SHAPES = {

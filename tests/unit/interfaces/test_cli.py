@@ -265,13 +265,13 @@ def test_what_needs_no_spark_does_not_even_import_it(tmp_path: Path) -> None:
     path = local_table(tmp_path).storage.root
     calls = {name: arguments(path) for name, arguments in WITHOUT_SPARK.items()}
     told = [sys.executable, "-c", _LOOK, json.dumps(calls)]
-    done = subprocess.run(told, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(told, capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == [f"{name}: 0: False" for name in calls]
 
 
 def test_the_help_comes_without_loading_what_commands_need() -> None:
     told = [sys.executable, "-X", "importtime", *APP[1:], "--help"]
-    done = subprocess.run(told, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(told, capture_output=True, text=True, check=True)
     assert "services" in done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert {"typer", "lakewright.errors"} <= loaded
@@ -289,7 +289,7 @@ def test_a_signal_ends_the_loop_between_two_steps(number: signal.Signals, tmp_pa
             assert loop.stdout is not None
             rounds = [json.loads(loop.stdout.readline())["round"] for _ in range(2)]
             os.kill(loop.pid, number)
-            rest, errors = loop.communicate(timeout=30)
+            rest, errors = loop.communicate()
         finally:
             loop.kill()
     assert rounds == [1, 2]

@@ -68,7 +68,7 @@ def take(step: tuple[object, ...], storage: MemoryStorage, clock: ManualClock) -
             table.services(ARCHIVING).run("archive")
 
 
-@settings(max_examples=sized(25, soak=500))
+@settings(max_examples=sized(12, soak=500))
 @given(st.lists(steps, max_size=12))
 def test_every_row_of_each_source_comes_once(history: list[tuple[object, ...]]) -> None:
     clock = ManualClock()

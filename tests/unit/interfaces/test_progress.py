@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from waiting import until
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.interfaces.cli import progress
@@ -134,8 +134,4 @@ def test_the_watch_of_a_runner_is_told_the_instant_and_the_work() -> None:
 
 
 def _wait_for(screen: io.StringIO, text: str) -> None:
-    for _ in range(10_000):
-        if text in screen.getvalue():
-            return
-        threading.Event().wait(0.001)
-    raise AssertionError(f"never shown: {text}: {screen.getvalue()[-300:]}")
+    until(lambda: text in screen.getvalue(), lambda: f"never shown: {text}: {screen.getvalue()}")

@@ -8,6 +8,7 @@ from itertools import count
 
 import pyarrow as pa
 import pytest
+from deaths import each_death
 from written import SCHEMA, Row, WrittenTable, row
 
 from lakewright.core.plans import Skip
@@ -176,7 +177,7 @@ def test_partitions_are_deleted_in_every_mode_that_changes_a_table(mode: str) ->
     assert ids(table) == ["b"]
 
 
-@pytest.mark.parametrize("after_effect", [False, True])
+@each_death
 def test_who_dies_while_a_table_is_made_anew_can_do_it_again(*, after_effect: bool) -> None:
     for survive in count():
         table = saved(row("a", day="d1"), row("b", day="d2"))

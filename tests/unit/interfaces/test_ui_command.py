@@ -8,9 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 import webbrowser
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import pytest
 import uvicorn
 from cli_calls import APP
 from typer.testing import CliRunner, Result
+from waiting import until
 from written import WrittenTable, row
 
 from lakewright.clock import SystemClock
@@ -175,13 +174,6 @@ def test_what_the_browser_gets_is_all_there_and_from_here() -> None:
 
 def jobs() -> Jobs:
     return Jobs(SystemClock(), master="local[1]")
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 600
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_job_runs_the_command_line_and_brings_its_result(path: str) -> None:

@@ -13,6 +13,7 @@ from itertools import count
 
 import pytest
 from cancelled import MUTABLE, SERVICES, Acting, World, each_service
+from deaths import each_death
 from hooks import Hooked, another_process
 from written import row
 
@@ -123,7 +124,7 @@ def deaths(world: World, case: Case, *, after_effect: bool) -> Iterator[tuple[in
             return
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@each_death
 @pytest.mark.parametrize(("service", "case"), SERVED.values(), ids=list(SERVED))
 def test_readers_never_notice_and_others_put_it_right(
     service: str, case: Case, after_effect: bool

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 from cancelled import MUTABLE, SEVERAL, Acting, Mortal, World, each_service
+from deaths import each_death
 
 from lakewright.core.commits import CommitMetadata
 from lakewright.core.instant import Instant
@@ -213,7 +214,7 @@ class TestMutable:
             world.execute(at)
 
     @each_service
-    @pytest.mark.parametrize("after_effect", [False, True])
+    @each_death
     def test_e_a_clean_that_dies_has_decided_once_its_rollback_is_there(
         self, service: str, after_effect: bool
     ) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
 
 import event_times
 import pytest
+from deaths import deaths
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.files import parse_data_file
@@ -16,7 +16,6 @@ from lakewright.core.plans import Skip
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.storage import Crash, CrashingStorage
 
 DAYS = ("2026-01-01", "2026-01-02")
 QUIET = NO_SERVICES
@@ -116,21 +115,6 @@ def to_the_end(table: WrittenTable, case: Served) -> None:
     runner.run(case.name)
 
 
-def deaths(case: Served, start: dict[str, bytes]) -> Iterator[tuple[int, WrittenTable]]:
-    """The table after a death right after each call, be that a read or a change."""
-    for survive in count():
-        table = fresh(start)
-        inner = table.storage
-        dying = CrashingStorage(inner, survive, after_effect=True, reads=True)
-        table.storage = dying
-        with suppress(Crash):
-            assert table.services(case.options).run(case.name)
-        table.storage = inner
-        yield survive, table
-        if not dying.crashed:
-            return
-
-
 def test_readers_never_notice_and_the_next_run_ends_it(
     served: tuple[Served, dict[str, bytes]],
 ) -> None:
@@ -139,7 +123,9 @@ def test_readers_never_notice_and_the_next_run_ends_it(
     done = fresh(start)
     assert not isinstance(done.services(case.options).run(case.name), Skip)
     expected = done.rows(optimized=True)
-    for survive, table in deaths(case, start):
+    for survive, table in deaths(
+        partial(fresh, start), lambda t: t.services(case.options).run(case.name)
+    ):
         assert table.rows() == before, survive
         table.clock.sleep(1)
         to_the_end(table, case)

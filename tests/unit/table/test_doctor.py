@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pytest
+from deaths import each_death
 from golden_tables import NAMES, GoldenTables, upload
 from written import NO_SERVICES, WrittenTable, row
 
@@ -357,7 +358,7 @@ def test_a_table_of_the_library_has_a_doctor(table: WrittenTable) -> None:
 MENDED = {name: case for name, case in CASES.items() if case.mended}
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@each_death
 @pytest.mark.parametrize("case", MENDED.values(), ids=list(MENDED))
 def test_a_repair_that_is_killed_is_ended_by_the_next(case: Case, *, after_effect: bool) -> None:
     survive = 0

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unreliable_storage import UnreliableStorage
+from waiting import CEILING_S
 
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
@@ -290,11 +291,11 @@ def test_a_thread_renews_while_the_lock_is_held_and_outlives_a_silent_storage(
     memory: MemoryStorage,
 ) -> None:
     watched = WatchedStorage(memory, times=4)
-    often: dict[str, Any] = {"storage_renew_s": 0.005, "storage_validity_s": 60}
+    often: dict[str, Any] = {"storage_renew_s": 0.005, "storage_validity_s": 3600}
     lock = StorageLock(watched, replace(QUICK, **often), SystemClock())
     with holding(lock):
         watched.fail("replace_if", times=2)
-        assert watched.rung.wait(10)
+        assert watched.rung.wait(CEILING_S)
         lock.verify()
     assert parse_lock_file(memory.read(PATH)).expired
 
@@ -308,5 +309,5 @@ def test_a_lock_that_everybody_has_forgotten_is_not_renewed(
     (thread,) = set(threading.enumerate()) - before
     del lock
     gc.collect()
-    thread.join(10)
+    thread.join(CEILING_S)
     assert not thread.is_alive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
+from deaths import each_death
 from golden_tables import GoldenTables, upload
 from undone import TIMELINE, Bench, act_on, files_of, json_rows_of, of, rows_of
 from upkeep import Upkeep, upkeep_of
@@ -153,7 +154,7 @@ def test_levels_merge_and_old_states_of_history_go() -> None:
     assert max(times) < min(kept)
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@each_death
 @pytest.mark.parametrize("options", [FEW, SMALL], ids=["at once", "in many steps"])
 def test_archiving_that_dies_is_ended_by_the_next(
     options: dict[str, str], after_effect: bool

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from deaths import each_death
 from golden_tables import GoldenTables, upload
 from undone import (
     TIMELINE,
@@ -452,7 +453,7 @@ CRASHES = {
 }
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@each_death
 @pytest.mark.parametrize(("make", "options"), CRASHES.values(), ids=list(CRASHES))
 def test_a_clean_that_dies_is_ended_by_the_next(
     make: Callable[[], Storage], options: dict[str, str], after_effect: bool

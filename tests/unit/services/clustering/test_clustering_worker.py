@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clusterings import Clustered, named, pending, without_file
+from deaths import each_death
 from written import SCHEMA, Row, WrittenTable, row
 
 from lakewright.core.commits import CommitMetadata, WriteStat
@@ -401,7 +402,7 @@ def test_a_plan_on_buckets_is_not_executed() -> None:
     assert len(table.rows()) == 9
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@each_death
 def test_an_execution_that_died_anywhere_is_executed_again(after_effect: bool) -> None:
     first = written("MERGE_ON_READ", rows=12)
     instant = Clustered(first).schedule()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -372,13 +371,10 @@ def many(count: int) -> MemoryStorage:
 def test_ten_thousand_partitions_are_judged_in_a_few_calls() -> None:
     storage = many(10_000)
     counting = CountingStorage(storage)
-    started = time.process_time()
     sight = Sight(load_snapshot(counting), "", 1_770_500_000_000)  # 2026-02-07
     plan = Ttl().plan(sight)
-    took = time.process_time() - started
     assert isinstance(plan, TtlPlan)
     assert (len(plan.partitions), len(plan.missing_partitions)) == (1000, 4000)
     assert counting.calls["read_many"] == 2
     assert counting.calls["list_tree"] == 0, "the timeline tells of all"
     assert len(counting.touched) < 5_000 + 100, "the lines of those that would go"
-    assert took < 5, "about a second, on a machine with nothing else to do"

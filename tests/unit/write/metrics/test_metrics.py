@@ -256,7 +256,7 @@ def test_lines_of_several_processes_do_not_mix(tmp_path: Path) -> None:
         for each in both:
             each.start()
     for each in both:
-        each.join(60)
+        each.join()
     found = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(found) == 2 * 600
     assert {line["labels"]["table"] for line in found} == {"a" * 50, "b" * 50}
