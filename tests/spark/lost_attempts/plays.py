@@ -149,7 +149,6 @@ def session() -> SparkSession:
         "spark.speculation.minTaskRuntime": "200ms",
         "spark.task.maxFailures": "8",
         "spark.executorEnv.PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
-        "spark.executorEnv.LAKEWRIGHT_TEST_CHANCES": "1",
         "spark.executor.memory": "512m",
         "spark.pyspark.python": sys.executable,
         "spark.ui.enabled": "false",

@@ -1,18 +1,22 @@
 """Makes task attempts slow, and kills some, around the moment at which a data file appears.
 
-On the PYTHONPATH of the executors of `lost_attempts/plays.py` alone. An attempt that is slow there
-is run a second time by Spark, and killed when the other one has ended or the job is cancelled.
+On the PYTHONPATH of the executors of `plays.py` alone. An attempt that is slow there is run a second
+time by Spark, and killed when the other one has ended or the job is cancelled.
 """
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
 import os
 import random
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
-CHANCES = os.environ.get("LAKEWRIGHT_TEST_CHANCES", "")
+MODULE = "lakewright.write.publish"
 
 
 def slow(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,9 +26,9 @@ def slow(step: Callable[..., Any]) -> Callable[..., Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        first = context is None or context.attemptNumber() == 0
+        is_first = context is None or context.attemptNumber() == 0
         chance = random.random()
-        if chance < (0.4 if first else 0.1):
+        if chance < (0.4 if is_first else 0.1):
             time.sleep(random.uniform(0.1, 2.0))
         elif chance > 0.97:
             os._exit(9)
@@ -33,8 +37,31 @@ def slow(step: Callable[..., Any]) -> Callable[..., Any]:
     return paused
 
 
-if CHANCES:
-    from lakewright.write.publish import Publication
+class SlowPublications(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Changes the module when a worker imports it.
 
-    Publication.appearing = slow(Publication.appearing)  # type: ignore[method-assign]
-    Publication.verify = slow(Publication.verify)  # type: ignore[method-assign]
+    The daemon that workers are forked from must not: libraries that start threads, as Arrow does,
+    are to be loaded after the fork.
+    """
+
+    def __init__(self) -> None:
+        self._loader: importlib.abc.Loader | None = None
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != MODULE:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None:
+            self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert self._loader is not None
+        self._loader.exec_module(module)
+        for step in ("appearing", "verify"):
+            setattr(module.Publication, step, slow(getattr(module.Publication, step)))
+
+
+sys.meta_path.insert(0, SlowPublications())

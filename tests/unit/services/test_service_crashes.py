@@ -115,6 +115,10 @@ def to_the_end(table: WrittenTable, case: Served) -> None:
     runner.run(case.name)
 
 
+def served_once(case: Served, table: WrittenTable) -> None:
+    assert table.services(case.options).run(case.name)
+
+
 def test_readers_never_notice_and_the_next_run_ends_it(
     served: tuple[Served, dict[str, bytes]],
 ) -> None:
