@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 
-from lakewright.storage.base import FileStatus, Storage
+from lakewright.storage.base import FileStatus, PassedOver, Storage
 
 Result = TypeVar("Result")
 
@@ -63,6 +63,10 @@ class ForwardingStorage(Storage):
         """Forward; it is not counted, as only a disk has such files."""
         return self.inner.list_temporary()
 
+    def list_passed_over(self) -> list[PassedOver]:
+        """Forward; it is not counted, as only a disk has such files."""
+        return self.inner.list_passed_over()
+
     def status(self, path: str) -> FileStatus | None:
         """Forward."""
         return self._call(self.inner.status, path)
@@ -110,3 +114,25 @@ class ForwardingStorage(Storage):
     def delete_folder(self, folder: str) -> None:
         """Forward."""
         self._call(self.inner.delete_folder, folder)
+
+    def unsynced(self) -> Storage:
+        """The storage behind without its syncs, through the same door."""
+        inner = self.inner.unsynced()
+        return self if inner is self.inner else _SameDoor(self, inner)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Forward; it is not counted, as only a disk does something here."""
+        self.inner.sync(paths)
+
+
+class _SameDoor(ForwardingStorage):
+    """Another storage, whose calls go through the door of the first."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, first: ForwardingStorage, inner: Storage) -> None:
+        super().__init__(inner)
+        self._first = first
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        return self._first._call(method, *arguments)
