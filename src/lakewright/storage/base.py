@@ -91,6 +91,11 @@ class Storage(Protocol):
         """How many trees are listed at once: little is waited for on a disk, where threads cost."""
         return 2
 
+    @property
+    def forgets(self) -> bool:
+        """Whether a power cut can take away what was written with `unsynced`."""
+        return False
+
     def url(self, path: str) -> str:
         """Return the URI of one file or folder, for Spark."""
         return f"{self.root}/{check_path(path)}"

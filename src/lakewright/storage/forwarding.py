@@ -39,6 +39,11 @@ class ForwardingStorage(Storage):
         """As the storage behind."""
         return self.inner.listings_at_once
 
+    @property
+    def forgets(self) -> bool:
+        """As the storage behind."""
+        return self.inner.forgets
+
     def url(self, path: str) -> str:
         """Forward; this asks nothing of the store and is not counted."""
         return self.inner.url(path)

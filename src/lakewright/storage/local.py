@@ -92,6 +92,11 @@ class LocalStorage(VersionedStorage):
         """The base path as a `file://` URI; like Hadoop's, it escapes no character."""
         return f"file://{self.folder}"
 
+    @property
+    def forgets(self) -> bool:
+        """What was not synced may be gone after a power cut."""
+        return True
+
     def list_files(self, folder: str) -> list[FileStatus]:
         """Return the files directly in `folder`, sorted by name."""
         files, _ = self._scan(folder) if self._listable(folder) else ([], [])

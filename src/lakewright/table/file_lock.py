@@ -43,7 +43,8 @@ class FileLock:
     """
 
     def __init__(self, storage: Storage, settings: LockSettings, clock: Clock) -> None:
-        self._storage = storage
+        # One that survives a power cut would keep everybody out.
+        self._storage = storage.unsynced()
         self._path = join_path(_folder(storage.root, settings.file_path), _NAME)
         self._settings = settings
         self._clock = clock

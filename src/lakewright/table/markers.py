@@ -36,7 +36,7 @@ def create_marker(storage: Storage, instant: str, data_path: str, kind: MarkerKi
     """Mark a data file that `instant` is going to write; to be called before the file is made."""
     # Only the writer of this instant makes markers for it: one that is there is from a first try.
     with suppress(ConflictError):
-        storage.create(_marker(instant, data_path, kind), b"")
+        storage.unsynced().create(_marker(instant, data_path, kind), b"")
 
 
 def is_marked(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> bool:
@@ -64,7 +64,8 @@ def marked_files(storage: Storage, instant: str) -> tuple[str, ...]:
 
 def delete_markers(storage: Storage, instant: str) -> None:
     """Forget what `instant` has marked."""
-    storage.delete_folder(marker_folder(instant))
+    # Those that come back after a power cut name files that are gone, or in a commit.
+    storage.unsynced().delete_folder(marker_folder(instant))
 
 
 def rival_of(storage: Storage, instant: str, data_path: str, alive: frozenset[str]) -> str | None:

@@ -99,8 +99,8 @@ def remove(
     with suppress(CorruptError):
         storage.delete_many(marked_files(storage, requested_at))
     delete_markers(storage, requested_at)
-    storage.delete_folder(rows_folder(requested_at))
-    storage.delete(f"{_HOODIE}/.heartbeat/{requested_at}")
+    storage.unsynced().delete_folder(rows_folder(requested_at))
+    storage.unsynced().delete(f"{_HOODIE}/.heartbeat/{requested_at}")
 
 
 def rollback_metadata(

@@ -145,7 +145,7 @@ class BaseFileWriter:
 
     def _open(self, first: pa.Table) -> None:
         announce(self.task, self._path, self.kind)
-        output = self._stack.enter_context(self.task.storage.open_output(self._path))
+        output = self._stack.enter_context(self.task.storage.unsynced().open_output(self._path))
         self._sink = pa.PythonFile(output, mode="w")
         settings = self.task.settings
         codec = settings.compression

@@ -120,7 +120,7 @@ class ChangeLog:
             path = join_path(partition, file.name)
             data = b"".join(block.data for block in blocks)
             announce(self.task, path, MarkerKind.CREATE)
-            self.task.storage.create(path, data)
+            self.task.storage.unsynced().create(path, data)
             check_pending(self.task, path)
             written[path] = len(data)
         return written

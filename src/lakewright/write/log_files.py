@@ -72,7 +72,7 @@ def write_logs(
         data = b"".join(block.data for block in blocks)
         path = join_path(partition, file.name)
         announce(task, path, MarkerKind.CREATE)
-        task.storage.create(path, data)
+        task.storage.unsynced().create(path, data)
         check_pending(task, path)
         parts = [block.rows for block in blocks if block.rows is not None]
         rows_in = pa.concat_tables(parts) if parts else None
