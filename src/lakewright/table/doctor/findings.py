@@ -34,6 +34,7 @@ class Kind(StrEnum):
     ORPHAN = "orphan files"
     LEFTOVERS = "leftovers"
     LOCK = "lock file"
+    PASSED_OVER = "passed over"
 
 
 @dataclass(frozen=True, slots=True)
