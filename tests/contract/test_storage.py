@@ -57,6 +57,15 @@ class TestS3Storage(VersionedStorageContract):
         storage.delete_folder("d")
         assert list(storage.list_tree("")) == []
 
+    def test_keys_that_are_no_paths_are_passed_over(
+        self, storage: ObjectStorage, moto: S3Server
+    ) -> None:
+        for key in ("p/f", "p/a\x7fb", "x\x7fy/f"):
+            moto.client().put_object(Bucket="lake", Key=f"{storage.place.prefix}/{key}", Body=b"1")
+        assert storage.list_folders("") == ["p"]
+        assert [file.path for file in storage.list_files("p")] == ["p/f"]
+        assert [file.path for file in storage.list_tree("")] == ["p/f"]
+
     def test_a_large_output_goes_up_in_parts(
         self, storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
     ) -> None:

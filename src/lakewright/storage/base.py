@@ -192,6 +192,7 @@ class Storage(Protocol):
 
         A file that is missing is passed over.
         """
+        return
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
 """How a data file comes to be: announced by a marker first, and checked once it is there.
 
-Neither is synced to disk one by one: the transaction syncs all files of a write before it completes,
-and a rollback does not rely on markers where a power cut can take them away.
+Neither is synced to disk one by one: the transaction syncs all files of a write before it
+completes, and a rollback does not rely on markers where a power cut can take them away.
 """
 
 from __future__ import annotations
