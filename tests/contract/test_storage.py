@@ -16,6 +16,9 @@ from lakewright.testing.storage_contract import VersionedStorageContract
 
 
 class TestLocalStorage(VersionedStorageContract):
+    # A disk answers a listing at once, and every file is synced.
+    page_size = 100
+
     @pytest.fixture
     def storage(self, tmp_path: Path) -> LocalStorage:
         return LocalStorage(f"{tmp_path}/a table")

@@ -243,6 +243,10 @@ class PowerCut:
             _apply(entries, self._state.open[number])
         return dict(self._below(entries, _ROOT, "", kept))
 
+    def without(self, number: int) -> dict[str, bytes]:
+        """All files if one of the unsure changes is not on the disk, and all others are."""
+        return self.files([each for each in range(self.unsure) if each != number], Kept.ALL)
+
     def outcomes(
         self, chance: random.Random | None = None, more: int = 0
     ) -> Iterator[dict[str, bytes]]:
@@ -253,6 +257,8 @@ class PowerCut:
         for happened in choices:
             for kept in Kept:
                 yield from _unseen(self.files(happened, kept), seen)
+        for left_out in every if more else ():
+            yield from _unseen(self.without(left_out), seen)
         for _ in range(more if chance is not None and self.unsure > 1 else 0):
             assert chance is not None
             happened = [number for number in every if chance.random() < 0.5]

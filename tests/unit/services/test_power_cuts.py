@@ -287,6 +287,43 @@ def test_all_that_was_reported_is_there_and_the_next_writer_goes_on(
         shutil.rmtree(folder / "cut")
 
 
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_a_marker_that_is_lost_does_not_keep_its_file_in_the_table(kind: str, folder: Path) -> None:
+    played = Played.of(OPERATIONS["upsert"], kind, folder / "live")
+    disk = played.disk
+    # The last moment at which the write is pending, and nothing of it was synced one by one.
+    calls = max(n for n in range(len(disk)) if len(unmarked(disk, n)) > 0)
+    for files in unmarked(disk, calls):
+        table = at(folder / "cut", files, durable=False)
+        check(played, table, reported=False)
+        shutil.rmtree(folder / "cut")
+
+
+def unmarked(disk: RecordedDisk, calls: int) -> list[dict[str, bytes]]:
+    """What may be found where one marker of a pending write is missing, and another is there."""
+    cut = disk.after(calls)
+    found = []
+    for number in range(cut.unsure):
+        files = cut.without(number)
+        marked = {
+            path.split("/", 3)[3].partition(".marker.")[0]
+            for path in files
+            if path.startswith(".hoodie/.temp/")
+        }
+        instants = {path.split("/")[2] for path in files if path.startswith(".hoodie/.temp/")}
+        written = {path for path in files if is_of(path, instants)}
+        completed = tuple(f".hoodie/timeline/{instant}_" for instant in instants)
+        pending = not any(path.startswith(completed) for path in files)
+        if marked and written - marked and pending:
+            found.append(files)
+    return found
+
+
+def is_of(path: str, instants: set[str]) -> bool:
+    data = None if path.startswith(".hoodie/") else parse_data_file(path.rpartition("/")[2])
+    return data is not None and data.instant in instants
+
+
 def check(played: Played, table: WrittenTable, *, reported: bool) -> None:
     found = state(table)
     assert found in ([played.new] if reported else played.allowed)
