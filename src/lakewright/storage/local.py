@@ -2,7 +2,7 @@
 
 Several hosts may share a table on NFS only if it is mounted there with `noac` (or `actimeo=0`): by
 default a client goes by what it remembers of a folder, up to a minute, and a writer would overlook
-the commits of others. A lock file that expires needs `flock`, which NFS has no folders for.
+the commits of others. A lock file that expires needs `flock` on a folder, which NFS does not have.
 """
 
 from __future__ import annotations

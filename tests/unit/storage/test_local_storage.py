@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -270,48 +269,55 @@ def test_without_hard_links_exactly_one_creator_wins(without_links: LocalStorage
 class BesideAnother(NoLinks):
     """Another machine creates the same name between the look at it and the rename."""
 
-    def __init__(self, other: LocalStorage, kind: type[Disk]) -> None:
+    def __init__(self, other: LocalStorage, won: list[bytes]) -> None:
         super().__init__()
         self.other: LocalStorage | None = other
-        self.kind = kind
+        self.won = won
 
     def rename(self, folder: int, source: str, target: str) -> None:
         self._other_creates(target)
         super().rename(folder, source, target)
 
     def rename_new(self, folder: int, source: str, target: str) -> None:
-        if self.kind is NoLinksNoFlags:
-            raise OSError(errno.EINVAL, "Invalid argument")
         self._other_creates(target)
         super().rename_new(folder, source, target)
 
     def _other_creates(self, target: str) -> None:
         other, self.other = self.other, None
         if other is not None:
-            with suppress(ConflictError, UnavailableError):
-                other.create(target, b"the other machine")
-                self.won.append("other")
-
-    won: ClassVar[list[str]] = []
+            creates(other, target, b"another machine", self.won)
 
 
-@pytest.mark.parametrize("kind", [NoLinks, NoLinksNoFlags])
+class BesideAnotherNoFlags(BesideAnother):
+    """The same where there is no rename that replaces nothing."""
+
+    def rename_new(self, folder: int, source: str, target: str) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+
+def creates(storage: LocalStorage, path: str, data: bytes, won: list[bytes]) -> None:
+    with suppress(ConflictError, UnavailableError):
+        storage.create(path, data)
+        won.append(data)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(BesideAnother, NoLinks), (BesideAnotherNoFlags, NoLinksNoFlags)]
+)
 def test_two_machines_without_hard_links_cannot_both_create_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Disk]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: type[BesideAnother],
+    second: type[Disk],
 ) -> None:
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
     monkeypatch.setattr("lakewright.storage.disk._CLAIM_PAUSE_S", 0.0)
-    BesideAnother.won.clear()
-    one = LocalStorage(
-        str(tmp_path), disk=BesideAnother(LocalStorage(str(tmp_path), disk=kind()), kind)
-    )
-    with suppress(ConflictError):
-        one.create("lock", b"one machine")
-        BesideAnother.won.append("one")
-    assert len(BesideAnother.won) == 1
-    expected = b"one machine" if BesideAnother.won == ["one"] else b"the other machine"
-    assert one.read("lock") == expected
-    assert on_disk(one) == ["lock"]
+    won: list[bytes] = []
+    other = LocalStorage(str(tmp_path), disk=second())
+    storage = LocalStorage(str(tmp_path), disk=first(other, won))
+    creates(storage, "lock", b"one machine", won)
+    assert [storage.read("lock")] == won
+    assert on_disk(storage) == ["lock"]
 
 
 def test_a_claim_that_a_dead_process_left_is_named(
