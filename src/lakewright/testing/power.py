@@ -23,12 +23,12 @@ from enum import Enum
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO
+from weakref import WeakValueDictionary
 
 from lakewright.storage.disk import Disk
 
 _ROOT = 0
 _Key = tuple[int, int]
-_Recorded = dict[int, "RecordedDisk"]
 
 
 class Kept(Enum):
@@ -99,12 +99,12 @@ class RecordedDisk(Disk):
         self._folders: set[int] = set()
         self._next = count(_ROOT + 1)
         self._lock = threading.RLock()
-        self._number = len(_RECORDED)
+        self._number = next(_NUMBERS)
         _RECORDED[self._number] = self
         self._read(os.fspath(root))
 
     def __reduce__(self) -> tuple[Callable[[int], RecordedDisk], tuple[int]]:  # type: ignore[override]
-        return _RECORDED.__getitem__, (self._number,)
+        return _recorded, (self._number,)
 
     def __len__(self) -> int:
         """How many calls were recorded."""
@@ -221,7 +221,12 @@ class RecordedDisk(Disk):
         return node
 
 
-_RECORDED: _Recorded = {}
+_NUMBERS = count()
+_RECORDED: WeakValueDictionary[int, RecordedDisk] = WeakValueDictionary()
+
+
+def _recorded(number: int) -> RecordedDisk:
+    return _RECORDED[number]
 
 
 @dataclass(frozen=True)
