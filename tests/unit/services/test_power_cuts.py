@@ -23,6 +23,7 @@ from lakewright.core.ttl_settings import ENABLED, POLICIES, RUN_INLINE
 from lakewright.interfaces.writes import TableWriter
 from lakewright.storage.base import is_temporary
 from lakewright.storage.local import LocalStorage
+from lakewright.table.properties import update_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.power import RecordedDisk, write_files
@@ -77,6 +78,16 @@ def with_old_versions(kind: str) -> WrittenTable:
     table.delete_partitions(DAYS[1])
     for ts in (9, 10, 11):
         table.upsert([row("k0", ts, "newest", DAYS[0])])
+    return table
+
+
+def with_metadata_table(kind: str) -> WrittenTable:
+    """A table whose metadata table has to be dropped before anything is written."""
+    table = with_writes(kind)
+    trusted = {"hoodie.table.metadata.partitions": "files"}
+    update_properties(table.storage, lambda old: {**old, **trusted})
+    for name in ("timeline/1.commit", "hoodie.properties"):
+        table.storage.create(f".hoodie/metadata/.hoodie/{name}", b"of the metadata table")
     return table
 
 
@@ -164,6 +175,9 @@ OPERATIONS = {
     "upsert": Operation(lambda table: table.upsert(CHANGED)),
     "upsert, its work handed on": Operation(
         lambda table: table.upsert(CHANGED, {"lakewright.write.hand.on.bytes": "0"})
+    ),
+    "upsert, a metadata table dropped": Operation(
+        lambda table: table.upsert(CHANGED), with_metadata_table
     ),
     "delete": Operation(lambda table: table.write("DELETE", [row("k0", day=DAYS[0])])),
     "insert_overwrite": Operation(lambda table: table.write("INSERT_OVERWRITE", CHANGED)),
@@ -285,6 +299,22 @@ def test_all_that_was_reported_is_there_and_the_next_writer_goes_on(
             error.add_note(f"the power cut after {cut.calls} of {len(played.disk)} calls")
             raise
         shutil.rmtree(folder / "cut")
+
+
+def test_a_new_table_is_there_with_all_folders_above_it(folder: Path) -> None:
+    disk = RecordedDisk(folder)
+    table = WrittenTable(storage=LocalStorage(f"{folder}/lake/new/t", disk=disk)).create()
+    created = len(disk)
+    table.upsert([row("k0")])
+    for calls, rows in ((created, []), (len(disk), [row("k0")])):
+        for files in disk.after(calls).outcomes(random.Random(19), more=5):
+            found = at(folder / "cut", files, durable=False)
+            found.storage = LocalStorage(f"{folder}/cut/lake/new/t", durable=False)
+            # A table without commits has no schema that could be read.
+            assert not rows or found.rows() == rows
+            found.upsert([row("last")])
+            assert found.rows() == [*rows, row("last")]
+            shutil.rmtree(folder / "cut")
 
 
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
