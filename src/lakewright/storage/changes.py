@@ -39,13 +39,21 @@ class Changes:
     disk: Disk
 
     @contextmanager
-    def opened(self, folder: str, *, make: bool = False) -> Iterator[int]:
-        """A folder of the table, open; with `make` one that is missing is made."""
+    def opened(self, folder: str, *, make: bool = False, settle: bool = False) -> Iterator[int]:
+        """A folder of the table, open; with `make` one that is missing is made.
+
+        With either, it and those above it survive a power cut.
+        """
+        settle = self.durable and (make or settle)
         with ExitStack() as stack:
             above, names = self._beginning(make=make)
             here = _closing(stack, self.disk.open_path(above))
             for name in [*names, *(folder.split("/") if folder else ())]:
-                here = _closing(stack, self._open_below(here, name, folder, make=make))
+                below, made = self._open_below(here, name, folder, make=make)
+                _closing(stack, below)
+                if settle:
+                    self.disk.settle_folder(here, name, below, made=made)
+                here = below
             yield here
 
     def _beginning(self, *, make: bool) -> tuple[str, list[str]]:
@@ -56,7 +64,8 @@ class Changes:
             names.insert(0, name)
         return above, names
 
-    def _open_below(self, parent: int, name: str, folder: str, *, make: bool) -> int:
+    def _open_below(self, parent: int, name: str, folder: str, *, make: bool) -> tuple[int, bool]:
+        """A folder in another, and whether it was made."""
         made = False
         try:
             below = self.disk.open_folder(parent, name)
@@ -77,9 +86,7 @@ class Changes:
                 self.disk.make_folder(parent, name)
                 made = True
             below = self.disk.open_folder(parent, name)
-        if make and self.durable:
-            self.disk.settle_folder(parent, name, below, made=made)
-        return below
+        return below, made
 
     @contextmanager
     def unfinished(self, folder: str, target: str) -> Iterator[Unfinished]:
@@ -152,8 +159,8 @@ class Changes:
                 os.close(descriptor)
 
     def sync_named(self, folder: str) -> None:
-        """Sync a folder, and the entries of those above it."""
-        with self.opened(folder, make=True) as opened:
+        """Sync a folder that is there, and the entries of those above it."""
+        with suppress(FileNotFoundError), self.opened(folder, settle=True) as opened:
             self._sync_folder(opened)
 
     def _sync_folder(self, folder: int) -> None:

@@ -267,7 +267,8 @@ class LocalStorage(VersionedStorage):
             for entry in entries:
                 # A file may vanish between the two calls; a dangling link is no file either.
                 with suppress(FileNotFoundError):
-                    if not is_path(entry.name):
+                    # What can be printed is a path; the other question takes longer.
+                    if not (entry.name.isprintable() or is_path(entry.name)):
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(join_path(folder, entry.name))

@@ -469,7 +469,8 @@ def test_what_is_written_unsynced_is_synced_together(tmp_path: Path) -> None:
         storage.unsynced().create(path, b"1")
     storage.unsynced().delete("p/gone")
     assert disk.taken() == ["name a", "name b", "name c"]
-    storage.sync(["p/a", "p/b", "q/c", "p/missing"])
+    storage.sync(["p/a", "p/b", "q/c", "p/missing", "no/such"])
+    assert on_disk(storage) == ["p", "q"]
     folders = ["folder .", "folder p", "folder .", "folder q"]
     assert disk.taken() == ["content"] * 3 + folders
 
