@@ -16,6 +16,9 @@ from lakewright.testing.storage_contract import VersionedStorageContract
 
 
 class TestLocalStorage(VersionedStorageContract):
+    # A disk answers a listing at once, and every file is synced.
+    page_size = 100
+
     @pytest.fixture
     def storage(self, tmp_path: Path) -> LocalStorage:
         return LocalStorage(f"{tmp_path}/a table")
@@ -56,6 +59,15 @@ class TestS3Storage(VersionedStorageContract):
             assert {file.path for file in storage.list_tree(folder)} == {"d/sub/file", "d/zero"}
         storage.delete_folder("d")
         assert list(storage.list_tree("")) == []
+
+    def test_keys_that_are_no_paths_are_passed_over(
+        self, storage: ObjectStorage, moto: S3Server
+    ) -> None:
+        for key in ("p/f", "p/a\x7fb", "x\x7fy/f"):
+            moto.client().put_object(Bucket="lake", Key=f"{storage.place.prefix}/{key}", Body=b"1")
+        assert storage.list_folders("") == ["p"]
+        assert [file.path for file in storage.list_files("p")] == ["p/f"]
+        assert [file.path for file in storage.list_tree("")] == ["p/f"]
 
     def test_a_large_output_goes_up_in_parts(
         self, storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch

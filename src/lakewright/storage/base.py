@@ -42,6 +42,14 @@ class FileStatus:
         return self.path[self.path.rfind("/") + 1 :]
 
 
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """Something in a table's folder that listings pass over; `name` is its path, escaped."""
+
+    name: str
+    reason: str
+
+
 class Storage(Protocol):
     """The only door to bytes.
 
@@ -54,7 +62,10 @@ class Storage(Protocol):
     - `create` on a name that exists raises ConflictError and changes nothing; of several
       creators of one name exactly one wins;
     - `replace` is atomic: a reader gets the old bytes or the new ones, never a mixture;
-    - a listing shows every `create` and `replace` that has returned, and no temporary file;
+    - a listing shows every `create` and `replace` that has returned, and no temporary file; it
+      passes over names that are no path, and follows no symbolic link to a folder;
+    - what has returned survives a power cut, in the order in which it was asked for: files that are
+      created or replaced stay, deleted ones do not come back. `unsynced` gives that up;
     - reading a missing file raises MissingFileError, listing a missing folder gives nothing;
     - deleting what is missing is not an error: services run again after a crash;
     - UnavailableError from `create` leaves open whether the file was written: who calls again
@@ -80,6 +91,11 @@ class Storage(Protocol):
         """How many trees are listed at once: little is waited for on a disk, where threads cost."""
         return 2
 
+    @property
+    def forgets(self) -> bool:
+        """Whether a power cut can take away what was written with `unsynced`."""
+        return False
+
     def url(self, path: str) -> str:
         """Return the URI of one file or folder, for Spark."""
         return f"{self.root}/{check_path(path)}"
@@ -102,6 +118,10 @@ class Storage(Protocol):
 
     def list_temporary(self) -> list[FileStatus]:
         """Return unfinished files, which no other listing shows: being written, or of the dead."""
+        return []
+
+    def list_passed_over(self) -> list[PassedOver]:
+        """Return what no listing shows although it is there, for a person to look at."""
         return []
 
     def status(self, path: str) -> FileStatus | None:
@@ -166,6 +186,21 @@ class Storage(Protocol):
         """
         return
 
+    def unsynced(self) -> Storage:
+        """The same files, for changes that a power cut may undo, each for itself.
+
+        For files that mean nothing afterwards (heartbeats, locks), for those whose loss does no
+        harm (markers), and for many that are written first and then synced together: `sync`.
+        """
+        return self
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Let files that were written with `unsynced` survive a power cut, as if it were not so.
+
+        A file that is missing is passed over.
+        """
+        return
+
 
 @runtime_checkable
 class VersionedStorage(Storage, Protocol):
@@ -189,9 +224,14 @@ class VersionedStorage(Storage, Protocol):
         ...
 
 
+def is_path(path: str) -> bool:
+    """Tell whether `path` names a file as a storage wants it."""
+    return _BAD_PATH.search(path) is None
+
+
 def check_path(path: str) -> str:
     """Return `path` if it names a file as a storage wants it, else raise InvalidError."""
-    if _BAD_PATH.search(path):
+    if not is_path(path):
         raise InvalidError("not a path relative to the table", path=path)
     return path
 

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 
-from lakewright.storage.base import FileStatus, Storage
+from lakewright.storage.base import FileStatus, PassedOver, Storage
 
 Result = TypeVar("Result")
 
@@ -39,6 +39,11 @@ class ForwardingStorage(Storage):
         """As the storage behind."""
         return self.inner.listings_at_once
 
+    @property
+    def forgets(self) -> bool:
+        """As the storage behind."""
+        return self.inner.forgets
+
     def url(self, path: str) -> str:
         """Forward; this asks nothing of the store and is not counted."""
         return self.inner.url(path)
@@ -62,6 +67,10 @@ class ForwardingStorage(Storage):
     def list_temporary(self) -> list[FileStatus]:
         """Forward; it is not counted, as only a disk has such files."""
         return self.inner.list_temporary()
+
+    def list_passed_over(self) -> list[PassedOver]:
+        """Forward; it is not counted, as only a disk has such files."""
+        return self.inner.list_passed_over()
 
     def status(self, path: str) -> FileStatus | None:
         """Forward."""
@@ -114,3 +123,25 @@ class ForwardingStorage(Storage):
     def prune_folders(self, folder: str) -> None:
         """Forward; it is not counted, as only disks and HDFS have folders without files."""
         self.inner.prune_folders(folder)
+
+    def unsynced(self) -> Storage:
+        """The storage behind without its syncs, through the same door."""
+        inner = self.inner.unsynced()
+        return self if inner is self.inner else _SameDoor(self, inner)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Forward; it is not counted, as only a disk does something here."""
+        self.inner.sync(paths)
+
+
+class _SameDoor(ForwardingStorage):
+    """Another storage, whose calls go through the door of the first."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, first: ForwardingStorage, inner: Storage) -> None:
+        super().__init__(inner)
+        self._first = first
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        return self._first._call(method, *arguments)

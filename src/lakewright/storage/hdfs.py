@@ -21,6 +21,7 @@ from lakewright.storage.base import (
     check_folder,
     check_path,
     check_range,
+    is_path,
     is_temporary,
     join_path,
     temporary_name,
@@ -205,6 +206,8 @@ class HdfsStorage(Storage):
                 if entry.path == full:
                     continue
                 path = join_path(folder, entry.path[entry.path.rfind("/") + 1 :])
+                if not is_path(path):
+                    continue
                 if entry.isdir:
                     folders.append(path)
                 else:

@@ -1,28 +1,29 @@
-"""Tables on a disk of this machine, or on a network file system mounted here."""
+"""Tables on a disk of this machine, or on a network file system that is mounted here.
+
+Several hosts may share a table on NFS only if it is mounted there with `noac` (or `actimeo=0`): by
+default a client goes by what it remembers of a folder, up to a minute, and a writer would overlook
+the commits of others. A lock file that expires needs `flock` on a folder, which NFS does not have.
+"""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
+import re
 import stat
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 import pyarrow as pa
 
-from lakewright.errors import (
-    ConflictError,
-    CorruptError,
-    InvalidError,
-    LakewrightError,
-    UnavailableError,
-)
+from lakewright.errors import ConflictError, CorruptError, InvalidError
 from lakewright.storage.base import (
     FileStatus,
     MissingFileError,
+    PassedOver,
     VersionedStorage,
     at_once,
     check_folder,
@@ -31,15 +32,18 @@ from lakewright.storage.base import (
     content_version,
     flag,
     is_hadoop_setting,
+    is_path,
     is_temporary,
     join_path,
-    temporary_name,
+    split_path,
 )
+from lakewright.storage.changes import Changes
+from lakewright.storage.disk import DISK, Disk
+from lakewright.storage.refusals import NOT_A_FILE, filling, reading, writing
 from lakewright.storage.sidecars import is_sidecar, matches, sidecar_name
 
-_NOT_A_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _MANY = 32  # fewer files are gone before threads have started
+_TOGETHER = 128  # files of one folder that are deleted one after the other, with one sync
 OPTIONS = ("verify_sidecars", "durable")
 
 
@@ -54,13 +58,17 @@ class LocalStorage(VersionedStorage):
     - Real Hudi on the same disk keeps a checksum file beside each file and refuses a file that
       does not match it. It goes before its file is replaced or deleted. `read` checks it, unless
       `verify_sidecars` is off; `read_range` and `open_input` do not.
-    - With `durable`, what has returned also survives a power cut; without it, as with Hadoop on
-      a local disk, only the death of the process.
+    - With `durable`, which is the default, what has returned survives a power cut: the content of
+      a file is synced before it gets its name, then the folder of the name, and the folders above.
+      Without it only the death of the process is survived, as with Hadoop on a local disk.
+    - A symbolic link to a folder is no folder of the table: listings pass over it, nothing is
+      written or deleted behind it. The root may be a link, and so may files.
     """
 
     folder: str
     verify_sidecars: bool = True
-    durable: bool = False
+    durable: bool = True
+    disk: Disk = field(default=DISK, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Make the folder absolute; symbolic links stay as they are."""
@@ -76,7 +84,7 @@ class LocalStorage(VersionedStorage):
         return cls(
             uri,
             verify_sidecars=flag(options, "verify_sidecars", default=True),
-            durable=flag(options, "durable", default=False),
+            durable=flag(options, "durable", default=True),
         )
 
     @property
@@ -84,19 +92,24 @@ class LocalStorage(VersionedStorage):
         """The base path as a `file://` URI; like Hadoop's, it escapes no character."""
         return f"file://{self.folder}"
 
+    @property
+    def forgets(self) -> bool:
+        """What was not synced may be gone after a power cut."""
+        return True
+
     def list_files(self, folder: str) -> list[FileStatus]:
         """Return the files directly in `folder`, sorted by name."""
-        files, _ = self._scan(check_folder(folder))
+        files, _ = self._scan(folder) if self._listable(folder) else ([], [])
         return sorted(files, key=lambda file: file.path)
 
     def list_folders(self, folder: str) -> list[str]:
         """Return the paths of the folders directly in `folder`, sorted."""
-        _, folders = self._scan(check_folder(folder))
+        _, folders = self._scan(folder) if self._listable(folder) else ([], [])
         return sorted(folders)
 
     def list_tree(self, folder: str) -> Iterator[FileStatus]:
         """Yield all files in `folder` and below."""
-        waiting = [check_folder(folder)]
+        waiting = [folder] if self._listable(folder) else []
         while waiting:
             files, folders = self._scan(waiting.pop())
             yield from files
@@ -105,7 +118,7 @@ class LocalStorage(VersionedStorage):
     def list_temporary(self) -> list[FileStatus]:
         """Return the temporary files of processes that are at work, or were killed."""
         found = []
-        with _reading(""):
+        with reading(""):
             for parent, _, names in os.walk(self.folder):
                 for name in filter(is_temporary, names):
                     full = f"{parent}/{name}"
@@ -114,13 +127,27 @@ class LocalStorage(VersionedStorage):
                         found.append(_status(path, os.stat(full)))
         return found
 
+    def list_passed_over(self) -> list[PassedOver]:
+        """Return what has a name that is no path, and links to folders."""
+        found = []
+        with reading(""):
+            for parent, folders, names in os.walk(self.folder):
+                for name in (*folders, *names):
+                    full = f"{parent}/{name}"
+                    shown = _escaped(os.path.relpath(full, self.folder))
+                    if not is_path(name):
+                        found.append(PassedOver(shown, "the name is no path of a table"))
+                    elif os.path.islink(full) and os.path.isdir(full):
+                        found.append(PassedOver(shown, "a symbolic link to a folder"))
+        return sorted(found, key=lambda each: each.name)
+
     def status(self, path: str) -> FileStatus | None:
         """Return size and modification time of one file, or None if there is no such file."""
         full = self._full(path)
-        with _reading(path):
+        with reading(path):
             try:
                 found = os.stat(full)
-            except _NOT_A_FILE:
+            except NOT_A_FILE:
                 return None
         return _status(path, found) if stat.S_ISREG(found.st_mode) else None
 
@@ -130,7 +157,7 @@ class LocalStorage(VersionedStorage):
         # Bytes first, checksum second: a writer removes the checksum before the bytes change.
         # A Java writer writes both anew, so a mismatch counts only if it is still there.
         for _ in range(2):
-            with _reading(path):
+            with reading(path):
                 data = _bytes_of(full)
                 if not self.verify_sidecars or matches(data, _sidecar_bytes(full)):
                     return data
@@ -141,7 +168,7 @@ class LocalStorage(VersionedStorage):
         """Return up to `length` bytes from `offset`; fewer, or none, at the end of the file."""
         check_range(path, offset, length)
         full = self._full(path)
-        with _reading(path), open(full, "rb") as file:
+        with reading(path), open(full, "rb") as file:
             file.seek(offset)
             return file.read(length)
 
@@ -154,36 +181,30 @@ class LocalStorage(VersionedStorage):
         full = self._full(path)
         if self.verify_sidecars and os.path.exists(_sidecar(full)):
             return pa.BufferReader(self.read(path))
-        with _reading(path):
+        with reading(path):
             if os.path.isdir(full):
                 raise IsADirectoryError(full)
             return pa.OSFile(full)
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file; ConflictError if the name is taken."""
-        full = self._full(path)
-        with _writing(path), _temporary(full) as file:
-            file.write(data)
-            self._publish(file, full)
+        with writing(path), self._changes.unfinished(*_split(path)) as unfinished:
+            unfinished.file.write(data)
+            self._changes.publish(unfinished)
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
         """Write a new file in pieces; it appears whole when the block ends."""
-        full = self._full(path)
-        with _writing(path), _temporary(full) as file:
-            with _filling(path):
-                yield file
-            self._publish(file, full)
+        with writing(path), self._changes.unfinished(*_split(path)) as unfinished:
+            with filling(path):
+                yield unfinished.file
+            self._changes.publish(unfinished)
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a file whether it exists or not."""
-        full = self._full(path)
-        with _writing(path), _temporary(full) as file:
-            file.write(data)
-            self._settle(file)
-            _unlink(_sidecar(full))
-            os.replace(file.name, full)
-            self._settle_folder(full)
+        with writing(path), self._changes.unfinished(*_split(path)) as unfinished:
+            unfinished.file.write(data)
+            self._changes.publish_over(unfinished)
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         """Return the whole file and its version."""
@@ -195,9 +216,8 @@ class LocalStorage(VersionedStorage):
         if version is None:
             self.create(path, data)
             return content_version(data)
-        full = self._full(path)
         try:
-            with _reading(path), _locked(os.path.dirname(full)):
+            with reading(path), self._changes.opened(_split(path)[0]) as folder, _locked(folder):
                 if self.read_versioned(path)[1] == version:
                     self.replace(path, data)
                     return content_version(data)
@@ -207,42 +227,40 @@ class LocalStorage(VersionedStorage):
 
     def delete(self, path: str) -> None:
         """Remove a file, and its checksum file first, if they are there."""
-        full = self._full(path)
-        with _writing(path):
-            _unlink(_sidecar(full))
-            _unlink(full)
+        self.delete_many([path])
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove several files; many of them at once, as each one waits for the disk."""
-        wanted = list(paths)
-        if len(wanted) < _MANY:
-            VersionedStorage.delete_many(self, wanted)
-        else:
-            at_once(self.delete, wanted)
+        """Remove several files; those of many folders at once, as each one waits for the disk."""
+        by_folder = _by_folder(paths)
+        works = [
+            (folder, names[start : start + _TOGETHER])
+            for folder, names in by_folder.items()
+            for start in range(0, len(names), _TOGETHER)
+        ]
+        few = not self.durable and sum(map(len, by_folder.values())) < _MANY
+        at_once(self._delete_in, works, 1 if few else self.disk.threads)
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder and all below it; never the root."""
-        full = self._full(folder)
-        with _writing(folder):
-            for parent, folders, files in os.walk(full, topdown=False):
-                for name in files:
-                    _unlink(f"{parent}/{name}")
-                for name in folders:
-                    _remove_folder(f"{parent}/{name}")
-            _remove_folder(full)
+        """Remove a folder and all below it, or a link and nothing behind it; never the root."""
+        with writing(folder):
+            self._changes.delete_folder(*_split(folder))
+
+    def unsynced(self) -> LocalStorage:
+        """The same folder without syncs."""
+        return replace(self, durable=False) if self.durable else self
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Sync files, all at once, then each folder that they are in; nothing if not `durable`."""
+        if self.durable:
+            by_folder = _by_folder(paths)
+            files = [join_path(folder, name) for folder in by_folder for name in by_folder[folder]]
+            at_once(self._sync_content, files, self.disk.threads)
+            at_once(self._sync_named, [*by_folder], self.disk.threads)
 
     def prune_folders(self, folder: str) -> None:
         """Remove a folder and those below it as far as no file is in them; never the root."""
-        full = self._full(folder)
-        if os.path.islink(full):
-            return
-        with _writing(folder):
-            for parent, _, names in os.walk(full, topdown=False):
-                for name in filter(is_sidecar, names):
-                    # Without its file it says nothing, and keeps the folder from going.
-                    if not os.path.lexists(f"{parent}/{name[1:].removesuffix('.crc')}"):
-                        _unlink(f"{parent}/{name}")
-                _remove_if_empty(parent)
+        with writing(folder):
+            self._changes.prune_folders(*_split(folder))
 
     def _full(self, path: str) -> str:
         return f"{self.folder}/{check_path(path)}"
@@ -250,45 +268,58 @@ class LocalStorage(VersionedStorage):
     def _scan(self, folder: str) -> tuple[list[FileStatus], list[str]]:
         files, folders = [], []
         full = f"{self.folder}/{folder}"
-        with _reading(folder), suppress(*_NOT_A_FILE), os.scandir(full) as entries:
+        with reading(folder), suppress(*NOT_A_FILE), os.scandir(full) as entries:
             for entry in entries:
                 # A file may vanish between the two calls; a dangling link is no file either.
                 with suppress(FileNotFoundError):
-                    if entry.is_dir():
+                    # What can be printed is a path; the other question takes longer.
+                    if not (entry.name.isprintable() or is_path(entry.name)):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
                         folders.append(join_path(folder, entry.name))
+                    elif entry.is_symlink() and entry.is_dir():
+                        _warn_of_link(f"{full}/{entry.name}")
                     elif not _hidden(entry.name):
                         files.append(_status(join_path(folder, entry.name), entry.stat()))
         return files, folders
 
-    def _publish(self, file: BinaryIO, full: str) -> None:
-        self._settle(file)
-        # A checksum file without its file is a left-over that would condemn the new file.
-        if os.path.exists(_sidecar(full)) and not os.path.lexists(full):
-            _unlink(_sidecar(full))
-        try:
-            os.link(file.name, full)
-        except FileExistsError:
-            # NFS repeats a call whose answer was lost, and then meets its own link.
-            if os.stat(file.name).st_nlink < 2:
-                raise
-        except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:
-                raise
-            _rename_new(file.name, full)
-        self._settle_folder(full)
+    def _listable(self, folder: str) -> bool:
+        """Whether no folder on the way to this one is a link."""
+        full = self.folder
+        for name in check_folder(folder).split("/"):
+            full = f"{full}/{name}"
+            if name and os.path.islink(full):
+                _warn_of_link(full)
+                return False
+        return True
 
-    def _settle(self, file: BinaryIO) -> None:
-        file.flush()
-        if self.durable:
-            os.fsync(file.fileno())
+    @property
+    def _changes(self) -> Changes:
+        return Changes(self.folder, self.durable, self.disk)
 
-    def _settle_folder(self, full: str) -> None:
-        if self.durable:
-            descriptor = os.open(os.path.dirname(full), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    def _sync_content(self, path: str) -> None:
+        with writing(path), suppress(*NOT_A_FILE):
+            self._changes.sync_content(*split_path(path))
+
+    def _sync_named(self, folder: str) -> None:
+        with writing(folder):
+            self._changes.sync_named(folder)
+
+    def _delete_in(self, files: tuple[str, list[str]]) -> None:
+        with writing(files[0]):
+            self._changes.delete(*files)
+
+
+def _split(path: str) -> tuple[str, str]:
+    return split_path(check_path(path))
+
+
+def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        folder, name = _split(path)
+        found.setdefault(folder, []).append(name)
+    return found
 
 
 def _without_scheme(uri: str) -> str:
@@ -300,6 +331,20 @@ def _without_scheme(uri: str) -> str:
     if not path.startswith("/"):
         raise InvalidError("a file URI names no absolute path on this machine", uri=uri)
     return path
+
+
+def _warn_of_link(full: str) -> None:
+    warnings.warn(
+        f"{full} is a symbolic link to a folder: it is no part of the table, and not listed",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+def _escaped(name: str) -> str:
+    """A name as it can be printed: bytes that are no text and control characters as numbers."""
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def _hidden(name: str) -> bool:
@@ -328,95 +373,10 @@ def _sidecar_bytes(full: str) -> bytes:
 
 
 @contextmanager
-def _temporary(full: str) -> Iterator[BinaryIO]:
-    name = f"{os.path.dirname(full)}/{temporary_name()}"
-    try:
-        with _open_new(name) as file:
-            yield file
-    finally:
-        _unlink(name)
-
-
-def _open_new(name: str) -> BinaryIO:
-    try:
-        return open(name, "xb")
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(name), exist_ok=True)
-        return open(name, "xb")
-
-
-def _rename_new(source: str, target: str) -> None:
-    with _locked(os.path.dirname(target)):
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
-        os.rename(source, target)
-
-
-@contextmanager
-def _locked(folder: str) -> Iterator[None]:
+def _locked(folder: int) -> Iterator[None]:
     # The lock is on the folder itself: nothing is left behind, and it dies with its process.
-    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
-
-
-def _unlink(full: str) -> None:
-    with suppress(*_NOT_A_FILE):
-        os.unlink(full)
-
-
-def _remove_if_empty(full: str) -> None:
-    try:
-        os.rmdir(full)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-
-
-def _remove_folder(full: str) -> None:
-    with suppress(FileNotFoundError):
-        try:
-            os.rmdir(full)
-        except NotADirectoryError:
-            if os.path.islink(full):
-                os.unlink(full)
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except _NOT_A_FILE as error:
-        raise MissingFileError("there is no such file", path=path) from error
-    except OSError as error:
-        raise _refused(error, path) from error
-
-
-@contextmanager
-def _writing(path: str) -> Iterator[None]:
-    try:
-        yield
-    except FileExistsError as error:
-        raise ConflictError("the file exists already", path=path) from error
-    except OSError as error:
-        raise _refused(error, path) from error
-
-
-@contextmanager
-def _filling(path: str) -> Iterator[None]:
-    # What the caller's own code raises is never a conflict about this file.
-    try:
-        yield
-    except OSError as error:
-        raise _refused(error, path) from error
-
-
-def _refused(error: OSError, path: str) -> LakewrightError:
-    wrong_call = isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError)
-    kind = InvalidError if wrong_call or error.errno == errno.ENAMETOOLONG else UnavailableError
-    return kind("the file system refused", path=path, reason=error.strerror or str(error))
+        fcntl.flock(folder, fcntl.LOCK_UN)

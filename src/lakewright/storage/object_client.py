@@ -10,7 +10,12 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import (
+    BaseError,
+    InvalidPathError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from lakewright.errors import InvalidError, LakewrightError, UnavailableError
@@ -108,6 +113,15 @@ _OF_EVERY_KIND = frozenset({*_HTTP_KEYS, *_DEFAULTS, "ssl", "path_style", "crede
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _PASSING_STATUS = {408, 409, 429}
+# One request deletes many keys; what became of each is in the body of an answer that says OK.
+_KEY_REFUSED = re.compile(r"request failed for key (?P<key>.*): .*\(code: (?P<code>\w+)\)")
+_PASSING_CODES = {
+    "InternalError",
+    "OperationAborted",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +263,13 @@ def storage_error(error: Exception, path: str) -> LakewrightError:
         return MissingFileError("there is no such file", path=path)
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return InvalidError("the store denies access", path=path, reason=reason)
+    if isinstance(error, InvalidPathError):
+        return InvalidError(
+            "the store holds a key that is no path of a table: remove it", path=path, reason=reason
+        )
+    if (key := _KEY_REFUSED.search(reason)) and key["code"] not in _PASSING_CODES:
+        denied = "the store denies access" if "Denied" in key["code"] else "the store refused a key"
+        return InvalidError(denied, path=path, key=key["key"], reason=reason)
     status = status_of(error)
     refused = 300 <= status < 500 and status not in _PASSING_STATUS
     if refused or isinstance(error, ValueError):

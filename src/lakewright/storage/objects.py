@@ -26,6 +26,7 @@ from lakewright.storage.base import (
     check_folder,
     check_path,
     check_range,
+    is_path,
     split_path,
 )
 from lakewright.storage.object_client import (
@@ -233,13 +234,15 @@ class ObjectStorage(VersionedStorage):
         with translated_errors(folder):
             found = obstore.list_with_delimiter(self._client, folder or None)
         # The folder's own marker is listed under the folder's own name.
-        files = [_status(meta) for meta in found["objects"] if meta["path"] != folder]
-        return files, list(found["common_prefixes"])
+        listed = [_status(meta) for meta in found["objects"] if meta["path"] != folder]
+        files = [file for file in listed if is_path(file.path)]
+        return files, [path for path in found["common_prefixes"] if is_path(path)]
 
     def _list_deep(self, folder: str) -> Iterator[FileStatus]:
         with translated_errors(folder):
             for chunk in obstore.list(self._client, folder or None, chunk_size=_LIST_CHUNK):
-                yield from (_status(meta) for meta in chunk if meta["path"] != folder)
+                files = (_status(meta) for meta in chunk if meta["path"] != folder)
+                yield from (file for file in files if is_path(file.path))
 
     def _delete_one(self, path: str) -> None:
         try:

@@ -131,6 +131,7 @@ class Transaction:
         # After a call that was not answered these files may be part of the table already.
         if self._progress is _Progress.OPEN:
             self._remove_other_attempts(metadata)
+        self._storage.sync(sorted(metadata.files()))
 
         def require(now: Snapshot, files: Sequence[Instant]) -> None:
             self._require_completable(now, files, metadata)

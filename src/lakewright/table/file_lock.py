@@ -43,12 +43,13 @@ class FileLock:
     """
 
     def __init__(self, storage: Storage, settings: LockSettings, clock: Clock) -> None:
-        self._storage = storage
         self._path = join_path(_folder(storage.root, settings.file_path), _NAME)
         self._settings = settings
         self._clock = clock
         self._expire_ms = max(0, settings.file_expire_minutes) * 60_000
         self._expiring = _versioned(storage) if self._expire_ms else None
+        # A lock file that survives a power cut would keep all writers out.
+        self._storage = storage.unsynced()
         self._owner: str | None = None
         self._since = Moment.of(clock)
         self._unsure: list[Moment] = []

@@ -54,7 +54,8 @@ class Heartbeat:
         """`inheritable`: others may go on at this instant when this writer is taken for dead."""
         check_heartbeat(settings)
         self._inheritable = inheritable
-        self._storage = storage
+        # A sync may wait for all that others write to the disk, and a beat must not be late.
+        self._storage = storage.unsynced()
         self._path = f"{FOLDER}/{instant}"
         self._instant = instant
         self._settings = settings

@@ -43,12 +43,12 @@ def create_marker(storage: Storage, instant: str, data_path: str, kind: MarkerKi
     """Mark a data file that `instant` is going to write; to be called before the file is made."""
     # Only the writer of this instant makes markers for it: one that is there is from a first try.
     with suppress(ConflictError):
-        storage.create(_marker(instant, data_path, kind), b"")
+        storage.unsynced().create(_marker(instant, data_path, kind), b"")
 
 
 def renew_marker(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> None:
     """Mark a data file once more: the marker may be old, or gone."""
-    storage.replace(_marker(instant, data_path, kind), b"")
+    storage.unsynced().replace(_marker(instant, data_path, kind), b"")
 
 
 def is_marked(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> bool:
@@ -76,12 +76,13 @@ def marked_files(storage: Storage, instant: str) -> tuple[str, ...]:
 
 def delete_markers(storage: Storage, instant: str) -> None:
     """Delete all markers of an instant: none of its task attempts can be running any more."""
-    storage.delete_folder(marker_folder(instant))
+    # Those that come back after a power cut name files that are gone, or in a commit.
+    storage.unsynced().delete_folder(marker_folder(instant))
 
 
 def delete_markers_of(storage: Storage, instant: str, data_paths: Iterable[str]) -> None:
     """Delete the markers of some files, whose task attempts have reported."""
-    storage.delete_many(
+    storage.unsynced().delete_many(
         _marker(instant, path, kind) for path in sorted(data_paths) for kind in MarkerKind
     )
 
@@ -106,9 +107,10 @@ def end_markers(storage: Storage, instant: str, reported: Collection[str] = ()) 
             storage.delete_many(sorted(_markers(storage, instant, names)))
         for file in unreported:
             # The same bytes once more: what ages is the time of modification.
-            storage.replace(file.path, storage.read(file.path) if file.size else b"")
+            bytes_again = storage.read(file.path) if file.size else b""
+            storage.unsynced().replace(file.path, bytes_again)
     if over:
-        storage.delete_many(sorted(over))
+        storage.unsynced().delete_many(sorted(over))
     if not unreported:
         storage.prune_folders(folder)
 

@@ -86,8 +86,8 @@ def failed_writes(
 def plan_rollback(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> RollbackPlan:
     """Which files to delete to take back an instant of the snapshot's timeline.
 
-    A pending one is searched by its markers, or by listing the table if there are none; a completed
-    one by listing the partitions it wrote. Raises InvalidError
+    A pending one is searched by its markers, or by listing the table if there are none or a power
+    cut may have taken some; a completed one by listing the partitions it wrote. Raises InvalidError
 
     - for an instant that a savepoint holds;
     - for a completed write under a later one, completed or pending, as real Hudi does; a pending
@@ -381,9 +381,10 @@ def _files_of(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> tupl
     if instant.is_completed:
         (commit,) = snapshot.commits([instant])
         return find_files(storage, [at], commit.partitions)[at]
-    marked = marked_files(storage, at) if by_markers else ()
-    if marked or (by_markers and instant.state is State.REQUESTED):
-        return marked
+    if by_markers and (instant.state is State.REQUESTED or not storage.forgets):
+        marked = marked_files(storage, at)
+        if marked or instant.state is State.REQUESTED:
+            return marked
     # Not every writer makes markers, and a file that stays behind becomes a part of the table once
     # archiving has passed its instant.
     return find_files(storage, [at])[at]

@@ -96,8 +96,8 @@ def remove(
             storage.delete(snapshot.timeline_path(Instant(requested_at, action, state)))
     # A task that is still running may have written since the plan was made, or may after this.
     end_markers(storage, requested_at)
-    storage.delete_folder(rows_folder(requested_at))
-    storage.delete(f"{_HOODIE}/.heartbeat/{requested_at}")
+    storage.unsynced().delete_folder(rows_folder(requested_at))
+    storage.unsynced().delete(f"{_HOODIE}/.heartbeat/{requested_at}")
 
 
 def rollback_metadata(

@@ -150,7 +150,7 @@ class BaseFileWriter:
     def _open(self, first: pa.Table) -> None:
         self._publication.announce()
         path = self._publication.path
-        output = self._stack.enter_context(self.task.storage.open_output(path))
+        output = self._stack.enter_context(self.task.storage.unsynced().open_output(path))
         self._sink = pa.PythonFile(output, mode="w")
         settings = self.task.settings
         codec = settings.compression

@@ -1,4 +1,8 @@
-"""How a data file comes to be: announced by a marker first, and checked once it is there."""
+"""How a data file comes to be: announced by a marker first, and checked once it is there.
+
+Neither is synced to disk one by one: the transaction syncs all files of a write before it
+completes, and a rollback does not rely on markers where a power cut can take them away.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +109,7 @@ def create_file(task: WriteTask, path: str, data: bytes) -> None:
     publication = Publication(task, path, MarkerKind.CREATE)
     publication.announce()
     publication.appearing()
-    task.storage.create(path, data)
+    task.storage.unsynced().create(path, data)
     publication.verify()
 
 

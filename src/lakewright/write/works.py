@@ -47,7 +47,7 @@ def forget(task: WriteTask, outcomes: Sequence[Outcome]) -> None:
     """Delete the rows that were put aside; what a dead process leaves is swept by cleans."""
     if any(outcome.works for outcome in outcomes):
         with suppress(UnavailableError):
-            task.storage.delete_folder(rows_folder(task.instant))
+            task.storage.unsynced().delete_folder(rows_folder(task.instant))
 
 
 def put_aside(task: WriteTask, token: Token, number: int, rows: pa.Table) -> str:
@@ -55,7 +55,7 @@ def put_aside(task: WriteTask, token: Token, number: int, rows: pa.Table) -> str
     path = f"{rows_folder(task.instant)}/{token}-{number}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with (
-        task.storage.open_output(path) as output,
+        task.storage.unsynced().open_output(path) as output,
         pa.ipc.new_stream(pa.PythonFile(output, mode="w"), rows.schema, options=options) as writer,
     ):
         writer.write_table(rows)

@@ -216,6 +216,26 @@ def test_trouble_in_reading_is_one_of_ours(
     assert "Z.java" not in str(caught.value)
 
 
+def test_names_that_are_no_paths_are_passed_over(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(storage, HdfsStorage)
+    root = storage.place.folder
+
+    def entry(name: str, *, isdir: bool) -> SimpleNamespace:
+        return SimpleNamespace(path=f"{root}/{name}", isdir=isdir, length=1, modification_time=0)
+
+    listed = [
+        entry("p", isdir=True),
+        entry("a\nb", isdir=True),
+        entry("f", isdir=False),
+        entry("\x7f", isdir=False),
+    ]
+    use(monkeypatch, SimpleNamespace(list_status=lambda _: listed))
+    assert storage.list_folders("") == ["p"]
+    assert [file.path for file in storage.list_files("")] == ["f"]
+
+
 class Namespace:
     """Names, as a NameNode has them; `fail_after` is raised when a rename is done."""
 

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import (
+    GenericError,
+    InvalidPathError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 
 from lakewright.errors import InvalidError, LakewrightError, UnavailableError
 from lakewright.storage.base import MissingFileError
@@ -139,6 +144,7 @@ ERRORS: dict[str, tuple[Exception, type[LakewrightError]]] = {
     "a server that fails": (GenericError("status code: 503 Slow Down"), UnavailableError),
     "a network that fails": (GenericError("HTTP error: error sending request"), UnavailableError),
     "a socket that fails": (ConnectionResetError("reset by peer"), UnavailableError),
+    "a key that is no path": (InvalidPathError('Error parsing Path "t/../f"'), InvalidError),
     "a value the client refuses": (ValueError("not a path"), InvalidError),
 }
 

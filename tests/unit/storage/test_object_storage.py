@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lakewright.errors import ConflictError, InvalidError, UnavailableError
+from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
 from lakewright.storage.objects import ObjectStorage
 
 TOKEN = "x-amz-meta-lakewright"
@@ -68,6 +68,17 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
         self.answer(status)
+
+    def do_POST(self) -> None:
+        """Delete several keys: an answer that says OK, with an error for one of them."""
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        code = self.bucket.fault_of("POST")
+        error = f"<Error><Key>t/b</Key><Code>{code}</Code><Message>No</Message></Error>"
+        body = f"<DeleteResult><Deleted><Key>t/a</Key></Deleted>{error}</DeleteResult>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def do_HEAD(self) -> None:
         fault = self.bucket.fault_of("HEAD")
@@ -204,3 +215,23 @@ def test_a_server_that_is_gone_is_unavailable() -> None:
         storage.create("f", b"")
     with pytest.raises(UnavailableError):
         list(storage.list_tree("f"))
+
+
+BULK_REFUSALS: dict[str, type[LakewrightError]] = {
+    "AccessDenied": InvalidError,
+    "NoSuchVersion": InvalidError,
+    "InternalError": UnavailableError,
+    "SlowDown": UnavailableError,
+}
+
+
+@pytest.mark.parametrize(("code", "kind"), BULK_REFUSALS.items(), ids=list(BULK_REFUSALS))
+def test_one_key_of_many_that_is_not_deleted(
+    storage: ObjectStorage, bucket: Bucket, code: str, kind: type[LakewrightError]
+) -> None:
+    bucket.faults = [("POST", code)] * 2
+    with pytest.raises(kind) as caught:
+        storage.delete_many(["a", "b"])
+    assert type(caught.value) is kind
+    assert "t/b" in str(caught.value)
+    assert code in str(caught.value)

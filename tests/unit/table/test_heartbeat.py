@@ -313,7 +313,7 @@ OFTEN = HeartbeatSettings(interval_ms=5, misses=1_000_000)
 
 
 def test_a_thread_beats_until_it_is_stopped_and_outlives_a_silent_storage(tmp_path: Path) -> None:
-    watched = WatchedStorage(LocalStorage(str(tmp_path)), times=5)
+    watched = WatchedStorage(LocalStorage(str(tmp_path), durable=False), times=5)
     heart = Heartbeat(watched, T1, OFTEN, SystemClock())
     heart.start()
     watched.fail("replace", "status", times=2)

@@ -17,7 +17,7 @@ from lakewright.core.instant import Instant, parse_instant
 from lakewright.core.slices import GroupKey
 from lakewright.core.table_config import TableConfig
 from lakewright.errors import CorruptError, LakewrightError, UnsupportedError
-from lakewright.storage.base import FileStatus, Storage, join_path, split_path
+from lakewright.storage.base import FileStatus, PassedOver, Storage, join_path, split_path
 from lakewright.table.cleaned import files_of, going_files
 from lakewright.table.doctor.damaged_files import DamagedFile, find_damaged
 from lakewright.table.doctor.plain_files import data_file, readable
@@ -67,6 +67,7 @@ class Evidence:
     leftovers: Leftovers = field(default_factory=Leftovers)
     has_backup: bool = False
     lock: FileStatus | None = None
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) -> Evidence:
@@ -105,6 +106,7 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
         leftovers=find_leftovers(storage, heartbeat, clock) if known else Leftovers(),
         has_backup=storage.exists(BACKUP),
         lock=storage.status(_LOCK),
+        passed_over=tuple(storage.list_passed_over()),
     )
 
 

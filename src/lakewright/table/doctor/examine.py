@@ -9,7 +9,7 @@ from lakewright.core.table_config import TableConfig
 from lakewright.errors import CorruptError
 from lakewright.format.properties import REQUIRED_KEYS
 from lakewright.storage.base import Storage
-from lakewright.table.doctor import file_checks, timeline_checks
+from lakewright.table.doctor import file_checks, name_checks, timeline_checks
 from lakewright.table.doctor.evidence import Evidence, load_evidence
 from lakewright.table.doctor.findings import Diagnosis, Finding, Kind, Severity
 from lakewright.table.properties import PROPERTIES, load_properties
@@ -29,6 +29,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     file_checks.orphans,
     file_checks.leftovers,
     file_checks.lock,
+    name_checks.passed_over,
 )
 
 

@@ -37,6 +37,7 @@ class Kind(StrEnum):
     STRAYS = "stray files"
     LEFTOVERS = "leftovers"
     LOCK = "lock file"
+    PASSED_OVER = "passed over"
 
 
 @dataclass(frozen=True, slots=True)
