@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from golden_tables import queries
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from quick_spark import quick_session
 from sizes import sized
@@ -160,6 +161,9 @@ def check_session(spark: SparkSession, folder: Path) -> None:
 
 def main(folder: str) -> None:
     settings = {"spark.sql.warehouse.dir": f"{folder}/warehouse-connect"}
+    # By this Spark takes a free port for Connect; Java is started before, and does not know of it.
+    SparkContext._ensure_initialized()
+    os.environ["SPARK_TESTING"] = "1"
     spark = quick_session(settings, SparkSession.builder.remote("local[2]"))
     check_session(spark, Path(folder))
     spark.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -17,9 +18,14 @@ def started(writer: DataStreamWriter, path: str | None = None) -> StreamingQuery
     no setting changes: nothing was read by then, and it is tried again.
     """
     while True:
-        query = writer.start(path)
+        try:
+            query = writer.start(path)
+        except PySparkException as error:
+            if _TOO_LATE not in str(error):
+                raise
+            continue
         while query.isActive and query.status["message"].startswith("Initializing"):
             time.sleep(0.02)
-        error = None if query.isActive else query.exception()
-        if error is None or _TOO_LATE not in str(error):
+        failed = None if query.isActive else query.exception()
+        if failed is None or _TOO_LATE not in str(failed):
             return query

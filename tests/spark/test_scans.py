@@ -60,15 +60,15 @@ def two_columns(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Scan:
-    """How Spark carries a query out: the nodes of its plan, what it reads, and its tasks."""
+    """How Spark carries a query out: the nodes of its plan, and what it reads."""
 
     nodes: tuple[str, ...]
     columns: frozenset[str]
     batched: bool
-    tasks: tuple[int, ...]
+    files: frozenset[str]
 
     @classmethod
-    def of(cls, spark: SparkSession, name: str, frame: DataFrame) -> Scan:
+    def of(cls, frame: DataFrame) -> Scan:
         plan = frame._jdf.queryExecution().executedPlan().toString()
         names = re.findall(r"^[ :+-]*(?:\*?\(\d+\) )?([A-Z]\w+(?: parquet)?)", plan, re.M)
         (read,) = re.findall(r"ReadSchema: struct<(.*)>", plan)
@@ -77,7 +77,7 @@ class Scan:
             tuple(each for each in names if each != "Project"),
             frozenset(re.findall(r"(\w+):", read)),
             "Batched: true" in plan,
-            tasks_of(spark, name, frame),
+            frozenset(frame.inputFiles()),
         )
 
 
@@ -97,33 +97,20 @@ def usual(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(key, str(value))
 
 
-def tasks_of(spark: SparkSession, name: str, frame: DataFrame) -> tuple[int, ...]:
-    """How many tasks each stage has that a query runs."""
-    tracker = spark.sparkContext.statusTracker()
-    spark.sparkContext.setJobGroup(name, name)
-    try:
-        frame.collect()
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-    jobs = [tracker.getJobInfo(job) for job in sorted(tracker.getJobIdsForGroup(name))]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-    return tuple(stage.numTasks for stage in stages if stage)
-
-
 @pytest.mark.usefixtures("usual")
 @pytest.mark.parametrize("query", [all_columns, two_columns])
 def test_a_table_without_logs_is_scanned_as_its_bare_parquet_files(
     query: Callable[[DataFrame], DataFrame], table: Path, spark: SparkSession
 ) -> None:
     files = [str(file) for file in table.glob("*/*.parquet")]
-    bare = Scan.of(spark, f"bare {query.__name__}", query(spark.read.parquet(*files)))
-    ours = query(lw.open(str(table), spark=spark).read())
-    found = Scan.of(spark, f"ours {query.__name__}", ours)
+    frame, ours = query(spark.read.parquet(*files)), query(lw.open(str(table), spark=spark).read())
+    bare, found = Scan.of(frame), Scan.of(ours)
+    assert len(bare.files) == 8
     assert bare.nodes[-1] == "FileScan parquet"
     # The partition is told by the path, and need not be read.
     assert bare.columns - {"day"} == found.columns - {"_tmp_metadata_row_index"}
     assert replace(found, columns=bare.columns) == bare
-    assert ours.count() == query(spark.read.parquet(*files)).count()
+    assert ours.count() == frame.count()
 
 
 @pytest.fixture(scope="module")
