@@ -16,7 +16,7 @@ from golden_tables import queries
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from quick_spark import quick_session
-from sizes import sized
+from sizes import SOAK, sized
 from stream_starts import started
 
 import lakewright as lw
@@ -84,7 +84,7 @@ def check_writes(spark: SparkSession, folder: Path) -> None:
 
 
 def check_streams(spark: SparkSession, folder: Path) -> None:
-    """A table into files and into another table, in two runs: the second brings what is new."""
+    """A table into another and, in a soak run, into files; the second time it brings what is new."""
     place = folder / f"streamed-{os.getpid()}"
     source = lw.create(str(place / "a"), spark=spark, name="a", record_key="id", ordering="ts")
     target = lw.create(str(place / "b"), spark=spark, name="b", record_key="id", ordering="ts")
@@ -98,10 +98,13 @@ def check_streams(spark: SparkSession, folder: Path) -> None:
 
     for rows in ([("a", 1), ("b", 1)], [("a", 2), ("c", 1)]):
         source.upsert(spark.createDataFrame(rows, "id STRING, ts BIGINT"))
-        run("parquet")
         run("hudi")
-    found = sorted((row.id, row.ts) for row in spark.read.parquet(str(place / "parquet")).collect())
-    assert found == [("a", 1), ("a", 2), ("b", 1), ("c", 1)], found
+        if SOAK:
+            run("parquet")
+    if SOAK:
+        rows = spark.read.parquet(str(place / "parquet")).collect()
+        found = sorted((row.id, row.ts) for row in rows)
+        assert found == [("a", 1), ("a", 2), ("b", 1), ("c", 1)], found
     found = sorted((row.id, row.ts) for row in target.read().collect())
     assert found == [("a", 2), ("b", 1), ("c", 1)], found
     version = "hoodie.datasource.read.streaming.table.version"
