@@ -84,7 +84,7 @@ def check_writes(spark: SparkSession, folder: Path) -> None:
 
 
 def check_streams(spark: SparkSession, folder: Path) -> None:
-    """A table into another and, in a soak run, into files; the second time it brings what is new."""
+    """A table into another and, in a soak run, into files: the second run brings what is new."""
     place = folder / f"streamed-{os.getpid()}"
     source = lw.create(str(place / "a"), spark=spark, name="a", record_key="id", ordering="ts")
     target = lw.create(str(place / "b"), spark=spark, name="b", record_key="id", ordering="ts")

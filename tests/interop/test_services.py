@@ -118,7 +118,7 @@ def check_done(table: ServedTable, served: Served, instant: str) -> None:
     assert strays_of(table.storage) == []
 
 
-@few_served(0, 4)
+@few_served(0)
 def test_real_hudi_lists_and_executes_our_plan(make: Make, served: Served, tmp_path: Path) -> None:
     table = make(served.kind)
     planned = table.plan_by_us(served.service, served.options)
@@ -136,7 +136,7 @@ def test_real_hudi_lists_and_executes_our_plan(make: Make, served: Served, tmp_p
     go_on(table, 60)
 
 
-@few_served(1, 2)
+@few_served(2)
 def test_we_execute_a_plan_of_real_hudi(make: Make, served: Served) -> None:
     table = make(served.kind)
     planned = table.plan_by_them(served.service, served.options)
