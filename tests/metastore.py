@@ -18,7 +18,7 @@ _SETTINGS = """<?xml version="1.0"?>
 {properties}
 </configuration>
 """
-_SECONDS = 120
+_SECONDS = 600
 
 
 @contextmanager

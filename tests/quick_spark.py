@@ -12,7 +12,11 @@ from pyspark.sql import SparkSession
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 _SETTINGS = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    # Whoever does not answer for that long hangs: a busy machine may take its time.
+    "spark.network.timeout": "900s",
+    "spark.python.authenticate.socketTimeout": "900s",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
@@ -28,9 +32,11 @@ def make_java_quick() -> None:
     os.environ["JAVA_TOOL_OPTIONS"] = f"{told} {_JAVA_OPTIONS}".strip()
 
 
-def quick_session(settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A local session on two cores, with some settings more."""
-    builder = SparkSession.builder.master("local[2]")
+def quick_session(
+    settings: Mapping[str, str] | None = None, builder: SparkSession.Builder | None = None
+) -> SparkSession:
+    """A session with some settings more, on two cores of this process unless told."""
+    builder = builder or SparkSession.builder.master("local[2]")
     for key, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

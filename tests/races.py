@@ -19,7 +19,7 @@ def small_race(
     pq.write_table(lineitems(0, rows), source)
     return Order(
         # These rows have few suppliers: too few for the workloads of TTL.
-        size=Size(scale=rows / 6_000_000, rounds=1, commits=2, scans=1, partitions=100),
+        size=Size(scale=rows / 6_000_000, rounds=1, commits=1, scans=1, partitions=100),
         workloads=tuple(workloads),
         systems=chosen_systems(systems),
         cores=2,

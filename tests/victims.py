@@ -6,9 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+# Only a program that hangs is waited for that long.
+_PATIENCE_S = 900
 
 
 @contextmanager
@@ -40,3 +44,12 @@ def said(process: subprocess.Popen[str]) -> str:
     """The next line that a program prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
+
+
+def until(happened: Callable[[], bool], process: subprocess.Popen[str], *, errors: Path) -> None:
+    """Wait while a program runs until something has happened."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not happened():
+        assert process.poll() is None, errors.read_text()[-4000:]
+        assert time.monotonic() < deadline, errors.read_text()[-4000:]
+        time.sleep(0.002)

@@ -45,13 +45,13 @@ def counted(name: str, golden: GoldenTables) -> CountingStorage:
 def test_planning_a_snapshot_costs_few_storage_calls(golden: GoldenTables) -> None:
     storage = counted("mor_avro", golden)
     plan_snapshot(load_snapshot(storage))
-    # Properties and the newest commit; the timeline and the table's folder; its top folders; and
-    # one listing of each of them.
+    # Properties and the newest commit; the timeline and the table's folder; its top folders, one
+    # listing of each of them, and the folder of markers.
     assert dict(storage.calls) == {
         "read": 1,
         "read_many": 1,
         "list_files": 2,
-        "list_folders": 1,
+        "list_folders": 2,
         "list_tree": 3,
     }
 

@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+from quick_spark import make_java_quick, quick_session
 from real_hudi import RealHudi, running
+from sizes import SOAK
 
+import lakewright as lw
+from lakewright.testing.cluster import spark_cluster
 from lakewright.testing.hdfs import HdfsServer, hdfs_server
 from lakewright.testing.s3 import S3Server, versitygw_server
 
@@ -18,6 +23,9 @@ NEEDED = (
     "LAKEWRIGHT_HDFS_JAR",
     "LAKEWRIGHT_VERSITYGW",
 )
+
+# A race of real Hudi takes as long as all tests of a file here; `./dev bench` is one.
+collect_ignore = [] if SOAK else ["test_bench.py"]
 
 # Who is told to end takes down what it has started, as after an interrupt.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -34,6 +42,11 @@ def judges_are_there() -> None:
     missing = [name for name in NEEDED if not Path(os.environ.get(name, "missing")).exists()]
     if missing:
         pytest.exit(f"./dev interop makes what these tests need; not set: {missing}", returncode=1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_java() -> None:
+    make_java_quick()
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +68,19 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
     folder = tmp_path_factory.mktemp("hdfs")
     with hdfs_server(os.environ["LAKEWRIGHT_HDFS_JAR"], folder, {"dfs.ls.limit": "100"}) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark(hdfs: HdfsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with the library installed, on a cluster of two executors in their own processes.
+
+    What is at `hdfs://lake` is found by its settings alone.
+    """
+    hadoop = {f"spark.hadoop.{key}": value for key, value in hdfs.nameservice("lake").items()}
+    folder = tmp_path_factory.mktemp("cluster")
+    with spark_cluster(folder, workers=2, cores=1) as cluster:
+        warehouse = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
+        session = quick_session({**cluster.settings(), **hadoop, **warehouse})
+        lw.install(session)
+        yield session
+        session.stop()

@@ -38,6 +38,9 @@ def session(jar: str, folder: str) -> SparkSession:
         "spark.jars": jar,
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
+        # Whoever does not answer for that long hangs: a busy machine may take its time.
+        "spark.network.timeout": "900s",
+        "spark.python.authenticate.socketTimeout": "900s",
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {QUICK_JAVA}",
         "spark.driver.memory": "2g",
         "spark.serializer": "org.apache.spark.serializer.KryoSerializer",

@@ -124,23 +124,6 @@ class Kind:
         return "COMPLEX" if several else "SIMPLE"
 
 
-# Fewer than a greedy search finds: any two values of two features are together in one of these.
-PAIRS = tuple(
-    Kind(*line.split())
-    for line in (
-        "bloom none encoded mor-avro event single 9 added indexed",
-        "bloom one plain mor-parquet commit composite 9 added listed",
-        "bloom two hive cow commit single 8 widened indexed",
-        "bucket none hive mor-parquet event single 8 added listed",
-        "bucket one encoded cow commit composite 9 widened indexed",
-        "bucket two plain mor-avro commit composite 9 widened indexed",
-        "simple none hive mor-parquet commit composite 9 widened indexed",
-        "simple none plain cow event single 8 added listed",
-        "simple one hive mor-avro event single 8 widened listed",
-        "simple two encoded mor-parquet event composite 8 added listed",
-    )
-)
-
 # Of these every combination is tried in a soak run; the other features are spread over them.
 CROSSED = ("files", "index", "style", "keys")
 
@@ -185,3 +168,7 @@ def _spread(
         yield best
         shown |= left[best]
         left = {kind: new for kind, new in left.items() if alike(kind) != alike(best)}
+
+
+# Any value of any feature.
+FEW = telling(every_kind(), 3, strength=1)

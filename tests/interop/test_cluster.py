@@ -1,38 +1,27 @@
-"""A cluster of several executors writes to a table on HDFS, and takes partitions out of it."""
+"""On a cluster of several executors: everything on disk, and a table on HDFS with TTL."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 
 import pytest
+from golden_tables import GoldenTables
 from pyspark.sql import DataFrame, SparkSession
-from quick_spark import quick_session
 from real_hudi import Row
+from session_check import TABLES, check, check_session, check_writes
+from sizes import SOAK
 from written import NO_SERVICES, WrittenTable, row
 
 import lakewright as lw
 from lakewright.clock import SystemClock
 from lakewright.storage.locate import storage_for
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.cluster import spark_cluster
 from lakewright.testing.hdfs import HdfsServer
 
 pytestmark = pytest.mark.interop
 
 DAY_MS = 86_400_000
 DDL = "id STRING, day STRING, ts BIGINT, note STRING"
-QUICK = {"spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
-
-@pytest.fixture(scope="module")
-def spark(hdfs: HdfsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    # The table is found by the settings of the session alone, on every executor.
-    hadoop = {f"spark.hadoop.{key}": value for key, value in hdfs.nameservice("lake").items()}
-    with spark_cluster(tmp_path_factory.mktemp("cluster"), workers=2, cores=1) as cluster:
-        session = quick_session({**cluster.settings(), **hadoop, **QUICK})
-        yield session
-        session.stop()
 
 
 def frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
@@ -43,8 +32,18 @@ def found(table: lw.Table) -> dict[str, tuple[str, str]]:
     return {each.id: (each.day, each.note) for each in table.read().collect()}
 
 
-def test_partitions_leave_a_table(hdfs: HdfsServer, spark: SparkSession) -> None:
+def test_reads_and_writes(spark: SparkSession, golden: GoldenTables) -> None:
     assert spark.conf.get("spark.master").startswith("spark://")
+    for name in TABLES:
+        assert golden[name].is_dir()
+    if SOAK:
+        check_session(spark, golden.folder)
+    else:
+        check(spark, golden["mor_avro"])
+        check_writes(spark, golden.folder)
+
+
+def test_partitions_leave_a_table(hdfs: HdfsServer, spark: SparkSession) -> None:
     place = f"{secrets.token_hex(4)}/trips"
     then = ManualClock(SystemClock().now_ms() - 30 * DAY_MS)
     old = WrittenTable(storage_for(hdfs.uri(place)), then, NO_SERVICES).create("MERGE_ON_READ")

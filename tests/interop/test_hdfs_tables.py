@@ -6,11 +6,9 @@ import json
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from quick_spark import quick_session
 from real_hudi import RealHudi, Row
 from written import NO_SERVICES, row
 
@@ -20,7 +18,6 @@ from lakewright.testing.hdfs import HdfsServer
 pytestmark = pytest.mark.interop
 
 DDL = "id STRING, day STRING, ts BIGINT, note STRING"
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # What a URI would escape, and Hadoop does not.
 ODD = "São Paulo 50%"
 KEYS = {
@@ -33,13 +30,6 @@ KEYS = {
     "hoodie.clean.automatic": "false",
     "hoodie.compact.inline": "false",
 }
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = quick_session({"spark.driver.extraJavaOptions": QUICK_JAVA})
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pytest
 from golden_tables import as_json
 from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 from real_hudi import RealHudi
+from sizes import sized, some
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.read.query import plan_changes
@@ -65,7 +66,7 @@ def written_after(snapshot: Snapshot, until: str) -> set[str]:
     return {day for commit in snapshot.commits(later) for day in commit.partitions}
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+@pytest.mark.parametrize("kind", some(list(KINDS.values()), 1), ids=some(list(KINDS), 1))
 def test_every_range_holds_the_same_rows(real_hudi: RealHudi, tmp_path: Path, kind: str) -> None:
     storage = LocalStorage(f"{tmp_path}/table")
     table = WrittenTable(storage, ManualClock(), SEVERAL).create(kind)
@@ -74,7 +75,7 @@ def test_every_range_holds_the_same_rows(real_hudi: RealHudi, tmp_path: Path, ki
     writes = snapshot.timeline.by_completion
     assert list(writes) != sorted(writes, key=lambda instant: instant.requested_at)
     times = [BEGINNING, *(instant.completed_at or "" for instant in writes)]
-    ranges = list(combinations(times, 2))
+    ranges = sized([*pairwise(times), (times[0], times[-1])], soak=list(combinations(times, 2)))
     theirs = real_hudi.read_all(tmp_path / "table", asked_of_real_hudi(ranges))
     for (since, until), found in zip(ranges, theirs, strict=True):
         begin = None if since == BEGINNING else since

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from golden_tables import GoldenTables
 from pyspark.sql import SparkSession
-from quick_spark import make_java_quick, quick_session
 from real_hudi import RealHudi
 
-import lakewright as lw
 from lakewright.interfaces.procedure import Procedure
 from lakewright.interfaces.procedures import PROCEDURES
 
@@ -39,16 +35,6 @@ SHOWN = {
     "show_timeline": ("cow_savepoint", "cow_rolled_back", "cow_archived"),
 }
 OF_THIS_MACHINE = {"requested_time", "inflight_time", "completed_time", "extra_metadata"}
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    make_java_quick()
-    folder = tmp_path_factory.mktemp("warehouse")
-    session = quick_session({"spark.sql.warehouse.dir": str(folder)})
-    lw.install(session)
-    yield session
-    session.stop()
 
 
 def plain(rows: list[dict[str, Any]]) -> list[str]:

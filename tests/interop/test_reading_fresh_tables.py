@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from golden_tables import as_json
 from real_hudi import RealHudi, Row
+from sizes import SOAK
 
 from lakewright.read.query import plan_read_optimized, plan_snapshot
 from lakewright.storage.locate import storage_for
@@ -203,14 +204,16 @@ def test_we_read_what_real_hudi_reads(case: Case, real_hudi: RealHudi, tmp_path:
     options = {**OPTIONS, "hoodie.table.name": "fresh", **case.options}
     for number, data in enumerate(case.writes):
         real_hudi.write(path, data, case.schema, options, "append" if number else "overwrite")
-        assert ours(path) == theirs(real_hudi, path)
+        if SOAK:
+            assert ours(path) == theirs(real_hudi, path)
     if case.deletes:
         deleting = {**options, "hoodie.datasource.write.operation": "delete"}
         real_hudi.write(path, case.deletes, case.schema, deleting)
-        assert ours(path) == theirs(real_hudi, path)
+        if SOAK:
+            assert ours(path) == theirs(real_hudi, path)
     if case.later:
         real_hudi.write(path, case.later, case.schema, options)
-        assert ours(path) == theirs(real_hudi, path)
+    assert ours(path) == theirs(real_hudi, path)
     assert ours(path, optimized=True) == theirs(real_hudi, path, optimized=True)
 
 

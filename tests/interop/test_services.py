@@ -12,6 +12,7 @@ from histories import at, gone
 from kinds import Kind
 from real_hudi import RealHudi
 from served import ServedTable, check, same_rows
+from sizes import sized, some
 from undone import strays_of
 
 LOGS = Kind(files="mor-avro")
@@ -35,6 +36,8 @@ Z_ORDERED = {
     "hoodie.layout.optimize.strategy": "z-order",
 }
 
+# Of how many ranges of changes readers are asked.
+RANGES = sized(1, soak=99)
 Make = Callable[[Kind], ServedTable]
 
 
@@ -51,7 +54,7 @@ def begun(real_hudi: RealHudi, tmp_path_factory: pytest.TempPathFactory) -> Make
         table.theirs("upsert", [*at(30, 0, 4, 36), *at(5, 5), *at(30, 17)])
         table.theirs("delete", at(99, 6))
         table.ours("upsert", [*gone(40, 7), *at(40, 0, 1, 10), *at(1, 2)])
-        check(table)
+        check(table, ranges=sized(1, soak=99))
         return table
 
     return begin
@@ -66,9 +69,8 @@ def make(begun: Make, tmp_path: Path) -> Make:
 def go_on(table: ServedTable, ts: int) -> None:
     """Both write on: updates, late rows, new keys and deletes."""
     table.ours("upsert", [*at(ts, 0, 3, 9), *at(2, 1), *at(ts, ts)])
-    check(table, ranges=1)
     table.theirs("upsert", [*at(ts + 1, 0, 4, 12), *at(2, 10), *at(ts + 1, ts + 1), *gone(99, 36)])
-    check(table, ranges=2)
+    check(table, ranges=sized(1, soak=2))
     assert table.is_indexed == (table.kind.metadata != "listed")
 
 
@@ -93,7 +95,12 @@ SERVED = {
         "clustering", INDEXED_LOGS, CLUSTER_SOON | ON_A_CURVE
     ),
 }
-each_served = pytest.mark.parametrize("served", SERVED.values(), ids=list(SERVED))
+
+
+def few_served(*places: int) -> pytest.MarkDecorator:
+    """Some of them, and all in a soak run."""
+    names = some(list(SERVED), *places)
+    return pytest.mark.parametrize("served", [SERVED[name] for name in names], ids=names)
 
 
 def write_while_pending(table: ServedTable, service: str) -> None:
@@ -111,36 +118,36 @@ def check_done(table: ServedTable, served: Served, instant: str) -> None:
     assert strays_of(table.storage) == []
 
 
-@each_served
+@few_served(0)
 def test_real_hudi_lists_and_executes_our_plan(make: Make, served: Served, tmp_path: Path) -> None:
     table = make(served.kind)
     planned = table.plan_by_us(served.service, served.options)
     assert table.shown_by_them(served.service)[planned] == "REQUESTED"
     write_while_pending(table, served.service)
-    check(table, ranges=2)
+    check(table, ranges=RANGES)
     if served.dies:
         table.die_at(planned, tmp_path / "trials")
         assert table.shown_by_them(served.service)[planned] == "INFLIGHT"
         assert table.files_of(planned)
-        check(table, ranges=2)
-    with same_rows(table):
+        check(table, ranges=RANGES)
+    with same_rows(table, ranges=RANGES):
         table.execute_by_them(served.service, planned)
     check_done(table, served, planned)
     go_on(table, 60)
 
 
-@each_served
+@few_served(2)
 def test_we_execute_a_plan_of_real_hudi(make: Make, served: Served) -> None:
     table = make(served.kind)
     planned = table.plan_by_them(served.service, served.options)
     write_while_pending(table, served.service)
-    check(table, ranges=2)
+    check(table, ranges=RANGES)
     if served.dies:
         table.execute_by_them(served.service, planned)
         table.take_back_the_end(planned)
         assert table.files_of(planned)
-        check(table, ranges=2)
-    with same_rows(table):
+        check(table, ranges=RANGES)
+    with same_rows(table, ranges=RANGES):
         table.execute_by_us(planned)
     check_done(table, served, planned)
     go_on(table, 60)
@@ -152,9 +159,9 @@ def test_real_hudi_executes_our_log_compaction(make: Make) -> None:
     """It does so after a write that may compact log files."""
     table = make(LOGS)
     planned = table.plan_by_us("logcompaction", JOIN_LOGS_SOON)
-    check(table, ranges=2)
+    check(table, ranges=RANGES)
     table.theirs("upsert", at(50, 1, 50), JOIN_LOGS_INLINE)
-    check(table)
+    check(table, ranges=RANGES)
     assert planned in {i.requested_at for i in table.snapshot.timeline.completed("deltacommit")}
     go_on(table, 60)
 
@@ -165,12 +172,12 @@ def test_we_execute_a_log_compaction_of_real_hudi(make: Make) -> None:
     table.theirs("upsert", at(50, 1, 50), JOIN_LOGS_INLINE)
     (done,) = table.snapshot.timeline.completed_services("logcompaction")
     table.forget_execution(done.requested_at, "logcompaction")
-    check(table)
-    with same_rows(table):
+    check(table, ranges=RANGES)
+    with same_rows(table, ranges=RANGES):
         table.execute_by_us(done.requested_at)
     assert not table.snapshot.timeline.pending()
     go_on(table, 60)
-    with same_rows(table):
+    with same_rows(table, ranges=RANGES):
         table.service("run_compaction", COMPACT_SOON_TOLD)
 
 
@@ -180,41 +187,34 @@ KEEP_THREE = {
     "hoodie.keep.min.commits": "3",
     "hoodie.keep.max.commits": "4",
 }
-ALONE = {
-    "log files": (
-        LOGS,
-        [
-            ("compaction", COMPACT_SOON),
-            ("logcompaction", JOIN_LOGS_SOON),
-            ("clustering", CLUSTER_SOON | SORTED),
-            ("compaction", COMPACT_SOON),
-            ("clustering", CLUSTER_SOON | Z_ORDERED),
-        ],
-    ),
-    "base files": (
-        FILES,
-        [
-            ("clustering", CLUSTER_SOON | SORTED),
-            ("clustering", CLUSTER_SOON | Z_ORDERED),
-        ],
-    ),
-}
+ON_LOG_FILES = [
+    ("compaction", COMPACT_SOON),
+    ("logcompaction", JOIN_LOGS_SOON),
+    ("clustering", CLUSTER_SOON | SORTED),
+    ("compaction", COMPACT_SOON),
+    ("clustering", CLUSTER_SOON | Z_ORDERED),
+]
+ON_BASE_FILES = [
+    ("clustering", CLUSTER_SOON | SORTED),
+    ("clustering", CLUSTER_SOON | Z_ORDERED),
+]
+ALONE = some([(LOGS, some(ON_LOG_FILES, 0, 4)), (FILES, ON_BASE_FILES)], 0)
 
 
-@pytest.mark.parametrize(("kind", "services"), ALONE.values(), ids=list(ALONE))
+@pytest.mark.parametrize(("kind", "services"), ALONE, ids=[kind.files for kind, _ in ALONE])
 def test_real_hudi_reads_writes_and_serves_what_we_served(
     make: Make, kind: Kind, services: list[tuple[str, Mapping[str, str]]]
 ) -> None:
     table = make(kind)
     for ts, (service, options) in enumerate(services, 50):
-        with same_rows(table, ranges=4):
+        with same_rows(table, ranges=sized(1, soak=4)):
             table.run_by_us(service, options)
         if service == "compaction":
             assert table.written.rows(optimized=True) == table.written.rows()
         table.theirs("upsert", [*at(ts, 0, 1, 2), *at(2, 8), *at(ts, ts)])
         table.ours("upsert", [*at(ts, 0, 1, 2, 9), *at(2, 11)])
         table.theirs("delete", at(99, ts))
-        check(table, ranges=3)
+        check(table, ranges=sized(1, soak=3))
     with same_rows(table, ranges=1):
         assert table.run_by_us("clean", RETAIN_TWO).files
     table.theirs("upsert", [*at(80, 0, 1, 2), *at(2, 8), *at(80, 80)])
@@ -263,7 +263,12 @@ LIMITED = {
     "compaction": Limited(Served("compaction", LOGS, COMPACT_SOON), MANY_LOGS),
     "clustering": Limited(Served("clustering", FILES, CLUSTER_SOON), ONE_GROUP),
 }
-each_limited = pytest.mark.parametrize("limited", LIMITED.values(), ids=list(LIMITED))
+
+
+def few_limited(place: int) -> pytest.MarkDecorator:
+    """One of them, and both in a soak run."""
+    names = some(list(LIMITED), place)
+    return pytest.mark.parametrize("limited", [LIMITED[name] for name in names], ids=names)
 
 
 def make_uneven(real_hudi: RealHudi, path: Path, kind: Kind) -> ServedTable:
@@ -275,7 +280,7 @@ def make_uneven(real_hudi: RealHudi, path: Path, kind: Kind) -> ServedTable:
     return table
 
 
-@each_limited
+@few_limited(0)
 def test_our_next_plan_has_what_a_plan_of_real_hudi_left(
     real_hudi: RealHudi, tmp_path: Path, limited: Limited
 ) -> None:
@@ -297,7 +302,7 @@ def test_our_next_plan_has_what_a_plan_of_real_hudi_left(
     assert table.written.services(served.options).preview(served.service).partitions == (DAYS[3],)
 
 
-@each_limited
+@few_limited(1)
 def test_the_next_plan_of_real_hudi_has_what_a_plan_of_ours_left(
     real_hudi: RealHudi, tmp_path: Path, limited: Limited
 ) -> None:

@@ -201,7 +201,7 @@ def test_new_files_are_as_hadoops_settings_say(hdfs: HdfsServer, storage: HdfsSt
 
 
 def new_lock(storage: HdfsStorage, **settings: object) -> Lock:
-    told = LockSettings(**{"wait_ms": 60_000, "retry_ms": 5, **settings})  # type: ignore[arg-type]
+    told = LockSettings(**{"wait_ms": 600_000, "retry_ms": 5, **settings})  # type: ignore[arg-type]
     return lock_for(storage, told, SystemClock(), several_writers=True)
 
 

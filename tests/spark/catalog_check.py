@@ -1,4 +1,4 @@
-"""Reads of a table in a metastore by one kind of session: `catalog_check.py KIND URI FOLDER`.
+"""Reads of a table in a metastore: `catalog_check.py URI FOLDER`.
 
 `plain` is Spark without the library, `installed` is with it. Prints what was found, as JSON. A
 session keeps its catalog for as long as its process lives, so this is one.
@@ -11,13 +11,20 @@ import sys
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from quick_spark import make_java_quick, quick_session
+from pyspark.sql import SparkSession
+from quick_spark import quick_session
 
 import lakewright as lw
 
+QUERIES = (
+    "SELECT id, day, ts FROM lake.trips ORDER BY id",
+    "SELECT id, day, ts FROM lake.trips_ro ORDER BY id",
+    "SELECT id, day, ts FROM lake.trips WHERE day = '2026-01-02'",
+    "SELECT note FROM lake.trips WHERE id = 'd'",
+)
 
-def main(kind: str, uri: str, warehouse: str) -> None:
-    make_java_quick()
+
+def main(uri: str, warehouse: str) -> None:
     spark = quick_session(
         {
             "spark.sql.catalogImplementation": "hive",
@@ -25,21 +32,17 @@ def main(kind: str, uri: str, warehouse: str) -> None:
             "spark.sql.warehouse.dir": warehouse,
         }
     )
-    if kind == "installed":
-        lw.install(spark)
-    found: dict[str, object] = {}
-    for query in (
-        "SELECT id, day, ts FROM lake.trips ORDER BY id",
-        "SELECT id, day, ts FROM lake.trips_ro ORDER BY id",
-        "SELECT id, day, ts FROM lake.trips WHERE day = '2026-01-02'",
-        "SELECT note FROM lake.trips WHERE id = 'd'",
-    ):
-        try:
-            found[query] = [list(row) for row in spark.sql(query).collect()]
-        except (PySparkException, Py4JJavaError) as error:
-            found[query] = str(error)[:500]
-    print(json.dumps(found))
+    plain = [answer(spark, query) for query in QUERIES]
+    lw.install(spark)
+    print(json.dumps({"plain": plain, "installed": [answer(spark, query) for query in QUERIES]}))
     spark.stop()
+
+
+def answer(spark: SparkSession, query: str) -> list[list[object]] | str:
+    try:
+        return [list(row) for row in spark.sql(query).collect()]
+    except (PySparkException, Py4JJavaError) as error:
+        return str(error)[:500]
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""Both stages of cloud events, round after round: `cloud_process.py FOLDER WAY OPTIONS`.
+"""Both stages of cloud events, round after round: `cloud_process.py FOLDER OPTIONS`.
 
-Says READY when Spark runs. With the way `on` it goes on until somebody kills it, with `out` until
-nothing has come for some rounds; then it says DONE. OPTIONS are those of queue and store, as JSON.
+Says READY when Spark runs, and goes on until it is killed. OPTIONS are those of queue and store,
+as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -39,7 +38,6 @@ _TARGET = {
     "hoodie.datasource.write.operation": "insert",
 }
 _QUEUE = ("hoodie.streamer.s3.source.", "lakewright.source.queue.")
-_QUIET_ROUNDS = 4
 
 
 def run(spark: SparkSession, folder: Path, options: Mapping[str, str]) -> bool:
@@ -70,16 +68,11 @@ def run(spark: SparkSession, folder: Path, options: Mapping[str, str]) -> bool:
     return first.commit is not None or second.commit is not None
 
 
-def main(folder: str, way: str, options: str) -> None:
+def main(folder: str, options: str) -> None:
     spark = quick_session()
     print("READY", flush=True)
-    quiet = 0
-    while way == "on" or quiet < _QUIET_ROUNDS:
-        quiet = 0 if run(spark, Path(folder), json.loads(options)) else quiet + 1
-        if quiet:
-            time.sleep(0.5)
-    spark.stop()
-    print("DONE", flush=True)
+    while True:
+        run(spark, Path(folder), json.loads(options))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""An ingestion of files that goes on until it is killed: `ingest_process.py FOLDER TABLE MODE`.
+"""Ingestions of files that go on until they are killed: `ingest_process.py SOURCE TABLES`.
 
-Prints a line when it begins, and for each round that has ended.
+One for each mode of services, each into a table of its own. Says READY when Spark runs.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+from pyspark.sql import SparkSession
 from quick_spark import quick_session
 
 import lakewright as lw
 
+MODES = ("inline", "async")
 OPTIONS = {
     "hoodie.table.name": "t",
     "hoodie.datasource.write.recordkey.field": "id",
@@ -22,30 +27,41 @@ OPTIONS = {
     "hoodie.compact.inline.max.delta.commits": "3",
     "lakewright.source.files.format": "json",
     "lakewright.source.files.max.files": "2",
-    # Who is killed must not keep others waiting for long.
-    "hoodie.write.lock.filesystem.expire": "1",
 }
 
 
-def main(folder: str, table: str, services: str) -> None:
-    """Go on for ever."""
-    spark = quick_session()
-
-    def report(done: lw.IngestRound) -> None:
-        left = done.waiting or 0
-        print("idle" if done.commit is None and not left else f"round {done.number}", flush=True)
-
-    print("begin", flush=True)
+def ingest(
+    spark: SparkSession,
+    source: Path,
+    table: Path,
+    services: str,
+    *,
+    report: Callable[[lw.IngestRound], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> None:
     lw.ingest(
         spark,
         "files",
         table,
-        options={**OPTIONS, "hoodie.streamer.source.dfs.root": folder},
+        options={**OPTIONS, "hoodie.streamer.source.dfs.root": str(source)},
         continuous=True,
         min_interval_s=0.1,
         services=services,
         report=report,
+        stop=stop,
     )
+
+
+def main(source: str, tables: str) -> None:
+    """Go on for ever."""
+    spark = quick_session()
+    print("READY", flush=True)
+    with ThreadPoolExecutor(len(MODES)) as threads:
+        running = [
+            threads.submit(ingest, spark, Path(source), Path(tables) / mode, mode) for mode in MODES
+        ]
+        for each in running:
+            each.result()
 
 
 if __name__ == "__main__":

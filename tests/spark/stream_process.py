@@ -1,7 +1,7 @@
-"""Streams a table into others, by an operation each: `stream_process.py FOLDER WAY OPERATION...`.
+"""Streams tables into others until it is killed: `stream_process.py FOLDER OPERATION ...`.
 
-Says READY when all queries run. With the way `on` they run until somebody kills them, with `out`
-until they have read all that is there; then it says DONE.
+Each folder has a table `source`, which goes into a table that is called as the operation. Says
+READY when all queries run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from quick_spark import quick_session
+from stream_starts import started
 
 import lakewright as lw
 
@@ -22,28 +23,32 @@ _TARGET = {
 }
 
 
-def start(spark: SparkSession, folder: Path, operation: str, way: str) -> StreamingQuery:
-    """Every write of the source is a batch of its own, so that there are many to die in."""
+def start(
+    spark: SparkSession, folder: Path, operation: str, *, all_there_is: bool = False
+) -> StreamingQuery:
+    """Every write of the source is a batch of its own, so that there are many to die in.
+
+    With `all_there_is` the query ends when it has read what the source has now.
+    """
     limit = {"lakewright.streaming.max.instants.per.trigger": "1"}
     frame = spark.readStream.format("hudi").options(**limit).load(str(folder / "source"))
     writer = frame.writeStream.format("hudi").options(**_TARGET)
     writer = writer.option("hoodie.table.name", operation)
     writer = writer.option("hoodie.datasource.write.operation", operation)
     writer = writer.option("checkpointLocation", str(folder / f"checkpoint-{operation}"))
-    if way == "out":
+    if all_there_is:
         writer = writer.trigger(availableNow=True)
-    return writer.start(str(folder / operation))
+    return started(writer, str(folder / operation))
 
 
-def main(folder: str, way: str, *operations: str) -> None:
+def main(*told: str) -> None:
     spark = quick_session()
     lw.install(spark)
-    queries = [start(spark, Path(folder), operation, way) for operation in operations]
+    targets = zip(told[::2], told[1::2], strict=True)
+    queries = [start(spark, Path(folder), operation) for folder, operation in targets]
     print("READY", flush=True)
     for query in queries:
         query.awaitTermination()
-    spark.stop()
-    print("DONE", flush=True)
 
 
 if __name__ == "__main__":

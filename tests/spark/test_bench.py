@@ -14,7 +14,7 @@ CHANGES = ("load", "upsert_spread_cow", "upsert_hot", "delete", "scan", "scan_ro
 
 
 def test_a_small_race_measures_checks_and_reports(tmp_path: Path) -> None:
-    order = small_race(tmp_path, 14_000, WORKLOADS, ["lakewright"])
+    order = small_race(tmp_path, 7_000, WORKLOADS, ["lakewright"])
     outcome = race(order)
     page = write_results(outcome, tmp_path / "results")
 

@@ -38,12 +38,13 @@ def table(spark: SparkSession, tmp_path: Path) -> lw.Table:
     return table
 
 
-def seen_by(kind: str, uri: str, folder: Path) -> dict[str, Any]:
-    told = [sys.executable, str(HERE / "catalog_check.py"), kind, uri, str(folder / "warehouse")]
+def seen(uri: str, folder: Path) -> dict[str, list[Any]]:
+    """What sessions without and with the library find in a metastore."""
+    told = [sys.executable, str(HERE / "catalog_check.py"), uri, str(folder / "warehouse")]
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
     done = subprocess.run(told, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, list[Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -99,12 +100,12 @@ def test_a_metastore_is_told_and_read(spark: SparkSession, table: lw.Table, tmp_
         assert not isinstance(moved, Skip)
         assert [each.moved for each in moved] == [0, 0, 1]
 
-        plain = seen_by("plain", uri, tmp_path)
-        assert all("DATA_SOURCE_NOT_FOUND" in str(answer) for answer in plain.values()), plain
-        rows = seen_by("installed", uri, tmp_path)
+        found_by = seen(uri, tmp_path)
+    plain = found_by["plain"]
+    assert all("DATA_SOURCE_NOT_FOUND" in str(answer) for answer in plain), plain
     expected = sorted([row.id, row.day, row.ts] for row in table.read().collect())
     fast = sorted([row.id, row.day, row.ts] for row in table.read_optimized().collect())
-    whole, optimized, part, note = rows.values()
+    whole, optimized, part, note = found_by["installed"]
     assert sorted(whole) == expected
     assert sorted(optimized) == fast != expected
     assert part == [each for each in expected if each[1] == "2026-01-02"]

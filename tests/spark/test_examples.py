@@ -14,8 +14,8 @@ from lakewright.demo import sample_table
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-# The first needs a table to work on, and has tests of its own.
-RUN_ELSEWHERE = {"own_service.py", "hudi_job.py"}
+# The first two have tests of their own; the others are run below, for what they give back.
+RUN_ELSEWHERE = {"own_service.py", "hudi_job.py", "retention.py", "complete_until.py"}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from sizes import some
 
 import lakewright as lw
 from lakewright.interfaces.writes import TableWriter, rows_of
@@ -31,7 +32,15 @@ def rows(spark: SparkSession, first: int, count: int, ts: int = 1) -> DataFrame:
     return spark.range(first, first + count).selectExpr(key, day, f"{ts}L AS ts")
 
 
-@pytest.fixture(params=["COPY_ON_WRITE", "MERGE_ON_READ"])
+of_files, of_logs = (
+    pytest.mark.parametrize(
+        "source_path", some(["COPY_ON_WRITE", "MERGE_ON_READ"], place), indirect=True
+    )
+    for place in (0, 1)
+)
+
+
+@pytest.fixture
 def source_path(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Path:
     path = tmp_path / "source"
     lw.create(
@@ -55,6 +64,7 @@ def at(commit: Commit) -> Checkpoint:
     return Checkpoint(commit.completed_at, Version.V2)
 
 
+@of_logs
 def test_batches(spark: SparkSession, source_path: Path) -> None:
     commits = [upsert(source_path, rows(spark, first, 10)) for first in (0, 10, 20)]
     commits.append(upsert(source_path, rows(spark, 0, 5, ts=2)))
@@ -81,6 +91,7 @@ def test_batches(spark: SparkSession, source_path: Path) -> None:
     assert (first.rows.count(), first.checkpoint) == (20, at(commits[1]))
 
 
+@of_files
 def test_a_target_that_is_fed_batch_by_batch_equals_its_source(
     spark: SparkSession, source_path: Path, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from sizes import some
 
 import lakewright as lw
 from lakewright.read import plan as plans
@@ -26,7 +27,7 @@ def rows(spark: SparkSession, until: int, ts: int, step: int = 1) -> DataFrame:
     )
 
 
-@pytest.fixture(scope="module", params=["SIMPLE", "BUCKET"])
+@pytest.fixture(scope="module", params=some(["SIMPLE", "BUCKET"], 0))
 def table(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> lw.Table:

@@ -12,6 +12,8 @@ import pytest
 from golden_tables import GoldenTables
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from sizes import some
+from stream_starts import started
 from written import NO_SERVICES, WrittenTable, row
 
 import lakewright as lw
@@ -28,7 +30,10 @@ TARGET = {
     "hoodie.datasource.write.precombine.field": "ts",
 }
 
-each_kind = pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+of_files, of_logs = (
+    pytest.mark.parametrize("kind", some(["COPY_ON_WRITE", "MERGE_ON_READ"], place))
+    for place in (0, 1)
+)
 
 
 @dataclass
@@ -48,7 +53,7 @@ class Stream:
         writer = frame.writeStream.foreachBatch(self._take)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         writer = writer.trigger(once=True) if once else writer.trigger(availableNow=True)
-        writer.start().awaitTermination()
+        started(writer).awaitTermination()
         return [rows for _, rows in sorted(self.batches.items())]
 
     def _take(self, frame: DataFrame, number: int) -> None:
@@ -69,7 +74,7 @@ def made(folder: Path, kind: str, commits: int) -> WrittenTable:
     return table
 
 
-@each_kind
+@of_logs
 def test_a_stream_goes_on_from_its_checkpoint(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
@@ -100,7 +105,7 @@ def test_a_stream_from_the_latest_on(spark: SparkSession, tmp_path: Path) -> Non
     assert stream.run() == [[], ["b"]]
 
 
-@each_kind
+@of_files
 def test_a_batch_that_failed_is_the_same_afterwards(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
@@ -118,7 +123,7 @@ def test_a_running_stream_takes_what_comes(spark: SparkSession, tmp_path: Path) 
     table = made(tmp_path / "t", "COPY_ON_WRITE", 1)
     frame = spark.readStream.format("hudi").load(str(tmp_path / "t"))
     writer = frame.select("id", "ts").writeStream.format("memory").queryName("taken")
-    query = writer.start()
+    query = started(writer)
     try:
         query.processAllAvailable()
         for number in (2, 3):
@@ -161,7 +166,7 @@ def test_a_new_column_ends_the_query_and_comes_with_the_next(
     def run(data: DataFrame) -> None:
         writer = data.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
         writer = writer.option("checkpointLocation", str(tmp_path / "c"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        started(writer.trigger(availableNow=True)).awaitTermination()
 
     with pytest.raises(PySparkException, match=r"new columns.*'y'"):
         run(frame)
@@ -175,7 +180,7 @@ def test_named_columns(spark: SparkSession, golden: GoldenTables, tmp_path: Path
     assert frame.columns == ["x", "id"]
     writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
     writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
-    writer.start().awaitTermination()
+    started(writer).awaitTermination()
     expected = spark.read.format("hudi").load(path).select("x", "id")
     assert sorted(spark.read.parquet(str(tmp_path / "out")).collect()) == sorted(expected.collect())
 
@@ -186,7 +191,7 @@ def test_every_type_comes_through(spark: SparkSession, golden: GoldenTables) -> 
     assert frame.schema == spark.read.format("hudi").load(path).schema
     found: list[Any] = []
     writer = frame.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    started(writer.trigger(availableNow=True)).awaitTermination()
     assert len(found) == 26
     assert set(map(str, found)) == set(map(str, spark.read.format("hudi").load(path).collect()))
 
@@ -213,7 +218,7 @@ def test_other_streams_are_left_alone(spark: SparkSession, tmp_path: Path) -> No
     assert spark.readStream.format("rate").option("rowsPerSecond", 1).load().isStreaming
 
 
-@each_kind
+@of_logs
 def test_one_table_into_another(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = made(tmp_path / "a", kind, 3)
 
@@ -221,7 +226,7 @@ def test_one_table_into_another(spark: SparkSession, tmp_path: Path, kind: str) 
         frame = spark.readStream.format("hudi").option(LIMIT, 1).load(str(tmp_path / "a"))
         writer = frame.writeStream.format("hudi").options(**TARGET)
         writer = writer.option("checkpointLocation", str(tmp_path / "c"))
-        writer.trigger(availableNow=True).start(str(tmp_path / "b")).awaitTermination()
+        started(writer.trigger(availableNow=True), str(tmp_path / "b")).awaitTermination()
 
     run()
     table.upsert([row("k1", 9, "changed", "2026-01-02"), row("z", 9)])

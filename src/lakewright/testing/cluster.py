@@ -28,7 +28,7 @@ from lakewright.testing.processes import Servers, spark_home
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _HOST = "127.0.0.1"
-_START_SECONDS = 600.0
+_START_SECONDS = 600.0  # only what hangs takes that long
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
     "-Dorg.apache.logging.log4j.level=WARN",
 )
-_START_SECONDS = 600.0
+_START_SECONDS = 600.0  # only what hangs takes that long
 _PORT_TRIES = 3
 
 

@@ -22,7 +22,7 @@ from lakewright.testing.processes import stop
 _ACCESS_KEY = "lakewright"
 _SECRET_KEY = "not-a-secret"
 _REGION = "us-east-1"
-_START_SECONDS = 600.0
+_START_SECONDS = 600.0  # only what hangs takes that long
 _PORT_TRIES = 3
 
 

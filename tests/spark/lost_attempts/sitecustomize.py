@@ -1,6 +1,6 @@
 """Makes task attempts slow, and kills some, around the moment at which a data file appears.
 
-On the PYTHONPATH of the executors of `plays.py` alone. An attempt that is slow there is run a second
+On the PYTHONPATH of the executors of `plays.py` alone. An attempt that is slow is run a second
 time by Spark, and killed when the other one has ended or the job is cancelled.
 """
 
