@@ -64,7 +64,7 @@ def explained(frame: DataFrame) -> str:
 
 
 def asked(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=600) as answer:
         return str(answer.read().decode())
 
 

@@ -71,16 +71,27 @@ class S3Server:
 
 # Moto looks whether an object is there and then puts it: no other thread may come in between.
 _MOTO = "import sys; sys.setswitchinterval(1); from moto.server import main; main(sys.argv[1:])"
+_SLOW_LISTINGS = """
+import time
+from moto.s3.responses import S3Response
+listed = S3Response.list_objects_v2
+def slowly(self):
+    time.sleep({pause})
+    return listed(self)
+S3Response.list_objects_v2 = slowly
+"""
 
 
 @contextmanager
-def moto_server(page_size: int = 1000) -> Iterator[S3Server]:
+def moto_server(page_size: int = 1000, listing_pause_s: float = 0) -> Iterator[S3Server]:
     """Run moto's server, which keeps everything in memory, until the block ends.
 
-    A listing gives `page_size` objects at a time.
+    A listing gives `page_size` objects at a time, after a pause.
     """
+    slow = _SLOW_LISTINGS.format(pause=listing_pause_s) if listing_pause_s else ""
+    program = f"{slow}\n{_MOTO}"
     with _running(
-        lambda port: [sys.executable, "-P", "-c", _MOTO, "-H", "127.0.0.1", "-p", str(port)],
+        lambda port: [sys.executable, "-P", "-c", program, "-H", "127.0.0.1", "-p", str(port)],
         {"MOTO_S3_DEFAULT_MAX_KEYS": str(page_size)},
     ) as server:
         yield server

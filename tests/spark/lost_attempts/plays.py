@@ -26,8 +26,10 @@ from lakewright.errors import LakewrightError
 from lakewright.storage.base import Storage
 from lakewright.storage.locate import storage_for
 from lakewright.table.doctor.examine import examine
+from lakewright.table.doctor.repair import repair
 from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import Writer
 
 HERE = Path(__file__).parent
 PARTITIONS, KEYS = 6, 60
@@ -79,7 +81,7 @@ class Play:
         }
         cancelled = chance.random() < 1 / 3
         group = uuid.uuid4().hex
-        ended = self._run(operation, changed, group, chance.uniform(0.2, 4.0) if cancelled else 0)
+        ended = self._run(operation, changed, group, chance.uniform(0.1, 2.5) if cancelled else 0)
         if ended == "committed":
             self.rows |= changed
         return {"operation": operation, "cancelled": cancelled, "ended": ended}
@@ -107,6 +109,8 @@ class Play:
 
     def wrong(self) -> list[str]:
         """What is wrong with the table right now."""
+        if not self.rows:
+            return []  # nothing was committed yet, so there are no columns
         table = lw.open(self.address, spark=self.spark, options=self.options)
         read = [
             (row.id, row.day, row.ts) for row in table.read().select("id", "day", "ts").collect()
@@ -121,11 +125,12 @@ class Play:
     def wrong_in_the_end(self) -> list[str]:
         """What is wrong when no task can be running any more and a writer has come by."""
         storage = storage_for(self.address, self.options)
-        from lakewright.interfaces.writes import TableWriter
-
-        writer = TableWriter.of(storage, {**ALLOW, **QUIET}, LaterClock(), self.spark)
-        writer.writer().begin("commit").withdraw()
-        found = [str(each) for each in examine(storage, LaterClock()).findings]
+        writer = Writer(storage, LaterClock())
+        writer.begin("commit").withdraw()
+        # Temporary files of attempts that were killed go with the next clean, or repair.
+        left = [str(each) for each in examine(storage, LaterClock()).findings if not each.safe]
+        mended = repair(writer, examine(storage, LaterClock()))
+        found = [*left, *map(str, mended.findings)]
         found += [f"marker {file.path}" for file in storage.list_tree(".hoodie/.temp")]
         return [*self.wrong(), *found, *(f"unlisted {path}" for path in unlisted(storage))]
 
@@ -157,6 +162,7 @@ def session() -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local-cluster[2,2,1024]")
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -175,7 +181,8 @@ def main() -> None:
     for number in range(plays):
         play = tables[number % len(tables)]
         done = play.write(chance)
-        print(json.dumps({"play": number, "table": play.address, **done, "wrong": play.wrong()}))
+        line = {"play": number, "table": play.address, **done, "wrong": play.wrong()}
+        print(json.dumps(line), flush=True)
     for play in tables:
         print(json.dumps({"table": play.address, "wrong": play.wrong_in_the_end()}), flush=True)
     spark.stop()

@@ -29,7 +29,7 @@ def slow(step: Callable[..., Any]) -> Callable[..., Any]:
         is_first = context is None or context.attemptNumber() == 0
         chance = random.random()
         if chance < (0.4 if is_first else 0.1):
-            time.sleep(random.uniform(0.1, 2.0))
+            time.sleep(random.uniform(0.1, 1.0))
         elif chance > 0.97:
             os._exit(9)
         return step(*arguments)

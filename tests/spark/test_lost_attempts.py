@@ -1,0 +1,53 @@
+"""Speculation and cancelled jobs on real Spark, on executors in processes of their own.
+
+Spark runs slow tasks twice and kills the slower attempt, jobs are cancelled at random moments, and
+some attempts die around the moment at which their file appears. Rows are exact after each write, by
+what a reader sees at once; in the end no file is left that no commit lists, and doctor is content.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sizes import sized
+
+from lakewright.testing.s3 import S3Server, moto_server
+
+PLAYS = Path(__file__).parent / "lost_attempts" / "plays.py"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with moto_server(listing_pause_s=0.05) as server:
+        server.create_bucket("lake")
+        yield server
+
+
+def test_rows_are_exact_whatever_attempts_are_lost(tmp_path: Path, server: S3Server) -> None:
+    tables = [
+        (str(tmp_path / "copy_on_write"), {}),
+        ("s3://lake/merge_on_read", server.options()),
+        ("s3://lake/copy_on_write", server.options()),
+        (str(tmp_path / "merge_on_read"), {}),
+    ]
+    seed = sized(7, int.from_bytes(os.urandom(4)))
+    plays = sized(10, 200)
+    done = subprocess.run(
+        [sys.executable, str(PLAYS), json.dumps(tables), str(seed), str(plays)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, lines
+    assert len(lines) == plays + len(tables)
+    wrong = [line for line in lines if line["wrong"]]
+    assert wrong == [], f"seed {seed}"
+    ends = [line["ended"] for line in lines[:plays]]
+    assert "committed" in ends
