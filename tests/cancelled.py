@@ -178,8 +178,9 @@ class World:
         return [path for path, file in named if file is not None and file.instant == at]
 
     def left_of(self, at: str) -> list[str]:
-        """Everything whose name speaks of an instant."""
-        return [f.path for f in self.storage.list_tree("") if at in f.path]
+        """Everything whose name speaks of an instant, but markers: a task may still be running."""
+        files = [f.path for f in self.storage.list_tree("") if at in f.path]
+        return [path for path in files if not path.startswith(".hoodie/.temp/")]
 
     def assert_gone(self, at: str) -> None:
         """A plan was taken back: no file of it, nothing pending, and a rollback tells why."""

@@ -22,14 +22,18 @@ from lakewright.core.instant import Instant, State, parse_instant
 from lakewright.storage.base import Storage, VersionedStorage
 from lakewright.storage.local import LocalStorage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
+from lakewright.table.settings import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.storage_lock import PATH as STORAGE_LOCK
 from lakewright.table.storage_lock import format_lock_file, parse_lock_file
+from lakewright.table.strays import sweep_strays
 from lakewright.testing.processes import ask
 
 Key = tuple[str, str]
 
+_LONG_AFTER_MS = 10**15
 _DAY_S = 86_400
+_LONG_AFTER_MS = 10**15
 
 
 @dataclass(frozen=True)
@@ -329,8 +333,14 @@ def _lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def sweep_markers(storage: Storage) -> None:
+    """What a writer does long after all tasks of the killed have ended."""
+    sweep_strays(load_snapshot(storage), HeartbeatSettings(), _LONG_AFTER_MS)
+
+
 def assert_tidy(storage: Storage) -> None:
     """No writer left a marker, a heartbeat, a lock or a temporary file."""
+    sweep_markers(storage)
     for folder in (".hoodie/.temp", ".hoodie/.heartbeat"):
         assert not [file.path for file in storage.list_tree(folder)]
     assert not storage.exists(LOCK_FILE)

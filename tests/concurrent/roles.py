@@ -21,6 +21,8 @@ from lakewright.write.task import Operation
 
 DAY = "2026-01-01"
 KEYS = 4
+# Which services are planned: an option of these processes, not of the library.
+SERVICES = "test.services"
 CANCELLABLE = "hoodie.table.service.plan.cancellable"
 Note = Callable[[Mapping[str, Any]], None]
 
@@ -44,7 +46,8 @@ class Role:
                 self.note({"failed": f"{type(error).__name__}: {error}"})
 
     def _writer(self, **more: str) -> TableWriter:
-        made = TableWriter.of(self.storage, {**self.options, **more}, self.clock)
+        told = {key: value for key, value in self.options.items() if key != SERVICES}
+        made = TableWriter.of(self.storage, {**told, **more}, self.clock)
         return replace(made, hands=LocalHands)
 
     def ingest(self) -> None:
@@ -59,7 +62,7 @@ class Role:
     def plan(self) -> None:
         """Schedule a service, of one kind or the other."""
         told = {CANCELLABLE: self.chance.choice(("true", "false"))}
-        name = self.chance.choice(self.options["test.services"].split(","))
+        name = self.chance.choice(self.options[SERVICES].split(","))
         found = self._writer(**told).services.schedule(name)
         self.note({"planned": str(found), "cancellable": told[CANCELLABLE]})
         self.clock.sleep(self.chance.uniform(0, 0.3))

@@ -16,6 +16,7 @@ from crew import (
     assert_well_formed,
     let_age,
     steps_on,
+    sweep_markers,
 )
 from sizes import sized
 from written import NO_SERVICES, Row, WrittenTable, row
@@ -99,6 +100,7 @@ def assert_repaired(table: WrittenTable, expected: list[Row]) -> None:
     assert_no_orphans(table.storage)
     assert_well_formed(table.storage)
     # Who died right after completing may have left its markers, which mean nothing any more.
+    sweep_markers(table.storage)
     completed = {i.requested_at for i in load_snapshot(table.storage).timeline.completed_writes}
     left = {file.path.split("/")[2] for file in table.storage.list_tree(".hoodie/.temp")}
     assert left <= completed

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from crew import Crew, Process
-from roles import DAY, KEYS
+from roles import DAY, KEYS, SERVICES
 from sizes import sized
 from waiting import until
 from written import NO_SERVICES, WrittenTable, row
@@ -74,7 +74,7 @@ def play(
     table = WrittenTable(storage, SystemClock(), OPTIONS).create(kind[0])
     for n in range(KEYS):
         table.write("BULK_INSERT", [row(f"k{n}", 1, "first", DAY)])
-    told = {**OPTIONS, "test.services": kind[1]}
+    told = {**OPTIONS, SERVICES: kind[1]}
 
     def started(role: str) -> Process:
         return crew.start_role(storage, role, told, seed=chance.randrange(2**32), client=client)

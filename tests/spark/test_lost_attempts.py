@@ -51,3 +51,5 @@ def test_rows_are_exact_whatever_attempts_are_lost(tmp_path: Path, server: S3Ser
     assert wrong == [], f"seed {seed}"
     ends = [line["ended"] for line in lines[:plays]]
     assert "committed" in ends
+    # One that was cancelled, or lost an executor, may be run again.
+    assert all(end == "committed" or end.startswith("UnavailableError") for end in ends), ends

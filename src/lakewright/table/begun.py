@@ -343,13 +343,14 @@ class Transaction:
 
         Its rows may have been looked up as rows of the table, and be in the files of this write.
         """
-        found = now.unlisted_files() - self.snapshot.unlisted_files()
-        groups = {group_of(path) for path in found} & metadata.file_groups()
-        if groups:
+        written = metadata.file_groups()
+        new = sorted(now.unlisted_files() - self.snapshot.unlisted_files())
+        used = [path for path in new if group_of(path) in written and self._storage.exists(path)]
+        if used:
             raise ConflictError(
-                "a file group of a failed task attempt appeared while this write ran: write again",
+                "a file of a failed task attempt appeared while this write ran: write again",
                 instant=self.instant,
-                groups=sorted(groups)[:3],
+                files=used[:3],
             )
 
     def _gives_way_to(self, now: Snapshot) -> frozenset[str] | None:

@@ -31,9 +31,9 @@ def repaired(
 
     One listing of the folder of markers while nothing is pending and nothing was rolled back.
     """
+    snapshot = _rolled_back(snapshot, transaction, heartbeat, times, clock)
     # Task attempts may have gone on after their write was completed, aborted or rolled back.
-    unlisted = sweep_strays(snapshot, heartbeat, clock.now_ms())
-    return _rolled_back(snapshot, transaction, heartbeat, times, clock).passing_over(unlisted)
+    return snapshot.passing_over(sweep_strays(snapshot, heartbeat, clock.now_ms()))
 
 
 def _rolled_back(

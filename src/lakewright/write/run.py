@@ -48,6 +48,7 @@ _LOST = re.compile(
 )
 # What our code has refused where Spark runs it for a column: its message, in Spark's own.
 _REFUSED = re.compile(r"lakewright\.errors\.InvalidError: (.+)")
+_CANCELLED = "SPARK_JOB_CANCELLED"
 # Tasks for each core where work is dealt out by size: sizes tell only roughly how long it takes.
 _TASKS_PER_CORE = 3
 _ADAPTIVE = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.coalescePartitions.enabled")
@@ -323,4 +324,9 @@ def failure_of(error: Exception) -> Exception:
     reason = re.sub(r"\s+", " ", text)[:1000]
     if _LOST.search(text):
         return UnavailableError("Spark lost workers while it wrote", reason=reason)
+    if _CANCELLED in text:
+        return UnavailableError(
+            "the Spark job was cancelled, and nothing of it is in the table: run it again",
+            reason=reason,
+        )
     return InvalidError("Spark could not evaluate the rows of a write", reason=reason)

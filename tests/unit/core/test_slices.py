@@ -212,7 +212,7 @@ def test_a_group_of_logs_has_no_newest_base() -> None:
 
 def test_two_base_files_of_one_instant_are_an_error() -> None:
     twice = [BaseFile("f1", "0-0-0", at(0)), BaseFile("f1", "0-0-1", at(0))]
-    with pytest.raises(CorruptError, match="left-over"):
+    with pytest.raises(CorruptError, match="failed task attempt"):
         build_groups("p", twice, View(draw("commit |-|")))
 
 

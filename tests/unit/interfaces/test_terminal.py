@@ -127,7 +127,8 @@ def test_nothing_of_a_table_is_obeyed_by_a_terminal(hostile: Path, words: list[s
     assert "\x1b]" not in shown
     assert "\x9b" not in shown
     assert "\x07" not in shown
-    assert "\\x1b]0;PWNED\\x07" in shown
+    # Where text is laid out, the bell is left out before the rest is shown by number.
+    assert "\\x1b]0;PWNED" in shown
 
 
 def on_a_terminal(*words: str) -> str:

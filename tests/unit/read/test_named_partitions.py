@@ -51,4 +51,4 @@ def test_a_query_on_partitions(
 def test_only_the_named_partition_is_listed(storage: CountingStorage) -> None:
     plan_snapshot(load_snapshot(storage), partitions=["d2"])
     listed = [path for method, path in storage.touched if method.startswith("list")]
-    assert listed == [".hoodie/timeline", "d2"]
+    assert listed == [".hoodie/timeline", "d2", ".hoodie/.temp"]

@@ -122,7 +122,9 @@ def test_a_failed_execution_leaves_the_plan_and_no_file() -> None:
     runner = replace(table.services(), hands=FailingHands)
     with pytest.raises(UnavailableError, match="lost"):
         runner.execute(at)
-    assert files_of(table) == before
+    # Its tasks have not reported, so their markers stay for a while.
+    left = {path: data for path, data in files_of(table).items() if "/.temp/" not in path}
+    assert left == before
     assert table.services().execute(at).operation == "COMPACT"
 
 

@@ -137,7 +137,8 @@ def test_the_file_of_a_lost_task_is_cleaned_away() -> None:
     for path in (f"d/{base}", lost):
         storage.create(f".hoodie/.temp/{first.instant}/{path}.marker.CREATE", b"")
     storage.create(lost, storage.read(f"d/{base}"))
-    assert len(table.rows()) == 2
+    # Readers of this library pass over it, by its marker.
+    assert len(table.rows()) == 1
     for number in range(3):
         table.upsert([row("z", number, day="other")])
     clock.advance(600_000)
