@@ -30,9 +30,13 @@ def rows_of(tables: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[Row]:
 
 
 def left_of(path: str, instant: str) -> tuple[str, ...]:
-    """Files and folders of a table on disk whose names carry an instant, below the table."""
+    """Files of a table on disk whose names carry an instant, below the table.
+
+    Markers are none of them: they stay while tasks of a write that has ended may be running.
+    """
     root = Path(path)
-    return tuple(sorted(str(found.relative_to(root)) for found in root.rglob(f"*{instant}*")))
+    found = [each.relative_to(root) for each in root.rglob(f"*{instant}*") if each.is_file()]
+    return tuple(sorted(str(each) for each in found if each.parts[:2] != (".hoodie", ".temp")))
 
 
 def has_announced(path: str, instant: str) -> bool:

@@ -31,9 +31,11 @@ from lakewright.table.locks import Lock, holding, under_lock
 from lakewright.table.markers import (
     MarkerKind,
     create_marker,
+    delete_markers_of,
     end_markers,
     is_marked,
     marked_files,
+    marker_folder,
     registration,
 )
 from lakewright.table.meanwhile import Meanwhile
@@ -224,6 +226,9 @@ class Execution(Transaction):
             by_markers=self.writer.transaction.rollback_by_markers,
             cause=self._cause,
         )
+        # The rollback takes all tasks for running; these have reported.
+        delete_markers_of(self._storage, self.instant, self._listed | self._reported)
+        self._storage.prune_folders(marker_folder(self.instant))
 
     def _take_back_alone(self) -> None:
         with holding(self.writer.new_lock()):
