@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from written import Row
 
 from lakewright.core.files import parse_data_file
 from lakewright.core.instant import Instant, State, parse_instant
+from lakewright.errors import ConflictError
 from lakewright.storage.base import Storage, VersionedStorage
 from lakewright.storage.local import LocalStorage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
@@ -310,7 +311,9 @@ def let_age(storage: Storage, traces: Traces | None = None) -> None:
         assert isinstance(storage, VersionedStorage)
         data, version = storage.read_versioned(STORAGE_LOCK)
         old = replace(parse_lock_file(data), valid_until_ms=0)
-        storage.replace_if(STORAGE_LOCK, format_lock_file(old), version)
+        # It may have been given up right before the death, and another process has it by now.
+        with suppress(ConflictError):
+            storage.replace_if(STORAGE_LOCK, format_lock_file(old), version)
 
 
 def _age(storage: Storage, path: str) -> None:
