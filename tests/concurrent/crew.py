@@ -310,10 +310,11 @@ def let_age(storage: Storage, traces: Traces | None = None) -> None:
     if _is_owned(storage, STORAGE_LOCK, traces):
         assert isinstance(storage, VersionedStorage)
         data, version = storage.read_versioned(STORAGE_LOCK)
-        old = replace(parse_lock_file(data), valid_until_ms=0)
         # It may have been given up right before the death, and another process has it by now.
-        with suppress(ConflictError):
-            storage.replace_if(STORAGE_LOCK, format_lock_file(old), version)
+        if traces is None or json.loads(data)["owner"] in traces.owners:
+            old = replace(parse_lock_file(data), valid_until_ms=0)
+            with suppress(ConflictError):
+                storage.replace_if(STORAGE_LOCK, format_lock_file(old), version)
 
 
 def _age(storage: Storage, path: str) -> None:
@@ -322,8 +323,10 @@ def _age(storage: Storage, path: str) -> None:
         storage.delete(path)
         return
     file = Path(storage.folder, path)
-    then = file.stat().st_mtime - _DAY_S
-    os.utime(file, (then, then))
+    # Another process may have just rolled back what it belongs to.
+    with suppress(FileNotFoundError):
+        then = file.stat().st_mtime - _DAY_S
+        os.utime(file, (then, then))
 
 
 def _is_owned(storage: Storage, lock: str, traces: Traces | None) -> bool:
