@@ -236,6 +236,11 @@ class Transaction:
         """Note files whose task attempts have ended: nothing can make them appear once more."""
         self._reported = self._reported.union(files)
 
+    @property
+    def _of_ended_attempts(self) -> frozenset[str]:
+        """The files whose task attempts have ended: those of the commit, and all reported ones."""
+        return self._listed | self._reported
+
     def withdraw(self) -> None:
         """Take back a write that failed while its writer lives: nothing of it stays.
 
@@ -393,12 +398,11 @@ class Transaction:
         # and no data file without an instant that tells of it. The inflight file goes before the
         # markers, as one without markers makes others search the whole table.
         # Who rolled this write back has deleted the markers, maybe while it was still writing.
-        reported = self._listed | self._reported
-        files = reported.union(marked_files(self._storage, self.instant))
+        files = self._of_ended_attempts.union(marked_files(self._storage, self.instant))
         if files:
             self._storage.delete_many(sorted(files))
         self._storage.delete(self.pending_path(State.INFLIGHT))
-        end_markers(self._storage, self.instant, self._listed | self._reported)
+        end_markers(self._storage, self.instant, self._of_ended_attempts)
         self._storage.delete(self.pending_path(State.REQUESTED))
         self._withdrawn()
 
@@ -410,7 +414,7 @@ class Transaction:
         try:
             # An attempt that has not reported may have made a file since the last look: before the
             # commit it found the write pending, and kept it.
-            end_markers(self._storage, self.instant, self._listed | self._reported)
+            end_markers(self._storage, self.instant, self._of_ended_attempts)
         except LakewrightError as error:
             warnings.warn(
                 f"the markers of a completed write were not deleted: {error}",

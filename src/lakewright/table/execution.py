@@ -227,7 +227,7 @@ class Execution(Transaction):
             cause=self._cause,
         )
         # The rollback takes all tasks for running; these have reported.
-        delete_markers_of(self._storage, self.instant, self._listed | self._reported)
+        delete_markers_of(self._storage, self.instant, self._of_ended_attempts)
         self._storage.prune_folders(marker_folder(self.instant))
 
     def _take_back_alone(self) -> None:
@@ -239,7 +239,7 @@ class Execution(Transaction):
             if counts:
                 self._hide_others()
                 self._storage.delete(self.pending_path(State.INFLIGHT))
-                end_markers(self._storage, self.instant, self._listed | self._reported)
+                end_markers(self._storage, self.instant, self._of_ended_attempts)
             else:
                 self.stop_heartbeat(leave_file=True)
 

@@ -81,8 +81,8 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
     archived, history_damage = _archived(snapshot)
     known = all(each.harmless for each in damaged) and archived is not None
     unlisted = _unlisted(commits, files)
-    passed_over = {file.path for found in unlisted.values() for file in found}
-    rest = [file for file in files if file.path not in passed_over]
+    unlisted_paths = {file.path for found in unlisted.values() for file in found}
+    rest = [file for file in files if file.path not in unlisted_paths]
     lost, empty, unsliced = _unreadable(snapshot, commits, rest) if known else ((), (), None)
     return Evidence(
         now_ms=clock.now_ms(),
