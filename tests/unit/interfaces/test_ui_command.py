@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -107,12 +108,14 @@ def test_a_page_that_is_not_opened_leaves_no_file(
     assert browser == []
 
 
-def test_the_file_is_gone_when_a_signal_ends_the_server(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("then", ["", "kill -TERM $PPID"], ids=["served", "not yet served"])
+def test_the_file_is_gone_when_a_signal_ends_the_server(
+    path: str, tmp_path: Path, then: str
+) -> None:
     """A browser that only keeps what it is told, and a server of its own process."""
     browser = tmp_path / "browser"
-    browser.write_text(
-        f'#!/bin/sh\ncd "{tmp_path}"\nprintf "%s" "$*" > told.part\nmv told.part told\n'
-    )
+    keep = 'printf "%s" "$*" > told.part; cp "${1#file://}" page; mv told.part told'
+    browser.write_text(f'#!/bin/sh\ncd "{tmp_path}"\n{keep}\n{then}\n')
     browser.chmod(0o755)
     home = tmp_path / "temporary"
     home.mkdir()
@@ -122,11 +125,11 @@ def test_the_file_is_gone_when_a_signal_ends_the_server(path: str, tmp_path: Pat
         assert process.stdout is not None
         token = json.loads(process.stdout.readline())["url"].partition("#token=")[2]
         until((tmp_path / "told").exists)
-        opened = (tmp_path / "told").read_text("utf-8")
-        file = Path(url2pathname(urlsplit(opened).path))
-        assert token not in opened
-        assert token in file.read_text("utf-8")
-        process.terminate()
+        assert token not in (tmp_path / "told").read_text("utf-8")
+        assert token in (tmp_path / "page").read_text("utf-8")
+        if not then:
+            process.terminate()
+    assert process.returncode == -signal.SIGTERM
     assert list(home.iterdir()) == []
 
 

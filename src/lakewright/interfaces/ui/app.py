@@ -196,9 +196,8 @@ def ui_app(
     tables: Sequence[ServedTable],
     jobs: Jobs,
     guard: Guard,
-    at_end: Callable[[], object] = lambda: None,
 ) -> Starlette:
-    """The application that serves some tables; `at_end` is called when it stops."""
+    """The application that serves some tables."""
     pages = Pages(tables, jobs, allow_writes=guard.allow_writes)
     one = "/tables/{table:int}"
     looks: dict[str, Callable[[Request], Document]] = {
@@ -224,7 +223,6 @@ def ui_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        at_end()
         await run_in_threadpool(jobs.close)
 
     return Starlette(

@@ -43,7 +43,7 @@ def serve(
         _tell(url, names, guard, as_json=as_json)
         if open_browser:
             link.open(url)
-        config = server_config(ui_app(tables, jobs, guard, at_end=link.remove))
+        config = server_config(ui_app(tables, jobs, guard))
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[bound])
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import html
 import shutil
+import signal
 import tempfile
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -47,11 +49,26 @@ class Link:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class _Terminated(BaseException):
+    """SIGTERM has come."""
+
+
 @contextmanager
 def opened_link() -> Iterator[Link]:
-    """A link for as long as a block runs."""
+    """A link for as long as a block runs, also if SIGTERM ends the process in it."""
+
+    def terminate(*_: object) -> NoReturn:
+        raise _Terminated
+
     link = Link()
+    before = signal.signal(signal.SIGTERM, terminate)
+    terminated = False
     try:
         yield link
+    except _Terminated:
+        terminated = True
     finally:
         link.remove()
+        signal.signal(signal.SIGTERM, before)
+        if terminated:
+            signal.raise_signal(signal.SIGTERM)
