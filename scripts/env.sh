@@ -203,6 +203,20 @@ enter_spark() {
     export JAVA_HOME="$FOUND_JAVA"
 }
 
+# The classes of Spark, which tests load again and again: see scripts/class_archive.py. Where Java makes no
+# archive, tests are slower and nothing else. It is good for this checkout alone, as its paths are in it.
+ensure_class_archive() {
+    LAKEWRIGHT_CLASSES=$ROOT/.cache/classes/$({ fingerprint requirements/dev.txt && "$JAVA_HOME/bin/java" -version; } 2>&1 |
+        cksum | cut -d' ' -f1).jsa
+    export LAKEWRIGHT_CLASSES
+    [ -e "$LAKEWRIGHT_CLASSES" ] && return
+    say "keeping the classes of Spark in .cache/classes (half a minute, once)"
+    rm -rf .cache/classes
+    mkdir -p .cache/classes
+    .venv/bin/python scripts/class_archive.py "$LAKEWRIGHT_CLASSES" >.cache/classes/log 2>&1 </dev/null ||
+        say "Java kept none (.cache/classes/log): tests start Spark more slowly"
+}
+
 # ---------------------------------------------------------------- the browser of tests/browser
 
 # find_chromium: sets LAKEWRIGHT_CHROMIUM.

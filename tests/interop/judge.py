@@ -14,6 +14,7 @@ import json
 import os
 import runpy
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -33,9 +34,10 @@ QUICK_SPARK = {
 }
 
 
-def session(jar: str, folder: str) -> SparkSession:
+def session(jar: str, folder: str, defaults: str) -> SparkSession:
     settings = {
         "spark.jars": jar,
+        "spark.driver.extraClassPath": defaults,
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         # Whoever does not answer for that long hangs: a busy machine may take its time.
@@ -91,9 +93,12 @@ def answer(spark: SparkSession, request: dict[str, Any]) -> list[Any]:
     if "read" in request:
         frame = spark.read.format("hudi").options(**options).load(request["read"])
         return rows(frame.selectExpr(*request.get("columns") or ["*"]))
-    texts = [json.dumps(row) for row in request["rows"]]
-    data = spark.read.schema(request["schema"]).json(spark.sparkContext.parallelize(texts, 2))
-    data.write.format("hudi").options(**options).mode(request["mode"]).save(request["write"])
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        # Rows that Spark reads by itself need no Python process.
+        file.writelines(json.dumps(row) + "\n" for row in request["rows"])
+        file.flush()
+        data = spark.read.schema(request["schema"]).json(f"file://{file.name}")
+        data.write.format("hudi").options(**options).mode(request["mode"]).save(request["write"])
     return []
 
 
@@ -101,7 +106,7 @@ def main() -> None:
     # Spark and Hudi print on standard output too: keep the real one for answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    spark = session(*sys.argv[1:3])
+    spark = session(*sys.argv[1:4])
     for line in sys.stdin:
         try:
             reply: dict[str, Any] = {"rows": answer(spark, json.loads(line))}

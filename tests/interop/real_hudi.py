@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quick_spark import lean_hadoop
+
 from lakewright.testing.processes import ask
 
 Row = dict[str, Any]
@@ -34,6 +36,7 @@ _SMALL_BUFFERS = {"hoodie.memory.dfs.buffer.max.size": str(1 << 16)}
 _QUICK = {
     **dict.fromkeys(_PARALLELISM, "2"),
     **_SMALL_BUFFERS,
+    "hoodie.index.bloom.num_entries": "1000",
     "hoodie.embed.timeline.server": "false",
 }
 
@@ -115,7 +118,8 @@ def running(folder: Path) -> Iterator[RealHudi]:
     }
     judge = Path(__file__).with_name("judge.py")
     log = folder / "judge.log"
-    command = [python, str(judge), os.environ["LAKEWRIGHT_HUDI_JAR"], str(folder)]
+    jar, defaults = os.environ["LAKEWRIGHT_HUDI_JAR"], lean_hadoop(folder / "lean")
+    command = [python, str(judge), jar, str(folder), defaults]
     with (
         log.open("w") as errors,
         subprocess.Popen(

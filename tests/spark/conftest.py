@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from quick_spark import make_java_quick, quick_session
+from quick_spark import lean_hadoop, make_java_quick, quick_session
 
 import lakewright as lw
 
@@ -42,6 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "2g",
             # A heap of full size needs no growing, which takes a full collection each time.
             "spark.driver.extraJavaOptions": "-Xms2g -Xmn1200m",
+            "spark.driver.extraClassPath": lean_hadoop(tmp_path_factory.mktemp("hadoop") / "lean"),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         }
     )

@@ -121,9 +121,16 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
+def source_names(spark: SparkSession) -> set[str]:
+    """The names of the sources that reading has made."""
+    prefix = "spark.lakewright.source."
+    return {key.removeprefix(prefix) for key in spark.conf.getAll if key.startswith(prefix)}
+
+
 def test_options_that_are_given_in_sql_execute_nothing(spark: SparkSession, tmp_path: Path) -> None:
     table = two_partitions(spark, tmp_path / "t", "MERGE_ON_READ")
     table.upsert(spark.createDataFrame([("a", "x", 2)], DDL))
+    before = source_names(spark)
     assert table.read().count() == 2
     assert table.changes(since=None).dataframe.count() == 2
     made = tmp_path / "made-by-a-pickle"
@@ -135,8 +142,7 @@ def test_options_that_are_given_in_sql_execute_nothing(spark: SparkSession, tmp_
     }
     options = ", ".join(f"`{key}` '{value}'" for key, value in texts.items())
     # Under the names that every session has, and under those that reading has just made.
-    prefix = "spark.lakewright.source."
-    known = [key.removeprefix(prefix) for key in spark.conf.getAll if key.startswith(prefix)]
+    known = source_names(spark) - before
     assert known
     for name in ("lakewright_slices", "lakewright_changes", *known):
         view = f"CREATE OR REPLACE TEMP VIEW v (id STRING) USING {name} OPTIONS ({options})"

@@ -31,7 +31,7 @@ from lakewright.table.conflicts import (
 )
 from lakewright.table.markers import marked_files
 from lakewright.table.properties import read_if_there
-from lakewright.table.snapshot import Snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,25 @@ class Meanwhile:
         self, instants: Sequence[Instant], *, living: frozenset[str] = frozenset()
     ) -> list[Footprint]:
         completed = [i for i in instants if i.is_completed]
-        commits = zip(completed, self.now.commits(completed), strict=True)
+        commits = zip(completed, self._commits(completed), strict=True)
         known = {instant: footprint_of_commit(instant, commit) for instant, commit in commits}
         return [
             known.get(i) or (self._announced(i) if i.requested_at in living else self._planned(i))
             for i in instants
         ]
+
+    def _commits(self, completed: Sequence[Instant]) -> Sequence[CommitMetadata]:
+        try:
+            return self.now.commits(completed)
+        except CorruptError as error:
+            latest = load_snapshot(self.now.storage)
+            there = {i.requested_at for i in (*latest.timeline, *latest.archived)}
+            gone = [i.requested_at for i in completed if i.requested_at not in there]
+            if not gone:
+                raise
+            raise ConflictError(
+                "a write that had completed was taken back right now: write again", gone=gone
+            ) from error
 
     def _footprints_with_plans(self, instants: Sequence[Instant]) -> list[Footprint]:
         """The same, and completed compactions with the log files that their plans name."""
