@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+from functools import cache
 
 import pytest
+import typer.testing
 from golden_tables import GoldenTables
 from hypothesis import HealthCheck, settings
 from sizes import sized
@@ -17,6 +19,9 @@ settings.register_profile(
     "soak", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(sized("check", soak="soak"))
+
+# The command line is made of its signatures once, and not again for each call.
+typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
 _KEPT_AREAS: set[str] = set()
 

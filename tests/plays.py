@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations
+from itertools import pairwise
 from typing import Any
 
 from stage import Actor, Script, Stage, on_stage
@@ -180,26 +180,30 @@ def at_random(chance: random.Random, *, freezes: float = 0.0) -> Script:
     return script
 
 
-def all_switches(calls: tuple[int, int], most: int = 3) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Every way to let two actors take turns with at most so many switches between them."""
-    for first in (0, 1):
-        for count in range(most + 1):
-            yield from _turns(first, count, calls)
+def some_switches(
+    calls: tuple[int, int], number: int, chance: random.Random, most: int = 3
+) -> set[tuple[tuple[int, int], ...]]:
+    """Ways to let two actors take turns with at most so many switches between them."""
+    return {_turns(calls, chance, chance.randint(0, most)) for _ in range(number)}
 
 
-def _turns(first: int, count: int, calls: tuple[int, int]) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Turns of two that switch `count` times; the last turn of each goes to its end."""
-    mine, other = (count + 1) // 2, count // 2
-    for a in combinations(range(1, calls[first]), mine):
-        for b in combinations(range(1, calls[1 - first]), other):
-            steps_a = [y - x for x, y in zip((0, *a), a, strict=False)]
-            steps_b = [y - x for x, y in zip((0, *b), b, strict=False)]
-            turns = []
-            for n in range(count):
-                who, steps = (first, steps_a) if n % 2 == 0 else (1 - first, steps_b)
-                turns.append((who, steps[n // 2]))
-            last = first if count % 2 == 0 else 1 - first
-            yield (*turns, (last, 10**6))
+def _turns(
+    calls: tuple[int, int], chance: random.Random, switches: int
+) -> tuple[tuple[int, int], ...]:
+    """Turns of two; the last turn of each goes to its end."""
+    first = chance.randrange(2)
+    steps: tuple[list[int], list[int]] = ([], [])
+    for nth, count in ((0, (switches + 1) // 2), (1, switches // 2)):
+        actor = (first + nth) % 2
+        inner = range(1, calls[actor])
+        places = [0, *sorted(chance.sample(inner, min(count, len(inner))))]
+        steps[actor].extend(later - earlier for earlier, later in pairwise(places))
+    turns = []
+    for nth in range(switches):
+        actor = (first + nth) % 2
+        if steps[actor]:
+            turns.append((actor, steps[actor].pop(0)))
+    return (*turns, ((first + switches) % 2, 10**6))
 
 
 # ------------------------------------------------------------------------------------- invariants

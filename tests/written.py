@@ -32,6 +32,9 @@ NO_SERVICES = {
     "hoodie.archive.automatic": "false",
 }
 
+# By default the filter of a file of a few rows takes half a megabyte, as in Hudi.
+SMALL_BLOOM = {"hoodie.index.bloom.num_entries": "100"}
+
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.string()),
@@ -65,6 +68,7 @@ class WrittenTable:
     clock: Clock = field(default_factory=ManualClock)
     options: Mapping[str, str] = field(default_factory=dict)
     schema: pa.Schema = SCHEMA
+    defaults: Mapping[str, str] = field(default_factory=lambda: SMALL_BLOOM)
 
     def create(
         self,
@@ -106,7 +110,7 @@ class WrittenTable:
         return self.writer(options).write(Operation(operation), written, ordered=ordered)
 
     def writer(self, options: Mapping[str, str] | None = None) -> TableWriter:
-        told = {**self.options, **(options or {})}
+        told = {**self.defaults, **self.options, **(options or {})}
         return replace(TableWriter.of(self.storage, told, self.clock), hands=LocalHands)
 
     def services(self, options: Mapping[str, str] | None = None) -> ServiceRunner:

@@ -55,7 +55,7 @@ from lakewright.testing.local import read_locally
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 
 # Of each pair of a change and an operation.
-ROUNDS = sized(2, soak=25)
+ROUNDS = sized(1, soak=25)
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 OPTIONS = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from zlib import crc32
 
 from lakewright.errors import CorruptError, InvalidError
@@ -38,6 +39,12 @@ def parse_properties(data: bytes) -> dict[str, str]:
     Raises:
         CorruptError: a `\u` is not followed by four hexadecimal digits.
     """
+    return dict(_parsed(data))
+
+
+# A table's properties are read with each look at its timeline, and hardly ever change.
+@lru_cache(maxsize=32)
+def _parsed(data: bytes) -> Mapping[str, str]:
     values: dict[str, str] = {}
     for line in _logical_lines(data.decode("iso-8859-1")):
         key = _KEY.match(line)

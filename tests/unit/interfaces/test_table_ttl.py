@@ -216,7 +216,7 @@ def test_a_frame_without_columns_stores_checked_settings(table: WrittenTable) ->
         "hoodie.ttl.run.inline.trigger.value": "8",
         "hoodie.ttl.conflict.resolution.rule": "MIN_TTL",
     }
-    table = replace(table, options={})
+    table = replace(table, options={}, defaults={})
     table.writer(told).store_settings()
     shown = ttl_of(table).show().settings
     assert (shown.enabled, shown.trigger_value) == (True, 8)
