@@ -51,14 +51,14 @@ HAPPENS = ("wrote", "planned", "executed", "cleaned", "cancelled")
 def test_on_a_disk(crew: Crew, tmp_path: Path) -> None:
     for name, kind in KINDS.items():
         storage = LocalStorage(f"{tmp_path}/{name.replace(' ', '-')}")
-        play(crew, storage, kind, {}, deaths=sized(12, soak=500))
+        play(crew, storage, kind, {}, deaths=sized(6, soak=500))
 
 
 def test_on_s3(crew: Crew, moto: S3Server) -> None:
     for name, kind in KINDS.items():
         options = moto.options()
         storage = storage_for(f"s3://lake/{name.replace(' ', '-')}", options)
-        play(crew, storage, kind, options, deaths=sized(4, soak=150))
+        play(crew, storage, kind, options, deaths=sized(3, soak=150))
 
 
 def play(

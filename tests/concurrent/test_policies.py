@@ -43,7 +43,7 @@ def test_who_is_killed_leaves_the_old_policies_or_the_new(crew: Crew, table: Wri
     TableTtl.of(table.storage).save({"spec": "*", "units": "YEARS", "value": 1})
     seed = random.randrange(2**32)
     chance = random.Random(seed)
-    for round_ in range(sized(10, soak=200)):
+    for round_ in range(sized(5, soak=200)):
         before = specs(table)
         names = [f"r{round_}-{n}" for n in range(200)]
         process = crew.start_saving(table.storage, names, OPTIONS)

@@ -56,7 +56,7 @@ def rows_after(storage: LocalStorage, plans: list[list[Step]]) -> list[dict[str,
 def test_writers_whose_services_follow(crew: Crew, tmp_path: Path, kind: str, killed: int) -> None:
     storage = LocalStorage(f"{tmp_path}/table")
     table = WrittenTable(storage, SystemClock(), OPTIONS).create(kind)
-    lengths = [ENDLESS] * killed + [sized(7, soak=40)] * (4 - killed)
+    lengths = [ENDLESS] * killed + [sized(5, soak=40)] * (4 - killed)
     plans = [plan_of(process, length) for process, length in enumerate(lengths)]
     processes = [crew.start(storage, plan, OPTIONS) for plan in plans]
     for victim in processes[:killed]:

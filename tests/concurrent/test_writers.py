@@ -30,8 +30,8 @@ from lakewright.storage.locate import storage_for
 from lakewright.testing.s3 import S3Server
 
 PROCESSES = 4
-COMMITS = sized(12, soak=25)
-FEWER = sized(5, soak=COMMITS)
+COMMITS = sized(8, soak=25)
+FEWER = sized(4, soak=COMMITS)
 SHARED = "shared"
 COMMON = {
     **NO_SERVICES,

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from quick_spark import lean_hadoop, make_java_quick, quick_session
+from sizes import SOAK
 
 import lakewright as lw
+
+# What another test shows on the same machinery, or what is no part of the product.
+collect_ignore = [] if SOAK else ["test_bench.py", "test_killed_cloud.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

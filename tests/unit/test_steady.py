@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,7 @@ def offences(path: str, text: str) -> list[str]:
     return [f"{path}: {rule.__name__}: {each}" for rule in RULES for each in rule(path, tree)]
 
 
+@cache
 def found() -> dict[str, list[str]]:
     files = [file for file in TESTS.rglob("*.py") if "golden" not in file.parts]
     each = {str(file.relative_to(TESTS)): file.read_text("utf-8") for file in files}

@@ -15,6 +15,7 @@ import pytest
 from cancelled import MUTABLE, SERVICES, Acting, World, each_service
 from deaths import each_death
 from hooks import Hooked, another_process
+from sizes import SOAK
 from written import row
 
 from lakewright.core.files import parse_data_file
@@ -107,7 +108,7 @@ CASES = {
 SERVED = {
     f"{name}: {service}": (service, case)
     for name, case in CASES.items()
-    for service in (SERVICES if case.act in (run, fail, stop) else ["clustering"])
+    for service in (SERVICES if case.act is run or SOAK else ["clustering"])
 }
 
 

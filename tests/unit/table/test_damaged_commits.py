@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 import pytest
+from deaths import each_death
 from written import NO_SERVICES, Row, WrittenTable, row
 
 from lakewright.core.files import parse_data_file
@@ -346,7 +347,7 @@ def deaths(
             return
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@each_death
 @each_case
 def test_killed_anywhere_a_second_run_repairs(case: Case, after_effect: bool) -> None:
     start, target, before = damaged(case, lambda data: b"")
@@ -366,7 +367,7 @@ def test_killed_anywhere_a_second_run_repairs(case: Case, after_effect: bool) ->
     assert points > 5
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@each_death
 @each_case
 def test_killed_anywhere_the_next_writer_ends_it_or_fails_cleanly(
     case: Case, after_effect: bool
@@ -388,7 +389,7 @@ def test_killed_anywhere_the_next_writer_ends_it_or_fails_cleanly(
     assert ended > 2
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@each_death
 @each_case
 def test_killed_anywhere_a_writer_that_rolls_back_first_ends_it(
     case: Case, after_effect: bool

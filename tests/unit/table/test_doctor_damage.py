@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pytest
+from deaths import each_death
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.core.instant import Instant, State
@@ -283,7 +284,7 @@ def test_a_young_file_may_be_on_its_way(case: Case) -> None:
     assert not told.safe
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@each_death
 @pytest.mark.parametrize(
     "case", [c for c in CASES.values() if c.mended], ids=[n for n, c in CASES.items() if c.mended]
 )

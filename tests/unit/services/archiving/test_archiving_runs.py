@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 from deaths import each_death
 from golden_tables import GoldenTables, upload
+from sizes import sized
 from undone import TIMELINE, Bench, act_on, files_but_markers, files_of, json_rows_of, of, rows_of
 from upkeep import Upkeep, upkeep_of
 
@@ -169,7 +170,7 @@ def test_archiving_that_dies_is_ended_by_the_next(
     options = {**options, "hoodie.compact.inline.max.delta.commits": "1"}
     options["hoodie.log.compaction.blocks.threshold"] = "1"
     assert isinstance(Upkeep(whole, options).archive(), Commit)
-    for survived in count():
+    for survived in count(step=sized(2, soak=1)):
         storage = MemoryStorage.fresh(content)
         dying = CrashingStorage(storage, survived, after_effect=after_effect)
         try:

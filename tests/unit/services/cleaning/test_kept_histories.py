@@ -242,7 +242,7 @@ def all_answers(storage: Storage) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("options", POLICIES.values(), ids=list(POLICIES))
-@settings(max_examples=sized(8, soak=300))
+@settings(max_examples=sized(5, soak=300))
 @given(history=steps)
 def test_any_history(options: Mapping[str, str], history: list[Step]) -> None:
     table = History(options)
