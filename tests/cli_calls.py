@@ -36,7 +36,7 @@ def filled(table: WrittenTable) -> WrittenTable:
 
 
 def local_table(folder: Path) -> WrittenTable:
-    storage = LocalStorage.at(str(folder / "table"), {})
+    storage = LocalStorage.at(str(folder / "table"), {"durable": "false"})
     return filled(WrittenTable(storage=storage, options=BY_HAND))
 
 
