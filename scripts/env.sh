@@ -210,11 +210,18 @@ ensure_class_archive() {
         cksum | cut -d' ' -f1).jsa
     export LAKEWRIGHT_CLASSES
     [ -e "$LAKEWRIGHT_CLASSES" ] && return
-    say "keeping the classes of Spark in .cache/classes (half a minute, once)"
-    rm -rf .cache/classes
-    mkdir -p .cache/classes
-    .venv/bin/python scripts/class_archive.py "$LAKEWRIGHT_CLASSES" >.cache/classes/log 2>&1 </dev/null ||
-        say "Java kept none (.cache/classes/log): tests start Spark more slowly"
+    lock_environments
+    if ! [ -e "$LAKEWRIGHT_CLASSES" ]; then
+        say "keeping the classes of Spark in .cache/classes (half a minute, once)"
+        rm -rf .cache/classes
+        mkdir -p .cache/classes
+        if ! .venv/bin/python scripts/class_archive.py "$LAKEWRIGHT_CLASSES" >.cache/classes/log 2>&1 </dev/null; then
+            say "Java kept none (.cache/classes/log): tests start Spark more slowly"
+            # An empty one, so that it is not tried each time.
+            : >"$LAKEWRIGHT_CLASSES"
+        fi
+    fi
+    unlock_environments
 }
 
 # ---------------------------------------------------------------- the browser of tests/browser

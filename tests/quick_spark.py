@@ -34,7 +34,7 @@ def make_java_quick() -> None:
     """Tell every Java that this process starts, and those that its children start."""
     told = [os.environ.get("JAVA_TOOL_OPTIONS", ""), _JAVA_OPTIONS]
     archive = os.environ.get("LAKEWRIGHT_CLASSES", "")
-    if Path(archive).is_file():
+    if Path(archive).is_file() and Path(archive).stat().st_size:
         # Java passes over an archive of other classes, and is not to complain of it.
         told.append(f"-XX:SharedArchiveFile={archive} -Xlog:disable")
     os.environ["JAVA_TOOL_OPTIONS"] = " ".join(told).strip()

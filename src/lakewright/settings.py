@@ -101,7 +101,7 @@ def added_options() -> frozenset[str]:
 
 def unknown_option(key: str, known: Iterable[str], *, of: str | None = None) -> InvalidError:
     """The error for an option that there is not, with the name that is nearest to it."""
-    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.75)
+    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6)
     facts = {"did_you_mean": near[0]} if near else {}
     where = f" of {of}" if of else ""
     return InvalidError(f"there is no such option{where}", option=key, **facts)

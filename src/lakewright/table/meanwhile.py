@@ -174,7 +174,8 @@ class Meanwhile:
             if not gone:
                 raise
             raise ConflictError(
-                "a write that had completed was taken back right now: write again", gone=gone
+                "a completed write was rolled back while this one looked at it: write again",
+                gone=gone,
             ) from error
 
     def _footprints_with_plans(self, instants: Sequence[Instant]) -> list[Footprint]:

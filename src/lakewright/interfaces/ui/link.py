@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -49,26 +48,19 @@ class Link:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class _Terminated(BaseException):
-    """SIGTERM has come."""
-
-
 @contextmanager
 def opened_link() -> Iterator[Link]:
     """A link for as long as a block runs, also if SIGTERM ends the process in it."""
-
-    def terminate(*_: object) -> NoReturn:
-        raise _Terminated
-
     link = Link()
+
+    def terminate(*_: object) -> None:
+        link.remove()
+        signal.signal(signal.SIGTERM, before)
+        signal.raise_signal(signal.SIGTERM)
+
     before = signal.signal(signal.SIGTERM, terminate)
-    terminated = False
     try:
         yield link
-    except _Terminated:
-        terminated = True
     finally:
         link.remove()
         signal.signal(signal.SIGTERM, before)
-        if terminated:
-            signal.raise_signal(signal.SIGTERM)
