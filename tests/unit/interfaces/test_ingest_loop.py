@@ -10,7 +10,9 @@ from typing import Any, ClassVar, cast
 import pytest
 from ingested import OPTIONS, Counting, arrow_rows, ids, ingester, keys_upto
 from pyspark.sql import SparkSession
+from waiting import until
 
+from lakewright.clock import SystemClock
 from lakewright.core.plans import Skip
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from lakewright.interfaces.api import Table
@@ -122,7 +124,8 @@ def test_a_single_round_raises_what_went_wrong() -> None:
 
 
 def test_services_beside_the_rounds() -> None:
-    storage, clock = MemoryStorage.fresh(), ManualClock()
+    # A driven clock would race: whichever thread sleeps would move the time for the other.
+    storage, clock = MemoryStorage.fresh(), SystemClock()
     merged = {
         "hoodie.datasource.write.table.type": "MERGE_ON_READ",
         "hoodie.compact.inline.max.delta.commits": "1",
@@ -133,17 +136,21 @@ def test_services_beside_the_rounds() -> None:
     }
     writes = writer_options(merged, ServiceMode.ASYNC)
     made = ingester(storage, Counting(size=2), clock, writes)
-    watch = Watch(clock, 200)
+    rounds: list[IngestRound] = []
+
+    def compacted() -> bool:
+        return bool(load_snapshot(storage).timeline.completed_services("compaction"))
 
     def stop() -> bool:
-        done = load_snapshot(storage).timeline.completed_services("compaction")
-        return watch.stop() or (bool(done) and ids(storage) == keys_upto(10))
+        if ids(storage) != keys_upto(10):
+            return False
+        until(compacted, lambda: [step for done in rounds for step in done.services])
+        return True
 
     everything = Ingestion(made, ServiceMode.ASYNC, {**OPTIONS, **merged})
-    everything.run_continuously(1, stop, watch)
-    assert not watch.stop()
+    everything.run_continuously(0.05, stop, rounds.append)
     assert ids(storage) == keys_upto(10)
-    first = Ingestion(made, ServiceMode.ASYNC, {**OPTIONS, **merged}).run_once(watch)
+    first = Ingestion(made, ServiceMode.ASYNC, {**OPTIONS, **merged}).run_once(rounds.append)
     assert first.commit is None
     assert not first.services
 
