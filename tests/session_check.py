@@ -46,7 +46,9 @@ def check(spark: SparkSession, path: Path) -> None:
             options |= {"as.of.instant": query.as_of} if query.as_of else {}
         same = spark.read.format("hudi").options(**options).load(str(path))
         expected = sorted(query.rows or ())
-        assert as_texts(frame) == expected, f"{path.name} {query}"
+        # Both are one plan: in a check a job for one of them is enough, but for the changes.
+        if SOAK or query.kind == "changes":
+            assert as_texts(frame) == expected, f"{path.name} {query}"
         assert as_texts(same) == expected, f"{path.name} {query} by format"
     check_sql(spark, path, sorted(queries(path.name)[0].rows or ()))
 

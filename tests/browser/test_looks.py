@@ -10,6 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from bench.scale.table import Shape, synthetic_table
 from conftest import PATIENCE_MS, serving
 from playwright.sync_api import Browser, Page, expect
+from sizes import sized
 from written import WrittenTable, row
 
 from lakewright.clock import SystemClock
@@ -107,22 +108,23 @@ class GatedWatch(Watch):
         return super()._listed(seen, changed)
 
 
-def test_a_hundred_thousand_partitions_stay_usable(page: Page) -> None:
+def test_very_many_partitions_stay_usable(page: Page) -> None:
     """The rest of the page does not wait for the listing, and no step lists again."""
-    storage = synthetic_table(Shape(partitions=100_000, groups=1, touched=100))
+    partitions = sized(20_000, soak=100_000)
+    storage = synthetic_table(Shape(partitions=partitions, groups=1, touched=100))
     watch = GatedWatch(ServiceRunner(storage, SystemClock(), LocalHands))
     with serving([ServedTable(storage.root, {}, watch)]) as address:
         page.goto(address)
         expect(page.locator("#timeline-plot .bar").first).to_be_visible()
         watch.may_list.set()
         count = page.locator("#partition-count")
-        expect(count).to_have_text("1 to 25 of 100,000 partitions")
+        expect(count).to_have_text(f"1 to 25 of {partitions:,} partitions")
         acts: tuple[tuple[Callable[[], object], str], ...] = (
-            (lambda: page.locator("#page-last").click(), "99,976 to 100,000"),
+            (lambda: page.locator("#page-last").click(), f"{partitions - 24:,} to {partitions:,}"),
             (lambda: page.locator("#partition-search").fill("d00123"), "1 to 25 of 100 "),
             (lambda: page.locator("[data-sort=log_bytes]").click(), "1 to 25 of 100 "),
             (lambda: page.locator("#page-next").click(), "26 to 50"),
-            (lambda: page.locator("#partition-search").fill(""), "1 to 25 of 100,000"),
+            (lambda: page.locator("#partition-search").fill(""), f"1 to 25 of {partitions:,}"),
         )
         for act, told in acts:
             act()

@@ -13,7 +13,7 @@ from typing import Any
 
 from crew import Crew, Process
 from roles import DAY, KEYS, SERVICES
-from sizes import sized
+from sizes import sized, some
 from waiting import until
 from written import NO_SERVICES, WrittenTable, row
 
@@ -55,10 +55,10 @@ def test_on_a_disk(crew: Crew, tmp_path: Path) -> None:
 
 
 def test_on_s3(crew: Crew, moto: S3Server) -> None:
-    for name, kind in KINDS.items():
+    for name in some(list(KINDS), 1):
         options = moto.options()
         storage = storage_for(f"s3://lake/{name.replace(' ', '-')}", options)
-        play(crew, storage, kind, options, deaths=sized(3, soak=150))
+        play(crew, storage, KINDS[name], options, deaths=sized(3, soak=150))
 
 
 def play(

@@ -20,7 +20,7 @@ from crew import (
     assert_well_formed,
     steps_on,
 )
-from sizes import sized
+from sizes import SOAK, sized
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
@@ -71,9 +71,10 @@ CASES = {
     "merge on read": Case("MERGE_ON_READ"),
     "merge on read, buckets": Case("MERGE_ON_READ", table=BUCKETS, commits=FEWER),
     "merge on read, buckets, nobody waits": Case("MERGE_ON_READ", NON_BLOCKING, BUCKETS),
-    "copy on write on S3": Case("COPY_ON_WRITE", on_s3=True, commits=FEWER),
     "merge on read on S3": Case("MERGE_ON_READ", on_s3=True, commits=FEWER),
 }
+if SOAK:
+    CASES["copy on write on S3"] = Case("COPY_ON_WRITE", on_s3=True, commits=FEWER)
 
 
 def steps_of(process: int, case: Case) -> list[Step]:

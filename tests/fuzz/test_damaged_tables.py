@@ -17,7 +17,7 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.local import read_locally
 
 TABLES = ("mor_avro", "mor_parquet", "cow_archived", "mor_logcompacted", "cow_overwrite")
-ROUNDS = sized(80, soak=5_000)  # for each table, half of them without checksum files
+ROUNDS = sized(40, soak=5_000)  # for each table, half of them without checksum files
 
 Damage = Callable[[bytes, random.Random], bytes]
 

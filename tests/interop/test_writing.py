@@ -17,7 +17,7 @@ from histories import EXACT, SharedTable, at, gone, types_written
 from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 from kinds import CROSSED, FEATURES, FEW, Kind, choices, crossed, matrix, telling
 from real_hudi import RealHudi, Row
-from sizes import SOAK
+from sizes import SOAK, some
 
 from lakewright.read.plan import ReadPlan
 from lakewright.read.query import plan_changes, plan_read_optimized, plan_snapshot
@@ -69,11 +69,16 @@ def changes_query(since: str, until: str) -> Question:
 
 
 def queries(table: SharedTable, *, since: str | None) -> list[Question]:
-    """What a table is asked: for its rows, and for every range of changes after some time."""
+    """What a table is asked: for its rows, and for ranges of changes after some time.
+
+    These are all in a soak run, else the first, the last and one between them.
+    """
     found = [snapshot_query(), *([optimized_query()] if table.kind.merge_on_read else [])]
     if since is not None:
         times = [time for time in table.completion_times if time >= since]
-        found += [changes_query(*pair) for pair in pairwise(times)]
+        ranges = list(pairwise(times))
+        places = dict.fromkeys((0, len(ranges) // 2, len(ranges) - 1)) if ranges else ()
+        found += [changes_query(*pair) for pair in some(ranges, *places)]
     return found
 
 
@@ -277,7 +282,7 @@ MEETINGS: dict[str, tuple[Callable[[], Sequence[Kind]], int]] = {
 def test_features_meet(kinds: Callable[[], Sequence[Kind]], strength: int) -> None:
     shown = {choice for kind in kinds() for choice in choices(kind, strength)}
     assert len(shown) == sum(
-        prod(map(len, some)) for some in combinations(FEATURES.values(), strength)
+        prod(map(len, values)) for values in combinations(FEATURES.values(), strength)
     )
 
 

@@ -106,7 +106,7 @@ def check_same_without_memory(table: WrittenTable) -> None:
 
 
 @given(steps, st.sampled_from(list(FORMS)))
-@settings(max_examples=sized(30, 1500), deadline=None)
+@settings(max_examples=sized(20, 1500), deadline=None)
 def test_completion_is_never_more_than_the_truth(
     history: list[tuple[str, list[tuple[str, str, int]]]], form: str
 ) -> None:

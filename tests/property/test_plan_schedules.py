@@ -41,7 +41,7 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.write.commit import Commit
 
 UPSERT_TS = 9
-EACH = int(os.environ.get("LAKEWRIGHT_PLAYS", sized(8, 3_400)))
+EACH = int(os.environ.get("LAKEWRIGHT_PLAYS", sized(5, 3_400)))
 """How many orders are played of each scenario and each of the three services."""
 
 

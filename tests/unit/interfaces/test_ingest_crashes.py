@@ -19,7 +19,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 
-STEP = sized(3, soak=1)
+STEP = sized(5, soak=1)
 Result = TypeVar("Result")
 
 TABLES: dict[str, Mapping[str, str]] = {

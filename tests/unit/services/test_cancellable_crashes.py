@@ -15,7 +15,7 @@ import pytest
 from cancelled import MUTABLE, SERVICES, Acting, World, each_service
 from deaths import each_death
 from hooks import Hooked, another_process
-from sizes import SOAK
+from sizes import SOAK, sized
 from written import row
 
 from lakewright.core.files import parse_data_file
@@ -113,7 +113,7 @@ SERVED = {
 
 
 def deaths(world: World, case: Case, *, after_effect: bool) -> Iterator[tuple[int, World]]:
-    for survive in count():
+    for survive in count(step=sized(2, soak=1)):
         table = world.copy()
         if case.aged:
             table.expire()
@@ -180,7 +180,7 @@ def assert_whole(world: World) -> None:
 def test_a_cancel_that_died_is_ended_by_the_next_call(service: str) -> None:
     world = World(service)
     at = world.schedule()
-    for survive in count():
+    for survive in count(step=sized(2, soak=1)):
         table = world.copy()
         dying = CrashingStorage(table.storage, survive)
         with suppress(Crash):
