@@ -15,6 +15,7 @@ import os
 import runpy
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 # For a few rows it costs more to compile than it saves; a heap of full size needs no growing, which
 # takes a full collection each time.
@@ -32,6 +34,9 @@ QUICK_SPARK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+
+_THREADS = ThreadPoolExecutor(3)
+_OWN = threading.local()
 
 
 def session(jar: str, folder: str, defaults: str) -> SparkSession:
@@ -62,7 +67,10 @@ def session(jar: str, folder: str, defaults: str) -> SparkSession:
 
 
 def rows(frame: DataFrame) -> list[Any]:
-    return [json.loads(text) for text in frame.toJSON().collect()]
+    if not frame.columns:
+        return [{} for _ in frame.collect()]
+    # `toJSON` would compile classes for the rows of each query.
+    return [json.loads(text) for (text,) in frame.select(F.to_json(F.struct("*"))).collect()]
 
 
 @contextmanager
@@ -77,11 +85,17 @@ def told(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
             spark.conf.unset(key)
 
 
+def own_session(spark: SparkSession) -> SparkSession:
+    """The session of this thread: Hudi changes settings of a session while it plans."""
+    if not hasattr(_OWN, "session"):
+        _OWN.session = spark.newSession()
+    found: SparkSession = _OWN.session
+    return found
+
+
 def answer(spark: SparkSession, request: dict[str, Any]) -> list[Any]:
     if "all" in request:
-        # Hudi changes settings of a session while it plans: each has its own.
-        with ThreadPoolExecutor(3) as threads:
-            return list(threads.map(lambda each: answer(spark.newSession(), each), request["all"]))
+        return list(_THREADS.map(lambda each: answer(own_session(spark), each), request["all"]))
     options = request.get("options", {})
     if "sql" in request:
         with told(spark, request.get("settings", {})):
