@@ -14,7 +14,7 @@ from sizes import sized
 from lakewright.storage import memory
 
 # The same examples in each check; a soak run looks for new ones.
-settings.register_profile("check", deadline=None, max_examples=20, derandomize=True, database=None)
+settings.register_profile("check", deadline=None, max_examples=15, derandomize=True, database=None)
 settings.register_profile(
     "soak", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
 )

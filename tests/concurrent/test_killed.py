@@ -116,7 +116,7 @@ def test_a_writer_killed_at_any_call_to_storage(scene: Scene, *, after: bool) ->
     complete.upsert(CHANGED)
     new = complete.rows()
     calls = scene.calls()
-    step = sized(12, soak=1)
+    step = sized(16, soak=1)
     # The calls that one of these tests leaves out, another takes.
     first = (2 * after + (scene.options is SEVERAL)) * step // 4
     seen = []

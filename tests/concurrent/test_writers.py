@@ -30,7 +30,7 @@ from lakewright.storage.locate import storage_for
 from lakewright.testing.s3 import S3Server
 
 PROCESSES = 4
-COMMITS = sized(8, soak=25)
+COMMITS = sized(6, soak=25)
 FEWER = sized(4, soak=COMMITS)
 SHARED = "shared"
 COMMON = {

@@ -14,7 +14,7 @@ from sizes import SOAK
 import lakewright as lw
 
 # What another test shows on the same machinery, or what is no part of the product.
-collect_ignore = [] if SOAK else ["test_bench.py", "test_killed_cloud.py"]
+collect_ignore = [] if SOAK else ["test_bench.py", "test_killed_cloud.py", "test_killed_ingest.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

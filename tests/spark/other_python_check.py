@@ -13,8 +13,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from quick_spark import make_java_quick, quick_session
+from typer.testing import CliRunner
 
 import lakewright as lw
+from lakewright.interfaces.cli.app import app
 
 EAGER = {"hoodie.compact.inline.max.delta.commits": "1"}
 DDL = "id STRING, ts BIGINT"
@@ -69,6 +71,13 @@ def answers(spark: SparkSession, folder: Path) -> dict[str, str]:
     return found
 
 
+def commanded(folder: Path) -> str:
+    """What the command line says of a compaction, and ends with."""
+    options = [f"--option={key}={value}" for key, value in EAGER.items()]
+    done = CliRunner().invoke(app, ["compact", str(folder / "mor"), *options])
+    return f"{done.exit_code}: {done.stderr}"
+
+
 def main(text: str, *pythons: str) -> None:
     folder = Path(text)
     make_java_quick()
@@ -83,8 +92,10 @@ def main(text: str, *pythons: str) -> None:
     for name, python in (each.split("=", 1) for each in pythons):
         spark.sparkContext.pythonExec = python
         found[name] = answers(spark.newSession(), folder)
+    # The command line takes the session that there is, with the last of them, and stops it.
+    SparkSession._instantiatedSession = spark.newSession()
+    found[name]["command"] = commanded(folder)
     print(json.dumps(found))
-    spark.stop()
 
 
 if __name__ == "__main__":
