@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import lakewright as lw
 from bench.plan import AGED_DAYS, AGED_FIELD, KEPT_DAYS, KEPT_ROWS
 from bench.systems.base import KEYS, ORDERING
+from lakewright.client.write_client import TableWriter, rows_of
 from lakewright.clock import Clock, SystemClock
-from lakewright.core.plans import Skip
-from lakewright.interfaces.writes import TableWriter, rows_of
+from lakewright.model.plans import Skip
 from lakewright.write.task import Operation
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import lakewright as lw
 from bench import aged
 from bench.plan import AGED_FIELD, KEPT_ROWS
 from bench.systems.base import COLUMNS, total_rows
-from lakewright.testing.cluster import spark_cluster
 from lakewright.testing.hdfs import HdfsServer, hdfs_server
+from lakewright.testing.spark_cluster import spark_cluster
 
 ROOT = Path(__file__).parents[1]
 WORKERS = 2

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CompactionPlan
-from lakewright.format.log_records import format_parquet_block
-from lakewright.format.metadata import format_compaction_plan
+from lakewright.format.data_block import format_parquet_block
+from lakewright.format.timeline_metadata import format_compaction_plan
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CompactionPlan
 from lakewright.storage.local import LocalStorage
-from lakewright.testing.build import TableBuilder
-from lakewright.write.log_files import log_schema_of
+from lakewright.testing.table_builder import TableBuilder
+from lakewright.write.log_file_writer import log_schema_of
 
 CHANGED = 10
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pyarrow.parquet as pq
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.plans import ClusteringGroup, ClusteringPlan, ClusteringSlice, Skip
-from lakewright.core.slices import FileSlice
-from lakewright.services.clustering.worker import cluster
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.file_group import FileSlice
+from lakewright.model.plans import ClusteringGroup, ClusteringPlan, ClusteringSlice, Skip
+from lakewright.services.base import Job, Service, Sight
+from lakewright.services.clustering.executor import cluster
+from lakewright.services.planning import held_groups, newest_slices
 from lakewright.services.registry import register
-from lakewright.services.service import Job, Service, Sight
-from lakewright.services.sighted import held_groups, newest_slices
 from lakewright.storage.base import Storage
 
 CODEC = "hoodie.parquet.compression.codec"

@@ -17,16 +17,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lakewright.core.plans import Skip
-from lakewright.core.table_config import TableType
-from lakewright.interfaces.writes import TableWriter
+from lakewright.client.write_client import TableWriter
+from lakewright.engine.local import LocalHands, LocalRows
+from lakewright.model.plans import Skip
+from lakewright.model.table_config import TableType
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.create import create_table
+from lakewright.table.create import TableSpec, create_table
 from lakewright.table.freshness import measure
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.spec import TableSpec
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalHands, LocalRows
 from lakewright.write.task import Operation
 
 TARGET = Path(__file__).parents[1] / "docs" / "event-time.svg"

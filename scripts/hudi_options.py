@@ -16,21 +16,21 @@ from types import ModuleType
 from typing import Any
 
 import lakewright
-from lakewright.read.settings import REFUSED_READ_OPTIONS
-from lakewright.sources.cloud.settings import REFUSED_CLOUD_OPTIONS
-from lakewright.sources.settings import REFUSED_TABLE_SOURCE_OPTIONS
-from lakewright.table.spec import is_table_option
-from lakewright.write.option_names import OPERATION_KEYS, REFUSED_WRITE_OPTIONS, UNSERVED
+from lakewright.ingest.cloud.options import REFUSED_CLOUD_OPTIONS
+from lakewright.ingest.options import REFUSED_TABLE_SOURCE_OPTIONS
+from lakewright.scan.options import REFUSED_READ_OPTIONS
+from lakewright.table.create import is_table_option
+from lakewright.write.options import OPERATION_KEYS, REFUSED_WRITE_OPTIONS, UNSERVED
 
 # Where a module stands tells who reads its settings.
 USES = {
-    "lakewright.core": "services",
+    "lakewright.model": "services",
     "lakewright.table": "writing",
-    "lakewright.read": "reading",
+    "lakewright.scan": "reading",
     "lakewright.write": "writing",
     "lakewright.services": "services",
-    "lakewright.sources": "ingestion",
-    "lakewright.interfaces": "ingestion",
+    "lakewright.ingest": "ingestion",
+    "lakewright.api": "ingestion",
 }
 _REFUSED = {
     "writing": REFUSED_WRITE_OPTIONS,

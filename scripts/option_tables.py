@@ -12,19 +12,19 @@ from typing import Any
 
 from hudi_options import page_tables, shown
 
-from lakewright.core.ttl_settings import TtlSettings
-from lakewright.services.archiving.settings import ArchivingSettings
-from lakewright.services.cleaning.settings import CleaningSettings
-from lakewright.services.clustering.settings import ClusteringSettings
-from lakewright.services.compaction.settings import CompactionSettings
+from lakewright.catalog.options import SyncSettings
+from lakewright.metrics.metric import METRICS, WRITE_NAMES
+from lakewright.metrics.options import MetricsSettings
+from lakewright.model.ttl import TtlSettings
+from lakewright.services.archiving.planner import ArchivingSettings
+from lakewright.services.cleaning.options import CleaningSettings
+from lakewright.services.clustering.options import ClusteringSettings
+from lakewright.services.compaction.options import CompactionSettings
 from lakewright.services.inline import InlineSettings
-from lakewright.services.logcompaction.settings import LogCompactionSettings
+from lakewright.services.log_compaction import LogCompactionSettings
 from lakewright.services.runner import RunSettings
-from lakewright.services.sync.settings import SyncSettings
-from lakewright.table.settings import PlanSettings
-from lakewright.write.freshness_settings import FreshnessSettings
-from lakewright.write.metrics.metric import METRICS, WRITE_NAMES
-from lakewright.write.metrics.settings import MetricsSettings
+from lakewright.table.freshness_options import FreshnessSettings
+from lakewright.table.options import PlanSettings
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = tuple(

@@ -23,14 +23,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from lakewright.client.write_client import TableWriter
 from lakewright.clock import SystemClock
-from lakewright.core.table_config import TableType
+from lakewright.engine.local import LocalHands, LocalRows
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
-from lakewright.interfaces.writes import TableWriter
+from lakewright.model.table_config import TableType
 from lakewright.storage.local import LocalStorage
-from lakewright.table.create import create_table
-from lakewright.table.spec import TableSpec
-from lakewright.testing.local import LocalHands, LocalRows
+from lakewright.table.create import TableSpec, create_table
 from lakewright.write.task import Operation
 
 TARGET = Path(__file__).parents[1] / "docs" / "preemption.svg"

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lakewright.interfaces.calls import Parameter
-from lakewright.interfaces.procedure import Procedure
-from lakewright.interfaces.procedures import PROCEDURES
+from lakewright.sql.procedures.base import Parameter, Procedure
+from lakewright.sql.procedures.registry import PROCEDURES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "sql.md"
 _TABLE = re.compile(r"(<!-- procedures -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.files import parse_data_file
-from lakewright.core.instant import Instant
-from lakewright.core.plans import CANCELLABLE, Skip
+from lakewright.engine.local import LocalHands
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.instant import Instant
+from lakewright.model.plans import CANCELLABLE, Skip
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.rolled_back import RolledBack, load_rollbacks
+from lakewright.table.rollback import RolledBack, load_rollbacks
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalHands
 from lakewright.testing.storage import CountingStorage, Crash
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 Result = TypeVar("Result")
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lakewright.interfaces.query_options import begin_of_range
-from lakewright.read.cdc.plan import plan_cdc
+from lakewright.datasource.source import begin_of_range
+from lakewright.engine.local import read_changes_locally
+from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_changes_locally
 
 Row = dict[str, Any]
 Change = tuple[str, Row | None, Row | None]

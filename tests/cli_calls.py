@@ -10,15 +10,15 @@ from typing import Any
 from typer.testing import CliRunner, Result
 from written import WrittenTable, row
 
-from lakewright.interfaces.cli import commands
-from lakewright.interfaces.cli.app import app
+from lakewright.cli import commands
+from lakewright.cli.app import app
+from lakewright.engine.local import LocalHands
 from lakewright.storage.local import LocalStorage
-from lakewright.testing.local import LocalHands
 
 ROOT = Path(__file__).resolve().parents[1]
 DAYS = ("2026-01-01", "2026-01-02")
 BY_HAND = {"hoodie.compact.inline": "false"}
-APP = (sys.executable, "-m", "lakewright.interfaces.cli.app")
+APP = (sys.executable, "-m", "lakewright.cli.app")
 
 
 class LocalWorkers(commands.Workers):

@@ -9,13 +9,13 @@ from urllib.parse import quote_plus
 
 import pyarrow as pa
 
-from lakewright.core.instant import Instant
-from lakewright.sources.checkpoints import Checkpoint
-from lakewright.sources.cloud.notifications import GCS_SCHEMA, S3_SCHEMA
-from lakewright.sources.cloud.queues import Message
-from lakewright.sources.cloud.source import CloudObjectsSource
+from lakewright.ingest.checkpoints import Checkpoint
+from lakewright.ingest.cloud.events import GCS_SCHEMA, S3_SCHEMA
+from lakewright.ingest.cloud.queues import Message
+from lakewright.ingest.cloud.source import CloudObjectsSource
+from lakewright.model.instant import Instant
 from lakewright.storage.local import LocalStorage
-from lakewright.testing.build import TableBuilder
+from lakewright.testing.table_builder import TableBuilder
 
 DATA = "hoodie.streamer.source.cloud.data."
 

@@ -7,20 +7,19 @@ from dataclasses import dataclass, field
 
 from written import Row, WrittenTable
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.files import BaseFile, LogFile
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import ClusteringPlan, RequestedReplace, Skip
-from lakewright.core.slices import FileSlice
-from lakewright.format.metadata import format_requested_replace
+from lakewright.engine.local import LocalHands
+from lakewright.format.timeline_metadata import format_requested_replace
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.file_group import BaseFile, FileSlice, LogFile
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import ClusteringPlan, RequestedReplace, Skip
+from lakewright.services.base import Job, Sight
+from lakewright.services.clustering.options import ClusteringSettings, clustering_settings
 from lakewright.services.clustering.service import Clustering
-from lakewright.services.clustering.settings import ClusteringSettings, clustering_settings
-from lakewright.services.service import Job, Sight
-from lakewright.table.scheduling import Draft, schedule, take_up
+from lakewright.table.plan_scheduling import Draft, schedule, take_up
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.transaction import Writer
-from lakewright.testing.drawing import at
-from lakewright.testing.local import LocalHands
+from lakewright.testing.timeline_drawing import at
 
 MB = 1 << 20
 _PREFIX = "hoodie.clustering.plan.strategy."

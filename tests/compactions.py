@@ -9,18 +9,17 @@ from pathlib import Path
 
 from golden_tables import upload
 
-from lakewright.core.files import BaseFile, LogFile
-from lakewright.core.plans import CompactionPlan
-from lakewright.core.slices import FileSlice
-from lakewright.core.timeline import Timeline
-from lakewright.format.metadata import parse_compaction_plan
-from lakewright.services.compaction.candidates import MB, Scene
-from lakewright.services.compaction.registry import Chain, strategy_for
-from lakewright.services.compaction.settings import CompactionSettings
-from lakewright.settings import settings_from
+from lakewright.format.timeline_metadata import parse_compaction_plan
+from lakewright.model.file_group import BaseFile, FileSlice, LogFile
+from lakewright.model.plans import CompactionPlan
+from lakewright.model.timeline import Timeline
+from lakewright.options import settings_from
+from lakewright.services.compaction.options import CompactionSettings
+from lakewright.services.compaction.planner import Chain, strategy_for
+from lakewright.services.compaction.strategies import MB, Scene
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.testing.drawing import at
+from lakewright.testing.timeline_drawing import at
 
 TODAY = date(2026, 3, 10)
 _ids = count()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from lakewright.engine.local import LocalHands
 from lakewright.storage.base import Storage
-from lakewright.table import locks
-from lakewright.testing.local import LocalHands
+from lakewright.table.locks import base as locks
 from lakewright.testing.storage import CountingStorage
 
 Act = Callable[[Storage, str, bytes], None]

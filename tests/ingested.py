@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from written import SCHEMA, Row, WrittenTable, row
 
+from lakewright.client.write_client import TableWriter
 from lakewright.clock import Clock
-from lakewright.interfaces.ingest_rounds import Incoming, Ingester
-from lakewright.interfaces.writes import TableWriter
-from lakewright.sources.checkpoints import Checkpoint
-from lakewright.sources.source import Batch, Source
+from lakewright.engine.local import LocalHands, LocalRows
+from lakewright.ingest.checkpoints import Checkpoint
+from lakewright.ingest.ingester import Incoming, Ingester
+from lakewright.ingest.source import Batch, Source
 from lakewright.storage.base import Storage
-from lakewright.testing.local import LocalHands, LocalRows
 
 OPTIONS = {
     "hoodie.table.name": "t",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.core.freshness import Freshness, ViewFreshness
+from lakewright.model.freshness import Freshness, ViewFreshness
 from lakewright.storage.base import Storage
 from lakewright.table.freshness import measure
 from lakewright.table.snapshot import Snapshot, load_snapshot

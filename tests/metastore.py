@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pyspark
 
-from lakewright.testing.ports import free_port, wait_for_port
-from lakewright.testing.processes import stop
+from lakewright.testing.processes import free_port, stop, wait_for_port
 
 _SETTINGS = """<?xml version="1.0"?>
 <configuration>

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lakewright.storage.factory import STORAGES, StorageKind
 from lakewright.storage.local import LocalStorage
-from lakewright.storage.locate import STORAGES, StorageKind
 
 # The opposite of what counts when nothing is said, so that a test sees the option arrive.
 DURABLE = not LocalStorage("/").durable

@@ -14,9 +14,9 @@ from stage import Actor, Script, Stage, on_stage
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import Clock
-from lakewright.core.files import BaseFile, parse_data_file
-from lakewright.core.instant import Instant, State, parse_instant
-from lakewright.format.metadata import parse_rollback_plan
+from lakewright.format.timeline_metadata import parse_rollback_plan
+from lakewright.model.file_group import BaseFile, parse_data_file
+from lakewright.model.instant import Instant, State, parse_instant
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.clock import ManualClock

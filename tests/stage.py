@@ -32,7 +32,10 @@ Work = Callable[[Storage, Clock], Any]
 Script = Callable[["Stage", Sequence["Actor"]], "Actor"]
 
 CHANGES = frozenset({"create", "replace", "replace_if", "delete", "delete_many", "delete_folder"})
-_BEATERS = ("lakewright.table.heartbeat.Repetition", "lakewright.table.storage_lock.Repetition")
+_BEATERS = (
+    "lakewright.table.heartbeat.Repetition",
+    "lakewright.table.locks.storage_lock.Repetition",
+)
 
 
 class Actor(CountingStorage):

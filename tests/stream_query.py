@@ -12,8 +12,8 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from written import Row
 
-from lakewright.interfaces.stream_source import HudiStreamReader, stream_schema
-from lakewright.read.stream_settings import stream_settings
+from lakewright.datasource.stream_source import HudiStreamReader, stream_schema
+from lakewright.scan.options import stream_settings
 from lakewright.storage.base import Storage
 
 

@@ -10,10 +10,25 @@ from itertools import count
 import pyarrow as pa
 from golden_tables import as_json
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.files import BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import COMPLETED_NAME, Instant, State
-from lakewright.core.plans import (
+from lakewright.engine.local import read_locally
+from lakewright.format.avro.schema import avro_schema
+from lakewright.format.data_block import format_parquet_block
+from lakewright.format.timeline_metadata import (
+    format_clean,
+    format_commit,
+    format_compaction_plan,
+    format_replace_commit,
+    format_requested_replace,
+)
+from lakewright.model.commit_metadata import (
+    CleanedPartition,
+    CleanMetadata,
+    CommitMetadata,
+    WriteStat,
+)
+from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
+from lakewright.model.instant import COMPLETED_NAME, Instant, State
+from lakewright.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
     ClusteringSlice,
@@ -21,27 +36,16 @@ from lakewright.core.plans import (
     CompactionPlan,
     RequestedReplace,
 )
-from lakewright.core.service_metadata import CleanedPartition, CleanMetadata
-from lakewright.format.avro_arrow import avro_schema
-from lakewright.format.log_records import format_parquet_block
-from lakewright.format.metadata import (
-    format_clean,
-    format_commit,
-    format_compaction_plan,
-    format_replace_commit,
-    format_requested_replace,
-)
-from lakewright.read.query import plan_snapshot
+from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.base import Storage, join_path
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.times import TimeSource
-from lakewright.testing.build import TableBuilder
+from lakewright.table.time_generator import TimeSource
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import read_locally
 from lakewright.testing.storage import Crash, CrashingStorage
+from lakewright.testing.table_builder import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
 TIMELINE = ".hoodie/timeline"

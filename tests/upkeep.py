@@ -7,21 +7,21 @@ from dataclasses import dataclass, field, replace
 
 from undone import Bench
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CleanPlan, Skip
-from lakewright.core.service_metadata import CleanMetadata
-from lakewright.format.metadata import format_clean, format_clean_plan, parse_clean_plan
+from lakewright.engine.local import LocalHands
+from lakewright.format.timeline_metadata import format_clean, format_clean_plan, parse_clean_plan
+from lakewright.model.commit_metadata import CleanMetadata
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CleanPlan, Skip
 from lakewright.services.archiving.service import Archiving
+from lakewright.services.base import Job, Sight
 from lakewright.services.cleaning.service import Cleaning
-from lakewright.services.service import Job, Sight
 from lakewright.storage.base import Storage
-from lakewright.table.locks import holding
-from lakewright.table.meanwhile import latest_time
+from lakewright.table.conflicts import latest_time
+from lakewright.table.locks.base import holding
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Writer
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalHands
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 
 @dataclass

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.files import BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import Instant
-from lakewright.format.history import (
+from lakewright.format.archived_timeline import (
     HistoryEntry,
     HistoryFile,
     Manifest,
@@ -17,15 +14,18 @@ from lakewright.format.history import (
     format_manifest,
     manifest_name,
 )
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
+from lakewright.model.instant import Instant
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.markers import MarkerKind, create_marker
-from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings
+from lakewright.table.orphan_files import sweep_strays
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.strays import sweep_strays
 from lakewright.table.transaction import Transaction, Writer
-from lakewright.testing.build import TableBuilder
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.table_builder import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
 TIMELINE = ".hoodie/timeline"

@@ -8,20 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakewright.client.write_client import TableWriter
 from lakewright.clock import Clock
-from lakewright.core.table_options import parse_table_type
-from lakewright.interfaces.writes import TableWriter
-from lakewright.read.query import plan_read_optimized, plan_snapshot
+from lakewright.engine.local import LocalHands, LocalRows, read_locally
+from lakewright.model.table_config import parse_table_type
+from lakewright.scan.planner import plan_read_optimized, plan_snapshot
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.create import create_table
+from lakewright.table.create import TableSpec, create_table
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.spec import TableSpec
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalHands, LocalRows, read_locally
-from lakewright.write.commit import Commit
 from lakewright.write.task import Operation, Outcome, WriteTask
+from lakewright.write.writer import Commit
 
 Row = dict[str, Any]
 

@@ -8,14 +8,14 @@ from typing import ClassVar
 from bench.scale.subject import Subject
 from bench.scale.table import Shape, SyntheticTable, completed_at, synthetic_table
 from lakewright.clock import SystemClock
-from lakewright.core.ttl_settings import ENABLED, MOST_PARTITIONS, POLICIES
-from lakewright.read.query import plan_changes, plan_snapshot
-from lakewright.services.debt import load_debt
+from lakewright.engine.local import LocalHands
+from lakewright.model.ttl import ENABLED, MOST_PARTITIONS, POLICIES
+from lakewright.scan.planner import plan_changes, plan_snapshot
+from lakewright.services.compaction_debt import load_debt
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalHands
 
 _PARTITIONS = (1_000, 10_000, 100_000, 1_000_000)
 

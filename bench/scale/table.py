@@ -8,11 +8,7 @@ from itertools import chain, count
 
 import pyarrow as pa
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.files import PARTITION_METADATA, LogFile
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CompactionPlan
-from lakewright.format.history import (
+from lakewright.format.archived_timeline import (
     VERSION_FILE,
     HistoryEntry,
     HistoryFile,
@@ -23,11 +19,15 @@ from lakewright.format.history import (
     history_file_of,
     manifest_name,
 )
-from lakewright.format.metadata import format_commit, format_compaction_plan
 from lakewright.format.partition_metadata import PartitionMetadata, format_partition_metadata
+from lakewright.format.timeline_metadata import format_commit, format_compaction_plan
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import PARTITION_METADATA, LogFile
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CompactionPlan
 from lakewright.storage.base import FileStatus, join_path, split_path
 from lakewright.storage.memory import MemoryStorage
-from lakewright.testing.build import TableBuilder
+from lakewright.testing.table_builder import TableBuilder
 
 _TIMELINE = ".hoodie/timeline"
 _HISTORY = ".hoodie/timeline/history"

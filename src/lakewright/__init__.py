@@ -11,10 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lakewright.core.freshness import Freshness
-    from lakewright.core.instant import Instant, State
-    from lakewright.core.meta_columns import META_COLUMNS
-    from lakewright.core.plans import Skip
+    from lakewright.api.factory import create
+    from lakewright.api.factory import open_table as open
+    from lakewright.api.table import Changes, Table
     from lakewright.errors import (
         ConflictError,
         CorruptError,
@@ -23,16 +22,17 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
-    from lakewright.interfaces.api import Changes, Table
-    from lakewright.interfaces.ingest_rounds import IngestRound
-    from lakewright.interfaces.ingesting import ingest
-    from lakewright.interfaces.install import install, uninstall
-    from lakewright.interfaces.opening import create
-    from lakewright.interfaces.opening import open_table as open
-    from lakewright.table.waiting_logs import HeldBack
-    from lakewright.write.commit import Commit
-    from lakewright.write.metrics.metric import Metric, MetricReporter
-    from lakewright.write.reporting import Reporter, report_to
+    from lakewright.ingest.ingester import IngestRound
+    from lakewright.ingest.loop import ingest
+    from lakewright.install import install, uninstall
+    from lakewright.metrics.commit_metrics import Reporter, report_to
+    from lakewright.metrics.metric import Metric, MetricReporter
+    from lakewright.model.freshness import Freshness
+    from lakewright.model.instant import Instant, State
+    from lakewright.model.plans import Skip
+    from lakewright.model.schema import META_COLUMNS
+    from lakewright.table.freshness import HeldBack
+    from lakewright.write.writer import Commit
 
 # Spark starts its Python workers with the first `python3` on PATH, where this library is not if it
 # was installed into a virtual environment; it must be told before a session starts.
@@ -68,25 +68,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Changes": "interfaces.api",
-    "Commit": "write.commit",
-    "META_COLUMNS": "core.meta_columns",
-    "Freshness": "core.freshness",
-    "HeldBack": "table.waiting_logs",
-    "IngestRound": "interfaces.ingest_rounds",
-    "Instant": "core.instant",
-    "Metric": "write.metrics.metric",
-    "MetricReporter": "write.metrics.metric",
-    "Reporter": "write.reporting",
-    "Skip": "core.plans",
-    "State": "core.instant",
-    "Table": "interfaces.api",
-    "create": "interfaces.opening",
-    "ingest": "interfaces.ingesting",
-    "install": "interfaces.install",
-    "open": "interfaces.opening:open_table",
-    "report_to": "write.reporting",
-    "uninstall": "interfaces.install",
+    "Changes": "api.table",
+    "Commit": "write.writer",
+    "META_COLUMNS": "model.schema",
+    "Freshness": "model.freshness",
+    "HeldBack": "table.freshness",
+    "IngestRound": "ingest.ingester",
+    "Instant": "model.instant",
+    "Metric": "metrics.metric",
+    "MetricReporter": "metrics.metric",
+    "Reporter": "metrics.commit_metrics",
+    "Skip": "model.plans",
+    "State": "model.instant",
+    "Table": "api.table",
+    "create": "api.factory",
+    "ingest": "ingest.loop",
+    "install": "install",
+    "open": "api.factory:open_table",
+    "report_to": "metrics.commit_metrics",
+    "uninstall": "install",
 }
 
 

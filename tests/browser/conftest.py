@@ -21,13 +21,13 @@ from golden_tables import GoldenTables
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from lakewright.clock import SystemClock
-from lakewright.interfaces.ui.app import ui_app
-from lakewright.interfaces.ui.guards import Guard
-from lakewright.interfaces.ui.limits import server_config
-from lakewright.interfaces.ui.served import ServedTable
-from lakewright.interfaces.ui.work import Jobs
 from lakewright.storage.local import LocalStorage
-from lakewright.testing.lively import OPTIONS, lively_table
+from lakewright.testing.sample_history import OPTIONS, lively_table
+from lakewright.ui.connection_limits import server_config
+from lakewright.ui.guards import Guard
+from lakewright.ui.jobs import Jobs
+from lakewright.ui.server import ui_app
+from lakewright.ui.table_view import ServedTable
 
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -118,7 +118,7 @@ def looking(lively: Path) -> Iterator[str]:
 @contextmanager
 def command(*arguments: str) -> Iterator[dict[str, str]]:
     """`lakewright ui` in a process of its own; gives what it says."""
-    words = [sys.executable, "-m", "lakewright.interfaces.cli.app", "ui", "--port", "0", "--json"]
+    words = [sys.executable, "-m", "lakewright.cli.app", "ui", "--port", "0", "--json"]
     with subprocess.Popen(
         [*words, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -12,21 +12,21 @@ import pytest
 from conftest import TOKEN, command, serving, showing
 from playwright.sync_api import Page, expect
 
-from lakewright.interfaces.ui.link import opened_link
-from lakewright.interfaces.ui.served import ServedTable
 from lakewright.storage.local import LocalStorage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
-from lakewright.table.rolled_back import load_rollbacks
+from lakewright.table.rollback import load_rollbacks
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.lively import LivelyTable
+from lakewright.testing.sample_history import LivelyTable
+from lakewright.ui.browser_link import opened_link
+from lakewright.ui.table_view import ServedTable
 
 WRITER = """
 import sys
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.lively import LivelyTable
+from lakewright.testing.sample_history import LivelyTable
 table = LivelyTable(LocalStorage(sys.argv[1]), ManualClock(SystemClock().now_ms()))
 print(table.ingest("lisbon", took_ms=500).instant)
 """

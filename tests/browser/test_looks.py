@@ -14,10 +14,10 @@ from sizes import sized
 from written import WrittenTable, row
 
 from lakewright.clock import SystemClock
-from lakewright.interfaces.ui.served import ServedTable
-from lakewright.interfaces.ui.watch import Seen, SeenFiles, Watch
+from lakewright.engine.local import LocalHands
 from lakewright.services.runner import ServiceRunner
-from lakewright.testing.local import LocalHands
+from lakewright.ui.snapshot_cache import Seen, SeenFiles, Watch
+from lakewright.ui.table_view import ServedTable
 
 
 def offences(page: Page) -> list[str]:

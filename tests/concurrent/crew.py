@@ -17,17 +17,17 @@ from waiting import until
 from writer_process import LOCK_FILE, STEP, slept_file, traces_file
 from written import Row
 
-from lakewright.core.files import parse_data_file
-from lakewright.core.instant import Instant, State, parse_instant
 from lakewright.errors import ConflictError
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.instant import Instant, State, parse_instant
 from lakewright.storage.base import Storage, VersionedStorage
 from lakewright.storage.local import LocalStorage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
-from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.locks.storage_lock import PATH as STORAGE_LOCK
+from lakewright.table.locks.storage_lock import format_lock_file, parse_lock_file
+from lakewright.table.options import HeartbeatSettings
+from lakewright.table.orphan_files import sweep_strays
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.storage_lock import PATH as STORAGE_LOCK
-from lakewright.table.storage_lock import format_lock_file, parse_lock_file
-from lakewright.table.strays import sweep_strays
 from lakewright.testing.processes import ask
 
 Key = tuple[str, str]

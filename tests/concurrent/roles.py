@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 from written import SCHEMA, row
 
+from lakewright.client.write_client import TableWriter
 from lakewright.clock import Clock
-from lakewright.core.instant import COMPLETED_NAME, Instant
+from lakewright.engine.local import LocalHands, LocalRows
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
-from lakewright.interfaces.writes import TableWriter
+from lakewright.model.instant import COMPLETED_NAME, Instant
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import LocalHands, LocalRows
 from lakewright.write.task import Operation
 
 DAY = "2026-01-01"

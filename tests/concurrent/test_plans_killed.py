@@ -18,10 +18,10 @@ from waiting import until
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
-from lakewright.core.instant import COMPLETED_NAME
+from lakewright.model.instant import COMPLETED_NAME
 from lakewright.storage.base import Storage
+from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
-from lakewright.storage.locate import storage_for
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.s3 import S3Server
 

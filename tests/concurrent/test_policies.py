@@ -12,7 +12,7 @@ from sizes import sized
 from waiting import until
 from written import WrittenTable
 
-from lakewright.interfaces.ttl import TableTtl
+from lakewright.client.ttl import TableTtl
 from lakewright.storage.local import LocalStorage
 
 OPTIONS = {

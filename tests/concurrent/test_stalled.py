@@ -24,8 +24,8 @@ from sizes import sized
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
+from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
-from lakewright.storage.locate import storage_for
 from lakewright.testing.s3 import S3Server
 
 SEVERAL = {

@@ -25,8 +25,8 @@ from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.storage.base import Storage
+from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
-from lakewright.storage.locate import storage_for
 from lakewright.testing.s3 import S3Server
 
 PROCESSES = 4

@@ -26,15 +26,15 @@ import pyarrow as pa
 from roles import Role
 from written import SCHEMA, Row, WrittenTable, row
 
+from lakewright.client.ttl import TableTtl
+from lakewright.client.write_client import TableWriter
 from lakewright.clock import SystemClock
+from lakewright.engine.local import LocalHands, LocalRows
 from lakewright.errors import ConflictError, LakewrightError
-from lakewright.interfaces.ttl import TableTtl
-from lakewright.interfaces.writes import TableWriter
 from lakewright.storage.base import Storage
-from lakewright.storage.locate import storage_for
+from lakewright.storage.factory import storage_for
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
-from lakewright.table.storage_lock import PATH as STORAGE_LOCK
-from lakewright.testing.local import LocalHands, LocalRows
+from lakewright.table.locks.storage_lock import PATH as STORAGE_LOCK
 from lakewright.testing.storage import _Wrapped
 from lakewright.write.task import Operation
 

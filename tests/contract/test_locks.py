@@ -13,11 +13,11 @@ from unreliable_storage import UnreliableStorage
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.storage.base import Storage
+from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
-from lakewright.storage.locate import storage_for
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.locks import Lock, holding, lock_for
-from lakewright.table.settings import LockSettings
+from lakewright.table.locks.base import Lock, holding, lock_for
+from lakewright.table.options import LockSettings
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.s3 import S3Server
 

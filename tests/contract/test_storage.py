@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from lakewright.errors import ConflictError, InvalidError
+from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
-from lakewright.storage.locate import storage_for
 from lakewright.storage.memory import MemoryStorage
-from lakewright.storage.objects import ObjectStorage
+from lakewright.storage.object_store import ObjectStorage
 from lakewright.testing.s3 import S3Server
-from lakewright.testing.storage_cases import ODD_NAMES
-from lakewright.testing.storage_contract import VersionedStorageContract
+from lakewright.testing.storage_contract import ODD_NAMES, VersionedStorageContract
 
 
 class TestLocalStorage(VersionedStorageContract):
@@ -73,8 +72,8 @@ class TestS3Storage(VersionedStorageContract):
     def test_a_large_output_goes_up_in_parts(
         self, storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("lakewright.storage.objects._LARGEST_SINGLE_PUT", 1024)
-        monkeypatch.setattr("lakewright.storage.objects._IN_MEMORY", 1024)
+        monkeypatch.setattr("lakewright.storage.object_store._LARGEST_SINGLE_PUT", 1024)
+        monkeypatch.setattr("lakewright.storage.object_store._IN_MEMORY", 1024)
         data = bytes(range(256)) * 25_000
         with storage.open_output("large") as output:
             output.write(data)

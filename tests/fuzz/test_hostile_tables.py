@@ -21,9 +21,17 @@ import pytest
 from sizes import sized
 from written import WrittenTable, row
 
+from lakewright.client.ttl import TableTtl
 from lakewright.clock import SystemClock
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import (
+from lakewright.engine.local import read_locally
+from lakewright.errors import LakewrightError
+from lakewright.format.timeline_metadata import (
+    format_clean_plan,
+    format_compaction_plan,
+    format_rollback_plan,
+)
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import (
     CleanFile,
     CleanPlan,
     CompactionOperation,
@@ -33,23 +41,14 @@ from lakewright.core.plans import (
     RollbackPlan,
     RollbackRequest,
 )
-from lakewright.errors import LakewrightError
-from lakewright.format.metadata import (
-    format_clean_plan,
-    format_compaction_plan,
-    format_rollback_plan,
-)
-from lakewright.interfaces.ttl import TableTtl
-from lakewright.read.query import plan_changes, plan_snapshot
-from lakewright.storage.locate import storage_for
-from lakewright.table.doctor.examine import examine
-from lakewright.table.doctor.repair import repair
+from lakewright.scan.planner import plan_changes, plan_snapshot
+from lakewright.storage.factory import storage_for
+from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.markers import marker_folder, rows_folder
+from lakewright.table.savepoint import restore_to, save_point, take_back
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.taking_back import restore_to, save_point, take_back
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import read_locally
 
 # Where something need not succeed for a write to, a warning tells that it did not.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")

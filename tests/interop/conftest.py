@@ -12,9 +12,9 @@ from real_hudi import RealHudi, running
 from sizes import SOAK
 
 import lakewright as lw
-from lakewright.testing.cluster import spark_cluster
 from lakewright.testing.hdfs import HdfsServer, hdfs_server
 from lakewright.testing.s3 import S3Server, versitygw_server
+from lakewright.testing.spark_cluster import spark_cluster
 
 NEEDED = (
     "LAKEWRIGHT_INTEROP_PYTHON",

@@ -20,16 +20,16 @@ from test_writing import LISTED, Question, queries
 from undone import data_files_of
 from written import WrittenTable
 
-from lakewright.core.files import BaseFile, parse_data_file
-from lakewright.core.instant import Instant
-from lakewright.core.plans import ClusteringPlan, CompactionPlan
-from lakewright.services.codecs import plan_codec
+from lakewright.engine.local import read_locally
+from lakewright.model.file_group import BaseFile, parse_data_file
+from lakewright.model.instant import Instant
+from lakewright.model.plans import ClusteringPlan, CompactionPlan
+from lakewright.services.base import plan_codec
 from lakewright.storage.local import LocalStorage
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_locally
 from lakewright.testing.storage import Crash, CrashingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 Options = Mapping[str, str]
 

@@ -17,7 +17,7 @@ from sizes import sized, some
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.table.heartbeat import Heartbeat
-from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings
 
 CANCELLABLE = {"hoodie.table.service.plan.cancellable": "true"}
 SEVERAL = {

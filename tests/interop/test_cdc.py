@@ -24,7 +24,7 @@ from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
 MODES = ("OP_KEY_ONLY", "DATA_BEFORE", "DATA_BEFORE_AFTER")

@@ -14,7 +14,7 @@ from written import NO_SERVICES, WrittenTable, row
 
 import lakewright as lw
 from lakewright.clock import SystemClock
-from lakewright.storage.locate import storage_for
+from lakewright.storage.factory import storage_for
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.hdfs import HdfsServer
 

@@ -20,9 +20,9 @@ from sizes import SOAK, some
 from test_writing import LISTED, Question, changes_query, optimized_query, snapshot_query
 from undone import strays_of
 
-from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
-from lakewright.read.query import plan_snapshot
-from lakewright.services.compaction.worker import BEYOND, slice_of
+from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
+from lakewright.scan.planner import plan_snapshot
+from lakewright.services.compaction.executor import BEYOND, slice_of
 
 LOGS = Kind(files="mor-avro")
 BUCKETS = Kind(index="bucket", files="mor-parquet", metadata="indexed")

@@ -14,8 +14,8 @@ from golden_tables import GoldenTables
 from pyspark.sql import SparkSession
 from real_hudi import RealHudi
 
-from lakewright.interfaces.procedure import Procedure
-from lakewright.interfaces.procedures import PROCEDURES
+from lakewright.sql.procedures.base import Procedure
+from lakewright.sql.procedures.registry import PROCEDURES
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "hudi_job.py"
 

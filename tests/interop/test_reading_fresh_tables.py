@@ -11,10 +11,10 @@ from golden_tables import as_json
 from real_hudi import RealHudi, Row
 from sizes import SOAK
 
-from lakewright.read.query import plan_read_optimized, plan_snapshot
-from lakewright.storage.locate import storage_for
+from lakewright.engine.local import read_locally
+from lakewright.scan.planner import plan_read_optimized, plan_snapshot
+from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_locally
 
 OPTIONS = {
     "hoodie.datasource.write.recordkey.field": "id",

@@ -14,16 +14,20 @@ from sizes import some
 from undone import strays_of
 
 from lakewright.clock import SystemClock, zone_of
-from lakewright.core.instant import Instant, State
 from lakewright.errors import CorruptError
+from lakewright.model.instant import Instant, State
 from lakewright.storage.local import LocalStorage
-from lakewright.table.restore import resume_restore, run_restore
+from lakewright.table.options import FailedWrites
 from lakewright.table.rollback import failed_writes, resume_rollbacks, run_rollback
-from lakewright.table.savepoint import delete_savepoint, run_savepoint
-from lakewright.table.settings import FailedWrites
+from lakewright.table.savepoint import (
+    delete_savepoint,
+    resume_restore,
+    run_restore,
+    run_savepoint,
+    take_back,
+)
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.taking_back import take_back
-from lakewright.table.times import TimeSource
+from lakewright.table.time_generator import TimeSource
 from lakewright.table.transaction import Writer
 from lakewright.testing.storage import Crash, CrashingStorage
 

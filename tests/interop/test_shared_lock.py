@@ -13,14 +13,14 @@ from real_hudi import RealHudi, Row
 from sizes import sized, some
 from written import WrittenTable
 
+from lakewright.client.write_client import TableWriter
 from lakewright.clock import SystemClock
-from lakewright.core.instant import Instant
-from lakewright.interfaces.writes import TableWriter
+from lakewright.engine.local import LocalRows
+from lakewright.model.instant import Instant
 from lakewright.storage.local import LocalStorage
-from lakewright.table.locks import holding
+from lakewright.table.locks.base import holding
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Writer
-from lakewright.testing.local import LocalRows
 from lakewright.write.task import Operation, Outcome, WriteTask
 
 LOCK = {

@@ -16,9 +16,9 @@ from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, InvalidError, UnavailableError, UnsupportedError
 from lakewright.storage.base import VersionedStorage
 from lakewright.storage.hdfs import HdfsStorage
-from lakewright.table.file_lock import FileLock
-from lakewright.table.locks import Lock, holding, lock_for
-from lakewright.table.settings import LockSettings
+from lakewright.table.locks.base import Lock, holding, lock_for
+from lakewright.table.locks.file_lock import FileLock
+from lakewright.table.options import LockSettings
 from lakewright.testing.hdfs import HdfsServer
 from lakewright.testing.storage_contract import StorageContract
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakewright.storage.objects import ObjectStorage
+from lakewright.storage.object_store import ObjectStorage
 from lakewright.testing.s3 import S3Server, versitygw_server
 from lakewright.testing.storage_contract import VersionedStorageContract
 

@@ -9,12 +9,12 @@ from real_hudi import RealHudi, Row
 from sizes import some
 from written import NO_SERVICES, WrittenTable, row
 
+from lakewright.client.ttl import TableTtl
 from lakewright.clock import SystemClock
-from lakewright.interfaces.ttl import TableTtl
 from lakewright.storage.local import LocalStorage
 from lakewright.table.properties import load_properties
 from lakewright.testing.clock import ManualClock
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 DAY_MS = 86_400_000
 DDL = "id string, day string, ts long, note string"

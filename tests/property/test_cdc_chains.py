@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from sizes import sized
 from written import NO_SERVICES, Row, WrittenTable, row
 
+from lakewright.engine.local import read_changes_locally
 from lakewright.errors import ConflictError, InvalidError
-from lakewright.read.cdc.plan import plan_cdc
+from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_changes_locally
 
 LOGGED = {"hoodie.table.cdc.enabled": "true"}
 LOGGING = "hoodie.table.cdc.supplemental.logging.mode"

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from sizes import sized
 from written import NO_SERVICES, Row, WrittenTable, row
 
+from lakewright.engine.local import read_locally
 from lakewright.errors import ConflictError
-from lakewright.read.query import plan_changes
+from lakewright.scan.planner import plan_changes
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_locally
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def check_same_without_memory(table: WrittenTable) -> None:
     kept = told(table), *(told_of(table, day) for day in DAYS)
     with (
         patch("lakewright.table.freshness.parse_stored", lambda extra: None),
-        patch("lakewright.table.partition_freshness.parse_stored", lambda extra: None),
+        patch("lakewright.table.freshness.parse_stored", lambda extra: None),
     ):
         assert (told(table), *(told_of(table, day) for day in DAYS)) == kept
 

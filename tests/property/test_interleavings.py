@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from turns import take_turns
 from writers import TIMELINE, World, files_without_instant, put_file, write
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.files import BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import Instant, parse_instant
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
-from lakewright.format.metadata import parse_commit, parse_rollback_plan
+from lakewright.format.timeline_metadata import parse_commit, parse_rollback_plan
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
+from lakewright.model.instant import Instant, parse_instant
 from lakewright.storage.base import Storage
-from lakewright.table.settings import Concurrency
+from lakewright.table.options import Concurrency
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
 from lakewright.testing.storage import CountingStorage, Crash

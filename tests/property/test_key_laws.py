@@ -7,14 +7,23 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakewright.core.hashing import (
+from lakewright.model.hashing import (
     bucket_of,
     java_string_hash,
     java_string_hashes,
     murmur2,
     murmur_keys,
 )
-from lakewright.core.keys import (
+from lakewright.model.partition_paths import (
+    DEFAULT_PARTITION,
+    PartitionField,
+    PartitionRule,
+    escape,
+    partition_paths,
+    partition_values,
+    unescape,
+)
+from lakewright.model.record_keys import (
     EMPTY_TEXT,
     NULL_TEXT,
     KeyRule,
@@ -23,15 +32,6 @@ from lakewright.core.keys import (
     java_double,
     java_float,
     record_keys,
-)
-from lakewright.core.partition_paths import (
-    DEFAULT_PARTITION,
-    PartitionField,
-    PartitionRule,
-    escape,
-    partition_paths,
-    partition_values,
-    unescape,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -22,20 +22,20 @@ from pyroaring import BitMap64
 from sizes import sized
 
 from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.format.avro_arrow import arrow_schema, avro_schema, parse_schema
-from lakewright.format.bloom import (
+from lakewright.format.avro.schema import arrow_schema, avro_schema, parse_schema
+from lakewright.format.bloom_filter import (
     BloomSettings,
     BloomType,
     build_bloom,
     format_bloom,
     parse_bloom,
 )
-from lakewright.format.deletes import DeleteRecords, format_delete_block, parse_delete_block
-from lakewright.format.footers import footer_metadata, parse_footer
-from lakewright.format.log_blocks import BlockKind, Header, LogBlock, format_block, parse_blocks
-from lakewright.format.log_records import data_block_rows, format_avro_block, format_parquet_block
-from lakewright.format.metadata_records import metadata_records
-from lakewright.format.positions import format_positions, parse_positions, record_positions
+from lakewright.format.data_block import data_block_rows, format_avro_block, format_parquet_block
+from lakewright.format.delete_block import DeleteRecords, format_delete_block, parse_delete_block
+from lakewright.format.log_block import BlockKind, Header, LogBlock, format_block, parse_blocks
+from lakewright.format.metadata_table import metadata_records
+from lakewright.format.parquet_footer import footer_metadata, parse_footer
+from lakewright.format.record_positions import format_positions, parse_positions, record_positions
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC))

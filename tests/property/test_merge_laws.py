@@ -9,9 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakewright.core.base_merge import merge_with_base
-from lakewright.core.merge import Deletes, MergeRule, Upserts, merge_logs
-from lakewright.core.meta_columns import RECORD_KEY
+from lakewright.model.merge import Deletes, MergeRule, Upserts, merge_logs, merge_with_base
+from lakewright.model.schema import RECORD_KEY
 
 SCHEMA = pa.schema(
     [

@@ -14,8 +14,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.plans import (
+from lakewright.errors import CorruptError, UnsupportedError
+from lakewright.format import archived_timeline, timeline_metadata
+from lakewright.format.partition_metadata import (
+    PartitionMetadata,
+    format_partition_metadata,
+    parse_partition_metadata,
+)
+from lakewright.format.table_properties import format_properties, parse_properties
+from lakewright.model.commit_metadata import (
+    CleanMetadata,
+    CommitMetadata,
+    IndexCommitMetadata,
+    RestoreMetadata,
+    RollbackMetadata,
+    SavepointMetadata,
+)
+from lakewright.model.plans import (
     CleanPlan,
     CompactionPlan,
     IndexPlan,
@@ -23,21 +38,6 @@ from lakewright.core.plans import (
     RestorePlan,
     RollbackPlan,
 )
-from lakewright.core.service_metadata import (
-    CleanMetadata,
-    IndexCommitMetadata,
-    RestoreMetadata,
-    RollbackMetadata,
-    SavepointMetadata,
-)
-from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.format import history, metadata
-from lakewright.format.partition_metadata import (
-    PartitionMetadata,
-    format_partition_metadata,
-    parse_partition_metadata,
-)
-from lakewright.format.properties import format_properties, parse_properties
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 INT_FIELDS = {"files_deleted", "log_version", "output_groups", "version"}
@@ -82,44 +82,64 @@ def _field(hint: Any, bits: int) -> st.SearchStrategy[Any]:
 ROUND_TRIPS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Any]] = {
     "commit": (
         values(CommitMetadata, replaced={}),
-        metadata.format_commit,
-        metadata.parse_commit,
+        timeline_metadata.format_commit,
+        timeline_metadata.parse_commit,
     ),
     "replacecommit": (
         values(CommitMetadata),
-        metadata.format_replace_commit,
-        metadata.parse_commit,
+        timeline_metadata.format_replace_commit,
+        timeline_metadata.parse_commit,
     ),
     "compaction plan": (
         values(CompactionPlan),
-        metadata.format_compaction_plan,
-        metadata.parse_compaction_plan,
+        timeline_metadata.format_compaction_plan,
+        timeline_metadata.parse_compaction_plan,
     ),
     "requested replace": (
         values(RequestedReplace),
-        metadata.format_requested_replace,
-        metadata.parse_requested_replace,
+        timeline_metadata.format_requested_replace,
+        timeline_metadata.parse_requested_replace,
     ),
-    "clean plan": (values(CleanPlan), metadata.format_clean_plan, metadata.parse_clean_plan),
-    "clean": (values(CleanMetadata), metadata.format_clean, metadata.parse_clean),
+    "clean plan": (
+        values(CleanPlan),
+        timeline_metadata.format_clean_plan,
+        timeline_metadata.parse_clean_plan,
+    ),
+    "clean": (values(CleanMetadata), timeline_metadata.format_clean, timeline_metadata.parse_clean),
     "rollback plan": (
         values(RollbackPlan),
-        metadata.format_rollback_plan,
-        metadata.parse_rollback_plan,
+        timeline_metadata.format_rollback_plan,
+        timeline_metadata.parse_rollback_plan,
     ),
-    "rollback": (values(RollbackMetadata), metadata.format_rollback, metadata.parse_rollback),
-    "savepoint": (values(SavepointMetadata), metadata.format_savepoint, metadata.parse_savepoint),
+    "rollback": (
+        values(RollbackMetadata),
+        timeline_metadata.format_rollback,
+        timeline_metadata.parse_rollback,
+    ),
+    "savepoint": (
+        values(SavepointMetadata),
+        timeline_metadata.format_savepoint,
+        timeline_metadata.parse_savepoint,
+    ),
     "restore plan": (
         values(RestorePlan),
-        metadata.format_restore_plan,
-        metadata.parse_restore_plan,
+        timeline_metadata.format_restore_plan,
+        timeline_metadata.parse_restore_plan,
     ),
-    "restore": (values(RestoreMetadata), metadata.format_restore, metadata.parse_restore),
-    "index plan": (values(IndexPlan), metadata.format_index_plan, metadata.parse_index_plan),
+    "restore": (
+        values(RestoreMetadata),
+        timeline_metadata.format_restore,
+        timeline_metadata.parse_restore,
+    ),
+    "index plan": (
+        values(IndexPlan),
+        timeline_metadata.format_index_plan,
+        timeline_metadata.parse_index_plan,
+    ),
     "index commit": (
         values(IndexCommitMetadata),
-        metadata.format_index_commit,
-        metadata.parse_index_commit,
+        timeline_metadata.format_index_commit,
+        timeline_metadata.parse_index_commit,
     ),
     "partition metadata": (
         st.builds(
@@ -136,7 +156,7 @@ ROUND_TRIPS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Any
     "archived instants": (
         st.lists(
             st.builds(
-                history.HistoryEntry,
+                archived_timeline.HistoryEntry,
                 TEXT.filter(bool),
                 TEXT.filter(bool),
                 TEXT.filter(bool),
@@ -146,21 +166,21 @@ ROUND_TRIPS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Any
             max_size=5,
             unique_by=lambda entry: (entry.requested_at, entry.completed_at),
         ).map(lambda all_: tuple(sorted(all_, key=lambda e: (e.requested_at, e.completed_at)))),
-        history.format_history_file,
-        history.parse_history_file,
+        archived_timeline.format_history_file,
+        archived_timeline.parse_history_file,
     ),
     "manifest": (
         st.lists(
             st.builds(
-                history.HistoryFile,
+                archived_timeline.HistoryFile,
                 st.text("0123456789", min_size=1),
                 st.text("0123456789", min_size=1),
                 st.integers(0, 9),
                 st.integers(0, 2**63),
             )
-        ).map(lambda files: history.Manifest(tuple(files))),
-        history.format_manifest,
-        history.parse_manifest,
+        ).map(lambda files: archived_timeline.Manifest(tuple(files))),
+        archived_timeline.format_manifest,
+        archived_timeline.parse_manifest,
     ),
 }
 
@@ -192,36 +212,42 @@ def golden(table: str, ending: str) -> bytes:
 
 
 SAMPLES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
-    "commit": (golden("cow_basic", ".commit"), metadata.parse_commit),
-    "deltacommit": (golden("mor_avro", ".deltacommit"), metadata.parse_commit),
-    "replacecommit": (golden("cow_clustered", ".replacecommit"), metadata.parse_commit),
+    "commit": (golden("cow_basic", ".commit"), timeline_metadata.parse_commit),
+    "deltacommit": (golden("mor_avro", ".deltacommit"), timeline_metadata.parse_commit),
+    "replacecommit": (golden("cow_clustered", ".replacecommit"), timeline_metadata.parse_commit),
     "compaction plan": (
         golden("mor_compacted", ".compaction.requested"),
-        metadata.parse_compaction_plan,
+        timeline_metadata.parse_compaction_plan,
     ),
     "clustering plan": (
         golden("cow_clustered", ".clustering.requested"),
-        metadata.parse_requested_replace,
+        timeline_metadata.parse_requested_replace,
     ),
-    "clean plan": (golden("cow_archived", ".clean.requested"), metadata.parse_clean_plan),
-    "clean": (golden("cow_archived", ".clean"), metadata.parse_clean),
+    "clean plan": (golden("cow_archived", ".clean.requested"), timeline_metadata.parse_clean_plan),
+    "clean": (golden("cow_archived", ".clean"), timeline_metadata.parse_clean),
     "rollback plan": (
         golden("cow_rolled_back", ".rollback.requested"),
-        metadata.parse_rollback_plan,
+        timeline_metadata.parse_rollback_plan,
     ),
-    "rollback": (golden("cow_rolled_back", ".rollback"), metadata.parse_rollback),
-    "savepoint": (golden("cow_savepoint", ".savepoint"), metadata.parse_savepoint),
+    "rollback": (golden("cow_rolled_back", ".rollback"), timeline_metadata.parse_rollback),
+    "savepoint": (golden("cow_savepoint", ".savepoint"), timeline_metadata.parse_savepoint),
     "restore": (
-        metadata.format_restore(
+        timeline_metadata.format_restore(
             RestoreMetadata(
                 started_at="1", rollbacks={"2": (RollbackMetadata(started_at="3", commits=("2",)),)}
             )
         ),
-        metadata.parse_restore,
+        timeline_metadata.parse_restore,
     ),
-    "index plan": (metadata.format_index_plan(IndexPlan()), metadata.parse_index_plan),
-    "archived instants": (golden("cow_archived", "_0.parquet"), history.parse_history_file),
-    "manifest": (golden("cow_archived", "manifest_3"), history.parse_manifest),
+    "index plan": (
+        timeline_metadata.format_index_plan(IndexPlan()),
+        timeline_metadata.parse_index_plan,
+    ),
+    "archived instants": (
+        golden("cow_archived", "_0.parquet"),
+        archived_timeline.parse_history_file,
+    ),
+    "manifest": (golden("cow_archived", "manifest_3"), archived_timeline.parse_manifest),
     "properties": (golden("cow_basic", "hoodie.properties"), parse_properties),
     "partition metadata": (
         format_partition_metadata(PartitionMetadata(commit_time="20260101000000000", depth=1)),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sizes import sized
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant
-from lakewright.services.debt import load_debt
+from lakewright.model.instant import Instant
+from lakewright.services.compaction_debt import load_debt
 from lakewright.table.snapshot import load_snapshot
 
 DAYS = [f"2026/01/{n:02d}" for n in range(1, 7)]

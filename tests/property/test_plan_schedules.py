@@ -35,10 +35,10 @@ from plays import (
 from sizes import sized
 from stage import Actor, Script, Stage, Work, on_stage
 
-from lakewright.core.instant import Instant, State
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
+from lakewright.model.instant import Instant, State
 from lakewright.table.snapshot import load_snapshot
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 UPSERT_TS = 9
 EACH = int(os.environ.get("LAKEWRIGHT_PLAYS", sized(5, 3_400)))

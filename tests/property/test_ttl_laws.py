@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from sizes import sized
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.core.instant import Instant, parse_time
-from lakewright.core.plans import Skip
-from lakewright.core.ttl import Policy, parse_policies
-from lakewright.core.ttl_settings import ConflictRule
+from lakewright.client.ttl import TableTtl
 from lakewright.errors import ConflictError
-from lakewright.interfaces.ttl import TableTtl
+from lakewright.model.instant import Instant, parse_time
+from lakewright.model.plans import Skip
+from lakewright.model.ttl import ConflictRule, Policy, parse_policies
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 PARTITIONS = ("p1", "p2", "q1")
 SERVED = {

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sizes import sized
 from written import NO_SERVICES, WrittenTable
 
-from lakewright.core.plans import Skip
 from lakewright.errors import ConflictError
-from lakewright.services.compaction.worker import BEYOND
+from lakewright.model.plans import Skip
+from lakewright.services.compaction.executor import BEYOND
 from lakewright.table.snapshot import load_snapshot
 
 KEYS = ["a", "b", "c"]

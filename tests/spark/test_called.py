@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import lakewright as lw
 from lakewright.errors import CorruptError
-from lakewright.interfaces.procedures import PROCEDURES
+from lakewright.sql.procedures.registry import PROCEDURES
 
 ROWS = "id STRING, day STRING, ts LONG"
 QUIET = {"hoodie.compact.inline": "false", "hoodie.clean.automatic": "false"}

@@ -14,9 +14,9 @@ from metastore import metastore
 from pyspark.sql import SparkSession
 
 import lakewright as lw
-from lakewright.core.plans import Skip
-from lakewright.services.sync.catalog import TableName
-from lakewright.services.sync.hive import hive_catalog
+from lakewright.catalog.base import TableName
+from lakewright.catalog.hive import hive_catalog
+from lakewright.model.plans import Skip
 
 NOW = 1_767_000_000_000
 ROWS = "id STRING, day STRING, ts LONG"

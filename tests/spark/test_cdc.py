@@ -14,7 +14,7 @@ from sizes import some
 
 import lakewright as lw
 from lakewright.errors import InvalidError
-from lakewright.storage.locate import storage_for
+from lakewright.storage.factory import storage_for
 
 CDC = {
     "hoodie.datasource.query.type": "incremental",

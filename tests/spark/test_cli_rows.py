@@ -10,11 +10,11 @@ from golden_tables import GoldenTables
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakewright.read.filters import parse_filter
-from lakewright.read.local import pruned, read_here
-from lakewright.read.query import plan_snapshot
-from lakewright.read.run import scan
-from lakewright.storage.locate import storage_for
+from lakewright.engine.local import pruned, read_here
+from lakewright.scan.filters import parse_filter
+from lakewright.scan.planner import plan_snapshot
+from lakewright.spark.reader import scan
+from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
 
 ROWS: list[tuple[Any, ...]] = [

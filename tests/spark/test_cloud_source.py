@@ -21,11 +21,11 @@ from sizes import some
 
 import lakewright as lw
 from lakewright.errors import CorruptError, InvalidError, LakewrightError
-from lakewright.sources.checkpoints import Checkpoint, Version
-from lakewright.sources.cloud.objects.run import SOURCE_PATH
-from lakewright.sources.cloud.s3_events import S3EventsSource
-from lakewright.sources.cloud.source import CloudObjectsSource
-from lakewright.sources.source import Batch
+from lakewright.ingest.checkpoints import Checkpoint, Version
+from lakewright.ingest.cloud.events import S3EventsSource
+from lakewright.ingest.cloud.objects import SOURCE_PATH
+from lakewright.ingest.cloud.source import CloudObjectsSource
+from lakewright.ingest.source import Batch
 from lakewright.testing.s3 import S3Server, moto_server
 
 BAD = "lakewright.source.bad.objects"

@@ -9,14 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 from sizes import some
 
 import lakewright as lw
-from lakewright.interfaces.writes import TableWriter, rows_of
-from lakewright.sources.checkpoints import Checkpoint, Version, checkpoint_in
-from lakewright.sources.hudi_table import HudiTableSource
-from lakewright.sources.source import Batch
-from lakewright.storage.locate import storage_for
+from lakewright.client.write_client import TableWriter, rows_of
+from lakewright.ingest.checkpoints import Checkpoint, Version, checkpoint_in
+from lakewright.ingest.hudi_table import HudiTableSource
+from lakewright.ingest.source import Batch
+from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
-from lakewright.write.commit import Commit
 from lakewright.write.task import Operation
+from lakewright.write.writer import Commit
 
 PREFIX = "hoodie.streamer.source.hoodieincr."
 ALL = {f"{PREFIX}missing.checkpoint.strategy": "READ_UPTO_LATEST_COMMIT"}

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import lakewright as lw
-from lakewright.core.plans import Skip
-from lakewright.sources.files import FilesSource
+from lakewright.ingest.files import FilesSource
+from lakewright.model.plans import Skip
 
 Row = dict[str, Any]
 

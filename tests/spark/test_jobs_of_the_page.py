@@ -11,9 +11,9 @@ import pytest
 from written import WrittenTable, row
 
 from lakewright.clock import SystemClock
-from lakewright.interfaces.ui.served import ServedTable
-from lakewright.interfaces.ui.work import Jobs
 from lakewright.storage.local import LocalStorage
+from lakewright.ui.jobs import Jobs
+from lakewright.ui.table_view import ServedTable
 
 SECRETS = {"spark.hadoop.fs.s3a.secret.key": "SUPERSECRET", "fs.s3a.access.key": "AKIAHIDDEN"}
 

@@ -18,8 +18,8 @@ from stream_process import start
 from victims import doomed, said, until
 from written import NO_SERVICES, WrittenTable, row
 
+from lakewright.client.stream_sink import BATCHES
 from lakewright.clock import SystemClock
-from lakewright.interfaces.streaming import BATCHES
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
 

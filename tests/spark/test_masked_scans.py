@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from sizes import some
 
 import lakewright as lw
-from lakewright.read import plan as plans
+from lakewright.scan import scan_plan as plans
 
 ROWS = 3000
 

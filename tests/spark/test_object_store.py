@@ -9,7 +9,7 @@ from golden_tables import GoldenTables, queries, upload
 from pyspark.sql import SparkSession
 
 import lakewright as lw
-from lakewright.storage.locate import storage_for
+from lakewright.storage.factory import storage_for
 from lakewright.testing.s3 import S3Server, moto_server
 
 

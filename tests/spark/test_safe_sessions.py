@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 import lakewright as lw
 from lakewright.clock import SystemClock
-from lakewright.read.run import NATIVE_OPTIONS
-from lakewright.read.workers.run import SPARK_ERRORS
-from lakewright.sources.cloud.objects.run import ObjectReader
-from lakewright.sources.cloud.selection import CloudObject
-from lakewright.sources.cloud.settings import ObjectSettings
+from lakewright.ingest.cloud.objects import ObjectReader
+from lakewright.ingest.cloud.options import ObjectSettings
+from lakewright.ingest.cloud.selection import CloudObject
+from lakewright.spark.reader import NATIVE_OPTIONS
+from lakewright.spark.worker_environment import SPARK_ERRORS
 
 DDL = "id STRING, day STRING, ts BIGINT"
 LENIENT = {

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from sizes import sized
 
 import lakewright as lw
-from lakewright.storage.locate import storage_for
-from lakewright.testing.build import TableBuilder
+from lakewright.storage.factory import storage_for
+from lakewright.testing.table_builder import TableBuilder
 
 PARTITIONS = sized(40, soak=1000)
 

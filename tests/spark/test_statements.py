@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sizes import some
 
 import lakewright as lw
-from lakewright.read.run import SPARK_ERRORS
+from lakewright.spark.reader import SPARK_ERRORS
 
 QUIET = {"hoodie.compact.inline": "false", "hoodie.clean.automatic": "false"}
 

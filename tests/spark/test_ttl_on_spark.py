@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sizes import some
 
 import lakewright as lw
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 DDL = "id string, day string, ts long, at timestamp"
 OLD_ROWS = {"spec": "day=*", "level": "RECORD", "units": "MONTHS", "value": 1}

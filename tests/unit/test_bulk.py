@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from lakewright.bulk import many_values
+from lakewright.utils.concurrent import many_values
 
 
 def test_the_search_goes_on_after_the_last_of_several() -> None:

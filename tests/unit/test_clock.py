@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from lakewright.clock import zone_of
-from lakewright.core.instant import format_time, parse_time, query_time
+from lakewright.model.instant import format_time, parse_time, query_time
 
 
 @pytest.fixture(params=["UTC", "Europe/Oslo", "America/St_Johns"])

@@ -13,7 +13,7 @@ from hudi_options import harmless, honoured, hudi_names, refused
 
 import lakewright
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.settings import HUDI_OPTIONS, OWN_OPTIONS, option_keys
+from lakewright.options import HUDI_OPTIONS, OWN_OPTIONS, option_keys
 from lakewright.write.options import check_write_options
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,7 +2,7 @@
 
 import sys
 
-from lakewright.interfaces.cli.app import app
+from lakewright.cli.app import app
 
 if __name__ == "__main__":
     app(["demo", *sys.argv[1:]])

@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lakewright.core.freshness import ViewFreshness
 from lakewright.demo.story import Bar, Story, moment
+from lakewright.model.freshness import ViewFreshness
 
 _COLOURS = {
     "deltacommit": "green",

@@ -15,7 +15,7 @@ from lakewright.demo.session import start_spark
 from lakewright.demo.story import Story, document, summary
 from lakewright.demo.view import watching
 from lakewright.errors import InvalidError
-from lakewright.interfaces.cli.console import SafeConsole
+from lakewright.utils.terminal import SafeConsole
 
 _FAILED = 1
 _LEAST_RIDES = 100

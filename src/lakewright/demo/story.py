@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from lakewright.core.freshness import ViewFreshness
-from lakewright.core.instant import Instant
 from lakewright.demo.events import Recipe
 from lakewright.demo.expected import Check, Lateness
+from lakewright.model.freshness import ViewFreshness
+from lakewright.model.instant import Instant
 
 HUDI_RS = "hudi-rs"
 

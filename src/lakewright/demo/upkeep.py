@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import lakewright as lw
 from lakewright.demo.stage import SEVERAL_WRITERS, Stage
 from lakewright.demo.story import Compacted, Expired, moment
-from lakewright.services.window import find_window
+from lakewright.services.planning import find_window
 
 TTL = {
     "hoodie.partition.ttl.management.strategy.type": "KEEP_BY_EVENT_TIME",

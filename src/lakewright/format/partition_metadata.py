@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakewright.errors import CorruptError
-from lakewright.format.properties import format_properties, parse_properties
+from lakewright.format.table_properties import format_properties, parse_properties
 
 _COMMIT_TIME = "commitTime"
 _DEPTH = "partitionDepth"

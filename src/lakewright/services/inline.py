@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from lakewright.core.instant import COMPLETED_NAME
-from lakewright.core.plans import Skip
-from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
-from lakewright.services.compaction.settings import TRIGGER, Trigger
-from lakewright.services.observed import not_due, observe
-from lakewright.services.overtaken import overtaken
+from lakewright.model.instant import COMPLETED_NAME
+from lakewright.model.plans import Skip
+from lakewright.model.table_config import TableConfig, TableType
+from lakewright.options import option, option_keys, parse_bool, settings_from
+from lakewright.services.base import AnyService
+from lakewright.services.compaction.options import TRIGGER, Trigger
+from lakewright.services.metrics import not_due, observe
+from lakewright.services.planning import overtaken
 from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner
-from lakewright.services.service import AnyService
-from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.write.commit import Commit
-from lakewright.write.renewal import is_checked, settings_for_writes
+from lakewright.write.commit_hooks import is_checked, settings_for_writes
+from lakewright.write.writer import Commit
 
 _TTL = "ttl"
 

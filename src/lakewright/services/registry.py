@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lakewright.core.plans import SERVICE_KEY
 from lakewright.errors import InvalidError
+from lakewright.model.plans import SERVICE_KEY
+from lakewright.options import ADDED_OPTIONS
 from lakewright.services.archiving.service import Archiving
+from lakewright.services.base import AnyService, plan_codec
 from lakewright.services.cleaning.service import Cleaning
 from lakewright.services.clustering.service import Clustering
-from lakewright.services.codecs import plan_codec
 from lakewright.services.compaction.service import Compaction
-from lakewright.services.logcompaction.service import LogCompaction
-from lakewright.services.service import AnyService
+from lakewright.services.log_compaction import LogCompaction
 from lakewright.services.ttl.service import Ttl
-from lakewright.settings import ADDED_OPTIONS
 
 _OWN: tuple[AnyService, ...] = (
     Compaction(),

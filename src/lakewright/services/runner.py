@@ -14,33 +14,38 @@ from functools import partial
 from typing import Any
 
 from lakewright.clock import Clock, zone_of
-from lakewright.core.commits import SERVICE_OPERATIONS
-from lakewright.core.instant import COMPLETED_NAME, Instant, State
-from lakewright.core.plans import Cause, Skip
-from lakewright.core.service_metadata import CleanMetadata
+from lakewright.engine.base import Hands, LateHands, Watch, nobody_watches
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, found_in
-from lakewright.services.codecs import PLAIN_RESULTS, plan_codec, signed
-from lakewright.services.late_hands import LateHands, Watch, nobody_watches
-from lakewright.services.observed import executing, not_due, observe, observe_clean, observe_debt
+from lakewright.metrics.meter import Meter
+from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CleanMetadata
+from lakewright.model.instant import COMPLETED_NAME, Instant, State
+from lakewright.model.plans import Cause, Skip
+from lakewright.options import option, option_keys, parse_bool, settings_from
+from lakewright.services.base import (
+    PLAIN_RESULTS,
+    AnyService,
+    Job,
+    Sight,
+    WrittenMeanwhileError,
+    plan_codec,
+    signed,
+)
+from lakewright.services.metrics import executing, not_due, observe, observe_clean, observe_debt
+from lakewright.services.planning import plans_below
 from lakewright.services.registry import service_by_name, service_of_plan, services
-from lakewright.services.service import AnyService, Hands, Job, Sight, WrittenMeanwhileError
-from lakewright.services.sighted import plans_below
-from lakewright.settings import option, option_keys, parse_bool, settings_from
 from lakewright.storage.base import Storage
-from lakewright.table.cancelling import cancel
-from lakewright.table.cleaned import withdraw_unplanned
-from lakewright.table.locks import Lock, under_lock
-from lakewright.table.meanwhile import latest_time
+from lakewright.table.conflicts import latest_time
+from lakewright.table.feature_checks import require_beginnable, require_writable
+from lakewright.table.locks.base import Lock, under_lock
+from lakewright.table.options import Concurrency, plan_settings
+from lakewright.table.plan_cancellation import cancel
+from lakewright.table.plan_scheduling import Draft, end_plain, schedule, start_plain, take_up
 from lakewright.table.properties import read_if_there
 from lakewright.table.rollback import ended_rollback_of, load_rollback
-from lakewright.table.scheduling import Draft, end_plain, schedule, start_plain, take_up
-from lakewright.table.settings import Concurrency, plan_settings
-from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.times import following, time_of
+from lakewright.table.snapshot import Snapshot, load_snapshot, withdraw_unplanned
+from lakewright.table.time_generator import following, time_of
 from lakewright.table.transaction import Writer
-from lakewright.table.writable import require_beginnable, require_writable
-from lakewright.write.finish import Commit, commit_of, finish
-from lakewright.write.metrics.meter import Meter
+from lakewright.write.writer import Commit, commit_of, finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

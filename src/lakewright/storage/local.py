@@ -37,10 +37,8 @@ from lakewright.storage.base import (
     join_path,
     split_path,
 )
-from lakewright.storage.changes import Changes
-from lakewright.storage.disk import DISK, Disk
-from lakewright.storage.refusals import NOT_A_FILE, filling, reading, writing
-from lakewright.storage.sidecars import is_sidecar, matches, sidecar_name
+from lakewright.storage.durable_disk import DISK, Changes, Disk, is_sidecar, matches, sidecar_name
+from lakewright.storage.os_errors import NOT_A_FILE, filling, reading, writing
 
 _MANY = 32  # fewer files are gone before threads have started
 _TOGETHER = 128  # files of one folder that are deleted one after the other, with one sync

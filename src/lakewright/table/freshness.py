@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from lakewright.core.commits import CommitMetadata, is_log
-from lakewright.core.files import LogFile, parse_data_file
-from lakewright.core.freshness import (
+from lakewright.errors import CorruptError
+from lakewright.model.commit_metadata import CommitMetadata, is_log
+from lakewright.model.file_group import FileSlice, GroupKey, LogFile, parse_data_file
+from lakewright.model.freshness import (
     NO_MARKS,
+    Entry,
     Fall,
     Freshness,
     FutureTime,
     Marks,
+    PartitionFreshness,
+    Stored,
+    Waiting,
     dropped_partitions,
     fall_of,
     first,
@@ -20,14 +25,318 @@ from lakewright.core.freshness import (
     greatest,
     joined,
     marks_by_partition,
+    parse_stored,
+    removable,
     removes_logs,
+    waiting_of,
 )
-from lakewright.core.instant import Instant
-from lakewright.core.plans import CompactionPlan
-from lakewright.core.stored_freshness import Entry, Stored, parse_stored
-from lakewright.table.partition_freshness import PartitionViews
+from lakewright.model.instant import COMPLETED_NAME, Instant
+from lakewright.model.plans import CompactionPlan
+from lakewright.table.partition_changes import partitions_with_logs
 from lakewright.table.snapshot import Snapshot
-from lakewright.table.waiting_logs import HeldBack, waiting_logs
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A log file that holds read-optimized completion back; `instant` is the write that made it.
+
+    Its least event time is None where it is unknown: nothing is known to be complete then.
+    """
+
+    partition: str
+    file_id: str
+    log: str
+    instant: str
+    event_time: int | None
+    size: int
+
+    @property
+    def waiting(self) -> Waiting:
+        """The log file as commits keep it."""
+        path = f"{self.partition}/{self.log}" if self.partition else self.log
+        return Waiting(path, self.instant, self.event_time)
+
+
+def waiting_logs(snapshot: Snapshot, partitions: Iterable[str] | None) -> tuple[HeldBack, ...]:
+    """The log files that wait in partitions, of an unknown event time first, then by event time.
+
+    None: in those that can have such files, by what the last compaction has left.
+    """
+    looked_at = partitions_with_logs(snapshot) if partitions is None else tuple(sorted(partitions))
+    if looked_at == ():
+        return ()
+    groups = snapshot.groups(snapshot.view(), snapshot.files(looked_at))
+    slices = [group.merged() for group in groups]
+    commits = known_commits(snapshot, {log.instant for item in slices for log in item.logs})
+    by_path = {at: _by_path(at, commit) for at, commit in commits.items()}
+    joined = _joined_logs(snapshot, commits)
+    found = []
+    for item in slices:
+        for log in _in_force(item, joined):
+            held = _held(item, log, commits.get(log.instant), by_path.get(log.instant, {}))
+            found += [] if held is None else [held]
+    return tuple(sorted(found, key=_urgency))
+
+
+def _joined_logs(
+    snapshot: Snapshot, commits: Mapping[str, CommitMetadata]
+) -> dict[str, dict[GroupKey, frozenset[str]]]:
+    """By the log compactions among some writes: the log files that each of them stands for.
+
+    One whose plan is not there any more stands for none that is known.
+    """
+    found = {}
+    for at, commit in commits.items():
+        if commit.operation == "LOG_COMPACT":
+            plan = snapshot.plan_of(at, "logcompaction")
+            if isinstance(plan, CompactionPlan):
+                found[at] = {(o.partition, o.file_id): frozenset(o.logs) for o in plan.operations}
+    return found
+
+
+def _in_force(
+    item: FileSlice, joined: Mapping[str, Mapping[GroupKey, frozenset[str]]]
+) -> list[LogFile]:
+    """The log files of a slice, without those that were written once more in another one."""
+    key = item.partition, item.file_id
+    gone: set[str] = set()
+    for at in {log.instant for log in item.logs} & joined.keys():
+        gone |= joined[at].get(key, frozenset())
+    return [log for log in item.logs if log.name not in gone]
+
+
+def _urgency(held: HeldBack) -> tuple[bool, int, str, str]:
+    known = held.event_time is not None
+    return known, held.event_time or 0, held.partition, held.log
+
+
+def _by_path(at: str, commit: CommitMetadata) -> dict[str, Waiting | None]:
+    return {
+        stat.path or "": waiting_of(at, commit.operation, stat)
+        for stat in commit.write_stats()
+        if is_log(stat)
+    }
+
+
+def _held(
+    item: FileSlice,
+    log: LogFile,
+    commit: CommitMetadata | None,
+    by_path: dict[str, Waiting | None],
+) -> HeldBack | None:
+    """A log file as its commit tells of it; None if nothing in it waits."""
+    path = item.path(log)
+    if path in by_path:
+        told = by_path[path]
+        if told is None:
+            return None
+        time = told.event_time
+    else:
+        time = _least_of_group(item, log, commit)
+    return HeldBack(item.partition, item.file_id, log.name, log.instant, time, log.size)
+
+
+def _least_of_group(item: FileSlice, log: LogFile, commit: CommitMetadata | None) -> int | None:
+    """The least time of what a commit says of the file group, where it does not name the file."""
+    stats = commit.stats.get(item.partition, ()) if commit is not None else ()
+    told = [
+        waiting_of(log.instant, commit.operation if commit else None, stat)
+        for stat in stats
+        if stat.file_id == item.file_id and is_log(stat)
+    ]
+    held = first(*told)
+    return held.event_time if held is not None else None
+
+
+def known_commits(snapshot: Snapshot, times: Iterable[str]) -> dict[str, CommitMetadata]:
+    """What writes did; one that neither timeline nor history tells of is left out: unknown."""
+    instants = [snapshot.timeline.by_time.get(at) or Instant(at, "deltacommit") for at in times]
+    try:
+        found = snapshot.commits(instants)
+    except CorruptError:
+        return _commits_one_by_one(snapshot, instants)
+    return {i.requested_at: commit for i, commit in zip(instants, found, strict=True)}
+
+
+def _commits_one_by_one(
+    snapshot: Snapshot, instants: Iterable[Instant]
+) -> dict[str, CommitMetadata]:
+    found = {}
+    for instant in instants:
+        try:
+            (found[instant.requested_at],) = snapshot.commits([instant])
+        except CorruptError:
+            continue
+    return found
+
+
+# ------------------------------------------------------------------------------------------------
+# Completion and freshness of partitions: looked up, commit by commit, when they are asked for.
+
+
+class PartitionViews(Mapping[str, PartitionFreshness]):
+    """The partitions of a table that hold something, each with its completion and freshness.
+
+    One that is asked for costs the commits from the newest back to where its values are whole; to
+    go through all of them costs every commit, in history too.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._known: dict[str, PartitionFreshness | None] = {}
+        self._all: tuple[str, ...] | None = None
+
+    def __getitem__(self, partition: str) -> PartitionFreshness:
+        """The values of a partition; KeyError if no commit wrote it, or if it was deleted."""
+        if partition not in self._known and self._all is None:
+            found = _walk(self._snapshot, {partition})
+            self._known[partition] = found.get(partition)
+        values = self._known.get(partition)
+        if values is None:
+            raise KeyError(partition)
+        return values
+
+    def __iter__(self) -> Iterator[str]:
+        """The partitions, sorted."""
+        return iter(self._listed())
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._listed())
+
+    def _listed(self) -> tuple[str, ...]:
+        if self._all is None:
+            found = _walk(self._snapshot, None)
+            self._known = dict(found)
+            self._all = tuple(sorted(found))
+        return self._all
+
+
+@dataclass
+class _Search:
+    """What is known of one partition on the way back.
+
+    Commits that completed at `covered_from` or later are in `marks` already; those that completed
+    before `born` wrote what was deleted since.
+    """
+
+    marks: Marks = NO_MARKS
+    found: bool = False
+    whole: bool = False
+    recount: bool = False
+    covered_from: str = ""
+    born: str = ""
+
+    def take(self, marks: Marks) -> None:
+        """Put an older commit before what is known."""
+        self.marks = marks.then(self.marks)
+        self.found = True
+
+    def wants(self, instant: Instant) -> bool:
+        """Whether a commit that is met on the way back has anything to add."""
+        at = instant.completed_at or ""
+        if at <= self.born:
+            self.whole = True
+        return not self.whole and (not self.covered_from or at < self.covered_from)
+
+
+def _walk(snapshot: Snapshot, wanted: set[str] | None) -> dict[str, PartitionFreshness]:
+    """Go back through the commits until all wanted partitions are known, or to the beginning."""
+    searches: dict[str, _Search] = {path: _Search() for path in wanted or ()}
+    for instant, commit in _backwards(snapshot):
+        touched = {*commit.stats, *commit.replaced}
+        met = {
+            path: search
+            for path in (touched if wanted is None else touched & wanted)
+            if (search := searches.setdefault(path, _Search())).wants(instant)
+        }
+        if met:
+            _meet(snapshot, met, instant, commit)
+        if wanted is not None and all(search.whole for search in searches.values()):
+            break
+    return _counted(snapshot, searches)
+
+
+def _meet(
+    snapshot: Snapshot, met: Mapping[str, _Search], instant: Instant, commit: CommitMetadata
+) -> None:
+    """Let searches take what a commit says about their partitions."""
+    kept = _kept(snapshot, instant, commit)
+    dropped = dropped_partitions(commit)
+    own = marks_by_partition(instant.requested_at, commit)
+    for path, search in met.items():
+        entry = kept.get(path)
+        if entry is not None:
+            search.take(entry.marks)
+            search.whole = not entry.since
+            if entry.since:
+                search.covered_from = _completed_at(snapshot, entry.since) or ""
+        elif path in dropped:
+            # What completed after the delete was requested it need not have seen.
+            search.born = instant.requested_at
+            search.recount = True
+        else:
+            search.recount |= removes_logs(commit)
+            search.take(own.get(path, NO_MARKS))
+
+
+def _kept(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> Mapping[str, Entry]:
+    """What a commit keeps of partitions, if it is its own word."""
+    stored = parse_stored(commit.extra)
+    if stored is None:
+        return {}
+    if instant.requested_at in snapshot.timeline.by_time:
+        holds = stored.holds(instant, snapshot.timeline, snapshot.has_write)
+    else:
+        holds = stored.is_of(instant, snapshot.has_write)
+    return stored.partitions if holds else {}
+
+
+def _counted(snapshot: Snapshot, searches: Mapping[str, _Search]) -> dict[str, PartitionFreshness]:
+    """The values of what was found; log files are counted anew where some were taken out."""
+    found = {path: search for path, search in searches.items() if search.found}
+    unsure = sorted(path for path, search in found.items() if search.recount)
+    held = waiting_logs(snapshot, unsure) if unsure else ()
+    worst: dict[str, Waiting | None] = {}
+    for each in held:
+        worst[each.partition] = first(worst.get(each.partition), each.waiting)
+    return {
+        path: (s.marks.counted(worst.get(path)) if s.recount else s.marks).views
+        for path, s in found.items()
+    }
+
+
+def _backwards(snapshot: Snapshot) -> Iterator[tuple[Instant, CommitMetadata]]:
+    """The completed writes, the one that completed last first; history only as far as asked for."""
+    active = snapshot.timeline.by_completion
+    oldest = active[0].completed_at or "" if active else ""
+    # A write that began early and ended late may be archived before others that it outlived.
+    late = snapshot.archived_after(oldest) if active else []
+    yield from _in_batches(snapshot, _last_first([*active, *late]))
+    seen = {instant.requested_at for instant in late}
+    rest = [i for i in snapshot.archived if i.requested_at not in seen]
+    yield from zip(_last_first(rest), snapshot.commits(_last_first(rest)), strict=True)
+
+
+def _last_first(instants: Iterable[Instant]) -> list[Instant]:
+    return sorted(instants, key=lambda i: i.completed_at or "", reverse=True)
+
+
+def _in_batches(
+    snapshot: Snapshot, instants: Iterable[Instant]
+) -> Iterator[tuple[Instant, CommitMetadata]]:
+    for instant in instants:
+        yield instant, snapshot.commits([instant])[0]
+
+
+def _completed_at(snapshot: Snapshot, requested_at: str) -> str | None:
+    known = snapshot.view().completion(requested_at)
+    return known or snapshot.archived_times.get(requested_at)
+
+
+# ------------------------------------------------------------------------------------------------
+# The log files that no base file holds yet, with their event times; no data file is read.
+
 
 Write = tuple[Instant, CommitMetadata]
 
@@ -268,3 +577,144 @@ def _in_order(writes: Iterable[Write]) -> list[Write]:
 
 def _completion(instant: Instant) -> tuple[str, Instant]:
     return instant.completed_at or "", instant
+
+
+# ------------------------------------------------------------------------------------------------
+# What a write keeps of completion and freshness in its own commit.
+#
+# Listing and reading happen before the lock is taken, on the table as the write knows it. Under
+# the
+# lock only what completed meanwhile is added.
+
+
+# After all others: the time is chosen when the write completes.
+_LAST = "9" * 17
+
+ByPartition = Mapping[str, Waiting | None]
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """A write that is about to complete, and what is known of the table before it.
+
+    `waiting` are the log files that will wait once it has completed, by partition; None where it
+    takes none out. `opened` are partitions that are to be marked as done one day, `closed` those
+    that are.
+    """
+
+    base: Snapshot
+    own: Instant
+    action: str
+    commit: CommitMetadata
+    future_from_ms: int
+    state: State
+    waiting: ByPartition | None
+    opened: tuple[str, ...] = ()
+    closed: frozenset[str] = frozenset()
+
+    @classmethod
+    def prepare(
+        cls,
+        base: Snapshot,
+        instant: str,
+        action: str,
+        commit: CommitMetadata,
+        *,
+        future_from_ms: int,
+    ) -> Keeping:
+        """Look at the table as a write has found it, whose files are all there by now."""
+        own = Instant(instant, COMPLETED_NAME.get(action, action), completed_at=_LAST)
+        state = load_state(base, future_from_ms=future_from_ms)
+        made = cls(base, own, action, commit, future_from_ms, state, None)
+        if removes_logs(commit) and state.marks.waiting is not None:
+            made = replace(made, waiting=made._count(base, state))
+        return made
+
+    def stored(self, now: Snapshot) -> Stored:
+        """What the commit keeps, on the table as it is under the lock."""
+        now = now.knowing(self.base)
+        new = self._since(now)
+        state = self.state if new == [] else self._state(now, new)
+        parts = contribution(now, self.own, self.commit)
+        after = fold(state, self.own, self.commit, parts, future_from_ms=self.future_from_ms)
+        if after.stale:
+            after = self._recounted(now, new, state, after, parts)
+        touched = {*self.commit.stats, *self.commit.replaced}
+        last = state.last
+        return Stored(
+            at=self.own.requested_at,
+            after=last.requested_at if last is not None else "",
+            after_completed=(last.completed_at or "") if last is not None else "",
+            over=removable(self.own.requested_at, now.timeline),
+            marks=after.marks,
+            fell=after.fell,
+            future=after.future,
+            logs_in=after.logs_in,
+            open=tuple(sorted({*state.open, *self.opened} - self.closed)),
+            partitions={path: e for path, e in after.entries.items() if path in touched},
+        )
+
+    def _since(self, now: Snapshot) -> list[Write] | None:
+        """What completed since the table was looked at; None if it is not simply a continuation."""
+        there = now.timeline.by_time
+        gone = [i for i in self.base.timeline if i.is_write and i.requested_at not in there]
+        if any(not i.is_completed or not now.timeline.is_archived(i.requested_at) for i in gone):
+            return None
+        known = [i for i in self.base.timeline.by_completion if i not in gone]
+        order = list(now.timeline.by_completion)
+        if order[: len(known)] != known:
+            return None
+        new = order[len(known) :]
+        return list(zip(new, now.commits(new), strict=True))
+
+    def _state(self, now: Snapshot, new: list[Write] | None) -> State:
+        if new is None:
+            return load_state(now, future_from_ms=self.future_from_ms)
+        return follow(now, self.state, new, future_from_ms=self.future_from_ms)
+
+    def _recounted(
+        self,
+        now: Snapshot,
+        new: list[Write] | None,
+        state: State,
+        after: State,
+        parts: Mapping[str, Marks],
+    ) -> State:
+        """The state after a write that takes log files out, with those that are left."""
+        simple = new is not None and not any(removes_logs(commit) for _, commit in new)
+        if self.waiting is not None and simple:
+            waiting = _with_new(self.waiting, now, new or ())
+        else:
+            waiting = self._count(now, state)
+        marks = after.marks.counted(first(*waiting.values()))
+        entries = dict(after.entries)
+        for path in self.commit.stats:
+            known = state.entries.get(path) or Entry(NO_MARKS, self.own.requested_at)
+            told = known.marks.then(parts.get(path, NO_MARKS))
+            entries[path] = Entry(told.counted(waiting.get(path)), known.since)
+        return replace(
+            after,
+            marks=marks,
+            entries=entries,
+            fell=fall_of(state.marks, marks),
+            logs_in=few_enough({path for path, each in waiting.items() if each is not None}),
+            stale=False,
+        )
+
+    def _count(self, snapshot: Snapshot, state: State) -> ByPartition:
+        """The log files that wait once this write has completed, on one look at the table."""
+        timeline = snapshot.timeline.with_completed(self.own, self.action)
+        after = snapshot.with_write(timeline, self.own.requested_at, self.commit)
+        found: dict[str, Waiting | None] = {}
+        places = with_logs(state.logs_in, marks_by_partition(self.own.requested_at, self.commit))
+        for held in waiting_logs(after, places):
+            found[held.partition] = first(found.get(held.partition), held.waiting)
+        return found
+
+
+def _with_new(waiting: ByPartition, now: Snapshot, new: Iterable[Write]) -> ByPartition:
+    found = dict(waiting)
+    for instant, commit in new:
+        for path, marks in contribution(now, instant, commit).items():
+            found[path] = first(found.get(path), marks.waiting)
+    return found

@@ -9,8 +9,8 @@ from contextlib import suppress
 from lakewright.clock import Clock
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.storage.base import Storage
-from lakewright.table.settings import HeartbeatSettings
-from lakewright.table.waiting import Moment, Repetition
+from lakewright.table.locks.retry import Moment, Repetition
+from lakewright.table.options import HeartbeatSettings
 
 FOLDER = ".hoodie/.heartbeat"
 _PATIENCE_S = 10.0

@@ -14,10 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 
-from lakewright.core.files import BaseFile, LogFile, parse_data_file
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnsupportedError
+from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
 from lakewright.storage.base import MissingFileError, Storage, join_path, split_path
 
 FOLDER = ".hoodie/.temp"
@@ -237,3 +238,24 @@ def _is_of(path: str, partition: str, file_id: str) -> bool:
     with suppress(CorruptError, UnsupportedError):
         file = parse_data_file(name)
     return folder == partition and file is not None and file.file_id == file_id
+
+
+# ------------------------------------------------------------------------------------------------
+# How far a pending write has come: its markers name files, and those that are there are whole.
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSoFar:
+    """The files that a pending write has begun, and those of them that are there by now."""
+
+    begun: int = 0
+    finished: int = 0
+    bytes: int = 0
+
+
+def written_so_far(storage: Storage, instant: str) -> WrittenSoFar:
+    """Look at the markers of an instant, and at the partitions that they name."""
+    marked = set(marked_files(storage, instant))
+    listed = storage.list_many(sorted({split_path(path)[0] for path in marked}))
+    sizes = [file.size for files in listed.values() for file in files if file.path in marked]
+    return WrittenSoFar(len(marked), len(sizes), sum(sizes))

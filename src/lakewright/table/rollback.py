@@ -8,30 +8,28 @@ and the rollback completes last, so that until then it is found and ended by the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakewright.clock import Clock
-from lakewright.core.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State
-from lakewright.core.plans import Cause, InstantRef, RollbackPlan, RollbackRequest
-from lakewright.core.service_metadata import RollbackMetadata
-from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
-from lakewright.format.metadata import (
+from lakewright.format.timeline_metadata import (
     format_rollback,
     format_rollback_plan,
     parse_rollback,
     parse_rollback_plan,
 )
+from lakewright.model.commit_metadata import CommitMetadata, RollbackMetadata
+from lakewright.model.file_group import View
+from lakewright.model.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State
+from lakewright.model.plans import Cause, InstantRef, RollbackPlan, RollbackRequest
+from lakewright.model.timeline import Timeline
 from lakewright.storage.base import join_path, split_path
-from lakewright.table.damaged import damage_of, known_by_names
-from lakewright.table.markers import marked_files
-from lakewright.table.properties import read_if_there
-from lakewright.table.settings import FailedWrites
-from lakewright.table.snapshot import Snapshot
-from lakewright.table.times import TimeSource
-from lakewright.table.undo import (
+from lakewright.table.archived_timeline import held_from, load_entries
+from lakewright.table.conflicts import Kind, footprint_of_commit
+from lakewright.table.damaged_commits import damage_of, known_by_names
+from lakewright.table.instant_files import (
     absolute_path,
     by_partition,
     create_if_missing,
@@ -44,7 +42,102 @@ from lakewright.table.undo import (
     rollback_metadata,
     timeline_files,
 )
-from lakewright.table.undoable import require_undoable, require_write
+from lakewright.table.markers import marked_files
+from lakewright.table.options import FailedWrites
+from lakewright.table.properties import read_if_there
+from lakewright.table.snapshot import Snapshot, slices_seen
+from lakewright.table.time_generator import TimeSource
+
+
+def require_write(instant: Instant) -> None:
+    """InvalidError for what is neither a write nor a service."""
+    if not instant.is_write:
+        raise InvalidError("only writes and table services are rolled back", instant=str(instant))
+
+
+def require_undoable(snapshot: Snapshot, instant: Instant) -> None:
+    """InvalidError for an instant that must not be rolled back as the table is now."""
+    timeline = snapshot.timeline
+    require_write(instant)
+    if timeline.by_time.get(instant.requested_at) != instant:
+        raise InvalidError(
+            "this is not how the instant stands on the timeline", instant=str(instant)
+        )
+    if instant.requested_at in timeline.saved:
+        raise InvalidError(
+            "a savepoint holds this instant: delete the savepoint first", instant=str(instant)
+        )
+    if instant.is_completed:
+        (commit,) = snapshot.commits([instant])
+        _check_newest(snapshot, instant, commit)
+        _check_whole_without(snapshot, instant, commit)
+
+
+def _check_newest(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
+    groups, at = commit.file_groups(), instant.requested_at
+    later = [i for i in snapshot.timeline if i.is_write and i.requested_at > at]
+    if snapshot.timeline.plans.get(at) == "compaction":
+        later = [i for i in later if not i.is_completed or _stands_on(snapshot, i, commit)]
+    blocking = [str(i) for i in later if i.is_completed or i.action in WRITE_ACTIONS]
+    blocking += [
+        str(i)
+        for i, plan in snapshot.pending_plans()
+        if i.requested_at > at and groups & plan.file_groups
+    ]
+    if blocking:
+        raise InvalidError(
+            "only the newest write can be rolled back: roll back the later ones first, or restore",
+            instant=str(instant),
+            later=blocking,
+        )
+
+
+def _stands_on(snapshot: Snapshot, later: Instant, compaction: CommitMetadata) -> bool:
+    """Whether a later write needs the base files of a compaction.
+
+    A log file does not: without them it belongs to the base file before, as do those that they
+    were made of.
+    """
+    (commit,) = snapshot.commits([later])
+    other = footprint_of_commit(later, commit)
+    touched = other.bases | other.replaced if other.kind is Kind.WRITE else other.groups
+    return not touched.isdisjoint(footprint_of_commit(later, compaction).groups)
+
+
+def _check_whole_without(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
+    """Refuse where the table without this instant would lack rows it had before."""
+    rest = Timeline(tuple(i for i in snapshot.timeline if i != instant))
+    if snapshot.forgotten_with(rest):
+        raise InvalidError(
+            "the last write on the active timeline that no savepoint holds cannot be rolled back: "
+            "readers would take archived ones for uncommitted",
+            instant=str(instant),
+        )
+    at = instant.requested_at
+    if rest.is_archived(at):
+        raise InvalidError(
+            "the first write on the active timeline cannot be rolled back under later ones: "
+            "readers would take files that it leaves for archived",
+            instant=str(instant),
+        )
+    if at in held_from(snapshot.storage, snapshot.config.history_folder, at):
+        raise InvalidError(
+            "archiving that was interrupted has this write in history already, which keeps it",
+            instant=str(instant),
+        )
+    _, lost = slices_seen(snapshot, View(rest), commit.partitions, since=instant.requested_at)
+    missing = [name for group in sorted(commit.file_groups() & lost.keys()) for name in lost[group]]
+    if missing:
+        raise InvalidError(
+            "what this write replaced was cleaned, or is about to be: rolling it back would lose "
+            "rows",
+            instant=str(instant),
+            files=missing,
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# Which instants may be rolled back: those without which the table is what it was before them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,4 +491,84 @@ def _current(snapshot: Snapshot, target: Instant | InstantRef) -> Instant | None
 def _may_have_ended(current: Instant | None, *, keep_plan: bool) -> bool:
     return current is None or (
         keep_plan and current.state is State.REQUESTED and current.action in COMPLETED_NAME
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# What rollbacks tell: what they take back, by what they were caused, and why.
+
+
+_PLANNED_NAME = {completed: planned for planned, completed in COMPLETED_NAME.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """A rollback, ended or not; who took a cancellable plan back is told, and why.
+
+    `files` is how many it deleted, or is going to.
+    """
+
+    instant: Instant
+    target: InstantRef
+    caused_by: str | None = None
+    reason: str | None = None
+    files: int = 0
+    partitions: int = 0
+    took_ms: int = 0
+
+    def __str__(self) -> str:
+        what = f"{self.target.action} {self.target.requested_at}"
+        return f"{what}, by {self.caused_by}: {self.reason}" if self.caused_by else what
+
+
+def load_rollbacks(snapshot: Snapshot, *, archived: bool = False) -> tuple[RolledBack, ...]:
+    """The rollbacks on the active timeline, oldest first; `archived` adds those in history."""
+    found = [
+        RolledBack(
+            began.instant,
+            _target(began.plan.instant, began.plan.caused_by),
+            began.plan.caused_by,
+            began.plan.reason,
+            files=sum(len(request.files) for request in began.plan.requests),
+            partitions=len({request.partition for request in began.plan.requests}),
+        )
+        for began in pending_rollbacks(snapshot)
+    ]
+    for instant in snapshot.timeline.completed("rollback"):
+        found += _ended(instant, load_rollback(snapshot, instant))
+    if archived:
+        known = {each.instant.requested_at for each in found}
+        found += [each for each in _archived(snapshot) if each.instant.requested_at not in known]
+    return tuple(sorted(found, key=lambda each: each.instant.requested_at))
+
+
+def _archived(snapshot: Snapshot) -> Iterator[RolledBack]:
+    folder = snapshot.config.history_folder
+    for entry in load_entries(snapshot.storage, folder, with_content=True):
+        if entry.action == "rollback" and entry.metadata:
+            instant = Instant(entry.requested_at, entry.action, completed_at=entry.completed_at)
+            with found_in(f"{folder}: {entry.requested_at}"):
+                yield from _ended(instant, parse_rollback(entry.metadata))
+
+
+def _ended(instant: Instant, done: RollbackMetadata) -> list[RolledBack]:
+    return [
+        RolledBack(
+            instant,
+            _target(target, done.caused_by),
+            done.caused_by,
+            done.reason,
+            files=done.files_deleted,
+            partitions=len(done.partitions),
+            took_ms=done.took_ms,
+        )
+        for target in done.instants or [InstantRef(at, "write") for at in done.commits]
+    ]
+
+
+def _target(recorded: InstantRef, caused_by: str | None) -> InstantRef:
+    """A plan that goes for good is recorded by the word of what it would have become."""
+    action = recorded.action
+    return InstantRef(
+        recorded.requested_at, _PLANNED_NAME.get(action, action) if caused_by else action
     )

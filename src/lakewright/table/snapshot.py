@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 
 import pyarrow as pa
 
-from lakewright.bulk import many_values
 from lakewright.clock import zone_of
-from lakewright.core.commits import SERVICE_OPERATIONS, CommitMetadata
-from lakewright.core.files import LogFile
-from lakewright.core.instant import (
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError, found_in
+from lakewright.format.avro.schema import arrow_schema
+from lakewright.format.timeline_metadata import (
+    parse_clean,
+    parse_clean_plan,
+    parse_commit,
+    parse_compaction_plan,
+    parse_requested_replace,
+)
+from lakewright.model.commit_metadata import READABLE_FROM, SERVICE_OPERATIONS, CommitMetadata
+from lakewright.model.file_group import (
+    PARTITION_METADATA,
+    BaseFile,
+    FileGroup,
+    FileSlice,
+    GroupKey,
+    LogFile,
+    TwinBaseFilesError,
+    View,
+    build_groups,
+    parse_data_file,
+    twin_instants,
+)
+from lakewright.model.instant import (
     WRITE_ACTIONS,
     Instant,
     State,
@@ -21,34 +42,92 @@ from lakewright.core.instant import (
     parse_instant,
     parse_time,
 )
-from lakewright.core.plans import CleanPlan, ClusteringPlan, CompactionPlan
-from lakewright.core.schema import query_schema
-from lakewright.core.service_metadata import READABLE_FROM
-from lakewright.core.slices import (
-    FileGroup,
-    GroupKey,
-    TwinBaseFilesError,
-    View,
-    build_groups,
-    twin_instants,
+from lakewright.model.plans import CleanPlan, ClusteringPlan, CompactionPlan
+from lakewright.model.schema import query_schema
+from lakewright.model.table_config import TableConfig
+from lakewright.model.timeline import Timeline
+from lakewright.storage.base import (
+    FileStatus,
+    MissingFileError,
+    Storage,
+    at_once,
+    join_path,
+    split_path,
 )
-from lakewright.core.table_config import TableConfig
-from lakewright.core.timeline import Timeline
-from lakewright.errors import CorruptError, InvalidError, UnsupportedError, found_in
-from lakewright.format.avro_arrow import arrow_schema
-from lakewright.format.metadata import (
-    parse_clean,
-    parse_clean_plan,
-    parse_commit,
-    parse_compaction_plan,
-    parse_requested_replace,
+from lakewright.table.archived_timeline import (
+    archived_writes,
+    held_from,
+    load_entries,
+    load_late_entries,
 )
-from lakewright.storage.base import MissingFileError, Storage, join_path
-from lakewright.table.history import archived_writes, held_from, load_entries, load_late_entries
-from lakewright.table.listing import DataFile, data_files, list_partitions
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import marked_files
 from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
+from lakewright.utils.concurrent import many_values
+
+DataFile = BaseFile | LogFile
+
+_META_FOLDER = ".hoodie"
+# Enough to keep all threads busy to the end, and few enough that handing them out costs nothing.
+_MOST_PIECES = 1000
+
+
+def list_partitions(storage: Storage, besides: Collection[str] = ()) -> dict[str, list[DataFile]]:
+    """The data files of all partitions, by path, or of all but some that need not be listed."""
+    known = frozenset(besides)
+    found = data_files(storage.list_files("")) if "" not in known else {}
+    folders = _other_folders(storage, known)
+    step = len(folders) // _MOST_PIECES + 1
+    pieces = [folders[start : start + step] for start in range(0, len(folders), step)]
+    # Each listing shrinks to its data files at once: a large table has many millions of names.
+    for part in at_once(partial(_trees, storage), pieces, storage.listings_at_once):
+        found |= part
+    return {path: found[path] for path in sorted(found) if path not in known}
+
+
+def _other_folders(storage: Storage, known: frozenset[str]) -> list[str]:
+    """Folders that hold whatever is in none of the known partitions; some may hold known ones."""
+    above = {path[:end] for path in known for end, sign in enumerate(path) if sign == "/"}
+    found: list[str] = []
+    waiting = [""]
+    while waiting:
+        levels = at_once(storage.list_folders, waiting, storage.listings_at_once)
+        deeper: list[str] = []
+        for parent, level in zip(waiting, levels, strict=True):
+            folders = [f for f in level if f != _META_FOLDER]
+            others = [f for f in folders if f not in known and f not in above]
+            # One listing of all is cheaper than one of each of many.
+            if parent and 2 * len(others) > len(folders):
+                found.append(parent)
+            else:
+                found += others
+                deeper += [f for f in folders if f in above]
+        waiting = deeper
+    return found
+
+
+def _trees(storage: Storage, folders: list[str]) -> dict[str, list[DataFile]]:
+    return data_files(chain.from_iterable(map(storage.list_tree, folders)))
+
+
+def data_files(statuses: Iterable[FileStatus]) -> dict[str, list[DataFile]]:
+    """The data files of listed folders, of those that are partitions; sorted by folder and name."""
+    by_folder: dict[str, list[tuple[str, int]]] = {}
+    for status in statuses:
+        folder, _, name = status.path.rpartition("/")
+        by_folder.setdefault(folder, []).append((name, status.size))
+    return {
+        folder: [file for name, size in sorted(names) if (file := parse_data_file(name, size))]
+        for folder, names in sorted(by_folder.items())
+        if any(name.startswith(PARTITION_METADATA) for name, _ in names)
+    }
+
+
+# ------------------------------------------------------------------------------------------------
+# The partitions of a table and their data files, as storage lists them.
+#
+# A folder is a partition if it holds the partition metadata file, as for every other reader.
+
 
 FilesByPartition = Mapping[str, list[DataFile]]
 
@@ -449,3 +528,123 @@ def list_timeline(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
     """Every file of the timeline as it is now, in the order of their names."""
     instants = [parse_instant(file.name) for file in storage.list_files(config.timeline_folder)]
     return tuple(i for i in instants if i is not None)
+
+
+# ------------------------------------------------------------------------------------------------
+# What commits carry besides their files, newest first: how far streams and sources have come.
+
+
+_AT_ONCE = 16
+
+
+def commits_newest_first(
+    snapshot: Snapshot, before: Snapshot | None = None
+) -> Iterator[tuple[Instant, CommitMetadata]]:
+    """The completed writes of a table, newest first; only those that were not there `before`."""
+    for instants in _newest_first(snapshot, before):
+        yield from zip(instants, snapshot.commits(instants), strict=True)
+
+
+def _newest_first(snapshot: Snapshot, before: Snapshot | None) -> Iterator[Sequence[Instant]]:
+    """Completed writes to be read together; archived ones only if somebody asks for them."""
+    known = {i.requested_at for i in before.timeline.completed_writes} if before else set()
+    now = snapshot.timeline
+    active = [i for i in reversed(now.by_completion) if i.requested_at not in known]
+    yield from _pieces([i for i in active if i.requested_at >= (now.start or "")])
+    # Archiving may have left saved commits behind that are older than some of the archived ones.
+    rest = [i for i in active if i.requested_at < (now.start or "")]
+    start = before.timeline.start if before else None
+    if before is None or start != now.start:
+        # What is archived before this was so already.
+        archived = [i for i in reversed(snapshot.archived) if i.requested_at >= (start or "")]
+        rest += [i for i in archived if i.requested_at not in known]
+    yield from _pieces(sorted(rest, key=lambda i: i.completed_at or "", reverse=True))
+
+
+def _pieces(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:
+    for first in range(0, len(instants), _AT_ONCE):
+        yield instants[first : first + _AT_ONCE]
+
+
+# ------------------------------------------------------------------------------------------------
+# Which files of an earlier state of the table cleans have taken, or are about to take.
+
+
+def slices_seen(
+    snapshot: Snapshot, view: View, partitions: Iterable[str] | None = None, *, since: str
+) -> tuple[list[FileSlice], dict[GroupKey, list[str]]]:
+    """What a query reads as `view` bounds it, as if nothing had been cleaned after `since`.
+
+    The second part names the files among them, by file group, that are lost: deleted by a clean
+    that completed after `since`, or planned to be by one that is under way.
+    """
+    wanted = None if partitions is None else list(partitions)
+    taken, listed = _taken(snapshot, since), snapshot.files(wanted)
+    together = {
+        partition: _united(listed.get(partition, ()), taken.get(partition, ()))
+        for partition in sorted({*listed, *taken} if wanted is None else wanted)
+    }
+    slices = [group.merged() for group in snapshot.groups(view, together)]
+    lost: dict[GroupKey, list[str]] = {}
+    for found in slices:
+        names = [file.name for file in files_of(found)]
+        gone = [name for name in names if name in taken.get(found.partition, ())]
+        if gone:
+            lost[found.partition, found.file_id] = gone
+    return slices, lost
+
+
+def files_of(found: FileSlice) -> list[BaseFile | LogFile]:
+    """The files of a slice: its base file, then its logs from the newest to the oldest."""
+    return [*([found.base] if found.base else []), *reversed(found.logs)]
+
+
+def _united(listed: Iterable[BaseFile | LogFile], names: Iterable[str]) -> list[BaseFile | LogFile]:
+    there = {file.name: file for file in listed}
+    gone = [file for name in sorted(names) if name not in there and (file := parse_data_file(name))]
+    return [*there.values(), *gone]
+
+
+def going_files(snapshot: Snapshot) -> dict[str, set[str]]:
+    """The names by partition of files that a clean which is under way deletes, or has deleted."""
+    going: dict[str, set[str]] = {}
+    for _, plan in snapshot.pending_cleans():
+        _add(going, _named(plan))
+    return going
+
+
+def withdraw_unplanned(snapshot: Snapshot, clean: Instant) -> bool:
+    """Take a pending clean off the timeline whose plan was never written; False if it has one.
+
+    The caller holds the table's lock and has loaded the snapshot under it.
+    """
+    if clean in dict(snapshot.pending_cleans()):
+        return False
+    for state in (State.INFLIGHT, State.REQUESTED):
+        snapshot.storage.delete(snapshot.timeline_path(replace(clean, state=state)))
+    return True
+
+
+def _taken(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
+    """The names by partition of what cleans took after `since`, or are about to take."""
+    taken = going_files(snapshot)
+    for clean in snapshot.timeline.completed("clean"):
+        if (clean.completed_at or "") > since:
+            path = snapshot.timeline_path(clean)
+            with found_in(path):
+                done = parse_clean(snapshot.storage.read(path))
+            for partition, part in done.partitions.items():
+                names = {split_path(path)[1] for path in (*part.deleted, *part.failed)}
+                _add(taken, {partition: names})
+    return taken
+
+
+def _add(known: dict[str, set[str]], more: Mapping[str, Iterable[str]]) -> None:
+    for partition, names in more.items():
+        known.setdefault(partition, set()).update(names)
+
+
+def _named(plan: CleanPlan) -> dict[str, set[str]]:
+    named = {name: {split_path(f.path)[1] for f in files} for name, files in plan.files.items()}
+    _add(named, plan.bare_files)
+    return named

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.storage.hdfs import HdfsStorage
-from lakewright.testing.ports import free_port
-from lakewright.testing.processes import Servers, spark_home
+from lakewright.testing.processes import Servers, free_port, spark_home
 
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATANODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"

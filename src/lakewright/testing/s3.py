@@ -16,8 +16,7 @@ import boto3
 from botocore.config import Config
 
 from lakewright.errors import UnavailableError
-from lakewright.testing.ports import free_port
-from lakewright.testing.processes import stop
+from lakewright.testing.processes import free_port, stop
 
 _ACCESS_KEY = "lakewright"
 _SECRET_KEY = "not-a-secret"

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from lakewright.errors import UnsupportedError
 from lakewright.storage.base import Storage, VersionedStorage
-from lakewright.storage.forwarding import ForwardingStorage
+from lakewright.storage.metered import ForwardingStorage
 
 Result = TypeVar("Result")
 

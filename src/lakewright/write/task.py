@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TypeAlias
@@ -11,22 +12,30 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from lakewright.clock import Clock, SystemClock
-from lakewright.core.commits import WriteStat
-from lakewright.core.keys import KeyRule, key_rule
-from lakewright.core.merge import MergeRule
-from lakewright.core.meta_columns import META_COLUMNS, META_FIELDS
-from lakewright.core.partition_paths import PartitionRule, partition_rule
-from lakewright.core.slices import FileSlice, GroupKey
-from lakewright.core.table_config import TableConfig, TableType
-from lakewright.core.table_options import ChangeLogging, change_logging
-from lakewright.errors import LakewrightError
-from lakewright.format.avro_arrow import arrow_schema
-from lakewright.read.plan import merge_rule
+from lakewright.errors import ConflictError, LakewrightError
+from lakewright.format.avro.schema import arrow_schema
+from lakewright.model.commit_metadata import WriteStat
+from lakewright.model.file_group import FileSlice, GroupKey
+from lakewright.model.instant import COMPLETED_NAME, Instant, State
+from lakewright.model.merge import MergeRule
+from lakewright.model.partition_paths import PartitionRule, partition_rule
+from lakewright.model.record_keys import KeyRule, key_rule
+from lakewright.model.schema import META_COLUMNS, META_FIELDS
+from lakewright.model.table_config import ChangeLogging, TableConfig, TableType, change_logging
+from lakewright.scan.scan_plan import merge_rule
 from lakewright.storage.base import Storage
-from lakewright.table.execution import Attempt
-from lakewright.table.settings import HeartbeatSettings
-from lakewright.table.snapshot import Snapshot
-from lakewright.write.settings import IndexType, WriteSettings
+from lakewright.table.heartbeat import alive
+from lakewright.table.markers import (
+    MarkerKind,
+    create_marker,
+    delete_markers_of,
+    renew_marker,
+    rival_of,
+)
+from lakewright.table.options import HeartbeatSettings
+from lakewright.table.plan_execution import Attempt
+from lakewright.table.snapshot import Snapshot, load_timeline
+from lakewright.write.write_config import IndexType, WriteSettings
 
 _IS_DELETED = "_hoodie_is_deleted"
 
@@ -233,3 +242,108 @@ def table_partition_rule(config: TableConfig) -> PartitionRule:
     if not fields:
         return PartitionRule()
     return partition_rule(config.key_generator, fields, config.properties)
+
+
+# ------------------------------------------------------------------------------------------------
+# How a data file comes to be: announced by a marker first, and checked once it is there.
+#
+# Neither is synced to disk one by one: the transaction syncs all files of a write before it
+# completes, and a rollback does not rely on markers where a power cut can take them away.
+
+
+# Markers of a write that has ended are deleted once they are older than an expired heartbeat.
+_RENEW_AFTER_MS = 30_000
+
+
+@dataclass
+class Publication:
+    """One data file of a task attempt: `announce`, then write it, `appearing`, then `verify`."""
+
+    task: WriteTask
+    path: str
+    kind: MarkerKind
+    _announced_ms: int | None = None
+    _may_appear: bool = False
+
+    def announce(self) -> None:
+        """Create the marker, before anything is written, so that a rollback finds the file.
+
+        With early conflict detection, give way to a living writer that has announced the same file
+        group.
+        """
+        task = self.task
+        if task.early is not None:
+            now = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
+            pending = [i.requested_at for i in now.timeline.pending()]
+            living = alive(task.storage, pending, task.early, task.clock.now_ms())
+            others = living - _cancellable(now, living)
+            rival = rival_of(task.storage, task.instant, self.path, others)
+            if rival is not None:
+                raise ConflictError(
+                    "another writer is writing the same file group",
+                    file=self.path,
+                    instant=task.instant,
+                    other=rival,
+                )
+        create_marker(task.storage, task.instant, self.path, self.kind)
+        self._announced_ms = task.clock.monotonic_ms()
+
+    def appearing(self) -> None:
+        """To be called right before the file appears: its marker is to be there, and young.
+
+        The write may have ended while a large file was written, and the markers of attempts that
+        did not report be deleted since.
+        """
+        assert self._announced_ms is not None
+        if self.task.clock.monotonic_ms() - self._announced_ms > _RENEW_AFTER_MS:
+            renew_marker(self.task.storage, self.task.instant, self.path, self.kind)
+        self._may_appear = True
+
+    def verify(self) -> None:
+        """Delete the file, which has appeared, if its write has ended by now.
+
+        The driver may have lost sight of this attempt: the file would belong to a completed write
+        without being in its commit, or to none at all. Looking before the file appears would not
+        do: a large one takes long to appear.
+        """
+        if not self._is_pending():
+            self.task.storage.delete(self.path)
+            self._delete_marker()
+            raise ConflictError(
+                "the write that this file belongs to has ended already",
+                instant=self.task.instant,
+                file=self.path,
+            )
+
+    def abandon(self) -> None:
+        """Delete the marker of a file that was never about to appear."""
+        if self._announced_ms is not None and not self._may_appear:
+            # The error that led here is the one to report; the marker stays, and is swept later.
+            with suppress(LakewrightError):
+                self._delete_marker()
+
+    def _delete_marker(self) -> None:
+        delete_markers_of(self.task.storage, self.task.instant, [self.path])
+
+    def _is_pending(self) -> bool:
+        task = self.task
+        if task.attempt is not None:
+            return task.attempt.counts(task.storage)
+        found: Instant | None = load_timeline(task.storage, task.config).by_time.get(task.instant)
+        return found is not None and found.state is not State.COMPLETED
+
+
+def create_file(task: WriteTask, path: str, data: bytes) -> None:
+    """Create a data file that is in memory."""
+    publication = Publication(task, path, MarkerKind.CREATE)
+    publication.announce()
+    publication.appearing()
+    task.storage.unsynced().create(path, data)
+    publication.verify()
+
+
+def _cancellable(now: Snapshot, living: frozenset[str]) -> frozenset[str]:
+    """Those of some instants that execute cancellable plans: they give way to writers."""
+    found = [i for i in now.timeline.pending(*COMPLETED_NAME) if i.requested_at in living]
+    plans = {i.requested_at: now.plan_of(i.requested_at, i.action) for i in found}
+    return frozenset(at for at, plan in plans.items() if plan is not None and plan.cancellable)

@@ -21,13 +21,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lakewright as lw
 from lakewright.clock import SystemClock
-from lakewright.core.files import parse_data_file
 from lakewright.errors import LakewrightError
+from lakewright.model.file_group import parse_data_file
 from lakewright.storage.base import Storage
-from lakewright.storage.locate import storage_for
-from lakewright.table.doctor.examine import examine
-from lakewright.table.doctor.repair import repair
-from lakewright.table.settings import HeartbeatSettings
+from lakewright.storage.factory import storage_for
+from lakewright.table.doctor.doctor import examine, repair
+from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Writer
 

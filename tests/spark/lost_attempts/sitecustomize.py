@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-MODULE = "lakewright.write.publish"
+MODULE = "lakewright.write.task"
 
 
 def slow(step: Callable[..., Any]) -> Callable[..., Any]:

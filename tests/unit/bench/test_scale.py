@@ -16,7 +16,7 @@ from bench.scale.subject import Subject
 from bench.scale.subjects import SUBJECTS, Expired
 from bench.scale.table import Shape, synthetic_table
 
-from lakewright.read.query import plan_changes, plan_snapshot
+from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot

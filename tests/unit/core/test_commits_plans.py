@@ -7,8 +7,14 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.plans import (
+from lakewright.model.commit_metadata import (
+    CommitMetadata,
+    RollbackMetadata,
+    SavedPartition,
+    SavepointMetadata,
+    WriteStat,
+)
+from lakewright.model.plans import (
     CANCELLABLE,
     ClusteringGroup,
     ClusteringPlan,
@@ -20,7 +26,6 @@ from lakewright.core.plans import (
     RollbackPlan,
     Skip,
 )
-from lakewright.core.service_metadata import RollbackMetadata, SavedPartition, SavepointMetadata
 
 OPERATION = CompactionOperation(
     partition="p1", file_id="f1", base_instant="20260101000000000", metrics={"TOTAL_IO_MB": 1.0}

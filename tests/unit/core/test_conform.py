@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lakewright.core.schema import conform
+from lakewright.model.schema import conform
 
 # Stored type, table's type, values, and what they are in the table's type.
 NESTED: dict[str, tuple[pa.DataType, pa.DataType, list[object], list[object]]] = {

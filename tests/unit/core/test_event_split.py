@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakewright.core.event_split import Cut, split_logs
-from lakewright.core.merge import Deletes, Flags, MergeRule, Upserts
-from lakewright.core.meta_columns import RECORD_KEY
+from lakewright.model.event_time import Cut, split_logs
+from lakewright.model.merge import Deletes, Flags, MergeRule, Upserts
+from lakewright.model.schema import RECORD_KEY
 
 T = 1_000_000_000_000
 SCHEMA = pa.schema([(RECORD_KEY, pa.string()), ("ts", pa.int64())])

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakewright.core.exact import refuse_changes
-from lakewright.core.schema import conform
 from lakewright.errors import InvalidError
+from lakewright.model.lossless_cast import refuse_changes
+from lakewright.model.schema import conform
 
 MILLIS, MICROS = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
 LONG, FLOAT, DOUBLE = pa.int64(), pa.float32(), pa.float64()

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakewright.core.files import BaseFile, LogFile, parse_data_file
 from lakewright.errors import CorruptError, LakewrightError, UnsupportedError
+from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
 
 AT = "20260101000000001"
 ID = "8b727f8e-d54a-4327-a6f9-f50f2419789e-0"

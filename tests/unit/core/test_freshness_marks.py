@@ -8,30 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.freshness import (
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.freshness import (
+    FRESHNESS_KEY,
     NO_MARKS,
+    Entry,
     Fall,
     Marks,
+    Stored,
     Waiting,
     dropped_partitions,
     fall_of,
     first,
+    format_stored,
     future_times,
     is_ingest,
     joined,
     marks_by_partition,
+    parse_stored,
     removes_logs,
 )
-from lakewright.core.stored_freshness import (
-    FRESHNESS_KEY,
-    Entry,
-    Stored,
-    format_stored,
-    parse_stored,
-)
-from lakewright.core.timeline import Timeline
-from lakewright.testing.drawing import at, draw
+from lakewright.model.timeline import Timeline
+from lakewright.testing.timeline_drawing import at, draw
 
 LOG = "p/.f1_20260101.log.1_0-0-0"
 BASE = "p/f1_0-0-0_20260101.parquet"

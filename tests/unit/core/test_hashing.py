@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakewright.core.hashing import (
+from lakewright.model.hashing import (
     bucket_of,
     buckets_of,
     java_list_hash,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakewright.core.instant import (
+from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.model.instant import (
     Instant,
     State,
     format_time,
@@ -15,7 +16,6 @@ from lakewright.core.instant import (
     parse_time,
     query_time,
 )
-from lakewright.errors import InvalidError, UnsupportedError
 
 T1, T2 = "20260101000000001", "20260101000000002"
 

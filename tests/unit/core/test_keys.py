@@ -8,7 +8,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from lakewright.core.keys import (
+from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.model.record_keys import (
     KeyRule,
     bucket_ids,
     field_column,
@@ -20,7 +21,6 @@ from lakewright.core.keys import (
     record_keys,
     value_text,
 )
-from lakewright.errors import InvalidError, UnsupportedError
 
 RULES: dict[str, tuple[KeyRule, KeyRule]] = {
     "a single field": (key_rule("SIMPLE", ["a"]), KeyRule(("a",))),

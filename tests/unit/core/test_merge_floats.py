@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakewright.core.base_merge import merge_with_base
-from lakewright.core.merge import MergeRule, Upserts, merge_logs
-from lakewright.core.meta_columns import RECORD_KEY
+from lakewright.model.merge import MergeRule, Upserts, merge_logs, merge_with_base
+from lakewright.model.schema import RECORD_KEY
 
 NEGATIVE_NAN = struct.unpack("<d", b"\x01\0\0\0\0\0\xf8\xff")[0]
 

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakewright.core.partition_paths import (
+from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnsupportedError
+from lakewright.model.partition_paths import (
     PartitionRule,
     escape,
     partition_paths,
@@ -20,8 +21,7 @@ from lakewright.core.partition_paths import (
     time_rule,
     unescape,
 )
-from lakewright.core.wildcards import matches_any
-from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnsupportedError
+from lakewright.model.path_patterns import matches_any
 
 HIVE = {"hoodie.datasource.write.hive_style_partitioning": "true"}
 URL = {"hoodie.datasource.write.partitionpath.urlencode": "true"}

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lakewright.core.partition_times import partition_end
+from lakewright.model.partition_time import partition_end
 
 
 def ms(*parts: int) -> int:

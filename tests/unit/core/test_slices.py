@@ -6,11 +6,10 @@ import re
 
 import pytest
 
-from lakewright.core.files import BaseFile, LogFile
-from lakewright.core.slices import FileGroup, FileSlice, View, build_groups
-from lakewright.core.timeline import Timeline
 from lakewright.errors import CorruptError
-from lakewright.testing.drawing import at, draw
+from lakewright.model.file_group import BaseFile, FileGroup, FileSlice, LogFile, View, build_groups
+from lakewright.model.timeline import Timeline
+from lakewright.testing.timeline_drawing import at, draw
 
 
 def files(text: str) -> list[BaseFile | LogFile]:

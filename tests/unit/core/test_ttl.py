@@ -11,7 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lakewright.core.ttl import (
+from lakewright.errors import InvalidError
+from lakewright.model.ttl import (
     NEVER,
     Level,
     Policy,
@@ -22,7 +23,6 @@ from lakewright.core.ttl import (
     with_policy,
     without_policy,
 )
-from lakewright.errors import InvalidError
 
 GOOD: dict[str, tuple[dict[str, Any] | str, Policy]] = {
     "the fields of a policy are read as they are": (

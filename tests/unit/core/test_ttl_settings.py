@@ -6,19 +6,21 @@ import json
 
 import pytest
 
-from lakewright.core.ttl import Level, Policy, Unit
-from lakewright.core.ttl_settings import (
+from lakewright.errors import InvalidError
+from lakewright.model.ttl import (
     ConflictRule,
     Keep,
+    Level,
+    Policy,
     Rule,
     Trigger,
     TtlSettings,
+    Unit,
     checked_settings,
     rules_in_force,
     ttl_settings,
     with_settings,
 )
-from lakewright.errors import InvalidError
 
 DAYS = "hoodie.partition.ttl.strategy.days.retain"
 TYPE = "hoodie.partition.ttl.management.strategy.type"

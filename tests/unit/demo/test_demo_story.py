@@ -14,8 +14,7 @@ from golden_tables import GoldenTables
 from rich.console import Console
 from typer.testing import CliRunner
 
-from lakewright.core.freshness import ViewFreshness
-from lakewright.core.instant import Instant, State
+from lakewright.cli.app import app
 from lakewright.demo.board import board, brief, draw_bars
 from lakewright.demo.command import next_commands, program_here
 from lakewright.demo.events import Recipe, Row
@@ -35,7 +34,8 @@ from lakewright.demo.story import (
     summary,
 )
 from lakewright.demo.view import watching
-from lakewright.interfaces.cli.app import app
+from lakewright.model.freshness import ViewFreshness
+from lakewright.model.instant import Instant, State
 
 NOON = 1_773_576_000_000
 ROUNDS = (Round(0, 900, 300, 0, 4.0), Round(1, 100, 20, 30, 1.5))

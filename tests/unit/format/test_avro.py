@@ -10,8 +10,8 @@ import fastavro
 import pytest
 
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
-from lakewright.format.avro import decode_record, encode_record, record_name
-from lakewright.format.avro_schema import load_schema, with_nullable_text
+from lakewright.format.avro.container import decode_record, encode_record, record_name
+from lakewright.format.avro.schema import load_schema, with_nullable_text
 
 PLAN = load_schema("HoodieCompactionPlan")
 RESTORE = load_schema("HoodieRestorePlan")

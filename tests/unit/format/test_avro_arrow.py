@@ -10,8 +10,8 @@ import pytest
 from golden_tables import NAMES, GoldenTables
 
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
-from lakewright.format.avro_arrow import arrow_schema, avro_schema, decimal_size
-from lakewright.format.log_blocks import BlockKind, parse_blocks
+from lakewright.format.avro.schema import arrow_schema, avro_schema, decimal_size
+from lakewright.format.log_block import BlockKind, parse_blocks
 
 
 def record(*types: Any, **more: Any) -> str:

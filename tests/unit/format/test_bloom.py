@@ -13,7 +13,7 @@ import pytest
 from golden_tables import GoldenTables
 
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
-from lakewright.format.bloom import (
+from lakewright.format.bloom_filter import (
     BloomSettings,
     BloomType,
     build_bloom,

@@ -15,8 +15,8 @@ import pytest
 from golden_tables import NAMES, GoldenTables
 
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.format.deletes import DeleteRecords, format_delete_block, parse_delete_block
-from lakewright.format.log_blocks import BlockKind, Header, LogBlock, parse_blocks
+from lakewright.format.delete_block import DeleteRecords, format_delete_block, parse_delete_block
+from lakewright.format.log_block import BlockKind, Header, LogBlock, parse_blocks
 
 SCALARS: list[tuple[str, Any]] = [
     ("BooleanWrapper", "boolean"),

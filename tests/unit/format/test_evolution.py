@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.format.avro_arrow import arrow_schema, avro_schema
-from lakewright.format.evolution import Evolution, evolved, record_names
-from lakewright.storage.locate import storage_for
+from lakewright.format.avro.schema import arrow_schema, avro_schema
+from lakewright.format.schema_evolution import Evolution, evolved, record_names
+from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
 
 INT, LONG, FLOAT, DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()

@@ -8,8 +8,8 @@ import pytest
 from golden_tables import GoldenTables
 
 from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.format.bloom import BloomSettings, BloomType
-from lakewright.format.footers import BaseFileFooter, footer_metadata, parse_footer
+from lakewright.format.bloom_filter import BloomSettings, BloomType
+from lakewright.format.parquet_footer import BaseFileFooter, footer_metadata, parse_footer
 
 KEYS = pa.array(["b", "a", "ü", "c"])
 

@@ -12,8 +12,8 @@ from golden_tables import GoldenTables
 
 from lakewright.errors import CorruptError, LakewrightError, UnsupportedError
 from lakewright.format.hfile import HFile, parse_hfile
-from lakewright.format.log_blocks import BlockKind, Header, LogBlock, parse_blocks
-from lakewright.format.metadata_records import (
+from lakewright.format.log_block import BlockKind, Header, LogBlock, parse_blocks
+from lakewright.format.metadata_table import (
     ListedFile,
     MetadataRecord,
     merged_listing,

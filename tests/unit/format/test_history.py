@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.format.history import (
+from lakewright.format.archived_timeline import (
     HistoryEntry,
     HistoryFile,
     Leftovers,

@@ -9,7 +9,7 @@ import pytest
 from golden_tables import NAMES, GoldenTables
 
 from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.format.log_blocks import (
+from lakewright.format.log_block import (
     BlockKind,
     Header,
     LogBlock,

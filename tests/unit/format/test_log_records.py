@@ -17,10 +17,10 @@ import pytest
 from golden_tables import GoldenTables
 
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
-from lakewright.format.avro_arrow import arrow_schema, avro_schema
-from lakewright.format.log_blocks import BlockKind, Header, LogBlock, parse_blocks
-from lakewright.format.log_records import data_block_rows, format_avro_block, format_parquet_block
-from lakewright.format.positions import RecordPositions, record_positions
+from lakewright.format.avro.schema import arrow_schema, avro_schema
+from lakewright.format.data_block import data_block_rows, format_avro_block, format_parquet_block
+from lakewright.format.log_block import BlockKind, Header, LogBlock, parse_blocks
+from lakewright.format.record_positions import RecordPositions, record_positions
 
 
 def avro_record(*types: Any) -> str:

@@ -14,8 +14,13 @@ from typing import Any
 import fastavro
 import pytest
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.plans import (
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError
+from lakewright.format import timeline_metadata
+from lakewright.format.archived_timeline import parse_history_file
+from lakewright.format.avro.container import encode_record, record_name
+from lakewright.format.avro.schema import RecordSchema, load_schema
+from lakewright.model.commit_metadata import CommitMetadata, RollbackMetadata, WriteStat
+from lakewright.model.plans import (
     CompactionOperation,
     CompactionPlan,
     InstantRef,
@@ -23,33 +28,45 @@ from lakewright.core.plans import (
     RestorePlan,
     RollbackPlan,
 )
-from lakewright.core.service_metadata import RollbackMetadata
-from lakewright.errors import CorruptError, InvalidError, UnsupportedError
-from lakewright.format import metadata
-from lakewright.format.avro import encode_record, record_name
-from lakewright.format.avro_schema import RecordSchema, load_schema
-from lakewright.format.history import parse_history_file
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 Pair = tuple[Callable[[bytes], Any], Callable[[Any], bytes]]
 
 PAIRS: dict[str, Pair] = {
-    "HoodieCommitMetadata": (metadata.parse_commit, metadata.format_commit),
-    "HoodieReplaceCommitMetadata": (metadata.parse_commit, metadata.format_replace_commit),
-    "HoodieCompactionPlan": (metadata.parse_compaction_plan, metadata.format_compaction_plan),
-    "HoodieRequestedReplaceMetadata": (
-        metadata.parse_requested_replace,
-        metadata.format_requested_replace,
+    "HoodieCommitMetadata": (timeline_metadata.parse_commit, timeline_metadata.format_commit),
+    "HoodieReplaceCommitMetadata": (
+        timeline_metadata.parse_commit,
+        timeline_metadata.format_replace_commit,
     ),
-    "HoodieCleanerPlan": (metadata.parse_clean_plan, metadata.format_clean_plan),
-    "HoodieCleanMetadata": (metadata.parse_clean, metadata.format_clean),
-    "HoodieRollbackPlan": (metadata.parse_rollback_plan, metadata.format_rollback_plan),
-    "HoodieRollbackMetadata": (metadata.parse_rollback, metadata.format_rollback),
-    "HoodieSavepointMetadata": (metadata.parse_savepoint, metadata.format_savepoint),
-    "HoodieRestorePlan": (metadata.parse_restore_plan, metadata.format_restore_plan),
-    "HoodieRestoreMetadata": (metadata.parse_restore, metadata.format_restore),
-    "HoodieIndexPlan": (metadata.parse_index_plan, metadata.format_index_plan),
-    "HoodieIndexCommitMetadata": (metadata.parse_index_commit, metadata.format_index_commit),
+    "HoodieCompactionPlan": (
+        timeline_metadata.parse_compaction_plan,
+        timeline_metadata.format_compaction_plan,
+    ),
+    "HoodieRequestedReplaceMetadata": (
+        timeline_metadata.parse_requested_replace,
+        timeline_metadata.format_requested_replace,
+    ),
+    "HoodieCleanerPlan": (timeline_metadata.parse_clean_plan, timeline_metadata.format_clean_plan),
+    "HoodieCleanMetadata": (timeline_metadata.parse_clean, timeline_metadata.format_clean),
+    "HoodieRollbackPlan": (
+        timeline_metadata.parse_rollback_plan,
+        timeline_metadata.format_rollback_plan,
+    ),
+    "HoodieRollbackMetadata": (timeline_metadata.parse_rollback, timeline_metadata.format_rollback),
+    "HoodieSavepointMetadata": (
+        timeline_metadata.parse_savepoint,
+        timeline_metadata.format_savepoint,
+    ),
+    "HoodieRestorePlan": (
+        timeline_metadata.parse_restore_plan,
+        timeline_metadata.format_restore_plan,
+    ),
+    "HoodieRestoreMetadata": (timeline_metadata.parse_restore, timeline_metadata.format_restore),
+    "HoodieIndexPlan": (timeline_metadata.parse_index_plan, timeline_metadata.format_index_plan),
+    "HoodieIndexCommitMetadata": (
+        timeline_metadata.parse_index_commit,
+        timeline_metadata.format_index_commit,
+    ),
 }
 
 
@@ -202,18 +219,18 @@ def test_a_replacecommit_in_flight_holds_a_plain_commit() -> None:
     assert names
     for name in names:
         assert record_name(METADATA[name]) == "HoodieCommitMetadata"
-        assert metadata.parse_commit(METADATA[name]).replaced == {}
+        assert timeline_metadata.parse_commit(METADATA[name]).replaced == {}
 
 
 def test_real_values() -> None:
     (name,) = [n for n in METADATA if "cow_clustered" in n and n.endswith(".replacecommit")]
-    commit = metadata.parse_commit(METADATA[name])
+    commit = timeline_metadata.parse_commit(METADATA[name])
     assert (commit.operation, commit.compacted, commit.version) == ("CLUSTER", False, None)
     assert len(commit.replaced) == 3
     assert commit.schema is not None
     assert json.loads(commit.schema)["name"] == "cow_clustered_record"
     (name,) = [n for n in METADATA if "mor_pending" in n and n.endswith("compaction.requested")]
-    plan = metadata.parse_compaction_plan(METADATA[name])
+    plan = timeline_metadata.parse_compaction_plan(METADATA[name])
     assert plan.version == 2
     assert plan.missing_partitions == ()
     assert {operation.next_base_instant for operation in plan.operations} == {None}
@@ -252,7 +269,7 @@ def test_null_collections_are_read_as_empty(
 
 
 def test_empty_maps_are_written_and_never_null() -> None:
-    record = decoded(metadata.format_replace_commit(CommitMetadata()))
+    record = decoded(timeline_metadata.format_replace_commit(CommitMetadata()))
     assert record["partitionToWriteStats"] == {}
     assert record["partitionToReplaceFileIds"] == {}
     assert record["extraMetadata"] == {}
@@ -268,15 +285,15 @@ def plan_fields(data: bytes) -> list[str]:
 
 
 def test_an_ordinary_plan_has_the_schema_of_real_hudi() -> None:
-    data = metadata.format_compaction_plan(CompactionPlan(operations=(OPERATION,)))
+    data = timeline_metadata.format_compaction_plan(CompactionPlan(operations=(OPERATION,)))
     assert "nextBaseInstantTime" not in plan_fields(data)
 
 
 def test_a_next_base_instant_is_written_as_the_last_field_and_survives() -> None:
     plan = CompactionPlan(operations=(OPERATION, NEXT))
-    data = metadata.format_compaction_plan(plan)
+    data = timeline_metadata.format_compaction_plan(plan)
     assert plan_fields(data)[-1] == "nextBaseInstantTime"
-    assert metadata.parse_compaction_plan(data) == plan
+    assert timeline_metadata.parse_compaction_plan(data) == plan
 
 
 def test_a_next_base_instant_is_found_wherever_its_writer_put_it() -> None:
@@ -287,7 +304,7 @@ def test_a_next_base_instant_is_found_wherever_its_writer_put_it() -> None:
     foreign = RecordSchema(schema["name"], text, fastavro.parse_schema(schema), None)
     stored = {"baseInstantTime": "1", "fileId": "f", "nextBaseInstantTime": "2"}
     data = encode_record({"operations": [stored]}, foreign)
-    (operation,) = metadata.parse_compaction_plan(data).operations
+    (operation,) = timeline_metadata.parse_compaction_plan(data).operations
     assert operation.next_base_instant == "2"
     assert operation.partition == ""
 
@@ -296,13 +313,13 @@ TARGET = InstantRef("20260101000000000", "commit")
 ROLLBACKS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "a plan": (
         RollbackPlan(instant=TARGET),
-        metadata.format_rollback_plan,
-        metadata.parse_rollback_plan,
+        timeline_metadata.format_rollback_plan,
+        timeline_metadata.parse_rollback_plan,
     ),
     "its outcome": (
         RollbackMetadata(started_at="20260101000000001", instants=(TARGET,)),
-        metadata.format_rollback,
-        metadata.parse_rollback,
+        timeline_metadata.format_rollback,
+        timeline_metadata.parse_rollback,
     ),
 }
 
@@ -363,10 +380,10 @@ def test_an_empty_file_is_corrupt(name: str) -> None:
 
 def test_a_plain_commit_cannot_replace_file_groups() -> None:
     with pytest.raises(InvalidError, match="only a replacecommit"):
-        metadata.format_commit(CommitMetadata(replaced={"p": ("f",)}))
+        timeline_metadata.format_commit(CommitMetadata(replaced={"p": ("f",)}))
 
 
 def test_a_value_of_the_wrong_type_is_invalid() -> None:
     wrong = InstantRef(requested_at=5, action="commit")  # type: ignore[arg-type]
     with pytest.raises(InvalidError):
-        metadata.format_restore_plan(RestorePlan(instants=(wrong,)))
+        timeline_metadata.format_restore_plan(RestorePlan(instants=(wrong,)))

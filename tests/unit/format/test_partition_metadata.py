@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lakewright.core.files import PARTITION_METADATA
 from lakewright.errors import CorruptError
 from lakewright.format.partition_metadata import (
     PartitionMetadata,
     format_partition_metadata,
     parse_partition_metadata,
 )
+from lakewright.model.file_group import PARTITION_METADATA
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 REAL = (

@@ -11,8 +11,8 @@ from golden_tables import GoldenTables
 from pyroaring import BitMap64
 
 from lakewright.errors import CorruptError
-from lakewright.format.log_blocks import BlockKind, Header, LogBlock, parse_blocks
-from lakewright.format.positions import (
+from lakewright.format.log_block import BlockKind, Header, LogBlock, parse_blocks
+from lakewright.format.record_positions import (
     RecordPositions,
     format_positions,
     parse_positions,

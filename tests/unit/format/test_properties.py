@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.format.properties import (
+from lakewright.format.table_properties import (
     check_table_properties,
     choose_properties,
     format_properties,

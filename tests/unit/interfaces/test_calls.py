@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.interfaces.calls import Call, Parameter, bound_arguments, parse_call
-from lakewright.interfaces.procedure import told_options
+from lakewright.sql.procedures.base import (
+    Call,
+    Parameter,
+    bound_arguments,
+    parse_call,
+    told_options,
+)
 
 CALLS = {
     "CALL show_debt(table => 't')": Call("show_debt", (), (("table", "t"),)),

@@ -12,13 +12,13 @@ from cancelled import AT_ONCE, MUTABLE, World
 from typer.testing import CliRunner, Result
 from written import row
 
-from lakewright.core.instant import State
-from lakewright.core.plans import Skip
+from lakewright.api.table import Table
+from lakewright.cli.app import app
 from lakewright.errors import InvalidError
-from lakewright.interfaces.api import Table
-from lakewright.interfaces.calls import bound_arguments, parse_call
-from lakewright.interfaces.cli.app import app
-from lakewright.interfaces.plan_procedures import PLAN_PROCEDURES
+from lakewright.model.instant import State
+from lakewright.model.plans import Skip
+from lakewright.sql.procedures.base import bound_arguments, parse_call
+from lakewright.sql.procedures.plans import PLAN_PROCEDURES
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 
 LOCK = ["--option", "hoodie.write.lock.provider=in_process"]

@@ -29,7 +29,8 @@ from cli_calls import (
 )
 from written import WrittenTable, row
 
-from lakewright.core.instant import Instant
+from lakewright.cli import commands
+from lakewright.cli.app import exit_code
 from lakewright.errors import (
     ConflictError,
     CorruptError,
@@ -38,8 +39,7 @@ from lakewright.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from lakewright.interfaces.cli import commands
-from lakewright.interfaces.cli.app import exit_code
+from lakewright.model.instant import Instant
 from lakewright.table.snapshot import load_snapshot
 
 AT_ONCE = "hoodie.compact.inline.max.delta.commits=1"
@@ -252,7 +252,7 @@ WITHOUT_SPARK: dict[str, Callable[[str], list[str]]] = {
 }
 _LOOK = """
 import json, sys
-from lakewright.interfaces.cli.app import app
+from lakewright.cli.app import app
 for name, arguments in json.loads(sys.argv[1]).items():
     try:
         app(arguments)

@@ -20,12 +20,12 @@ from cli_calls import ROOT, LocalWorkers, call, document, local_table, options
 from golden_tables import GoldenTables
 from written import WrittenTable
 
-from lakewright.interfaces.cli import commands, rows
-from lakewright.interfaces.cli.app import app
-from lakewright.interfaces.cli.shared import EXIT_CODES, EXIT_CODES_TEXT, UNWELL
-from lakewright.read.query import plan_snapshot
+from lakewright.cli import commands, rows
+from lakewright.cli.app import app
+from lakewright.cli.shared import EXIT_CODES, EXIT_CODES_TEXT, UNWELL
+from lakewright.scan.planner import plan_snapshot
+from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
-from lakewright.storage.locate import storage_for
 from lakewright.table.snapshot import load_snapshot
 
 AT_ONCE = "hoodie.compact.inline.max.delta.commits=1"
@@ -319,7 +319,7 @@ LIGHT = {
 _LOADED = """
 import json, os, sys
 import fastavro, numpy, obstore, pyarrow.parquet, rich, typer
-from lakewright.interfaces.cli.app import app
+from lakewright.cli.app import app
 for name, arguments in json.loads(sys.argv[1]).items():
     sys.stdout.flush()
     if os.fork() == 0:

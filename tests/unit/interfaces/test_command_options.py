@@ -11,12 +11,12 @@ import typer
 from cli_calls import APP, LocalWorkers, call, document, local_table
 from opened_storages import SAID, OpenedStorages, all_said, tree
 
-from lakewright.interfaces.cli import commands
-from lakewright.interfaces.cli import ingest as ingest_command
-from lakewright.interfaces.cli.app import app
-from lakewright.interfaces.ui.served import ServedTable
+from lakewright.cli import commands
+from lakewright.cli import ingest as ingest_command
+from lakewright.cli.app import app
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
+from lakewright.ui.table_view import ServedTable
 
 POLICY = '{"spec": "*", "level": "PARTITION", "units": "DAYS", "value": 3000}'
 # How each command is called, after the table; INSTANT is the newest write.

@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 from written import NO_SERVICES, WrittenTable
 
 import lakewright
-from lakewright.core.instant import format_time
+from lakewright.cli.app import app
 from lakewright.errors import InvalidError, UnavailableError
-from lakewright.interfaces.cli.app import app
-from lakewright.interfaces.freshness import (
+from lakewright.model.instant import format_time
+from lakewright.storage.base import Storage
+from lakewright.storage.local import LocalStorage
+from lakewright.table.freshness_report import (
     SparkCatalog,
     catalog_properties,
     event_ms,
@@ -26,8 +28,6 @@ from lakewright.interfaces.freshness import (
     time_text,
     wait_until_complete,
 )
-from lakewright.storage.base import Storage
-from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 

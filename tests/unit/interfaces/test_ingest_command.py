@@ -16,18 +16,18 @@ from ingested import Counting, ids, ingester, keys_upto
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from lakewright.core.plans import Skip
+from lakewright.cli import ingest
+from lakewright.cli.app import app
+from lakewright.cli.ingest import Lines, Wanted, round_text
 from lakewright.errors import ConflictError, CorruptError, UnavailableError
-from lakewright.interfaces.cli import ingest
-from lakewright.interfaces.cli.app import app
-from lakewright.interfaces.cli.ingest import Lines, Wanted, round_text
-from lakewright.interfaces.ingest_rounds import IngestRound
-from lakewright.interfaces.ingesting import Ingestion
-from lakewright.services.loop import Step
-from lakewright.sources.checkpoints import Checkpoint
+from lakewright.ingest.checkpoints import Checkpoint
+from lakewright.ingest.ingester import IngestRound
+from lakewright.ingest.loop import Ingestion
+from lakewright.model.plans import Skip
+from lakewright.services.maintenance_loop import Step
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.clock import ManualClock
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 
 @dataclass

@@ -15,12 +15,12 @@ from ingested import Counting, ids, ingester, keys_upto
 from sizes import sized
 from written import SCHEMA, WrittenTable, row
 
+from lakewright.engine.local import LocalRows
 from lakewright.errors import LakewrightError
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalRows
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.task import Operation
 

@@ -12,25 +12,33 @@ from ingested import OPTIONS, Counting, arrow_rows, ids, ingester, keys_upto
 from pyspark.sql import SparkSession
 from waiting import until
 
+from lakewright.api.table import Table
 from lakewright.clock import SystemClock
-from lakewright.core.plans import Skip
+from lakewright.engine.local import LocalHands
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
-from lakewright.interfaces.api import Table
-from lakewright.interfaces.ingest_rounds import IngestRound
-from lakewright.interfaces.ingest_services import ServiceMode, parse_mode, writer_options
-from lakewright.interfaces.ingesting import Ingestion, ingestion, rest_after, sql_transform
-from lakewright.sources.checkpoints import Checkpoint
-from lakewright.sources.registry import (
+from lakewright.ingest.checkpoints import Checkpoint
+from lakewright.ingest.ingester import IngestRound
+from lakewright.ingest.loop import (
+    Ingestion,
+    ServiceMode,
+    ingestion,
+    parse_mode,
+    rest_after,
+    sql_transform,
+    writer_options,
+)
+from lakewright.ingest.source import (
+    Batch,
+    Source,
     register_source,
     source_kind,
     source_names,
     unregister_source,
 )
-from lakewright.sources.source import Batch, Source
+from lakewright.model.plans import Skip
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalHands
 
 SPARK = cast("SparkSession", SimpleNamespace(conf=SimpleNamespace(getAll={})))
 

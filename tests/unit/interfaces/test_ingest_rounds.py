@@ -13,20 +13,19 @@ from hooks import another_process
 from ingested import Counting, arrow_rows, ids, ingester, keys_upto
 from written import SCHEMA, WrittenTable, row
 
-from lakewright.core.plans import Skip
+from lakewright.engine.local import LocalRows
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
-from lakewright.interfaces.ingest_positions import BATCH, SOURCE, Positions
-from lakewright.interfaces.ingest_rounds import Incoming, IngestRound
-from lakewright.sources.checkpoints import Checkpoint, Version
-from lakewright.sources.source import Batch
+from lakewright.ingest.checkpoints import BATCH, SOURCE, Checkpoint, Positions, Version
+from lakewright.ingest.ingester import Incoming, IngestRound
+from lakewright.ingest.source import Batch
+from lakewright.model.plans import Skip
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalRows
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.commit import Commit
 from lakewright.write.task import Operation, WriteTask
+from lakewright.write.writer import Commit
 
 Result = TypeVar("Result")
 
@@ -428,7 +427,7 @@ def test_a_service_that_fails_for_good_raises_after_the_source_was_told(
     def fail(*arguments: object) -> object:
         raise InvalidError("no such strategy")
 
-    monkeypatch.setattr("lakewright.interfaces.writes.run_inline", fail)
+    monkeypatch.setattr("lakewright.client.write_client.run_inline", fail)
     with pytest.raises(InvalidError, match="no such strategy"):
         ingester(storage, source, clock).run()
     assert source.acknowledged == [4]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lakewright.interfaces.calls import Call, parse_call
-from lakewright.interfaces.leading import statement_of
-from lakewright.interfaces.statements.creating import parse_create
-from lakewright.interfaces.statements.parse import find_target
+from lakewright.sql.create_table import parse_create
+from lakewright.sql.parser import find_target
+from lakewright.sql.procedures.base import Call, parse_call
+from lakewright.sql.tokenizer import statement_of
 
 # So many that a search which doubles with each of them would never end.
 HEADERS = {

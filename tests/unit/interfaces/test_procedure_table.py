@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakewright.interfaces.procedure import Procedure, describe, example
-from lakewright.interfaces.procedures import PROCEDURES
+from lakewright.sql.procedures.base import Procedure, describe, example
+from lakewright.sql.procedures.registry import PROCEDURES
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -10,13 +10,13 @@ import pytest
 from waiting import until
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.interfaces.cli import progress
-from lakewright.interfaces.cli.console import SafeConsole
-from lakewright.interfaces.cli.progress import byte_bar, following, waiting, watching
-from lakewright.interfaces.cli.spark_work import SparkWork
+from lakewright.cli import progress
+from lakewright.cli.progress import byte_bar, following, waiting, watching
+from lakewright.cli.spark_work import SparkWork
 from lakewright.services.runner import ServiceRunner
-from lakewright.table.written_so_far import WrittenSoFar, written_so_far
-from lakewright.write.commit import Commit
+from lakewright.table.markers import WrittenSoFar, written_so_far
+from lakewright.utils.terminal import SafeConsole
+from lakewright.write.writer import Commit
 
 AT = "20260101000100000"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lakewright.cli.row_output import FORMATS, Told, writing
 from lakewright.errors import InvalidError
-from lakewright.interfaces.cli.row_output import FORMATS, Told, writing
 
 ROW = pa.table(
     {

@@ -11,19 +11,19 @@ import pytest
 from deaths import each_death
 from written import SCHEMA, Row, WrittenTable, row
 
-from lakewright.core.plans import Skip
+from lakewright.client.save import Save, parse_mode
+from lakewright.client.write_client import OPERATION, TableWriter
+from lakewright.engine.local import LocalRows
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
-from lakewright.interfaces.saving import Save, parse_mode
-from lakewright.interfaces.writes import OPERATION, TableWriter
+from lakewright.model.plans import Skip
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.properties import PROPERTIES
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalRows
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
-from lakewright.write.commit import Commit, NoRows
 from lakewright.write.task import Outcome, WriteTask
+from lakewright.write.writer import Commit, NoRows
 
 OPTIONS = {
     "hoodie.table.name": "t",

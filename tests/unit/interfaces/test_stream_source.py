@@ -18,20 +18,20 @@ from sizes import sized
 from stream_query import End, Query, rows_between
 from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
-from lakewright.core.plans import Skip
-from lakewright.core.table_config import TableType
+from lakewright.datasource import stream_source
+from lakewright.datasource.stream_source import HudiStreamReader, stream_reader, stream_schema
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnsupportedError
-from lakewright.interfaces import stream_source
-from lakewright.interfaces.stream_source import HudiStreamReader, stream_reader, stream_schema
-from lakewright.read.offsets import Offset, Start, batch_context, next_offset, parse_offset
-from lakewright.read.stream_settings import stream_settings, without_effect
+from lakewright.model.plans import Skip
+from lakewright.model.table_config import TableType
+from lakewright.scan.options import stream_settings, without_effect
+from lakewright.scan.stream_offsets import Offset, Start, batch_context, next_offset, parse_offset
 from lakewright.storage.base import FileStatus
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.build import TableBuilder
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.commit import Commit
+from lakewright.testing.table_builder import TableBuilder
+from lakewright.write.writer import Commit
 
 START = "hoodie.datasource.streaming.startOffset"
 LIMIT = "lakewright.streaming.max.instants.per.trigger"

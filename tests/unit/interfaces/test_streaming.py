@@ -14,12 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 from written import SCHEMA, Row, WrittenTable, row
 
-from lakewright.core.plans import Skip
-from lakewright.errors import CorruptError, InvalidError, UnavailableError
-from lakewright.interfaces.api import Table
-from lakewright.interfaces.install import _checkpoint
-from lakewright.interfaces.saving import Mode, Save
-from lakewright.interfaces.streaming import (
+from lakewright.api.table import Table
+from lakewright.client.save import Mode, Save
+from lakewright.client.stream_sink import (
     BATCHES,
     IDENTIFIER,
     BatchCheck,
@@ -29,15 +26,18 @@ from lakewright.interfaces.streaming import (
     last_batch,
     query_of,
 )
-from lakewright.interfaces.writes import OPERATION, TableWriter
+from lakewright.client.write_client import OPERATION, TableWriter
+from lakewright.engine.local import LocalRows
+from lakewright.errors import CorruptError, InvalidError, UnavailableError
+from lakewright.install import _checkpoint
+from lakewright.model.plans import Skip
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalRows
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.commit import Commit
 from lakewright.write.task import Operation, Outcome, WriteTask
+from lakewright.write.writer import Commit
 
 Result = TypeVar("Result")
 

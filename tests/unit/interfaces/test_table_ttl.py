@@ -12,16 +12,15 @@ from turns import take_turns
 from typer.testing import CliRunner, Result
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.files import PARTITION_METADATA
-from lakewright.core.ttl import Policy, Unit
-from lakewright.core.ttl_settings import ConflictRule, Trigger
+from lakewright.api.table import Table
+from lakewright.cli.app import app
+from lakewright.client.ttl import TableTtl
 from lakewright.errors import InvalidError
 from lakewright.format.partition_metadata import parse_partition_metadata
-from lakewright.interfaces.api import Table
-from lakewright.interfaces.calls import bound_arguments, parse_call
-from lakewright.interfaces.cli.app import app
-from lakewright.interfaces.ttl import TableTtl
-from lakewright.interfaces.ttl_procedures import TTL_PROCEDURES
+from lakewright.model.file_group import PARTITION_METADATA
+from lakewright.model.ttl import ConflictRule, Policy, Trigger, Unit
+from lakewright.sql.procedures.base import bound_arguments, parse_call
+from lakewright.sql.procedures.ttl import TTL_PROCEDURES
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.properties import load_properties, update_properties

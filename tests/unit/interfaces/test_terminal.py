@@ -22,12 +22,11 @@ from rich.text import Text
 from written import WrittenTable, row
 
 import lakewright
+from lakewright.cli.app import _tell_warning
+from lakewright.cli.shared import exit_codes
 from lakewright.errors import CorruptError
-from lakewright.interfaces.cli.app import _tell_warning
-from lakewright.interfaces.cli.console import SafeConsole
-from lakewright.interfaces.cli.shared import exit_codes
-from lakewright.interfaces.cli.terminal import SafeFile, printable, tell_bug
 from lakewright.storage.local import LocalStorage
+from lakewright.utils.terminal import SafeConsole, SafeFile, printable, tell_bug
 
 TITLE = "\x1b]0;PWNED\x07"
 C1 = "\x9b31mred"

@@ -14,14 +14,14 @@ from cancelled import AT_ONCE, SEVERAL, World
 from starlette.applications import Starlette
 from written import WrittenTable, row
 
-from lakewright.core.files import PARTITION_METADATA
-from lakewright.interfaces.ui.app import ui_app
-from lakewright.interfaces.ui.guards import HEADERS, TOKEN_HEADER, Guard
-from lakewright.interfaces.ui.served import ServedTable
-from lakewright.interfaces.ui.work import Jobs
+from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.testing.clock import ManualClock
+from lakewright.ui.guards import HEADERS, TOKEN_HEADER, Guard
+from lakewright.ui.jobs import Jobs
+from lakewright.ui.server import ui_app
+from lakewright.ui.table_view import ServedTable
 
 TOKEN = "the-token"
 WITH_TOKEN = {TOKEN_HEADER: TOKEN}

@@ -23,14 +23,14 @@ from typer.testing import CliRunner, Result
 from waiting import until
 from written import WrittenTable, row
 
+from lakewright.cli.app import app
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError
-from lakewright.interfaces.cli.app import app
-from lakewright.interfaces.ui import work
-from lakewright.interfaces.ui.app import STATIC
-from lakewright.interfaces.ui.served import NotFoundError, ServedTable
-from lakewright.interfaces.ui.work import Jobs
 from lakewright.storage.local import LocalStorage
+from lakewright.ui import jobs as work
+from lakewright.ui.jobs import Jobs
+from lakewright.ui.server import STATIC
+from lakewright.ui.table_view import NotFoundError, ServedTable
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_options_of_a_job_are_in_no_argument(
     running.run(0, ServedTable.at(path, SECRETS), "archive")
     assert ended(running)["state"] == "done"
     told = seen.read_text("utf-8")
-    assert "lakewright.interfaces.ui.job" in told
+    assert "lakewright.cli.job_process" in told
     assert [value for value in SECRETS.values() if value in told] == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakewright.interfaces.ui.guards import TOKEN_HEADER, Guard, Refusal, is_loopback
+from lakewright.ui.guards import TOKEN_HEADER, Guard, Refusal, is_loopback
 
 TOKEN = "a-token-that-nobody-guesses"
 HOST = "127.0.0.1:8765"

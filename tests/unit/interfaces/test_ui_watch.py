@@ -8,14 +8,14 @@ from dataclasses import replace
 from bench.scale.table import Shape, synthetic_table
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.interfaces.ui.partitions import Page
-from lakewright.interfaces.ui.served import ServedTable
-from lakewright.interfaces.ui.watch import Watch
+from lakewright.engine.local import LocalHands
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalHands
 from lakewright.testing.storage import CountingStorage
+from lakewright.ui.partitions import Page
+from lakewright.ui.snapshot_cache import Watch
+from lakewright.ui.table_view import ServedTable
 
 ARCHIVE = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from lakewright.read.ahead import ahead
+from lakewright.utils.concurrent import ahead
 
 
 def numbers(made: list[int], ended: list[bool], last: int = 5) -> Generator[int, None, None]:

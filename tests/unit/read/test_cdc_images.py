@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakewright.errors import UnsupportedError
-from lakewright.read.cdc.images import row_texts, struct_texts
+from lakewright.scan.cdc.reader import row_texts, struct_texts
 
 NESTED = pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
 MONEY = pa.decimal128(12, 2)

@@ -10,14 +10,13 @@ import pytest
 from changes import applied, change, changes_of
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant
+from lakewright.engine.local import read_changes_locally
 from lakewright.errors import InvalidError
-from lakewright.read.cdc.plan import plan_cdc
-from lakewright.read.cdc.step import StepKind
+from lakewright.model.instant import Instant
+from lakewright.scan.cdc.planner import StepKind, plan_cdc
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_changes_locally
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
 COMPACT = {"hoodie.compact.inline.max.delta.commits": "1"}

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lakewright.core.files import BaseFile
-from lakewright.core.instant import Instant
+from lakewright.engine.local import read_locally
 from lakewright.errors import InvalidError
-from lakewright.format.avro_arrow import avro_schema
-from lakewright.format.log_records import format_parquet_block
-from lakewright.read.query import plan_changes
+from lakewright.format.avro.schema import avro_schema
+from lakewright.format.data_block import format_parquet_block
+from lakewright.model.file_group import BaseFile
+from lakewright.model.instant import Instant
+from lakewright.scan.planner import plan_changes
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.build import TableBuilder
-from lakewright.testing.local import read_locally
+from lakewright.testing.table_builder import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant
+from lakewright.engine.local import read_locally
 from lakewright.errors import InvalidError
-from lakewright.read.query import plan_changes, plan_snapshot
+from lakewright.model.instant import Instant
+from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_locally
 from lakewright.testing.storage import Crash, CrashingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 QUIET = NO_SERVICES
 ONE = {"hoodie.clean.commits.retained": "1"}

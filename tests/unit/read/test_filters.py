@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.read.filters import parse_filter
-from lakewright.read.prune import Comparison
+from lakewright.scan.filters import parse_filter
+from lakewright.scan.scan_plan import Comparison
 
 NAN = float("nan")
 ROWS = pa.table(

@@ -8,16 +8,11 @@ from typing import Any
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
-from lakewright.read.incremental import (
-    EARLIEST,
-    IncrementalQueryAnalyzer,
-    QueryContext,
-    RangeType,
-)
+from lakewright.model.instant import Instant
+from lakewright.scan.planner import EARLIEST, IncrementalQueryAnalyzer, QueryContext, RangeType
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.testing.drawing import at, draw
+from lakewright.testing.timeline_drawing import at, draw
 
 HOLLOW = """
     deltacommit |--|

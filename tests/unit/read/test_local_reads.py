@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.read.filters import parse_filter
-from lakewright.read.local import plan_bytes, pruned, read_here
-from lakewright.read.plan import ReadPlan
-from lakewright.read.query import plan_snapshot
+from lakewright.engine.local import plan_bytes, pruned, read_here
+from lakewright.scan.filters import parse_filter
+from lakewright.scan.planner import plan_snapshot
+from lakewright.scan.scan_plan import ReadPlan
 from lakewright.table.snapshot import load_snapshot
 
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from lakewright.format.log_blocks import BlockKind, Header, LogBlock
-from lakewright.read.log_order import effective_blocks
+from lakewright.format.log_block import BlockKind, Header, LogBlock
+from lakewright.scan.slice_reader import effective_blocks
 
 
 def block(text: str) -> LogBlock:

@@ -11,13 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from written import WrittenTable, row
 
-from lakewright.core.files import BaseFile, LogFile
-from lakewright.core.merge import MergeRule
-from lakewright.core.slices import FileSlice
-from lakewright.read import plan as plans
-from lakewright.read.plan import FILE, ROW, ReadPlan, decode_plan, encode_plan
-from lakewright.read.query import plan_snapshot
-from lakewright.read.worker import read_beaten, read_changed, read_slices
+from lakewright.model.file_group import BaseFile, FileSlice, LogFile
+from lakewright.model.merge import MergeRule
+from lakewright.scan import scan_plan as plans
+from lakewright.scan.planner import plan_snapshot
+from lakewright.scan.scan_plan import FILE, ROW, ReadPlan, decode_plan, encode_plan
+from lakewright.scan.slice_reader import read_beaten, read_changed, read_slices
 from lakewright.table.snapshot import load_snapshot
 
 DAYS = ("2026-01-01", "2026-01-02")

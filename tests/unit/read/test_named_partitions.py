@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from lakewright.read.plan import ReadPlan
-from lakewright.read.query import plan_read_optimized, plan_snapshot
+from lakewright.scan.planner import plan_read_optimized, plan_snapshot
+from lakewright.scan.scan_plan import ReadPlan
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.build import TableBuilder
 from lakewright.testing.storage import CountingStorage
+from lakewright.testing.table_builder import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
 DAYS = ("d1", "d2", "d3")

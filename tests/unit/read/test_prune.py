@@ -7,8 +7,8 @@ from datetime import date
 import pyarrow as pa
 import pytest
 
-from lakewright.core.table_config import TableConfig
-from lakewright.read.prune import Comparison, PathColumn, may_match, path_columns
+from lakewright.model.table_config import TableConfig
+from lakewright.scan.scan_plan import Comparison, PathColumn, may_match, path_columns
 
 SCHEMA = pa.schema(
     [

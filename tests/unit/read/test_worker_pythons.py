@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.read.workers.facts import asking, check_told, own_version, problem_in
+from lakewright.spark.worker_environment import asking, check_told, own_version, problem_in
 
 ABOUT_PYTHON = {
     "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: "
@@ -18,7 +18,7 @@ ABOUT_PYTHON = {
     "ModuleNotFoundError: No module named 'lakewright.read.new'": "lacks this library",
     "ImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was not "
     "found.": "lacks this library",
-    "AttributeError: Can't get attribute '_work' on <module 'lakewright.write.run' from 'x'>": (
+    "AttributeError: Can't get attribute '_work' on <module 'lakewright.spark.writer' from 'x'>": (
         "lacks this library"
     ),
 }

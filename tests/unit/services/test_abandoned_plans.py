@@ -10,9 +10,9 @@ import pytest
 from cancelled import AT_ONCE, MUTABLE, SEVERAL, Acting, World, each_service
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant
-from lakewright.core.plans import Skip
 from lakewright.errors import ConflictError
+from lakewright.model.instant import Instant
+from lakewright.model.plans import Skip
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.snapshot import load_snapshot

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.instant import Instant
+from lakewright.engine.local import LocalHands
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError
-from lakewright.format.metadata import format_commit
+from lakewright.format.timeline_metadata import format_commit
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.instant import Instant
 from lakewright.table.markers import is_registration
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import LocalHands
 
 QUIET = NO_SERVICES
 SEVERAL = {

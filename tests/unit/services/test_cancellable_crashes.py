@@ -18,9 +18,9 @@ from hooks import Hooked, another_process
 from sizes import SOAK, sized
 from written import row
 
-from lakewright.core.files import parse_data_file
-from lakewright.core.instant import COMPLETED_NAME
 from lakewright.errors import ConflictError, InvalidError
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.instant import COMPLETED_NAME
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot

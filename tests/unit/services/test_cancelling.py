@@ -9,9 +9,9 @@ import pytest
 from cancelled import MUTABLE, SEVERAL, Acting, Mortal, World, each_service
 from written import row
 
-from lakewright.core.instant import Instant, State
 from lakewright.errors import ConflictError, InvalidError
-from lakewright.format.metadata import parse_rollback_plan
+from lakewright.format.timeline_metadata import parse_rollback_plan
+from lakewright.model.instant import Instant, State
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from written import WrittenTable, row
 
-from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
-from lakewright.services.debt import Debt, load_debt
+from lakewright.model.instant import Instant
+from lakewright.services.compaction_debt import Debt, load_debt
 from lakewright.table.snapshot import load_snapshot
 
 DAYS = ("2026-01-01", "2026-01-02")

@@ -11,13 +11,13 @@ import pytest
 from cancelled import MUTABLE, SEVERAL, Acting, Mortal, World, each_service
 from deaths import each_death
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.instant import Instant
-from lakewright.core.plans import Skip
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
-from lakewright.format.metadata import format_commit, format_replace_commit
-from lakewright.table.guard import GuardError
+from lakewright.format.timeline_metadata import format_commit, format_replace_commit
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.instant import Instant
+from lakewright.model.plans import Skip
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
+from lakewright.table.plan_execution import GuardError
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 

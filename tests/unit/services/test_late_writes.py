@@ -9,9 +9,9 @@ import pytest
 from hooks import Hooked, Interrupted, another_process
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant
 from lakewright.errors import ConflictError
-from lakewright.format.metadata import format_compaction_plan, parse_compaction_plan
+from lakewright.format.timeline_metadata import format_compaction_plan, parse_compaction_plan
+from lakewright.model.instant import Instant
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.clock import ManualClock

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from written import WrittenTable, row
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import Skip
+from lakewright.engine.local import LocalHands
 from lakewright.errors import (
     ConflictError,
     CorruptError,
@@ -20,14 +19,15 @@ from lakewright.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from lakewright.services.loop import Round, Step, run_continuously, run_round
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import Skip
+from lakewright.services.base import Job, Service, Sight
+from lakewright.services.maintenance_loop import Round, Step, run_continuously, run_round
 from lakewright.services.registry import register, unregister
 from lakewright.services.runner import ServiceRunner
-from lakewright.services.service import Job, Service, Sight
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import LocalHands
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 BY_HAND = {"hoodie.compact.inline": "false"}
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": "1"}

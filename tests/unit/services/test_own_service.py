@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 from written import WrittenTable, row
 
-from lakewright.core.instant import Instant
-from lakewright.core.plans import SERVICE_KEY, ClusteringPlan, Skip
-from lakewright.format.metadata import parse_requested_replace
-from lakewright.interfaces.cli.app import app
-from lakewright.services.loop import run_round
+from lakewright.cli.app import app
+from lakewright.format.timeline_metadata import parse_requested_replace
+from lakewright.model.instant import Instant
+from lakewright.model.plans import SERVICE_KEY, ClusteringPlan, Skip
+from lakewright.services.maintenance_loop import run_round
 from lakewright.services.registry import unregister
 from lakewright.table.snapshot import load_snapshot
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_service.py"
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, SCHEMA, Row, WrittenTable, row
 
-from lakewright.core.instant import Instant
+from lakewright.model.instant import Instant
 
 QUIET = {
     **NO_SERVICES,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cancelled import EXPIRES_MS, World
 
-from lakewright.core.instant import epoch_ms
-from lakewright.table.plan_states import PlanState, load_plan_states
+from lakewright.model.instant import epoch_ms
+from lakewright.table.plan_scheduling import PlanState, load_plan_states
 from lakewright.table.snapshot import load_snapshot
 
 LAZY = {"hoodie.clean.failed.writes.policy": "LAZY"}

@@ -12,7 +12,7 @@ from written import WrittenTable
 
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.services.runner import ServiceRunner
-from lakewright.table.guard import GuardError
+from lakewright.table.plan_execution import GuardError
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 

@@ -18,15 +18,15 @@ import pytest
 from sizes import sized
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.core.files import parse_data_file
-from lakewright.core.ttl_settings import ENABLED, POLICIES, RUN_INLINE
-from lakewright.interfaces.writes import TableWriter
+from lakewright.client.write_client import TableWriter
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.ttl import ENABLED, POLICIES, RUN_INLINE
 from lakewright.storage.base import is_temporary
 from lakewright.storage.local import LocalStorage
 from lakewright.table.properties import update_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.power import RecordedDisk, write_files
+from lakewright.testing.power_cut import RecordedDisk, write_files
 
 DAYS = ("2026-01-01", "2026-01-02")
 NEW_DAY = "2026-01-04"

@@ -10,16 +10,16 @@ import pytest
 from cancelled import AT_ONCE, DAYS, MUTABLE, SEVERAL, Acting, Mortal, World, each_service
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant
-from lakewright.core.plans import Skip
-from lakewright.core.ttl_settings import HUDI_DAYS, HUDI_TYPE
+from lakewright.engine.local import read_locally
 from lakewright.errors import ConflictError
-from lakewright.read.query import plan_changes
-from lakewright.services.loop import run_round
+from lakewright.model.instant import Instant
+from lakewright.model.plans import Skip
+from lakewright.model.ttl import HUDI_DAYS, HUDI_TYPE
+from lakewright.scan.planner import plan_changes
+from lakewright.services.maintenance_loop import run_round
 from lakewright.table.snapshot import load_moment, load_snapshot
-from lakewright.testing.local import read_locally
 from lakewright.testing.storage import CountingStorage, Crash
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 IMMUTABLE: Mapping[str, str] = {}
 EARLY = {"hoodie.write.concurrency.early.conflict.detection.enable": "true"}

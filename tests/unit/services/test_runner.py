@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from written import WrittenTable, row
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CompactionPlan, Skip
+from lakewright.engine.local import LocalHands
 from lakewright.errors import (
     ConflictError,
     InvalidError,
@@ -18,11 +17,12 @@ from lakewright.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CompactionPlan, Skip
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import LocalHands
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 BY_HAND = {"hoodie.compact.inline": "false"}

@@ -11,8 +11,8 @@ import pytest
 from deaths import deaths
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.files import parse_data_file
-from lakewright.core.plans import Skip
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.plans import Skip
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock

@@ -10,17 +10,17 @@ import pytest
 from hooks import Hooked, another_process
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import Skip
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
-from lakewright.format.metadata import format_compaction_plan, parse_compaction_plan
-from lakewright.services.debt import PartitionDebt, load_debt
-from lakewright.services.loop import run_round
+from lakewright.format.timeline_metadata import format_compaction_plan, parse_compaction_plan
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import Skip
+from lakewright.services.compaction_debt import PartitionDebt, load_debt
+from lakewright.services.maintenance_loop import run_round
 from lakewright.services.registry import service_of_plan
 from lakewright.storage.base import FileStatus, Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 QUIET = NO_SERVICES
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": "1"}

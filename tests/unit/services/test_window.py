@@ -7,11 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import ClusteringPlan, CompactionPlan
-from lakewright.core.table_config import TableConfig
-from lakewright.format.history import (
+from lakewright.format.archived_timeline import (
     HistoryEntry,
     Manifest,
     format_history_file,
@@ -19,18 +15,21 @@ from lakewright.format.history import (
     format_version,
     history_file_of,
 )
-from lakewright.format.metadata import (
+from lakewright.format.timeline_metadata import (
     format_commit,
     format_compaction_plan,
     format_replace_commit,
 )
-from lakewright.services.codecs import plan_codec
-from lakewright.services.service import Sight
-from lakewright.services.window import Window, find_window
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import ClusteringPlan, CompactionPlan
+from lakewright.model.table_config import TableConfig
+from lakewright.services.base import Sight, plan_codec
+from lakewright.services.planning import Window, find_window
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import Snapshot
-from lakewright.testing.drawing import at, draw
 from lakewright.testing.storage import CountingStorage
+from lakewright.testing.timeline_drawing import at, draw
 
 TIMELINE = ".hoodie/timeline"
 HISTORY = f"{TIMELINE}/history"

@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from undone import SCHEMA
 
-from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
-from lakewright.read.incremental import EARLIEST
-from lakewright.sources.checkpoints import (
+from lakewright.ingest.checkpoints import (
     INITIAL,
     Checkpoint,
-    Position,
+    TimelinePosition,
     Version,
     checkpoint_in,
     parse_override,
@@ -21,10 +19,12 @@ from lakewright.sources.checkpoints import (
     resumed,
     translated,
 )
+from lakewright.model.instant import Instant
+from lakewright.scan.planner import EARLIEST
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.build import TableBuilder
-from lakewright.testing.drawing import draw
+from lakewright.testing.table_builder import TableBuilder
+from lakewright.testing.timeline_drawing import draw
 
 V1, V1_RESET = "deltastreamer.checkpoint.key", "deltastreamer.checkpoint.reset_key"
 V2, V2_RESET = "streamer.checkpoint.key.v2", "streamer.checkpoint.reset.key.v2"
@@ -148,7 +148,7 @@ def ended(picture: str, begin: int) -> str:
 
 def test_a_requested_time_is_translated() -> None:
     found = translated(tick(3), draw(IN_ORDER).completed_writes)
-    assert found == Position(ended(IN_ORDER, 3))
+    assert found == TimelinePosition(ended(IN_ORDER, 3))
 
 
 UNREAD = {
@@ -206,10 +206,10 @@ def test_positions_on_a_table() -> None:
     done: Instant = builder.commit({}, action="commit")
     snapshot = load_snapshot(storage)
     by_request = position_of(Checkpoint(done.requested_at, Version.V1), snapshot)
-    assert by_request == Position(done.completed_at or "")
+    assert by_request == TimelinePosition(done.completed_at or "")
     # A completion time needs no instant that has it.
-    assert position_of(Checkpoint(TIME, Version.V2), snapshot) == Position(TIME)
+    assert position_of(Checkpoint(TIME, Version.V2), snapshot) == TimelinePosition(TIME)
     for version in Version:
-        assert position_of(Checkpoint(INITIAL, version), snapshot) == Position(EARLIEST)
+        assert position_of(Checkpoint(INITIAL, version), snapshot) == TimelinePosition(EARLIEST)
     with pytest.raises(InvalidError, match=f"Unable to find completion time for {TIME}"):
         position_of(Checkpoint(TIME, Version.V1), snapshot)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakewright.errors import InvalidError
-from lakewright.settings import settings_from
-from lakewright.sources.checkpoints import Checkpoint
-from lakewright.sources.cloud.objects.run import ObjectRows
-from lakewright.sources.cloud.settings import ObjectSettings, OnBad
-from lakewright.sources.files import FilePosition, FileSettings, FilesSource, select_files
+from lakewright.ingest.checkpoints import Checkpoint
+from lakewright.ingest.cloud.objects import ObjectRows
+from lakewright.ingest.cloud.options import ObjectSettings, OnBad
+from lakewright.ingest.files import FilePosition, FileSettings, FilesSource, select_files
+from lakewright.options import settings_from
 from lakewright.storage.base import FileStatus
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.clock import ManualClock

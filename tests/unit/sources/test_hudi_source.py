@@ -10,22 +10,22 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant, State
+from lakewright.engine.local import read_locally
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.settings import settings_from
-from lakewright.sources.checkpoints import INITIAL, Checkpoint, Version
-from lakewright.sources.hudi_table import (
+from lakewright.ingest.checkpoints import INITIAL, Checkpoint, Version
+from lakewright.ingest.hudi_table import (
     HoodieSourceIncrementalQueryRunner,
     HudiTableSource,
     TableBatch,
 )
-from lakewright.sources.registry import source_kind
-from lakewright.sources.settings import TABLE_SOURCE_KEYS, TableSourceSettings
-from lakewright.sources.splitters import BoundedLoad, splitter_for
+from lakewright.ingest.options import TABLE_SOURCE_KEYS, TableSourceSettings
+from lakewright.ingest.source import source_kind
+from lakewright.ingest.splitters import BoundedLoad, splitter_for
+from lakewright.model.instant import Instant, State
+from lakewright.options import settings_from
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_locally
-from lakewright.write.commit import Commit
 from lakewright.write.task import Operation
+from lakewright.write.writer import Commit
 
 KINDS = ("COPY_ON_WRITE", "MERGE_ON_READ")
 STRATEGY = "hoodie.streamer.source.hoodieincr.missing.checkpoint.strategy"

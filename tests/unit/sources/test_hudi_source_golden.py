@@ -8,16 +8,16 @@ import pyarrow as pa
 import pytest
 from golden_tables import NAMES, GoldenTables
 
-from lakewright.core.instant import Instant
-from lakewright.core.meta_columns import COMMIT_TIME, RECORD_KEY
-from lakewright.read.plan import ReadPlan
-from lakewright.read.query import plan_snapshot
-from lakewright.sources.checkpoints import INITIAL, Checkpoint, Version
-from lakewright.sources.hudi_table import HoodieSourceIncrementalQueryRunner
-from lakewright.sources.settings import TableSourceSettings
-from lakewright.storage.locate import storage_for
+from lakewright.engine.local import read_locally
+from lakewright.ingest.checkpoints import INITIAL, Checkpoint, Version
+from lakewright.ingest.hudi_table import HoodieSourceIncrementalQueryRunner
+from lakewright.ingest.options import TableSourceSettings
+from lakewright.model.instant import Instant
+from lakewright.model.schema import COMMIT_TIME, RECORD_KEY
+from lakewright.scan.planner import plan_snapshot
+from lakewright.scan.scan_plan import ReadPlan
+from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.testing.local import read_locally
 
 Seen = set[tuple[str, str]]
 

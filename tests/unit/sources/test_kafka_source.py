@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 from pyspark.errors import AnalysisException, PySparkException
 
 from lakewright.errors import InvalidError, UnavailableError, UnsupportedError
-from lakewright.sources.checkpoints import Checkpoint
-from lakewright.sources.kafka.offsets import OffsetRange, Offsets, lost, next_range
-from lakewright.sources.kafka.run import Topic, ends_in
-from lakewright.sources.kafka.source import KafkaSettings, KafkaSource
+from lakewright.ingest.checkpoints import Checkpoint
+from lakewright.ingest.kafka import (
+    KafkaSettings,
+    KafkaSource,
+    OffsetRange,
+    Offsets,
+    Topic,
+    ends_in,
+    lost,
+    next_range,
+)
 
 OPTIONS = {
     "hoodie.streamer.source.kafka.topic": "t",

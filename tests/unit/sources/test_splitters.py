@@ -8,13 +8,10 @@ from dataclasses import dataclass
 import pytest
 from undone import Bench, of
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
-from lakewright.format.metadata import format_commit
-from lakewright.read.incremental import EARLIEST, IncrementalQueryAnalyzer, QueryContext
-from lakewright.sources import splitters
-from lakewright.sources.splitters import (
+from lakewright.format.timeline_metadata import format_commit
+from lakewright.ingest import splitters
+from lakewright.ingest.splitters import (
     BoundedLoad,
     SnapshotLoadQuerySplitter,
     brought,
@@ -22,6 +19,9 @@ from lakewright.sources.splitters import (
     split_load,
     splitter_for,
 )
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.instant import Instant
+from lakewright.scan.planner import EARLIEST, IncrementalQueryAnalyzer, QueryContext
 from lakewright.table.snapshot import load_snapshot
 
 CLASS_NAME = "hoodie.deltastreamer.snapshotload.query.splitter.class.name"

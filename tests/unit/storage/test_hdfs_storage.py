@@ -19,10 +19,9 @@ from lakewright.errors import (
     UnsupportedError,
 )
 from lakewright.storage.base import MissingFileError, Storage
-from lakewright.storage.hdfs import HdfsStorage
-from lakewright.storage.hdfs_client import client_for, write_options
-from lakewright.storage.locate import storage_for, storage_options
-from lakewright.testing.ports import free_port
+from lakewright.storage.factory import storage_for, storage_options
+from lakewright.storage.hdfs import HdfsStorage, client_for, write_options
+from lakewright.testing.processes import free_port
 
 PROVIDER = "dfs.client.failover.proxy.provider"
 OBSERVER = "org.apache.hadoop.hdfs.server.namenode.ha.ObserverReadProxyProvider"

@@ -19,9 +19,8 @@ from lakewright.errors import (
     LakewrightError,
     UnavailableError,
 )
-from lakewright.storage.disk import Disk
+from lakewright.storage.durable_disk import Disk, sidecar_name, sidecar_of
 from lakewright.storage.local import LocalStorage
-from lakewright.storage.sidecars import sidecar_name, sidecar_of
 from lakewright.testing.storage import Crash
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -311,7 +310,7 @@ def test_two_machines_without_hard_links_cannot_both_create_a_name(
     second: type[Disk],
 ) -> None:
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
-    monkeypatch.setattr("lakewright.storage.disk._CLAIM_PAUSE_S", 0.0)
+    monkeypatch.setattr("lakewright.storage.durable_disk._CLAIM_PAUSE_S", 0.0)
     won: list[bytes] = []
     other = LocalStorage(str(tmp_path), disk=second())
     storage = LocalStorage(str(tmp_path), disk=first(other, won))
@@ -323,7 +322,7 @@ def test_two_machines_without_hard_links_cannot_both_create_a_name(
 def test_a_claim_that_a_dead_process_left_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakewright.storage.disk._CLAIM_PAUSE_S", 0.0)
+    monkeypatch.setattr("lakewright.storage.durable_disk._CLAIM_PAUSE_S", 0.0)
 
     class DeadWithClaim(NoLinksNoFlags):
         def rename(self, folder: int, source: str, target: str) -> None:

@@ -9,18 +9,17 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.storage.base import Storage
-from lakewright.storage.hdfs import HdfsStorage
-from lakewright.storage.local import LocalStorage
-from lakewright.storage.locate import (
+from lakewright.storage.factory import (
     STORAGES,
     StorageKind,
     other_options,
     storage_for,
     storage_options,
 )
+from lakewright.storage.hdfs import HdfsStorage
+from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.storage.object_client import option_names
-from lakewright.storage.objects import ObjectStorage
+from lakewright.storage.object_store import ObjectStorage, option_names
 
 ADDRESSES: dict[str, tuple[str, type[Storage], str]] = {
     "a path": ("/data/t", LocalStorage, "file:///data/t"),

@@ -10,8 +10,13 @@ from obstore.exceptions import (
 
 from lakewright.errors import InvalidError, LakewrightError, UnavailableError
 from lakewright.storage.base import MissingFileError
-from lakewright.storage.object_client import Place, client_for, normal_options, storage_error
-from lakewright.storage.objects import ObjectStorage
+from lakewright.storage.object_store import (
+    ObjectStorage,
+    Place,
+    client_for,
+    normal_options,
+    storage_error,
+)
 
 PLACES = {
     "s3": ("s3://b/x/t", Place("s3a://b/x/t", "s3", "b", "x/t")),

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
-from lakewright.storage.objects import ObjectStorage
+from lakewright.storage.object_store import ObjectStorage
 
 TOKEN = "x-amz-meta-lakewright"
 

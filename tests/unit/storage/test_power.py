@@ -11,7 +11,7 @@ import pytest
 
 from lakewright.storage.base import is_temporary
 from lakewright.storage.local import LocalStorage
-from lakewright.testing.power import Kept, RecordedDisk, read_files, write_files
+from lakewright.testing.power_cut import Kept, RecordedDisk, read_files, write_files
 
 OLD = {"old": b"old", "p/old": b"older"}
 

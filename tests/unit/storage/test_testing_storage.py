@@ -9,7 +9,7 @@ from lakewright.errors import ConflictError, UnsupportedError
 from lakewright.storage.base import Storage, VersionedStorage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
-from lakewright.testing.storage_cases import WITH_A_PATH
+from lakewright.testing.storage_contract import WITH_A_PATH
 
 
 def work(storage: VersionedStorage) -> None:

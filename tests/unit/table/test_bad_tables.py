@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from golden_tables import GoldenTables
 
+from lakewright.engine.local import read_locally
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnsupportedError
-from lakewright.read.query import plan_snapshot
-from lakewright.storage.locate import storage_for
+from lakewright.scan.planner import plan_snapshot
+from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_locally
 
 
 def read(path: Path) -> int:

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.files import BaseFile, LogFile
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import (
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import BaseFile, LogFile
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
     ClusteringSlice,
     CompactionOperation,
     CompactionPlan,
 )
-from lakewright.core.timeline import Timeline
+from lakewright.model.timeline import Timeline
 from lakewright.table.conflicts import (
     Conflict,
     Footprint,
@@ -35,7 +35,7 @@ from lakewright.table.conflicts import (
     rivals,
     with_announced,
 )
-from lakewright.testing.drawing import at, draw
+from lakewright.testing.timeline_drawing import at, draw
 
 BUCKET_A = "00000001-aaaa-4aaa-8aaa-aaaaaaaaaaaa-0"
 BUCKET_B = "00000001-bbbb-4bbb-8bbb-bbbbbbbbbbbb-0"

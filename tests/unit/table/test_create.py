@@ -11,16 +11,15 @@ import pytest
 from golden_tables import GoldenTables
 from hudi import HudiTableBuilder
 
-from lakewright.core.table_config import MergeMode, TableType
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.format.avro_arrow import arrow_schema
-from lakewright.format.properties import parse_properties, with_table_checksum
-from lakewright.storage.locate import storage_for
+from lakewright.format.avro.schema import arrow_schema
+from lakewright.format.table_properties import parse_properties, with_table_checksum
+from lakewright.model.table_config import MergeMode, TableType
+from lakewright.storage.factory import storage_for
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.create import KEEP, create_table
+from lakewright.table.create import KEEP, TableSpec, create_table, is_table_option, table_properties
 from lakewright.table.properties import BACKUP, PROPERTIES, load_properties
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.spec import TableSpec, is_table_option, table_properties
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 

@@ -11,16 +11,16 @@ import pytest
 from deaths import each_death
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.core.files import parse_data_file
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import Skip
+from lakewright.api.table import Table
 from lakewright.errors import ConflictError, CorruptError, InvalidError
-from lakewright.format.metadata import parse_rollback, parse_rollback_plan
-from lakewright.interfaces.api import Table
+from lakewright.format.timeline_metadata import parse_rollback, parse_rollback_plan
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import Skip
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.rollback import resume_rollbacks
+from lakewright.table.savepoint import locked_table, take_back
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.taking_back import locked_table, take_back
 from lakewright.testing.storage import Crash, CrashingStorage
 
 TIMELINE = ".hoodie/timeline"

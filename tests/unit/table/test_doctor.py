@@ -11,18 +11,17 @@ from deaths import each_death
 from golden_tables import NAMES, GoldenTables, upload
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CompactionPlan
-from lakewright.format.metadata import format_compaction_plan
-from lakewright.format.properties import format_properties
-from lakewright.interfaces.api import Table
+from lakewright.api.table import Table
+from lakewright.format.table_properties import format_properties
+from lakewright.format.timeline_metadata import format_compaction_plan
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CompactionPlan
 from lakewright.storage.base import Storage
-from lakewright.storage.locate import storage_for
+from lakewright.storage.factory import storage_for
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.doctor.examine import examine
+from lakewright.table.doctor.checks import SILENT_MS
+from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.doctor.findings import Diagnosis, Finding, Kind, Severity
-from lakewright.table.doctor.repair import repair
-from lakewright.table.doctor.timeline_checks import SILENT_MS
 from lakewright.table.properties import BACKUP, PROPERTIES, load_properties, update_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock

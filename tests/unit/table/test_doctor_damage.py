@@ -10,18 +10,17 @@ import pytest
 from deaths import each_death
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import Skip
-from lakewright.core.service_metadata import IndexCommitMetadata
 from lakewright.errors import CorruptError
-from lakewright.format.metadata import format_index_commit
-from lakewright.services.loop import run_round
+from lakewright.format.timeline_metadata import format_index_commit
+from lakewright.model.commit_metadata import IndexCommitMetadata
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import Skip
+from lakewright.services.maintenance_loop import run_round
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.doctor.examine import examine
+from lakewright.table.doctor.checks import SILENT_MS
+from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.doctor.findings import Diagnosis, Finding, Kind, Severity
-from lakewright.table.doctor.repair import repair
-from lakewright.table.doctor.timeline_checks import SILENT_MS
 from lakewright.table.properties import BACKUP, PROPERTIES
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
+from lakewright.client.write_client import TableWriter
 from lakewright.clock import SystemClock
-from lakewright.core.instant import Instant, State
 from lakewright.errors import InvalidError
-from lakewright.interfaces.writes import TableWriter
+from lakewright.model.instant import Instant, State
 from lakewright.storage.local import LocalStorage
-from lakewright.table.doctor.examine import examine
+from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.doctor.findings import Kind, Severity
-from lakewright.table.doctor.repair import repair
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.properties import update_properties
 from lakewright.table.snapshot import load_snapshot

@@ -10,13 +10,13 @@ import pytest
 from measured import AT_ONCE, DAY, NEXT, T, Told, at, freshness, told, told_of, tracked, untracked
 from written import NO_SERVICES, WrittenTable
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.files import LogFile
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CompactionPlan
-from lakewright.core.stored_freshness import FRESHNESS_KEY, Stored, parse_stored
 from lakewright.errors import CorruptError, UnavailableError
-from lakewright.format.metadata import format_commit, format_compaction_plan
+from lakewright.format.timeline_metadata import format_commit, format_compaction_plan
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import LogFile
+from lakewright.model.freshness import FRESHNESS_KEY, Stored, parse_stored
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CompactionPlan
 from lakewright.storage.base import Storage
 from lakewright.table.freshness import holding
 from lakewright.table.snapshot import load_snapshot
@@ -47,7 +47,7 @@ def kept(table: WrittenTable) -> list[Stored | None]:
 def without_memory(table: WrittenTable) -> tuple[Told, Told | None, Told | None]:
     with (
         patch("lakewright.table.freshness.parse_stored", lambda extra: None),
-        patch("lakewright.table.partition_freshness.parse_stored", lambda extra: None),
+        patch("lakewright.table.freshness.parse_stored", lambda extra: None),
     ):
         return everything(table)
 
@@ -189,7 +189,7 @@ def test_a_commit_stands_though_freshness_cannot_be_told() -> None:
     table = shared()
     broken = CorruptError("an old commit cannot be read")
     with (
-        patch("lakewright.table.keeping.load_state", side_effect=broken),
+        patch("lakewright.table.freshness.load_state", side_effect=broken),
         pytest.warns(RuntimeWarning, match="does not tell completion"),
     ):
         table.upsert([at("z", 60, NEXT)])

@@ -10,11 +10,10 @@ from golden_tables import GoldenTables
 from measured import AT_ONCE, DAY, NEXT, T, Told, at, freshness, told, told_of, tracked, untracked
 from written import WrittenTable
 
-from lakewright.core.freshness import Fall, ViewFreshness
-from lakewright.core.stored_freshness import FRESHNESS_KEY, parse_stored
-from lakewright.interfaces.freshness import time_text
+from lakewright.model.freshness import FRESHNESS_KEY, Fall, ViewFreshness, parse_stored
 from lakewright.storage.local import LocalStorage
 from lakewright.table.freshness import holding
+from lakewright.table.freshness_report import time_text
 from lakewright.table.snapshot import load_snapshot
 
 CLUSTER_ALL = {
@@ -238,7 +237,7 @@ def test_the_same_is_told_without_what_commits_keep(
     history(table)
     kept = told(table), told_of(table, DAY)
     monkeypatch.setattr("lakewright.table.freshness.parse_stored", lambda extra: None)
-    monkeypatch.setattr("lakewright.table.partition_freshness.parse_stored", lambda extra: None)
+    monkeypatch.setattr("lakewright.table.freshness.parse_stored", lambda extra: None)
     assert (told(table), told_of(table, DAY)) == kept
 
 

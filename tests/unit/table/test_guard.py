@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import InstantRef, RollbackPlan
-from lakewright.table.guard import refusal
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import InstantRef, RollbackPlan
+from lakewright.table.plan_execution import refusal
 from lakewright.table.rollback import PendingRollback
-from lakewright.testing.drawing import at
+from lakewright.testing.timeline_drawing import at
 
 ROLLBACK = PendingRollback(
     Instant(at(5), "rollback", State.REQUESTED),

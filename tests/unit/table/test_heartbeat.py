@@ -15,10 +15,10 @@ from lakewright.storage.base import Storage
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.heartbeat import Heartbeat, alive
-from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.drawing import at
 from lakewright.testing.storage import CountingStorage
+from lakewright.testing.timeline_drawing import at
 
 T1, T2, T3 = at(1), at(2), at(3)
 FILE = f".hoodie/.heartbeat/{T1}"

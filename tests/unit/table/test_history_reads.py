@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from written import WrittenTable, row
 
-from lakewright.core.instant import Instant
+from lakewright.model.instant import Instant
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.history import load_manifest
+from lakewright.table.archived_timeline import load_manifest
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lakewright.core.files import PARTITION_METADATA
+from lakewright.model.file_group import PARTITION_METADATA
+from lakewright.storage.durable_disk import sidecar_name, sidecar_of
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.storage.sidecars import sidecar_name, sidecar_of
-from lakewright.table.last_update import last_update, load_partition_metadata, renew_last_update
+from lakewright.table.properties import last_update, load_partition_metadata, renew_last_update
 from lakewright.testing.storage import CountingStorage
 
 REAL = b"#partition metadata\n#Mon Jan 05 2026\ncommitTime=20260101000000000\npartitionDepth=1\n"
@@ -52,7 +52,7 @@ def test_a_damaged_file_is_left_out_and_stays_as_it_is(disk: LocalStorage, tmp_p
 
 
 def test_many_files_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakewright.table.last_update._AT_ONCE", 4)
+    monkeypatch.setattr("lakewright.table.properties._AT_ONCE", 4)
     files = {f"p{n}/{PARTITION_METADATA}": REAL for n in range(10)}
     storage = CountingStorage(MemoryStorage.fresh(files))
     found = load_partition_metadata(storage, (f"p{n}" for n in range(10)))

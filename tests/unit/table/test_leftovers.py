@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from writers import OPTIMISTIC, World, archive, write
 
-from lakewright.core.files import LogFile
-from lakewright.core.instant import Instant, State, parse_time
-from lakewright.core.timeline import Timeline
 from lakewright.errors import InvalidError
+from lakewright.model.file_group import LogFile
+from lakewright.model.instant import Instant, State, parse_time
+from lakewright.model.timeline import Timeline
 from lakewright.storage.base import FileStatus
 from lakewright.storage.local import LocalStorage
-from lakewright.table.leftovers import Leftovers, Traces, find_leftovers, leftovers, sweep
+from lakewright.table.failed_writes import Leftovers, Traces, find_leftovers, leftovers, sweep
 from lakewright.table.markers import MarkerKind, create_marker
-from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings
+from lakewright.table.orphan_files import sweep_strays
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.strays import sweep_strays
 from lakewright.testing.storage import Crash, CrashingStorage
 
 AT, LATER = "20260101120000000", "20260101130000000"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakewright.core.files import PARTITION_METADATA, BaseFile
+from lakewright.model.file_group import PARTITION_METADATA, BaseFile
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.listing import list_partitions
+from lakewright.table.snapshot import list_partitions
 from lakewright.testing.storage import CountingStorage
 
 AT = "20260101000000000"

@@ -22,14 +22,14 @@ from lakewright.errors import (
     UnsupportedError,
 )
 from lakewright.storage.base import Storage
+from lakewright.storage.durable_disk import sidecar_of
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.storage.objects import ObjectStorage
-from lakewright.storage.sidecars import sidecar_of
-from lakewright.table.file_lock import FileLock
-from lakewright.table.locks import InProcessLock, Lock, holding, lock_for
-from lakewright.table.settings import LockSettings
-from lakewright.table.storage_lock import PATH, StorageLock
+from lakewright.storage.object_store import ObjectStorage
+from lakewright.table.locks.base import InProcessLock, Lock, holding, lock_for
+from lakewright.table.locks.file_lock import FileLock
+from lakewright.table.locks.storage_lock import PATH, StorageLock
+from lakewright.table.options import LockSettings
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 

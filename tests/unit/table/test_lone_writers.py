@@ -9,10 +9,10 @@ import pytest
 from undone import times_of
 from writers import TIMELINE, World, write
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import InstantRef, RollbackPlan
 from lakewright.errors import ConflictError, UnavailableError
-from lakewright.format.metadata import format_rollback_plan
+from lakewright.format.timeline_metadata import format_rollback_plan
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import InstantRef, RollbackPlan
 from lakewright.storage.base import Storage
 from lakewright.table.rollback import CompletedMeanwhileError, resume_rollbacks, run_rollback
 from lakewright.table.snapshot import load_snapshot

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import pytest
 from writers import OPTIMISTIC, TIMELINE, World, write
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.files import LogFile
 from lakewright.errors import ConflictError
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.file_group import LogFile
 from lakewright.storage.base import Storage
+from lakewright.table.locks.retry import LostLockError
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.waiting import LostLockError
 from lakewright.testing.storage import CountingStorage
 
 Result = TypeVar("Result")

@@ -11,8 +11,8 @@ from lakewright.table.markers import (
     marked_files,
     rival_of,
 )
-from lakewright.testing.drawing import at
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
+from lakewright.testing.timeline_drawing import at
 
 T1, T2, T3 = at(1), at(2), at(3)
 TEMP = ".hoodie/.temp"

@@ -8,23 +8,24 @@ from itertools import count
 import pytest
 from golden_tables import GoldenTables
 
-from lakewright.core.table_config import TableConfig
-from lakewright.core.timeline import Timeline
 from lakewright.errors import ConflictError, InvalidError, UnsupportedError
-from lakewright.format.properties import format_properties, with_table_checksum
-from lakewright.storage.locate import storage_for
+from lakewright.format.table_properties import format_properties, with_table_checksum
+from lakewright.model.table_config import TableConfig
+from lakewright.model.timeline import Timeline
+from lakewright.storage.factory import storage_for
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.metadata_table import (
+from lakewright.table.feature_checks import require_beginnable, require_writable
+from lakewright.table.options import Concurrency
+from lakewright.table.properties import (
     METADATA_FOLDER,
+    PROPERTIES,
     drop_metadata_table,
     has_metadata_table,
+    load_properties,
     metadata_partitions,
 )
-from lakewright.table.properties import PROPERTIES, load_properties
-from lakewright.table.settings import Concurrency
-from lakewright.table.writable import require_beginnable, require_writable
-from lakewright.testing.drawing import draw
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
+from lakewright.testing.timeline_drawing import draw
 
 TRUSTED = "hoodie.table.metadata.partitions"
 BUILDING = "hoodie.table.metadata.partitions.inflight"

@@ -25,22 +25,27 @@ from undone import (
     times_of,
 )
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import InstantRef, RestorePlan
-from lakewright.core.service_metadata import RestoreMetadata
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.format.metadata import (
+from lakewright.format.timeline_metadata import (
     format_restore_plan,
     parse_restore,
     parse_restore_plan,
 )
+from lakewright.model.commit_metadata import RestoreMetadata
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import InstantRef, RestorePlan
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.restore import pending_restore, plan_restore, resume_restore, run_restore
 from lakewright.table.rollback import run_rollback
-from lakewright.table.savepoint import run_savepoint
+from lakewright.table.savepoint import (
+    pending_restore,
+    plan_restore,
+    resume_restore,
+    run_restore,
+    run_savepoint,
+)
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.times import TimeSource
+from lakewright.table.time_generator import TimeSource
 from lakewright.testing.clock import ManualClock
 
 F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")

@@ -26,26 +26,21 @@ from undone import (
     times_of,
 )
 
-from lakewright.core.files import LogFile
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import (
-    CleanFile,
-    CleanPlan,
-    InstantRef,
-    RollbackPlan,
-    RollbackRequest,
-)
-from lakewright.core.service_metadata import RollbackMetadata
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.format.metadata import (
+from lakewright.format.timeline_metadata import (
     format_clean_plan,
     format_rollback_plan,
     parse_rollback,
     parse_rollback_plan,
 )
+from lakewright.model.commit_metadata import RollbackMetadata
+from lakewright.model.file_group import LogFile
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CleanFile, CleanPlan, InstantRef, RollbackPlan, RollbackRequest
 from lakewright.storage.base import Storage
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
+from lakewright.table.options import FailedWrites
 from lakewright.table.properties import load_properties, update_properties
 from lakewright.table.rollback import (
     failed_writes,
@@ -55,12 +50,11 @@ from lakewright.table.rollback import (
     run_rollback,
 )
 from lakewright.table.savepoint import run_savepoint
-from lakewright.table.settings import FailedWrites
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.times import TimeSource
+from lakewright.table.time_generator import TimeSource
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.drawing import at, draw
 from lakewright.testing.storage import CountingStorage
+from lakewright.testing.timeline_drawing import at, draw
 
 F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 

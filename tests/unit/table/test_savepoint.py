@@ -18,17 +18,17 @@ from undone import (
     rows_of,
 )
 
-from lakewright.core.files import LogFile
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CleanFile, CleanPlan
-from lakewright.core.service_metadata import SavepointMetadata
 from lakewright.errors import InvalidError
-from lakewright.format.metadata import format_clean_plan, parse_savepoint
+from lakewright.format.timeline_metadata import format_clean_plan, parse_savepoint
+from lakewright.model.commit_metadata import SavepointMetadata
+from lakewright.model.file_group import LogFile
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CleanFile, CleanPlan
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.savepoint import delete_savepoint, find_savepoint, run_savepoint
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.times import TimeSource
+from lakewright.table.time_generator import TimeSource
 from lakewright.testing.clock import ManualClock
 
 F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")

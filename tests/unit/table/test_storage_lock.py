@@ -16,15 +16,15 @@ from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.locks import holding
-from lakewright.table.settings import LockSettings
-from lakewright.table.storage_lock import (
+from lakewright.table.locks.base import holding
+from lakewright.table.locks.storage_lock import (
     PATH,
     LockFile,
     StorageLock,
     format_lock_file,
     parse_lock_file,
 )
+from lakewright.table.options import LockSettings
 from lakewright.testing.clock import ManualClock
 
 QUICK = LockSettings(wait_ms=20, retry_ms=5)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 from writers import OPTIMISTIC, World, archive, write
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.files import LogFile
-from lakewright.core.instant import Instant
-from lakewright.table.leftovers import find_leftovers, sweep
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import LogFile
+from lakewright.model.instant import Instant
+from lakewright.table.failed_writes import find_leftovers, sweep
 from lakewright.table.markers import MarkerKind, create_marker
-from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings
+from lakewright.table.orphan_files import sweep_strays
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.strays import sweep_strays
 
 SETTINGS = HeartbeatSettings()
 

@@ -7,7 +7,11 @@ from itertools import count
 import pytest
 
 from lakewright.errors import ConflictError, CorruptError, InvalidError
-from lakewright.format.properties import format_properties, parse_properties, with_table_checksum
+from lakewright.format.table_properties import (
+    format_properties,
+    parse_properties,
+    with_table_checksum,
+)
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.properties import (
     BACKUP,

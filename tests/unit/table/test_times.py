@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakewright.core.instant import format_time, parse_time
 from lakewright.errors import CorruptError
-from lakewright.table.times import TimeSource
+from lakewright.model.instant import format_time, parse_time
+from lakewright.table.time_generator import TimeSource
 from lakewright.testing.clock import ManualClock
 
 OSLO = ZoneInfo("Europe/Oslo")

@@ -7,10 +7,22 @@ from collections.abc import Callable
 import pytest
 from writers import OPTIMISTIC, TIMELINE, TRUSTED, World, archive, write
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.files import BaseFile, LogFile
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import (
+from lakewright.errors import (
+    ConflictError,
+    InvalidError,
+    UnsupportedError,
+)
+from lakewright.format.timeline_metadata import (
+    format_commit,
+    format_compaction_plan,
+    format_requested_replace,
+    format_rollback_plan,
+    parse_commit,
+)
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import BaseFile, LogFile
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
     ClusteringSlice,
@@ -20,21 +32,8 @@ from lakewright.core.plans import (
     RequestedReplace,
     RollbackPlan,
 )
-from lakewright.errors import (
-    ConflictError,
-    InvalidError,
-    UnsupportedError,
-)
-from lakewright.format.metadata import (
-    format_commit,
-    format_compaction_plan,
-    format_requested_replace,
-    format_rollback_plan,
-    parse_commit,
-)
 from lakewright.table.markers import marked_files
-from lakewright.table.metadata_table import METADATA_FOLDER, has_metadata_table
-from lakewright.table.properties import update_properties
+from lakewright.table.properties import METADATA_FOLDER, has_metadata_table, update_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
 from lakewright.testing.storage import CountingStorage, CrashingStorage

@@ -9,20 +9,18 @@ from typing import TypeVar
 import pytest
 from writers import OPTIMISTIC, TRUSTED, World, archive, files_without_instant, write
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.files import LogFile
 from lakewright.errors import (
     InvalidError,
     UnavailableError,
 )
-from lakewright.format.metadata import (
-    format_commit,
-)
+from lakewright.format.timeline_metadata import format_commit
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.file_group import LogFile
 from lakewright.storage.base import Storage
-from lakewright.table.metadata_table import METADATA_FOLDER
-from lakewright.table.settings import Concurrency, FailedWrites, HeartbeatSettings
+from lakewright.table.options import Concurrency, FailedWrites, HeartbeatSettings
+from lakewright.table.orphan_files import sweep_strays
+from lakewright.table.properties import METADATA_FOLDER
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.strays import sweep_strays
 from lakewright.table.transaction import Writer
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 

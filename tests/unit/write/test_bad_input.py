@@ -10,7 +10,11 @@ import pytest
 from written import SCHEMA, WrittenTable, row
 
 from lakewright.errors import InvalidError, LakewrightError, UnsupportedError
-from lakewright.format.properties import format_properties, parse_properties, with_table_checksum
+from lakewright.format.table_properties import (
+    format_properties,
+    parse_properties,
+    with_table_checksum,
+)
 from lakewright.table.properties import PROPERTIES
 
 Case = tuple[Callable[[WrittenTable], object], type[LakewrightError], str]

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from written import SCHEMA, WrittenTable, row
 
-from lakewright.core.files import PARTITION_METADATA
+from lakewright.engine.local import LocalRows
 from lakewright.errors import UnavailableError
+from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.storage.memory import MemoryStorage
-from lakewright.testing.local import LocalRows
 from lakewright.testing.storage import CountingStorage
+from lakewright.write.operations import run_task
 from lakewright.write.task import Operation, Outcome, Token, WriteTask
-from lakewright.write.worker import run_task
 
 DAYS = ("d1", "d2", "d3", "d4")
 SORTED = {"hoodie.bulkinsert.sort.mode": "PARTITION_PATH_REPARTITION_AND_SORT"}

@@ -14,19 +14,19 @@ from changes import applied, changes_of
 from golden_tables import GoldenTables
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.commits import WriteStat
-from lakewright.core.files import LogFile, parse_data_file
-from lakewright.core.table_options import ChangeLogging
+from lakewright.client.save import Mode, Save
+from lakewright.engine.local import LocalRows
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.format.log_blocks import BlockKind, parse_blocks
-from lakewright.format.log_records import data_block_rows
-from lakewright.interfaces.saving import Mode, Save
-from lakewright.storage.locate import storage_for
+from lakewright.format.data_block import data_block_rows
+from lakewright.format.log_block import BlockKind, parse_blocks
+from lakewright.model.commit_metadata import WriteStat
+from lakewright.model.file_group import LogFile, parse_data_file
+from lakewright.model.table_config import ChangeLogging
+from lakewright.storage.factory import storage_for
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import LocalRows
-from lakewright.write.change_files import change_schema
-from lakewright.write.commit import Commit
+from lakewright.write.cdc_writer import change_schema
+from lakewright.write.writer import Commit
 
 COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
 CHANGES = "hoodie.table.cdc.enabled"

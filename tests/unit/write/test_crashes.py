@@ -13,12 +13,12 @@ from deaths import deaths
 from sizes import sized
 from written import Row, WrittenTable, row
 
-from lakewright.core.files import parse_data_file
-from lakewright.interfaces.writes import TableWriter
+from lakewright.client.write_client import TableWriter
+from lakewright.model.file_group import parse_data_file
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings
+from lakewright.table.orphan_files import sweep_strays
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.strays import sweep_strays
 
 DAYS = ("2026-01-01", "2026-01-02")
 FIRST = [row(f"k{n}", 1, "first", DAYS[n % 2]) for n in range(6)]

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
-from lakewright.core.table_config import TableType
+from lakewright.engine.local import LocalRows
+from lakewright.model.table_config import TableType
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import LocalRows
-from lakewright.write.commit import WriteRequest
-from lakewright.write.incoming import LEAVES
+from lakewright.write.incoming_rows import LEAVES
 from lakewright.write.task import Operation
+from lakewright.write.writer import WriteRequest
 
 MARKED = SCHEMA.append(pa.field(LEAVES, pa.bool_()))
 

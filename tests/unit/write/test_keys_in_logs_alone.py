@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant
 from lakewright.errors import ConflictError
+from lakewright.model.instant import Instant
 from lakewright.table.snapshot import load_snapshot
 
 SEVERAL = {**NO_SERVICES, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}

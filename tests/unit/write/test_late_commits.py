@@ -13,7 +13,7 @@ from written import Row, WrittenTable, row
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table import locks
+from lakewright.table.locks import base as locks
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash

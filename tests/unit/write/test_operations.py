@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from written import SCHEMA, Row, WrittenTable, row
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.files import LogFile, parse_data_file
-from lakewright.format.footers import parse_footer
-from lakewright.interfaces.writes import TableWriter
+from lakewright.client.write_client import TableWriter
+from lakewright.format.parquet_footer import parse_footer
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.file_group import LogFile, parse_data_file
 from lakewright.table.properties import load_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import pytest
 from written import WrittenTable, row
 
+from lakewright.client.write_client import TableWriter
 from lakewright.errors import ConflictError
-from lakewright.interfaces.writes import TableWriter
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock

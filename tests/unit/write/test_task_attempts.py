@@ -22,21 +22,20 @@ import pytest
 from sizes import SOAK
 from written import NO_SERVICES, SCHEMA, Row, WrittenTable, row
 
-from lakewright.core.files import parse_data_file
-from lakewright.core.instant import Instant
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.instant import Instant
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.doctor.examine import examine
+from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.doctor.findings import Kind
-from lakewright.table.doctor.repair import repair
-from lakewright.table.equipment import Equipment
 from lakewright.table.markers import marker_folder
-from lakewright.table.settings import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import Equipment
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
+from lakewright.write.operations import run_task
 from lakewright.write.task import Operation, Outcome, Token, WriteTask
-from lakewright.write.worker import run_task
 
 Result = TypeVar("Result")
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.partition_paths import PartitionField, PartitionRule, partition_paths
 from lakewright.errors import InvalidError
+from lakewright.model.partition_paths import PartitionField, PartitionRule, partition_paths
 from lakewright.table.snapshot import load_snapshot
 
 START = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from written import SCHEMA, Row, WrittenTable, row
 
-from lakewright.core.dealing import deal
-from lakewright.core.merge import Deletes, MergeRule, Upserts, merge_logs
-from lakewright.core.meta_columns import META_FIELDS
 from lakewright.errors import ConflictError
+from lakewright.model.merge import Deletes, MergeRule, Upserts, merge_logs
+from lakewright.model.schema import META_FIELDS
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
+from lakewright.utils.bin_packing import deal
+from lakewright.write.spill import changes_from, changes_table, to_the_end
 from lakewright.write.task import Outcome, PartitionWork, Work
-from lakewright.write.works import changes_from, changes_table, to_the_end
 
 HANDS_ON = {"lakewright.write.hand.on.bytes": "0"}
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")

@@ -6,20 +6,18 @@ from typing import Any
 
 import pytest
 
-from lakewright.core.partition_paths import partition_rule
-from lakewright.core.table_config import TableConfig, TableType
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.settings import HUDI_OPTIONS
-from lakewright.table.spec import TableSpec, table_properties
-from lakewright.write.option_names import (
+from lakewright.model.partition_paths import partition_rule
+from lakewright.model.table_config import TableConfig, TableType
+from lakewright.options import HUDI_OPTIONS
+from lakewright.table.create import TableSpec, table_properties
+from lakewright.write.options import (
     AGREED,
     OPERATION_KEYS,
     OWN_KEYS,
     REFUSED_WRITE_OPTIONS,
     SERVICE_PREFIXES,
     UNSERVED,
-)
-from lakewright.write.options import (
     check_index,
     check_write_options,
     config_conflicts,
@@ -28,7 +26,7 @@ from lakewright.write.options import (
     unremembered,
     write_settings,
 )
-from lakewright.write.settings import WRITE_KEYS, IndexType, WriteSettings
+from lakewright.write.write_config import WRITE_KEYS, IndexType, WriteSettings
 
 INDEX, BUCKETS = "hoodie.index.type", "hoodie.bucket.index.num.buckets"
 HASHED = "hoodie.bucket.index.hash.field"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.format.bloom import BloomSettings, BloomType
-from lakewright.settings import HUDI_OPTIONS, settings_from
-from lakewright.write.settings import WRITE_KEYS, IndexType, SortMode, WriteSettings
+from lakewright.format.bloom_filter import BloomSettings, BloomType
+from lakewright.options import HUDI_OPTIONS, settings_from
+from lakewright.write.write_config import WRITE_KEYS, IndexType, SortMode, WriteSettings
 
 PARSED: dict[str, tuple[str, str, str, Any]] = {
     "a yes": ("hoodie.combine.before.insert", "TRUE", "combine_before_insert", True),

@@ -7,32 +7,31 @@ from contextlib import suppress
 from typing import ClassVar
 
 from lakewright.clock import zone_of
-from lakewright.core.files import parse_data_file
-from lakewright.core.instant import Instant
-from lakewright.core.plans import Skip
-from lakewright.core.table_config import TableType
 from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.services.archiving.plan import (
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.instant import Instant
+from lakewright.model.plans import Skip
+from lakewright.model.table_config import TableType
+from lakewright.options import option_keys, settings_from
+from lakewright.services.archiving.executor import archive
+from lakewright.services.archiving.planner import (
     ArchivePlan,
+    ArchivingSettings,
     Needs,
     candidates,
     not_due,
     plan_archive,
 )
-from lakewright.services.archiving.settings import ArchivingSettings
-from lakewright.services.archiving.work import archive
-from lakewright.services.cleaning.look import last_clean
-from lakewright.services.cleaning.retention import earliest_to_retain
-from lakewright.services.cleaning.settings import CleaningSettings, Policy
-from lakewright.services.compaction.settings import CompactionSettings
-from lakewright.services.logcompaction.settings import LogCompactionSettings
-from lakewright.services.service import Job, Service, Sight
-from lakewright.settings import option_keys, settings_from
+from lakewright.services.base import Job, Service, Sight
+from lakewright.services.cleaning.options import CleaningSettings, Policy
+from lakewright.services.cleaning.planner import earliest_to_retain, last_clean
+from lakewright.services.compaction.options import CompactionSettings
+from lakewright.services.log_compaction import LogCompactionSettings
 from lakewright.storage.base import split_path
-from lakewright.table.metadata_table import metadata_partitions
+from lakewright.table.orphan_files import sweep_strays
+from lakewright.table.properties import metadata_partitions
 from lakewright.table.snapshot import Snapshot, list_timeline
-from lakewright.table.strays import sweep_strays
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 
 class Archiving(Service[ArchivePlan, Commit]):

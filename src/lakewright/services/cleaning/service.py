@@ -6,29 +6,31 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lakewright.clock import zone_of
-from lakewright.core.instant import Instant, State, parse_time
-from lakewright.core.plans import CleanFile, CleanPlan, RetainedInstant, Skip, parse_reasons
-from lakewright.core.service_metadata import READABLE_FROM, CleanMetadata
 from lakewright.errors import InvalidError
-from lakewright.services.cleaning.look import last_clean, stock_of
-from lakewright.services.cleaning.plan import Due, find_due
-from lakewright.services.cleaning.retention import (
+from lakewright.model.commit_metadata import READABLE_FROM, CleanMetadata
+from lakewright.model.instant import Instant, State, parse_time
+from lakewright.model.plans import CleanFile, CleanPlan, RetainedInstant, Skip, parse_reasons
+from lakewright.options import option_keys, settings_from
+from lakewright.services.base import Job, Service, Sight
+from lakewright.services.cleaning.executor import clean
+from lakewright.services.cleaning.options import CleaningSettings, Policy
+from lakewright.services.cleaning.planner import (
     FILTERED,
     SAVEPOINTS,
     VERSIONS,
+    Due,
     LastClean,
     Scope,
     earliest_to_retain,
+    find_due,
+    last_clean,
     not_due,
     scope_of,
+    stock_of,
 )
-from lakewright.services.cleaning.settings import CleaningSettings, Policy
-from lakewright.services.cleaning.worker import clean
-from lakewright.services.reasons import Left
-from lakewright.services.service import Job, Service, Sight
-from lakewright.settings import option_keys, settings_from
+from lakewright.services.planning import Left
 from lakewright.storage.base import join_path
-from lakewright.table.cancelling import remove_abandoned
+from lakewright.table.plan_cancellation import remove_abandoned
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import Writer
 

@@ -8,22 +8,20 @@ from typing import ClassVar
 import pyarrow as pa
 
 from lakewright.clock import zone_of
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.meta_columns import META_FIELDS
-from lakewright.core.plans import ClusteringPlan, Skip
-from lakewright.format.avro_arrow import arrow_schema
-from lakewright.services.clustering.partitions import choose_partitions
-from lakewright.services.clustering.plan import not_due, plan_clustering
-from lakewright.services.clustering.settings import (
+from lakewright.format.avro.schema import arrow_schema
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.plans import ClusteringPlan, Skip
+from lakewright.model.schema import META_FIELDS
+from lakewright.services.base import Job, Service, Sight
+from lakewright.services.clustering.executor import cluster, has_buckets
+from lakewright.services.clustering.options import (
     CLUSTERING_KEYS,
     ClusteringSettings,
     clustering_settings,
     commits_to_wait_for,
 )
-from lakewright.services.clustering.worker import cluster, has_buckets
-from lakewright.services.service import Job, Service, Sight
-from lakewright.services.sighted import groups_to_leave, newest_slices
-from lakewright.services.window import Window, find_window
+from lakewright.services.clustering.planner import choose_partitions, not_due, plan_clustering
+from lakewright.services.planning import Window, find_window, groups_to_leave, newest_slices
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.write.options import write_settings

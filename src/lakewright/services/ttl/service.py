@@ -6,27 +6,66 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from lakewright.bulk import many_values
-from lakewright.clock import zone_of
-from lakewright.core.instant import parse_time
-from lakewright.core.plans import SERVICE_KEY, Skip
-from lakewright.core.ttl import format_policies
-from lakewright.core.ttl_settings import TTL_KEYS, TtlSettings, rules_in_force, ttl_settings
-from lakewright.errors import ConflictError
-from lakewright.services.cleaning.look import holds_of
-from lakewright.services.cleaning.settings import CleaningSettings, Policy
-from lakewright.services.service import Job, Service, Sight
-from lakewright.services.ttl.clocks import require_sane_clock
-from lakewright.services.ttl.look import held_partitions, judge, live_partitions
-from lakewright.services.ttl.plan import TtlPlan, Verdict, plan_ttl
-from lakewright.services.ttl.records import Aging
-from lakewright.services.ttl.writes import writes_rows
-from lakewright.settings import settings_from
+from lakewright.clock import Clock, zone_of
+from lakewright.errors import ConflictError, UnavailableError
+from lakewright.model.instant import parse_time
+from lakewright.model.plans import SERVICE_KEY, Skip
+from lakewright.model.ttl import (
+    TTL_KEYS,
+    TtlSettings,
+    format_policies,
+    rules_in_force,
+    ttl_settings,
+)
+from lakewright.options import settings_from
+from lakewright.services.base import Job, Service, Sight
+from lakewright.services.cleaning.options import CleaningSettings, Policy
+from lakewright.services.cleaning.planner import holds_of
+from lakewright.services.ttl.partition_age import (
+    held_partitions,
+    judge,
+    live_partitions,
+    writes_rows,
+)
+from lakewright.services.ttl.planner import TtlPlan, Verdict, plan_ttl
+from lakewright.services.ttl.record_ttl import Aging
+from lakewright.storage.base import Storage
 from lakewright.table.snapshot import Snapshot
-from lakewright.table.times import time_of
+from lakewright.table.time_generator import time_of
 from lakewright.table.transaction import Writer
-from lakewright.write.commit import Commit, IncomingRows, NoRows, WriteRequest, write
+from lakewright.utils.concurrent import many_values
 from lakewright.write.task import Operation
+from lakewright.write.writer import Commit, IncomingRows, NoRows, WriteRequest, write
+
+# In the folder for what helps readers and writers, which real ones pass over file by file.
+_PROBE = ".hoodie/.aux/lakewright_clock"
+_MOST_AHEAD_MS = 3_600_000
+
+
+def require_sane_clock(storage: Storage, clock: Clock) -> None:
+    """UnavailableError if this machine's clock is an hour ahead of that of a storage with its own.
+
+    On a disk of this machine nothing can be told.
+    """
+    if not storage.keeps_time:
+        return
+    storage.replace(_PROBE, b"")
+    try:
+        found = storage.status(_PROBE)
+    finally:
+        storage.delete(_PROBE)
+    ahead = clock.now_ms() - found.modified_ms if found is not None else 0
+    if ahead > _MOST_AHEAD_MS:
+        raise UnavailableError(
+            "the clock of this machine is ahead of the storage's: nothing was taken out; set it "
+            "right and run TTL again",
+            ahead_minutes=ahead // 60_000,
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# A clock that is ahead would take out what is young: it is compared with the storage's own.
+
 
 # Which policies have taken partitions out, kept in the commit that did it.
 POLICIES_KEY = "lakewright.ttl.policies"

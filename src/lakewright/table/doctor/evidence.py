@@ -7,28 +7,62 @@ a rollback takes it away after the last, so the instant of every file that was s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
 from lakewright.clock import Clock
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.files import PARTITION_METADATA, BaseFile, LogFile, parse_data_file
-from lakewright.core.instant import Instant, parse_instant
-from lakewright.core.slices import GroupKey
-from lakewright.core.table_config import TableConfig
 from lakewright.errors import CorruptError, LakewrightError, UnsupportedError
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.file_group import (
+    PARTITION_METADATA,
+    BaseFile,
+    GroupKey,
+    LogFile,
+    parse_data_file,
+)
+from lakewright.model.instant import Instant, parse_instant
+from lakewright.model.table_config import TableConfig
 from lakewright.storage.base import FileStatus, PassedOver, Storage, join_path, split_path
-from lakewright.table.cleaned import files_of, going_files
-from lakewright.table.doctor.damaged_files import DamagedFile, find_damaged
-from lakewright.table.doctor.plain_files import data_file, readable
+from lakewright.table.archived_timeline import load_entries
+from lakewright.table.damaged_commits import parse_completed
+from lakewright.table.doctor.damaged_timeline import DamagedFile, find_damaged
+from lakewright.table.failed_writes import Leftovers, find_leftovers
 from lakewright.table.heartbeat import last_beats
-from lakewright.table.history import load_entries
-from lakewright.table.leftovers import Leftovers, find_leftovers
 from lakewright.table.markers import marker_folder
-from lakewright.table.metadata_table import METADATA_FOLDER
-from lakewright.table.properties import BACKUP
-from lakewright.table.settings import HeartbeatSettings
-from lakewright.table.snapshot import FilesByPartition, Snapshot, load_snapshot
+from lakewright.table.options import HeartbeatSettings
+from lakewright.table.properties import BACKUP, METADATA_FOLDER, read_if_there
+from lakewright.table.snapshot import (
+    FilesByPartition,
+    Snapshot,
+    files_of,
+    going_files,
+    load_snapshot,
+)
+
+
+def readable(snapshot: Snapshot) -> dict[str, CommitMetadata]:
+    """What completed writes did, by instant: of those whose files can be read."""
+    commits: dict[str, CommitMetadata] = {}
+    for instant in snapshot.timeline.completed_writes:
+        data = read_if_there(snapshot.storage, snapshot.timeline_path(instant))
+        if data is not None:  # else archived since, or rolled back
+            with suppress(CorruptError, UnsupportedError):
+                commits[instant.requested_at] = parse_completed(instant.action, data)
+    return commits
+
+
+def data_file(status: FileStatus) -> BaseFile | LogFile | None:
+    """A listed file as a data file, if its name is that of one."""
+    try:
+        return parse_data_file(status.name, status.size)
+    except (CorruptError, UnsupportedError):
+        return None
+
+
+# ------------------------------------------------------------------------------------------------
+# Files, each looked at for itself: what one of them hides, the others still tell.
+
 
 _META_FOLDER = ".hoodie"
 _LOCK = ".hoodie/lock"

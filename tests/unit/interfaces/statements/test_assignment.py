@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import types as T
 
 from lakewright.errors import InvalidError
-from lakewright.interfaces.statements.assignment import column_named, storable, stored, type_sql
+from lakewright.sql.store_assignment import column_named, storable, stored, type_sql
 
 INT, LONG, TEXT, DAY = T.IntegerType(), T.LongType(), T.StringType(), T.DateType()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.interfaces.statements.creating import parse_create
+from lakewright.sql.create_table import parse_create
 
 SECRET = "wJalrXUtnFEMI"
 BROKEN = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.interfaces.statements.parse import find_target, parse_change
-from lakewright.interfaces.statements.parsed import (
+from lakewright.sql.parser import (
     Action,
     Change,
     Clause,
@@ -18,8 +17,10 @@ from lakewright.interfaces.statements.parsed import (
     Truncate,
     Update,
     When,
+    find_target,
+    parse_change,
 )
-from lakewright.interfaces.statements.words import with_named_markers, words_of
+from lakewright.sql.tokenizer import with_named_markers, words_of
 
 
 def parsed(text: str) -> tuple[Target, Change] | None:

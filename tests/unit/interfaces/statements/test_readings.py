@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.interfaces.statements.readings import readings
+from lakewright.sql.parser import readings
 
 TEXTS = {
     "SELECT * FROM t TIMESTAMP AS OF '2026-01-01 10:00:00' WHERE a": (

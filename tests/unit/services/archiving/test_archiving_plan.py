@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import Skip
-from lakewright.core.timeline import Timeline
 from lakewright.errors import InvalidError
-from lakewright.services.archiving.plan import (
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import Skip
+from lakewright.model.timeline import Timeline
+from lakewright.options import HUDI_OPTIONS, option_keys, settings_from
+from lakewright.services.archiving.planner import (
     ArchivePlan,
+    ArchivingSettings,
     Needs,
     batches,
     candidates,
     not_due,
     plan_archive,
 )
-from lakewright.services.archiving.settings import ArchivingSettings
-from lakewright.settings import HUDI_OPTIONS, option_keys, settings_from
-from lakewright.testing.drawing import at, draw
+from lakewright.testing.timeline_drawing import at, draw
 
 ONE_TO_TWO = ArchivingSettings(keep_min=1, keep_max=2)
 FOUR = """

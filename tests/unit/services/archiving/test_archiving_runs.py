@@ -11,26 +11,26 @@ from sizes import sized
 from undone import TIMELINE, Bench, act_on, files_but_markers, files_of, json_rows_of, of, rows_of
 from upkeep import Upkeep, upkeep_of
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import RequestedReplace, Skip
-from lakewright.format.history import (
+from lakewright.engine.local import read_locally
+from lakewright.format.archived_timeline import (
     HistoryEntry,
     HistoryFile,
     format_history_file,
     format_manifest,
     parse_manifest_name,
 )
-from lakewright.format.metadata import format_replace_commit, format_requested_replace
-from lakewright.read.query import plan_changes, plan_snapshot
+from lakewright.format.timeline_metadata import format_replace_commit, format_requested_replace
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import RequestedReplace, Skip
+from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.history import load_entries, load_manifest
+from lakewright.table.archived_timeline import load_entries, load_manifest
 from lakewright.table.savepoint import run_savepoint
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_locally
 from lakewright.testing.storage import Crash, CrashingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 F, G = ("d1", "f"), ("d2", "g")
 HISTORY = f"{TIMELINE}/history"

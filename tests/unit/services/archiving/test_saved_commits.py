@@ -10,11 +10,11 @@ import pytest
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.errors import InvalidError
-from lakewright.table.history import held_from
+from lakewright.table.archived_timeline import held_from
 from lakewright.table.savepoint import delete_savepoint
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 QUIET = NO_SERVICES
 FEW = {

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant, State
 from lakewright.errors import ConflictError
+from lakewright.model.instant import Instant, State
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.cleaned import going_files, withdraw_unplanned
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import going_files, load_snapshot, withdraw_unplanned
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 QUIET = NO_SERVICES
 ONE = {"hoodie.clean.commits.retained": "1"}

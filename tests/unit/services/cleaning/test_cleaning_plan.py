@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakewright.core.files import BaseFile, LogFile
-from lakewright.core.instant import Instant
-from lakewright.core.slices import View, build_groups
-from lakewright.core.timeline import Timeline
-from lakewright.services.cleaning.plan import DataFile, Due, Holds, Stock, find_due
-from lakewright.services.cleaning.settings import CleaningSettings, Policy
-from lakewright.testing.drawing import at, draw
+from lakewright.model.file_group import BaseFile, LogFile, View, build_groups
+from lakewright.model.instant import Instant
+from lakewright.model.timeline import Timeline
+from lakewright.services.cleaning.options import CleaningSettings, Policy
+from lakewright.services.cleaning.planner import DataFile, Due, Holds, Stock, find_due
+from lakewright.testing.timeline_drawing import at, draw
 
 DAY = "d1"
 FIVE = """

@@ -7,11 +7,13 @@ from datetime import UTC, tzinfo
 import pytest
 
 from lakewright.clock import zone_of
-from lakewright.core.instant import Instant
-from lakewright.core.plans import Skip
-from lakewright.core.timeline import Timeline
 from lakewright.errors import InvalidError
-from lakewright.services.cleaning.retention import (
+from lakewright.model.instant import Instant
+from lakewright.model.plans import Skip
+from lakewright.model.timeline import Timeline
+from lakewright.options import HUDI_OPTIONS, option_keys, settings_from
+from lakewright.services.cleaning.options import CleaningSettings, Policy
+from lakewright.services.cleaning.planner import (
     FILTERED,
     SAVEPOINTS,
     VERSIONS,
@@ -20,10 +22,8 @@ from lakewright.services.cleaning.retention import (
     not_due,
     scope_of,
 )
-from lakewright.services.cleaning.settings import CleaningSettings, Policy
-from lakewright.settings import HUDI_OPTIONS, option_keys, settings_from
-from lakewright.table.times import time_of
-from lakewright.testing.drawing import at, draw
+from lakewright.table.time_generator import time_of
+from lakewright.testing.timeline_drawing import at, draw
 
 TWO = CleaningSettings(commits_retained=2)
 THREE_COMMITS = """

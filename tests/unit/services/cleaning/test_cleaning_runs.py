@@ -25,20 +25,19 @@ from undone import (
 from upkeep import Upkeep, upkeep_of
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.files import PARTITION_METADATA, BaseFile
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CleanFile, CleanPlan, Skip
-from lakewright.core.service_metadata import CleanMetadata
 from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.format.metadata import format_clean_plan, format_replace_commit
+from lakewright.format.timeline_metadata import format_clean_plan, format_replace_commit
+from lakewright.model.commit_metadata import CleanMetadata, CommitMetadata
+from lakewright.model.file_group import PARTITION_METADATA, BaseFile
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CleanFile, CleanPlan, Skip
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.rollback import run_rollback
 from lakewright.table.savepoint import delete_savepoint, run_savepoint
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 F, G, H = ("d1", "f"), ("d2", "g"), ("d3", "h")
 ONE = {"hoodie.clean.commits.retained": "1"}

@@ -15,16 +15,16 @@ from sizes import sized
 from undone import Bench, compaction_plan, of, rows_of
 from upkeep import upkeep_of
 
-from lakewright.core.commits import CommitMetadata
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CompactionOperation, Skip
-from lakewright.format.metadata import format_replace_commit
-from lakewright.read.plan import ReadPlan
-from lakewright.read.query import plan_changes, plan_snapshot
+from lakewright.engine.local import read_locally
+from lakewright.format.timeline_metadata import format_replace_commit
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CompactionOperation, Skip
+from lakewright.scan.planner import plan_changes, plan_snapshot
+from lakewright.scan.scan_plan import ReadPlan
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import read_locally
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 GROUPS = (("d1", "f"), ("d1", "g"), ("d2", "h"))
 NEVER_LATE = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from clusterings import named
 
-from lakewright.services.clustering.partitions import choose_partitions, strategy_of
-from lakewright.services.clustering.settings import FilterMode, clustering_settings
-from lakewright.services.window import IncrementalPartitionAwareStrategy
+from lakewright.services.clustering.options import FilterMode, clustering_settings
+from lakewright.services.clustering.planner import choose_partitions, strategy_of
+from lakewright.services.planning import IncrementalPartitionAwareStrategy
 
 MODE = "hoodie.clustering.plan.partition.filter.mode"
 RECENT, RANGE, ROLLING = (

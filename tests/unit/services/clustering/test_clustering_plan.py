@@ -7,17 +7,17 @@ from collections.abc import Mapping
 import pytest
 from clusterings import MB, by_hand, settings
 
-from lakewright.core.plans import ClusteringPlan, Skip
-from lakewright.core.slices import FileSlice, GroupKey
-from lakewright.core.timeline import Timeline
-from lakewright.services.clustering.plan import (
+from lakewright.model.file_group import FileSlice, GroupKey
+from lakewright.model.plans import ClusteringPlan, Skip
+from lakewright.model.timeline import Timeline
+from lakewright.services.clustering.options import ClusteringSettings
+from lakewright.services.clustering.planner import (
     commits_since_clustering,
     not_due,
     plan_clustering,
 )
-from lakewright.services.clustering.settings import ClusteringSettings
-from lakewright.services.window import Window
-from lakewright.testing.drawing import draw
+from lakewright.services.planning import Window
+from lakewright.testing.timeline_drawing import draw
 
 EVERYTHING = Window(None)
 OFF = Window(None, is_recorded=False)

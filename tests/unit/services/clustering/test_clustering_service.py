@@ -8,8 +8,8 @@ import pytest
 from clusterings import Clustered, named
 from written import WrittenTable, row
 
-from lakewright.core.plans import ClusteringPlan, Skip
 from lakewright.errors import InvalidError
+from lakewright.model.plans import ClusteringPlan, Skip
 from lakewright.services.clustering.service import Clustering
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.storage import CountingStorage

@@ -6,8 +6,9 @@ import pytest
 from clusterings import named
 
 from lakewright.errors import InvalidError, LakewrightError, UnsupportedError
-from lakewright.services.clustering.ordering import Layout, Ordering
-from lakewright.services.clustering.settings import (
+from lakewright.options import HUDI_OPTIONS
+from lakewright.services.clustering.layout import Layout, Ordering
+from lakewright.services.clustering.options import (
     CLUSTERING_KEYS,
     ClusteringSettings,
     FilterMode,
@@ -15,7 +16,6 @@ from lakewright.services.clustering.settings import (
     clustering_settings,
     commits_to_wait_for,
 )
-from lakewright.settings import HUDI_OPTIONS
 
 PLANS = "org.apache.hudi.client.clustering.plan.strategy."
 RUNS = "org.apache.hudi.client.clustering.run.strategy."

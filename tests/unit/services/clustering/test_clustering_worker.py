@@ -19,18 +19,18 @@ from clusterings import Clustered, named, pending, without_file
 from deaths import each_death
 from written import SCHEMA, Row, WrittenTable, row
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import ClusteringPlan, ClusteringStrategy, RequestedReplace
+from lakewright.engine.local import LocalHands, read_locally
 from lakewright.errors import ConflictError, CorruptError, LakewrightError, UnsupportedError
-from lakewright.format.metadata import format_requested_replace
-from lakewright.read.query import plan_changes
-from lakewright.services.clustering.settings import EXECUTION_CLASS
-from lakewright.services.service import Job
+from lakewright.format.timeline_metadata import format_requested_replace
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import ClusteringPlan, ClusteringStrategy, RequestedReplace
+from lakewright.scan.planner import plan_changes
+from lakewright.services.base import Job
+from lakewright.services.clustering.options import EXECUTION_CLASS
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.scheduling import Draft, schedule, take_up
+from lakewright.table.plan_scheduling import Draft, schedule, take_up
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import LocalHands, read_locally
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.task import Token
 

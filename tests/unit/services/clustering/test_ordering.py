@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.services.clustering.ordering import (
+from lakewright.services.clustering.layout import (
     Layout,
     Ordering,
     Splitter,

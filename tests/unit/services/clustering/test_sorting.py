@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakewright.services.clustering import sorting
-from lakewright.services.clustering.ordering import Layout, Ordering
-from lakewright.services.clustering.sorting import in_order
-from lakewright.write.gather import pieces
+from lakewright.services.clustering import layout
+from lakewright.services.clustering.layout import Layout, Ordering, in_order
+from lakewright.write.spill import pieces
 
 COUNT = 6000
 
@@ -94,7 +93,7 @@ def test_what_is_held_is_bounded(disk: Path, monkeypatch: pytest.MonkeyPatch) ->
         sizes.append(table.nbytes)
         return pieces(table, most_bytes)
 
-    monkeypatch.setattr(sorting, "pieces", noted)
+    monkeypatch.setattr(layout, "pieces", noted)
     table = rows().set_column(0, "a", pa.array([7] * (COUNT - 5) + [1, 2, 3, 8, 9]))
     limit = 40_000
     list(in_order(Rows(table).read, Ordering(("a",)), limit))

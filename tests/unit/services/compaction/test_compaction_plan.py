@@ -9,17 +9,15 @@ from types import MappingProxyType
 import pytest
 from compactions import TODAY, by_hand, chain_of, compaction_settings
 
-from lakewright.core.plans import CompactionPlan, Skip
-from lakewright.core.slices import FileSlice
 from lakewright.errors import InvalidError
-from lakewright.format.metadata import format_compaction_plan, parse_compaction_plan
-from lakewright.services.compaction.candidates import MB, Candidate, Choice
-from lakewright.services.compaction.plan import plan_compaction
-from lakewright.services.compaction.registry import Chain, register_strategy
-from lakewright.services.compaction.settings import CompactionSettings
-from lakewright.services.reasons import Left
-from lakewright.services.window import Window
-from lakewright.testing.drawing import at
+from lakewright.format.timeline_metadata import format_compaction_plan, parse_compaction_plan
+from lakewright.model.file_group import FileSlice
+from lakewright.model.plans import CompactionPlan, Skip
+from lakewright.services.compaction.options import CompactionSettings
+from lakewright.services.compaction.planner import Chain, plan_compaction, register_strategy
+from lakewright.services.compaction.strategies import MB, Candidate, Choice
+from lakewright.services.planning import Left, Window
+from lakewright.testing.timeline_drawing import at
 
 ON = Window(None)
 DEFAULT: Mapping[str, object] = MappingProxyType({})

@@ -11,19 +11,19 @@ import pytest
 from compactions import of_real_hudi
 from golden_tables import GoldenTables
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CompactionPlan, Skip
 from lakewright.errors import InvalidError
-from lakewright.format.metadata import format_compaction_plan
-from lakewright.services.compaction.candidates import Candidate, Choice
-from lakewright.services.compaction.registry import register_strategy
+from lakewright.format.timeline_metadata import format_compaction_plan
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CompactionPlan, Skip
+from lakewright.services.base import Sight
+from lakewright.services.compaction.planner import register_strategy
 from lakewright.services.compaction.service import Compaction
-from lakewright.services.service import Sight
+from lakewright.services.compaction.strategies import Candidate, Choice
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.build import TableBuilder
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
+from lakewright.testing.table_builder import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
 SOON = {"hoodie.compact.inline.max.delta.commits": "1"}

@@ -6,11 +6,11 @@ import pytest
 from compactions import chain_of, compaction_settings
 
 from lakewright.errors import InvalidError
-from lakewright.services.compaction.registry import register_strategy
-from lakewright.services.compaction.settings import CompactionSettings, Trigger
+from lakewright.options import HUDI_OPTIONS, option_keys, settings_from
+from lakewright.services.compaction.options import CompactionSettings, Trigger
+from lakewright.services.compaction.planner import register_strategy
 from lakewright.services.compaction.strategies import Unbounded
-from lakewright.services.logcompaction.settings import LogCompactionSettings
-from lakewright.settings import HUDI_OPTIONS, option_keys, settings_from
+from lakewright.services.log_compaction import LogCompactionSettings
 
 _PACKAGE = "org.apache.hudi.table.action.compact.strategy."
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from compactions import TODAY, by_hand, chain_of, compaction_settings
 
-from lakewright.core.partition_times import partition_day
-from lakewright.core.slices import FileSlice
 from lakewright.errors import InvalidError
-from lakewright.services.compaction.candidates import MB, Candidate, Choice, candidates
-from lakewright.services.compaction.registry import register_strategy
-from lakewright.services.compaction.settings import CompactionSettings
-from lakewright.services.reasons import Left
+from lakewright.model.file_group import FileSlice
+from lakewright.model.partition_time import partition_day
+from lakewright.services.compaction.options import CompactionSettings
+from lakewright.services.compaction.planner import register_strategy
+from lakewright.services.compaction.strategies import MB, Candidate, Choice, candidates
+from lakewright.services.planning import Left
 
 
 def four_slices(*paths: str) -> list[FileSlice]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from compactions import compaction_settings
 
-from lakewright.core.instant import Instant
-from lakewright.core.timeline import Timeline
-from lakewright.services.compaction.triggers import not_due
-from lakewright.testing.drawing import at, draw
+from lakewright.model.instant import Instant
+from lakewright.model.timeline import Timeline
+from lakewright.services.compaction.service import not_due
+from lakewright.testing.timeline_drawing import at, draw
 
 NOW = at(40)
 THREE: dict[str, object] = {"max_commits": 3}

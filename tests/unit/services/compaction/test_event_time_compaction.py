@@ -12,23 +12,17 @@ from chained import BUCKETS, NON_BLOCKING, OPTIMISTIC, SERVICES
 from event_times import EXACT, at, before, row
 from written import NO_SERVICES, WrittenTable
 
-from lakewright.core.instant import Instant
-from lakewright.core.plans import (
-    CANCELLABLE,
-    EVENT_TIME_THRESHOLD,
-    WIDENED,
-    CompactionPlan,
-    Skip,
-)
+from lakewright.engine.local import LocalHands
 from lakewright.errors import InvalidError
+from lakewright.model.instant import Instant
+from lakewright.model.plans import CANCELLABLE, EVENT_TIME_THRESHOLD, WIDENED, CompactionPlan, Skip
+from lakewright.options import settings_from
 from lakewright.services.compaction.event_time import EventTimeBasedCompactionStrategy
-from lakewright.services.compaction.registry import register_strategy
-from lakewright.services.compaction.settings import CompactionSettings
-from lakewright.services.compaction.worker import BEYOND
-from lakewright.settings import settings_from
+from lakewright.services.compaction.executor import BEYOND
+from lakewright.services.compaction.options import CompactionSettings
+from lakewright.services.compaction.planner import register_strategy
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import LocalHands
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 ARCHIVE = {
     "hoodie.clean.commits.retained": "1",

@@ -7,21 +7,24 @@ import pytest
 from compactions import of_real_hudi
 from golden_tables import GoldenTables
 
-from lakewright.core.files import BaseFile, LogFile
-from lakewright.core.plans import CompactionPlan, Skip
-from lakewright.core.slices import FileSlice
 from lakewright.errors import InvalidError
-from lakewright.format.metadata import format_compaction_plan, parse_compaction_plan
-from lakewright.services.logcompaction.plan import LogHistory, not_due, plan_log_compaction
-from lakewright.services.logcompaction.service import LogCompaction
-from lakewright.services.logcompaction.settings import LogCompactionSettings
-from lakewright.services.service import Sight
-from lakewright.services.window import Window
+from lakewright.format.timeline_metadata import format_compaction_plan, parse_compaction_plan
+from lakewright.model.file_group import BaseFile, FileSlice, LogFile
+from lakewright.model.plans import CompactionPlan, Skip
+from lakewright.services.base import Sight
+from lakewright.services.log_compaction import (
+    LogCompaction,
+    LogCompactionSettings,
+    LogHistory,
+    not_due,
+    plan_log_compaction,
+)
+from lakewright.services.planning import Window
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.build import TableBuilder
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.drawing import at, draw
+from lakewright.testing.table_builder import TableBuilder
+from lakewright.testing.timeline_drawing import at, draw
 
 THREE = LogCompactionSettings(blocks_threshold=3)
 SERVICE = LogCompaction()

@@ -7,13 +7,13 @@ import json
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.instant import Instant, State
-from lakewright.core.plans import CompactionPlan, Skip
-from lakewright.format.log_blocks import Header, parse_blocks
-from lakewright.format.log_records import data_block_rows, format_avro_block
-from lakewright.services.logcompaction import service
+from lakewright.format.data_block import data_block_rows, format_avro_block
+from lakewright.format.log_block import Header, parse_blocks
+from lakewright.model.instant import Instant, State
+from lakewright.model.plans import CompactionPlan, Skip
+from lakewright.services import log_compaction
 from lakewright.table.snapshot import load_snapshot
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 QUIET = NO_SERVICES
 EAGER = {
@@ -64,7 +64,7 @@ def test_a_plan_of_others_ends_and_leaves_them_as_they_are(
 ) -> None:
     table = with_parts()
     before = notes(table)
-    monkeypatch.setattr(service, "groups_in_parts", lambda storage, slices: frozenset())
+    monkeypatch.setattr(log_compaction, "groups_in_parts", lambda storage, slices: frozenset())
     found = table.services(EAGER).schedule("logcompaction")
     assert isinstance(found, Instant)
     assert found.state is State.REQUESTED

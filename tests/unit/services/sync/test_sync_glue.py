@@ -13,12 +13,11 @@ from moto import mock_aws
 from typer.testing import CliRunner
 from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
-from lakewright.core.plans import Skip
+from lakewright.catalog.sync import Synced, sync
+from lakewright.cli.app import app
+from lakewright.client.ttl import TableTtl
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
-from lakewright.interfaces.cli.app import app
-from lakewright.interfaces.syncing import sync
-from lakewright.interfaces.ttl import TableTtl
-from lakewright.services.sync.syncing import Synced
+from lakewright.model.plans import Skip
 from lakewright.storage.local import LocalStorage
 from lakewright.testing.storage import CountingStorage
 

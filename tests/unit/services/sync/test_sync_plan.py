@@ -9,26 +9,27 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from lakewright.errors import ConflictError, InvalidError, UnsupportedError
-from lakewright.read.run import spark_schema
-from lakewright.services.sync.catalog import (
+from lakewright.catalog.base import (
     LAST_COMPLETION,
     PROVIDER,
     QUERY_AS_RO,
     Registered,
     Values,
+    hive_type,
+    spark_schema_json,
 )
-from lakewright.services.sync.hive import partition_name
-from lakewright.services.sync.look import spark_properties
-from lakewright.services.sync.plan import (
+from lakewright.catalog.hive import partition_name
+from lakewright.catalog.options import SyncMode, sync_settings
+from lakewright.catalog.planner import (
     Changes,
     Wanted,
     plan_sync,
     require_same,
+    spark_properties,
     trusted_position,
 )
-from lakewright.services.sync.settings import SyncMode, sync_settings
-from lakewright.services.sync.types import hive_type, spark_schema_json
+from lakewright.errors import ConflictError, InvalidError, UnsupportedError
+from lakewright.spark.reader import spark_schema
 
 A, B, C = ("2026-01-01",), ("2026-01-02",), ("2026-01-03",)
 AT = "file:///lake/t"

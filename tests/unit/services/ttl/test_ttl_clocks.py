@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.ttl_settings import ENABLED, POLICIES
 from lakewright.errors import UnavailableError
+from lakewright.model.ttl import ENABLED, POLICIES
 from lakewright.storage.base import FileStatus
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 DAY_MS = 86_400_000
 WEEK = '[{"spec":"*","units":"DAYS","value":7}]'

@@ -6,15 +6,15 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.path_times import PathTime
-from lakewright.core.plans import Skip
-from lakewright.core.ttl_settings import HUDI_DAYS, HUDI_TYPE
 from lakewright.errors import InvalidError
-from lakewright.services.ttl.plan import Source
+from lakewright.model.partition_time import PathTime
+from lakewright.model.plans import Skip
+from lakewright.model.ttl import HUDI_DAYS, HUDI_TYPE
+from lakewright.services.ttl.planner import Source
 from lakewright.services.ttl.service import explain
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 EVENT = "hoodie.partition.ttl.strategy.event.time."
 # 2026-05-01T12:00Z: with a day less the cutoff is at noon of the 30th of April.

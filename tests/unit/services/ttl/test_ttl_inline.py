@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.plans import Skip
-from lakewright.core.ttl_settings import ENABLED, POLICIES, RUN_INLINE, TRIGGER, TRIGGER_VALUE
 from lakewright.errors import InvalidError, UnavailableError
+from lakewright.model.plans import Skip
+from lakewright.model.ttl import ENABLED, POLICIES, RUN_INLINE, TRIGGER, TRIGGER_VALUE
 from lakewright.services.ttl import service
-from lakewright.table.last_update import last_update, load_partition_metadata
-from lakewright.write import renewal
-from lakewright.write.commit import Commit
+from lakewright.table.properties import last_update, load_partition_metadata
+from lakewright.write import commit_hooks
+from lakewright.write.writer import Commit
 
 DAY = 86_400
 WEEK = '[{"spec":"*","level":"PARTITION","units":"DAYS","value":7}]'
@@ -148,7 +148,7 @@ def test_nor_where_a_partition_cannot_be_renewed(monkeypatch: pytest.MonkeyPatch
         raise InvalidError("this may not be written")
 
     made = table()
-    monkeypatch.setattr(renewal, "renew_last_update", refuse)
+    monkeypatch.setattr(commit_hooks, "renew_last_update", refuse)
     with pytest.warns(RuntimeWarning, match="this may not be written"):
         made.upsert([row("a", day=OLD)])
     assert [each["id"] for each in made.rows()] == ["a"]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.instant import Instant, parse_time
-from lakewright.core.plans import Skip
-from lakewright.core.ttl import Policy, Unit
-from lakewright.core.ttl_settings import ConflictRule, Keep, Rule, TtlSettings
-from lakewright.services.ttl.plan import (
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.instant import Instant, parse_time
+from lakewright.model.plans import Skip
+from lakewright.model.ttl import ConflictRule, Keep, Policy, Rule, TtlSettings, Unit
+from lakewright.services.ttl.partition_age import Recorded, writes_of
+from lakewright.services.ttl.planner import (
     Known,
     Reference,
     Source,
@@ -22,7 +22,6 @@ from lakewright.services.ttl.plan import (
     is_doubtful,
     plan_ttl,
 )
-from lakewright.services.ttl.writes import Recorded, writes_of
 
 P1 = Policy(spec="*", units=Unit.YEARS, value=1)
 P2 = Policy(spec="country=US/*", units=Unit.MONTHS, value=2)

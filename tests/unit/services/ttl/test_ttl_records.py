@@ -11,17 +11,16 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
-from lakewright.core.instant import parse_time
-from lakewright.core.plans import Skip
-from lakewright.core.ttl import Level, Policy, Unit
-from lakewright.core.ttl_settings import ENABLED, MOST_PARTITIONS, POLICIES
-from lakewright.services.ttl.plan import TtlPlan
-from lakewright.services.ttl.records import pick_old
+from lakewright.engine.local import LocalHands, LocalRows
+from lakewright.model.instant import parse_time
+from lakewright.model.plans import Skip
+from lakewright.model.ttl import ENABLED, MOST_PARTITIONS, POLICIES, Level, Policy, Unit
+from lakewright.services.ttl.planner import TtlPlan
+from lakewright.services.ttl.record_ttl import pick_old
 from lakewright.services.ttl.service import explain
-from lakewright.table.last_update import last_update, load_partition_metadata
+from lakewright.table.properties import last_update, load_partition_metadata
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.local import LocalHands, LocalRows
-from lakewright.write.commit import Commit
+from lakewright.write.writer import Commit
 
 DAY = 86_400
 EVENTS = SCHEMA.append(pa.field("at", pa.timestamp("us", tz="UTC")))

@@ -9,27 +9,27 @@ from typing import Any
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.core.commits import CommitMetadata, WriteStat
-from lakewright.core.files import PARTITION_METADATA, BaseFile
-from lakewright.core.instant import Instant
-from lakewright.core.plans import Skip
-from lakewright.format.metadata import format_commit
 from lakewright.format.partition_metadata import (
     PartitionMetadata,
     format_partition_metadata,
     parse_partition_metadata,
 )
-from lakewright.services.service import Sight
-from lakewright.services.ttl.plan import Source, TtlPlan, Verdict
-from lakewright.services.ttl.refresh import update_partitions
+from lakewright.format.timeline_metadata import format_commit
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import PARTITION_METADATA, BaseFile
+from lakewright.model.instant import Instant
+from lakewright.model.plans import Skip
+from lakewright.services.base import Sight
+from lakewright.services.ttl.hooks import update_partitions
+from lakewright.services.ttl.planner import Source, TtlPlan, Verdict
 from lakewright.services.ttl.service import Ttl, explain
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.last_update import renew_last_update
+from lakewright.table.properties import renew_last_update
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.build import TableBuilder
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
-from lakewright.write.commit import Commit
+from lakewright.testing.table_builder import TableBuilder
+from lakewright.write.writer import Commit
 
 DAY_MS = 86_400_000
 TEN_DAYS = {

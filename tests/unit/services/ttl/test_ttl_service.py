@@ -13,20 +13,19 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
-from lakewright.core.files import PARTITION_METADATA
-from lakewright.core.instant import Instant
-from lakewright.core.plans import Skip
 from lakewright.errors import ConflictError
+from lakewright.model.file_group import PARTITION_METADATA
+from lakewright.model.instant import Instant
+from lakewright.model.plans import Skip
 from lakewright.services.registry import service_by_name
-from lakewright.services.ttl.plan import Source, TtlPlan
+from lakewright.services.ttl.planner import Source, TtlPlan
 from lakewright.storage.base import Storage
-from lakewright.table.last_update import renew_last_update
-from lakewright.table.properties import update_properties
+from lakewright.table.properties import renew_last_update, update_properties
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.times import time_of
+from lakewright.table.time_generator import time_of
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
-from lakewright.write.commit import Commit, NoRows
+from lakewright.write.writer import Commit, NoRows
 
 DAY_MS = 86_400_000
 RETAIN = "hoodie.partition.ttl.strategy.days.retain"

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from lakewright.sources.cloud.objects.copies import PREFIX, private_folder
-from lakewright.sources.cloud.objects.worker import Preparation, Prepared, prepare
-from lakewright.sources.cloud.selection import CloudObject
+from lakewright.ingest.cloud.local_copies import PREFIX, private_folder
+from lakewright.ingest.cloud.objects import Preparation, Prepared, prepare
+from lakewright.ingest.cloud.selection import CloudObject
 from lakewright.write.task import Token
 
 DAY_MS = 24 * 60 * 60 * 1000
 HOLDING = (
-    "import sys, lakewright.sources.cloud.objects.copies as c; "
+    "import sys, lakewright.ingest.cloud.local_copies as c; "
     "print(c.private_folder(0).address, flush=True); sys.stdin.read()"
 )
 

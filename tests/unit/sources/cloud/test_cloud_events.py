@@ -11,18 +11,21 @@ import pytest
 from cloud_events import FakeQueue
 from pyspark.sql import SparkSession
 
+from lakewright.engine.local import read_locally
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.read.query import plan_snapshot
-from lakewright.sources.checkpoints import Checkpoint, Version
-from lakewright.sources.cloud.events import EventsSource
-from lakewright.sources.cloud.gcs_events import GcsEventsSource
-from lakewright.sources.cloud.notifications import read_gcs, read_s3
-from lakewright.sources.cloud.queues import Message
-from lakewright.sources.cloud.s3_events import S3EventsSource
-from lakewright.storage.locate import storage_for
+from lakewright.ingest.checkpoints import Checkpoint, Version
+from lakewright.ingest.cloud.events import (
+    EventsSource,
+    GcsEventsSource,
+    S3EventsSource,
+    read_gcs,
+    read_s3,
+)
+from lakewright.ingest.cloud.queues import Message
+from lakewright.scan.planner import plan_snapshot
+from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.local import read_locally
 
 TIME, MS = "2026-01-01T00:00:01.500Z", 1_767_225_601_500
 

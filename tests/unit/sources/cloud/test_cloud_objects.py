@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakewright.errors import UnavailableError
-from lakewright.sources.cloud.objects.worker import Preparation, Prepared, missing_of, prepare
-from lakewright.sources.cloud.selection import CloudObject
-from lakewright.storage.locate import storage_for
+from lakewright.ingest.cloud.objects import Preparation, Prepared, missing_of, prepare
+from lakewright.ingest.cloud.selection import CloudObject
+from lakewright.storage.factory import storage_for
 from lakewright.storage.memory import MemoryStorage
 from lakewright.write.task import Token
 

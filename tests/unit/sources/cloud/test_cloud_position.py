@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lakewright.core.instant import Instant
 from lakewright.errors import InvalidError
-from lakewright.sources.checkpoints import Checkpoint, Version, checkpoint_in
-from lakewright.sources.cloud.position import Position, parse_position, translated
-from lakewright.sources.cloud.source import CloudObjectsSource
+from lakewright.ingest.checkpoints import Checkpoint, Version, checkpoint_in
+from lakewright.ingest.cloud.selection import Position, parse_position, translated
+from lakewright.ingest.cloud.source import CloudObjectsSource
+from lakewright.model.instant import Instant
 from lakewright.storage.memory import MemoryStorage
 
 DAY = "20260101"

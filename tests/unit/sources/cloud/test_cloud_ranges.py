@@ -10,24 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakewright.core.instant import Instant
-from lakewright.read.incremental import EARLIEST, QueryContext
-from lakewright.sources.checkpoints import Checkpoint, Version
-from lakewright.sources.cloud.metadata.run import CloudMetadataIncrementalQueryRunner
-from lakewright.sources.cloud.notifications import S3_SCHEMA
-from lakewright.sources.cloud.position import Position
-from lakewright.sources.cloud.selection import CloudObject, ObjectFilter, select
-from lakewright.sources.cloud.settings import EventTableSettings, SelectionSettings
-from lakewright.sources.cloud.source import CloudObjectsSource
-from lakewright.sources.cloud.stores import S3
-from lakewright.sources.settings import MissingCheckpoint
-from lakewright.sources.splitters import BoundedLoad, SnapshotLoadQuerySplitter
+from lakewright.ingest.checkpoints import Checkpoint, Version
+from lakewright.ingest.cloud.events import S3_SCHEMA
+from lakewright.ingest.cloud.options import EventTableSettings, SelectionSettings
+from lakewright.ingest.cloud.selection import S3, CloudObject, ObjectFilter, Position, select
+from lakewright.ingest.cloud.source import CloudMetadataIncrementalQueryRunner, CloudObjectsSource
+from lakewright.ingest.options import MissingCheckpoint
+from lakewright.ingest.splitters import BoundedLoad, SnapshotLoadQuerySplitter
+from lakewright.model.instant import Instant
+from lakewright.scan.planner import EARLIEST, QueryContext
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.create import create_table
+from lakewright.table.create import TableSpec, create_table
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.spec import TableSpec
-from lakewright.testing.build import TableBuilder
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.table_builder import TableBuilder
 
 
 def events_table(kind: str = "COPY_ON_WRITE") -> tuple[TableBuilder, list[Instant]]:

@@ -11,15 +11,15 @@ from itertools import pairwise
 
 import pytest
 
-from lakewright.sources.cloud.position import Position
-from lakewright.sources.cloud.selection import (
+from lakewright.ingest.cloud.options import SelectionSettings
+from lakewright.ingest.cloud.selection import (
     CloudObject,
     ObjectFilter,
+    Position,
     Selection,
     complete_places,
     select,
 )
-from lakewright.sources.cloud.settings import SelectionSettings
 
 ALL = ObjectFilter(SelectionSettings())
 P = "path/to/"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from lakewright.errors import InvalidError, LakewrightError, UnsupportedError
-from lakewright.settings import settings_from
-from lakewright.sources.cloud.objects.run import path_value
-from lakewright.sources.cloud.settings import (
+from lakewright.ingest.cloud.objects import path_value
+from lakewright.ingest.cloud.options import (
     ObjectSettings,
     OnBad,
     PubSubSettings,
     SelectionSettings,
     SqsSettings,
 )
-from lakewright.sources.cloud.source import CloudObjectsSource
-from lakewright.sources.cloud.stores import GCS, S3, shape_of
-from lakewright.sources.registry import source_kind
+from lakewright.ingest.cloud.selection import GCS, S3, shape_of
+from lakewright.ingest.cloud.source import CloudObjectsSource
+from lakewright.ingest.source import source_kind
+from lakewright.options import settings_from
 from lakewright.storage.memory import MemoryStorage
 
 

@@ -7,9 +7,9 @@ import re
 import runpy
 from pathlib import Path
 
-from lakewright.write.metrics.metric import METRICS, Kind
-from lakewright.write.metrics.reporters import prometheus_name
-from lakewright.write.metrics.settings import MetricsSettings
+from lakewright.metrics.metric import METRICS, Kind
+from lakewright.metrics.options import MetricsSettings
+from lakewright.metrics.reporters import prometheus_name
 
 ROOT = Path(__file__).resolve().parents[4]
 FILE = ROOT / "dashboards" / "lakewright.json"

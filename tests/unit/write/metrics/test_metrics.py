@@ -18,18 +18,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from written import NO_SERVICES, WrittenTable, row
 
 import lakewright as lw
+from lakewright.client.ttl import TableTtl
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
-from lakewright.interfaces.ttl import TableTtl
+from lakewright.metrics import meter
+from lakewright.metrics.metric import METRICS, Kind, Metric
+from lakewright.metrics.options import metrics_settings
+from lakewright.metrics.reporters import JsonLines, Prometheus, json_line, prometheus_name
 from lakewright.storage.base import VersionedStorage
-from lakewright.storage.counted import CALL_KINDS, CountedStorage, counted
 from lakewright.storage.memory import MemoryStorage
+from lakewright.storage.metered import CALL_KINDS, CountedStorage, counted
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.ports import free_port
-from lakewright.write.metrics import meter
-from lakewright.write.metrics.metric import METRICS, Kind, Metric
-from lakewright.write.metrics.reporters import JsonLines, Prometheus, json_line, prometheus_name
-from lakewright.write.metrics.settings import metrics_settings
+from lakewright.testing.processes import free_port
 
 ON = {"hoodie.metrics.on": "true"}
 T = 1_767_000_000_000

@@ -1,0 +1,213 @@
+"""One sync: look at the table, look at the catalog, plan, tell."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lakewright.catalog.base import MetaCatalog, Registered, TableName
+from lakewright.catalog.glue import glue_catalog
+from lakewright.catalog.hive import hive_catalog
+from lakewright.catalog.options import SyncMode, SyncSettings, TableStrategy, sync_settings
+from lakewright.catalog.planner import (
+    Changes,
+    Table,
+    check_partition_fields,
+    plan_sync,
+    require_same,
+    trusted_position,
+)
+from lakewright.clock import Clock
+from lakewright.errors import LakewrightError, kind_of
+from lakewright.metrics.meter import Meter
+from lakewright.model.plans import Skip
+from lakewright.model.table_config import TableConfig, TableType
+from lakewright.storage.base import Storage
+from lakewright.table.freshness_report import catalog_properties, measured
+from lakewright.table.snapshot import Snapshot, load_snapshot
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What a catalog was told about one name of a table."""
+
+    catalog: str
+    table: str
+    created: bool = False
+    altered: bool = False
+    added: int = 0
+    moved: int = 0
+    dropped: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was told."""
+        return self.created or self.altered or bool(self.added + self.moved + self.dropped)
+
+
+def sync_table(
+    snapshot: Snapshot, settings: SyncSettings, catalog: MetaCatalog, more: Mapping[str, str]
+) -> tuple[Synced, ...] | Skip:
+    """Tell a catalog of a table as it is in a snapshot; `more` are properties to be set.
+
+    Partitions first, and how far the catalog knows the table last: who dies in between is
+    followed by one who tells the same again.
+    """
+    check_partition_fields(snapshot.config, settings)
+    if snapshot.avro_schema() is None:
+        return Skip("the table has no schema yet: nothing was written")
+    table = Table(snapshot, settings, more)
+    catalog.ensure_database(settings.database, create=settings.create_database)
+    return tuple(
+        _told(table, catalog, name, read_optimized=optimized)
+        for name, optimized in names_of(snapshot.config, settings)
+    )
+
+
+def names_of(config: TableConfig, settings: SyncSettings) -> list[tuple[TableName, bool]]:
+    """The names that a table gets, and which of them are read-optimized."""
+    name = settings.table or fitting(config.name)
+    plain = TableName(settings.database, name)
+    if config.table_type is not TableType.MERGE_ON_READ:
+        return [(plain, False)]
+    if settings.strategy is not TableStrategy.ALL:
+        return [(plain, settings.strategy is TableStrategy.RO)]
+    views = [
+        (TableName(settings.database, f"{name}_ro"), True),
+        (TableName(settings.database, f"{name}_rt"), False),
+    ]
+    return [*views, (plain, False)]
+
+
+def fitting(name: str) -> str:
+    """A table's own name as catalogs take it.
+
+    >>> fitting("Rides-2026")
+    'rides_2026'
+    """
+    return "".join(char if char.isalnum() else "_" for char in name).lower()
+
+
+def _told(table: Table, catalog: MetaCatalog, name: TableName, *, read_optimized: bool) -> Synced:
+    known = catalog.load(name)
+    target = table.registered(read_optimized=read_optimized)
+    if known is not None:
+        require_same(name, known, target)
+    wanted = table.wanted(target, trusted_position(known))
+    asked = None if wanted.whole else {*wanted.present, *wanted.gone}
+    there = {}
+    if known is not None and target.partition_columns and (asked is None or asked):
+        there = catalog.partitions(name, asked)
+    changes = plan_sync(known, there, wanted)
+    _tell(catalog, name, changes, known or target, table.settings.batch)
+    return Synced(
+        catalog=catalog.kind,
+        table=str(name),
+        created=changes.create is not None,
+        altered=changes.alter is not None,
+        added=len(changes.add),
+        moved=len(changes.move),
+        dropped=len(changes.drop),
+    )
+
+
+def _tell(
+    catalog: MetaCatalog, name: TableName, changes: Changes, table: Registered, batch: int
+) -> None:
+    if changes.create is not None:
+        # Without its position: only when the partitions are there as well is it known.
+        catalog.create(name, without_position(changes.create))
+    for new in _batches(changes.add, batch):
+        catalog.add(name, table, new)
+    for new in _batches(changes.move, batch):
+        catalog.move(name, table, new)
+    for gone in _batches(changes.drop, batch):
+        catalog.drop(name, gone)
+    last = changes.create or changes.alter
+    if last is not None:
+        catalog.alter(name, last)
+
+
+def without_position(table: Registered) -> Registered:
+    """A table of which a catalog does not know up to where it knows it."""
+    kept = {k: v for k, v in table.properties.items() if not k.startswith("last_commit_")}
+    return Registered(
+        location=table.location,
+        columns=table.columns,
+        partition_columns=table.partition_columns,
+        properties=kept,
+        serde=table.serde,
+    )
+
+
+def _batches(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    return [items[at : at + size] for at in range(0, len(items), size)]
+
+
+# ------------------------------------------------------------------------------------------------
+# Catalog sync for people: options in, what was told out; after a write, or when asked for.
+
+
+Properties = Mapping[str, str | None]
+# Tells the catalog of a Spark session; who has none needs no Spark either.
+InSession = Callable[[Snapshot, SyncSettings, Properties], tuple[Synced, ...] | Skip]
+
+
+def sync(
+    storage: Storage, clock: Clock, options: Mapping[str, str], in_session: InSession
+) -> tuple[Synced, ...] | Skip:
+    """Tell the catalog that options name of a table."""
+    settings = sync_settings(options)
+    snapshot = load_snapshot(storage)
+    meter = Meter.of(storage, clock, options, snapshot.config.name)
+    kind = settings.kind.lower()
+    try:
+        properties = catalog_properties(measured(snapshot, clock, options))
+        done = _sync_one(snapshot, settings, properties, in_session)
+    except LakewrightError as error:
+        meter.count("catalog.syncs", catalog=kind, outcome=kind_of(error))
+        raise
+    told = not isinstance(done, Skip) and any(each.changed for each in done)
+    meter.count("catalog.syncs", catalog=kind, outcome="changed" if told else "unchanged")
+    return done
+
+
+def sync_after_write(
+    storage: Storage, clock: Clock, options: Mapping[str, str], in_session: InSession
+) -> None:
+    """Sync where options ask for it; a failure is a warning, unless they say otherwise."""
+    settings = sync_settings(options)
+    if not settings.enabled:
+        return
+    try:
+        sync(storage, clock, options, in_session)
+    except LakewrightError as error:
+        if not settings.ignore_errors:
+            error.add_note("The write before it has completed, only the catalog was not told.")
+            raise
+        text = f"the catalog was not told of the write, which has completed: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def _sync_one(
+    snapshot: Snapshot,
+    settings: SyncSettings,
+    properties: Properties,
+    in_session: InSession,
+) -> tuple[Synced, ...] | Skip:
+    if settings.kind is SyncMode.SPARK:
+        return in_session(snapshot, settings, properties)
+    known = {key: value for key, value in properties.items() if value is not None}
+    with _catalog(settings) as catalog:
+        return sync_table(snapshot, settings, catalog, known)
+
+
+def _catalog(settings: SyncSettings) -> AbstractContextManager[MetaCatalog]:
+    if settings.kind is SyncMode.HMS:
+        return hive_catalog(settings.uris)
+    return nullcontext(glue_catalog(settings.region, settings.endpoint))

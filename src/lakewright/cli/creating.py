@@ -1,0 +1,103 @@
+"""What `create` does: a new table from the words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import expressions as exp
+from sqlglot.errors import SqlglotError
+
+from lakewright.cli.looking import Options, show_info
+from lakewright.cli.printing import Document
+from lakewright.client.command_options import storage_at, table_options
+from lakewright.clock import SystemClock
+from lakewright.errors import InvalidError
+from lakewright.model.table_config import parse_table_type
+from lakewright.table.create import TableSpec, create_table
+
+_KINDS: dict[Any, Callable[[], pa.DataType]] = {
+    exp.DataType.Type.BOOLEAN: pa.bool_,
+    exp.DataType.Type.TINYINT: pa.int8,
+    exp.DataType.Type.SMALLINT: pa.int16,
+    exp.DataType.Type.INT: pa.int32,
+    exp.DataType.Type.BIGINT: pa.int64,
+    exp.DataType.Type.FLOAT: pa.float32,
+    exp.DataType.Type.DOUBLE: pa.float64,
+    exp.DataType.Type.TEXT: pa.string,
+    exp.DataType.Type.BINARY: pa.binary,
+    exp.DataType.Type.DATE: pa.date32,
+    exp.DataType.Type.TIMESTAMP: lambda: pa.timestamp("us", "UTC"),
+    exp.DataType.Type.TIMESTAMPTZ: lambda: pa.timestamp("us", "UTC"),
+    exp.DataType.Type.TIMESTAMPNTZ: lambda: pa.timestamp("us"),
+}
+
+
+def create(
+    path: str,
+    options: Options,
+    *,
+    name: str,
+    table_type: str,
+    key: tuple[str, ...],
+    partition_by: tuple[str, ...],
+    ordering: tuple[str, ...],
+    event_time: str | None,
+    schema: str | None,
+) -> Document:
+    """Make an empty table, and tell what it is."""
+    storage = storage_at(path, options)
+    spec = TableSpec(
+        name=name or storage.root.rstrip("/").rpartition("/")[2],
+        table_type=parse_table_type(table_type),
+        record_key=key,
+        partition_by=partition_by,
+        ordering=ordering,
+        event_time=event_time,
+        schema=parse_columns(schema) if schema else None,
+        options=table_options(options),
+    )
+    create_table(storage, SystemClock(), spec)
+    return show_info(path, options, size=False)
+
+
+def parse_columns(text: str) -> pa.Schema:
+    """Columns as SQL writes them between the parentheses of CREATE TABLE."""
+    try:
+        tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect="spark")
+    except SqlglotError as error:
+        raise InvalidError("not a list of columns", schema=text) from error
+    table = tree.this
+    more = [name for name, value in tree.args.items() if value and name not in ("this", "kind")]
+    if more or not isinstance(table, exp.Schema) or not isinstance(table.this, exp.Table):
+        raise InvalidError("not a list of columns", schema=text)
+    return pa.schema([_field(each, text) for each in table.expressions])
+
+
+def _field(node: Any, text: str) -> pa.Field:
+    if not isinstance(node, exp.ColumnDef) or node.kind is None:
+        raise InvalidError("each column needs a name and a type", schema=text)
+    limits = [each.kind for each in node.args.get("constraints") or ()]
+    if any(not isinstance(each, exp.NotNullColumnConstraint) for each in limits):
+        raise InvalidError("of a column only NOT NULL can be said", schema=text, column=node.name)
+    return pa.field(node.name, _kind(node.kind, text), nullable=not limits)
+
+
+def _kind(node: Any, text: str) -> pa.DataType:
+    if not isinstance(node, exp.DataType):
+        raise InvalidError("a type that is not known here", schema=text, type=str(node))
+    inner = node.expressions
+    if node.this in _KINDS and not inner:
+        return _KINDS[node.this]()
+    if node.this is exp.DataType.Type.DECIMAL:
+        precision, scale = (*(int(each.name) for each in inner), *(10, 0)[len(inner) :])
+        return pa.decimal128(precision, scale)
+    if node.this is exp.DataType.Type.ARRAY and len(inner) == 1:
+        return pa.list_(pa.field("element", _kind(inner[0], text)))
+    if node.this is exp.DataType.Type.MAP and len(inner) == 2:
+        return pa.map_(_kind(inner[0], text), _kind(inner[1], text))
+    if node.this is exp.DataType.Type.STRUCT and inner:
+        return pa.struct([_field(each, text) for each in inner])
+    raise InvalidError("a type that is not known here", schema=text, type=node.sql("spark"))

@@ -1,0 +1,203 @@
+"""`lakewright ingest`: rounds of an ingestion, told in lines for people or for machines."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from lakewright.cli.printing import Document, show, size_text
+from lakewright.cli.progress import following
+from lakewright.cli.session import start_session
+from lakewright.cli.spark_work import spark_work
+from lakewright.cli.stopping import StopRequest
+from lakewright.client.command_options import spark_options
+from lakewright.client.documents import outcome_document
+from lakewright.clock import SystemClock
+from lakewright.ingest.checkpoints import Checkpoint
+from lakewright.ingest.ingester import IngestRound
+from lakewright.ingest.loop import Ingestion, ingestion
+from lakewright.model.plans import Skip
+from lakewright.storage.factory import other_options
+from lakewright.utils.terminal import SafeConsole, say
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asks for."""
+
+    table: str
+    source: str
+    options: Mapping[str, str]
+    transform: str | None = None
+    operation: str = "upsert"
+    services: str = "inline"
+    checkpoint: str | None = None
+
+
+def run_ingest(wanted: Wanted, *, master: str, interval_s: float | None, as_json: bool) -> None:
+    """Run one round, or rounds at least `interval_s` apart until a signal says stop.
+
+    Raises:
+        LakewrightError: the failure of a single round, or one that will not pass.
+    """
+    configs = spark_options(wanted.options)
+    with StopRequest() as stop:
+        spark = start_session(master, configs)
+        # Spark has put a handler of its own in the place of ours.
+        stop.listen()
+        try:
+            made = prepared(wanted, spark)
+            storage, far = made.ingester.writer.storage, spark_work(spark)
+            with (
+                Lines(storage.root, as_json=as_json) as lines,
+                following(storage, lines.tell, far) if lines.is_live else nullcontext(),
+            ):
+                if interval_s is None:
+                    made.run_once(lines)
+                else:
+                    made.run_continuously(interval_s, stop, lines)
+        finally:
+            spark.stop()
+
+
+def told_to_ingestion(options: Mapping[str, str]) -> dict[str, str]:
+    """The options without those that only the session takes."""
+    session = spark_options(other_options(options))
+    return {key: value for key, value in options.items() if key not in session}
+
+
+def prepared(wanted: Wanted, spark: object) -> Ingestion:
+    """The ingestion that is asked for, not yet begun."""
+    return ingestion(
+        spark,  # type: ignore[arg-type]
+        wanted.source,
+        wanted.table,
+        transform=wanted.transform,
+        options=told_to_ingestion(wanted.options),
+        operation=wanted.operation,
+        services=wanted.services,
+        checkpoint=wanted.checkpoint,
+    )
+
+
+class Lines:
+    """Tells each round in a line; on a terminal, rounds without rows share one that changes."""
+
+    def __init__(self, table: str, *, as_json: bool, console: Console | None = None) -> None:
+        self._table = table
+        self._as_json = as_json
+        self._console = console or SafeConsole()
+        self._status: Status | None = None
+        self._skipped = ""
+        self._idle = ""
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal and not self._as_json:
+            self._status = self._console.status("reading")
+            self._status.start()
+        return self
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a line that changes, on a terminal."""
+        return self._status is not None
+
+    def tell(self, text: str) -> None:
+        """Say what is going on now, where there is a line that changes."""
+        if self._status is not None and not self._idle:
+            self._status.update(Text(text))
+
+    def __call__(self, done: IngestRound) -> None:
+        """Tell a round."""
+        if self._as_json:
+            show(round_document(self._table, done), as_json=True, one_line=True)
+            return
+        text = round_text(done)
+        if self._status is not None and isinstance(done.outcome, Skip):
+            self._idle = text
+            self._status.update(Text(text))
+        elif not self._is_repeated(done):
+            self._idle = ""
+            self._print(text)
+        failed = [f"{step.service}: {step.error}" for step in done.services if step.error]
+        for trouble in (*done.troubles, *failed):
+            say(f"warning: {trouble}", err=True)
+
+    def _is_repeated(self, done: IngestRound) -> bool:
+        """Whether nothing happened once more: whoever reads a file of lines need not be told."""
+        before, self._skipped = self._skipped, ""
+        if isinstance(done.outcome, Skip):
+            self._skipped = done.outcome.reason
+        return bool(self._skipped) and self._skipped == before
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+        if self._idle:
+            self._print(self._idle)
+
+    def _print(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+
+def round_document(table: str, done: IngestRound) -> Document:
+    """All about a round."""
+    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
+    return {
+        "table": table,
+        "round": done.number,
+        "at": now.isoformat(timespec="milliseconds"),
+        "source": done.source,
+        **outcome_document(done.outcome),
+        "rows": done.rows,
+        "inserted": done.inserted,
+        "updated": done.updated,
+        "deleted": done.deleted,
+        "bytes": done.bytes,
+        "lag_ms": done.lag_ms,
+        "objects_waiting": done.waiting,
+        "took_ms": done.took_ms,
+        "checkpoint_before": _checkpoint(done.before),
+        "checkpoint_after": _checkpoint(done.after),
+        "facts": dict(done.facts),
+        "troubles": list(done.troubles),
+        "services": [
+            {"service": step.service, **outcome_document(step.outcome)} for step in done.services
+        ],
+    }
+
+
+def round_text(done: IngestRound) -> str:
+    """What people want to know of a round, in a line."""
+    if done.commit is None:
+        told = "failed" if done.error is not None else "nothing"
+        detail = done.error if done.error is not None else getattr(done.outcome, "reason", "")
+        parts = [f"round {done.number}: {told}, {detail}"]
+    else:
+        kinds = {"new": done.inserted, "updated": done.updated, "deleted": done.deleted}
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+        parts = [f"round {done.number}: {done.rows} rows" + (f" ({counts})" if counts else "")]
+        parts += [f"commit {done.commit.instant}", f"{done.took_ms / 1000:.1f} s"]
+    shown: list[tuple[int | None, Callable[[int], str]]] = [
+        (done.bytes, size_text),
+        (done.lag_ms, lambda ms: f"{ms / 1000:.1f} s behind"),
+        (done.waiting, lambda count: f"{count} waiting"),
+    ]
+    return "; ".join([*parts, *(text(value) for value, text in shown if value)])
+
+
+def _checkpoint(checkpoint: Checkpoint | None) -> str | None:
+    return checkpoint.text if checkpoint is not None else None

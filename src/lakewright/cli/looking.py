@@ -1,0 +1,164 @@
+"""What the commands that look at a table tell: documents, which `printing.py` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+
+from lakewright.cli.printing import Document
+from lakewright.client.command_options import storage_at
+from lakewright.clock import zone_of
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError
+from lakewright.model import table_config as keys
+from lakewright.model.file_group import FileSlice
+from lakewright.model.instant import Instant, query_time
+from lakewright.model.schema import META_COLUMNS
+from lakewright.table.properties import metadata_partitions
+from lakewright.table.rollback import load_rollbacks
+from lakewright.table.snapshot import Snapshot, load_snapshot
+
+Options = Mapping[str, str]
+
+
+def show_info(path: str, options: Options, *, size: bool) -> Document:
+    """What a table is, and what happened to it last."""
+    snapshot = _snapshot(path, options)
+    config, timeline = snapshot.config, snapshot.timeline
+    writes = timeline.by_completion
+    document: Document = {
+        "table": snapshot.storage.root,
+        "name": config.name,
+        "type": config.table_type.value,
+        "version": config.version,
+        "record_key": _joined(config.record_key_fields),
+        "partitioned_by": _joined(config.partition_fields),
+        "ordered_by": _joined(config.ordering_fields),
+        "merge_mode": config.merge_mode.value,
+        "event_time": config.properties.get(keys.EVENT_TIME),
+        "index": config.properties.get(keys.INDEX_TYPE),
+        "timeline_zone": config.timeline_zone,
+        "metadata_table": _joined(metadata_partitions(config)),
+        "instants": len(timeline),
+        "timeline_from": timeline.start,
+        "savepoints": _joined(sorted(timeline.saved)),
+        "last_write": _last_write(snapshot, writes[-1]) if writes else None,
+        "pending": [asdict(each) for each in timeline.pending()],
+        **(_sizes(snapshot) if size else {}),
+        "columns": _columns(snapshot),
+    }
+    return document
+
+
+def _joined(names: Sequence[str]) -> str | None:
+    return ", ".join(names) or None
+
+
+def _last_write(snapshot: Snapshot, last: Instant) -> str:
+    operation = last.action
+    with suppress(CorruptError, UnsupportedError):
+        operation = snapshot.commits([last])[0].operation or operation
+    return f"{last.requested_at}, {operation}, completed {last.completed_at}"
+
+
+def _columns(snapshot: Snapshot) -> list[Document]:
+    if snapshot.avro_schema() is None:
+        return []
+    schema = snapshot.schema(snapshot.view())
+    shown = [field for field in schema if field.name not in META_COLUMNS]
+    return [{"column": field.name, "type": str(field.type)} for field in shown]
+
+
+def _sizes(snapshot: Snapshot) -> Document:
+    groups = snapshot.groups(snapshot.view())
+    slices = [group.merged() for group in groups]
+    return {
+        "partitions": len({item.partition for item in slices}),
+        "file_groups": len(slices),
+        "base_bytes": sum(item.base.size for item in slices if item.base is not None),
+        "log_files": sum(len(item.logs) for item in slices),
+        "log_bytes": sum(item.log_size for item in slices),
+    }
+
+
+def show_timeline(path: str, options: Options, *, archived: bool, limit: int | None) -> Document:
+    """What has happened to a table."""
+    snapshot = _snapshot(path, options)
+    told = _told_of(snapshot, archived=archived)
+    # Of what is archived, writes are shown, and why plans are gone.
+    active = {*snapshot.timeline}
+    rollbacks = [i for i in told if i.action == "rollback" and i not in active]
+    before = sorted([*snapshot.archived, *rollbacks]) if archived else ()
+    instants = (*before, *snapshot.timeline)
+    shown = instants if limit is None else instants[-limit:]
+    left = {"left_out": len(instants) - len(shown)} if len(shown) < len(instants) else {}
+    return {
+        "table": snapshot.storage.root,
+        **left,
+        "instants": [asdict(each) | _detail(told.get(each)) for each in shown],
+    }
+
+
+def _told_of(snapshot: Snapshot, *, archived: bool) -> dict[Instant, str]:
+    """What the names of instants do not tell: what rollbacks take back, which plans may go."""
+    told: dict[Instant, str] = {}
+    # The timeline can be shown, whatever is wrong with the files behind its names.
+    with suppress(CorruptError, UnsupportedError):
+        told |= {each.instant: str(each) for each in load_rollbacks(snapshot, archived=archived)}
+    with suppress(CorruptError, UnsupportedError):
+        waiting = (i for i, plan in snapshot.pending_plans() if plan.cancellable)
+        told |= dict.fromkeys(waiting, "cancellable")
+    return told
+
+
+def _detail(text: str | None) -> Document:
+    return {} if text is None else {"detail": text}
+
+
+def show_files(
+    path: str,
+    options: Options,
+    *,
+    partitions: Sequence[str] | None,
+    as_of: str | None,
+    all_slices: bool,
+) -> Document:
+    """The files that a query reads."""
+    snapshot = _snapshot(path, options)
+    time = None
+    if as_of is not None:
+        time = query_time(as_of, zone_of(snapshot.config.timeline_zone))
+    listed = snapshot.files([p.strip("/") for p in partitions] if partitions else None)
+    _require_partitions(partitions or (), listed)
+    groups = snapshot.groups(snapshot.view(requested_until=time), listed)
+    slices = [
+        item for group in groups for item in (group.slices if all_slices else [group.merged()])
+    ]
+    return {
+        "table": snapshot.storage.root,
+        "file_groups": len(groups),
+        "total_bytes": sum(item.size for item in slices),
+        "files": [_slice_document(item) for item in slices],
+    }
+
+
+def _require_partitions(asked: Sequence[str], listed: Container[str]) -> None:
+    missing = [path for path in asked if path.strip("/") not in listed]
+    if missing:
+        raise InvalidError("the table has no such partition", partition=missing[0])
+
+
+def _slice_document(item: FileSlice) -> Document:
+    return {
+        "partition": item.partition,
+        "file_id": item.file_id,
+        "base_instant": item.base_instant,
+        "base_file": item.base.name if item.base is not None else None,
+        "base_bytes": item.base.size if item.base is not None else None,
+        "logs": [log.name for log in item.logs],
+        "log_bytes": item.log_size,
+    }
+
+
+def _snapshot(path: str, options: Options) -> Snapshot:
+    return load_snapshot(storage_at(path, options))

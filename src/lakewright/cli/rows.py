@@ -1,0 +1,182 @@
+"""What `read` and `changes` do: in this process, or with Spark where there is much to read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib import import_module
+
+import pyarrow as pa
+
+from lakewright.cli.progress import Bar, byte_bar
+from lakewright.cli.row_output import FORMATS, Told, writing
+from lakewright.client.command_options import storage_at
+from lakewright.clock import zone_of
+from lakewright.datasource.source import begin_of_range, end_of_range
+from lakewright.engine.local import plan_bytes, pruned, read_here
+from lakewright.errors import InvalidError
+from lakewright.model.instant import query_time
+from lakewright.model.schema import META_COLUMNS, select_fields
+from lakewright.scan.cdc.planner import CdcPlan, plan_cdc
+from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
+from lakewright.scan.scan_plan import ReadPlan, RowFilter
+from lakewright.storage.base import Storage
+from lakewright.table.snapshot import load_moment, load_snapshot
+from lakewright.utils.terminal import say
+
+# More than this is read sooner by several tasks than by this process.
+MOST_BYTES_HERE = 1 << 30
+_SHOWN_ROWS = 20
+_SESSION = "lakewright.cli.spark_rows"
+_FILTERS = "lakewright.scan.filters"
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the command line asks for; with a master Spark reads."""
+
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    columns: tuple[str, ...] = ()
+    where: str | None = None
+    meta: bool = False
+    form: str = "table"
+    out: str | None = None
+    master: str | None = None
+
+    def check(self) -> None:
+        """InvalidError for what cannot be, before anything is read."""
+        if self.form not in FORMATS:
+            raise InvalidError("no such format", format=self.form, known=list(FORMATS))
+        if self.form == "parquet" and self.out is None:
+            raise InvalidError("parquet is no text: name a file with --out")
+
+    def names(self, schema: pa.Schema) -> tuple[str, ...]:
+        """The columns of the result."""
+        if self.columns:
+            return tuple(dict.fromkeys(select_fields(schema, self.columns).names))
+        return tuple(name for name in schema.names if self.meta or name not in META_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A query, planned: which rows of it are wanted, and how many."""
+
+    storage: Storage
+    plan: ReadPlan | CdcPlan
+    names: tuple[str, ...]
+    limit: int | None = None
+    chosen: RowFilter | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the result."""
+        return select_fields(self.plan.result_schema, self.names)
+
+    def fits_here(self) -> bool:
+        """Whether this process is soon done with it."""
+        bounded = self.limit is not None and self.chosen is None
+        return bounded or plan_bytes(self.plan) <= MOST_BYTES_HERE
+
+
+def show_read(wanted: Wanted, *, as_of: str | None, optimized: bool) -> None:
+    """Show rows of a table."""
+    wanted.check()
+    storage = storage_at(wanted.path, wanted.options)
+    snapshot = load_snapshot(storage)
+    time = query_time(as_of, zone_of(snapshot.config.timeline_zone)) if as_of is not None else None
+    make = plan_read_optimized if optimized else plan_snapshot
+    schema = snapshot.schema(snapshot.view(requested_until=time))
+    names = wanted.names(schema)
+    chosen = _filter(wanted.where, schema)
+    needed = dict.fromkeys((*names, *(chosen.columns if chosen else ())))
+    # What Spark filters by is known to Spark alone.
+    left_to_spark = wanted.where is not None and chosen is None
+    plan = make(snapshot, as_of=time, columns=None if left_to_spark else list(needed))
+    if chosen is not None:
+        plan = pruned(plan, chosen)
+    limit = _SHOWN_ROWS + 1 if wanted.limit is None and wanted.form == "table" else wanted.limit
+    reading = Reading(storage, plan, names, limit, chosen)
+    told = Told({"table": storage.root, "as_of": time}, shown=_shown(wanted), more="--limit")
+    _write(wanted, reading, told, spark=left_to_spark)
+
+
+def show_changes(
+    wanted: Wanted, *, since: str | None, until: str | None, limit: int | None, cdc: bool
+) -> None:
+    """Show what changed in a range."""
+    wanted.check()
+    storage = storage_at(wanted.path, wanted.options)
+    moment = load_moment(storage)
+    begin, end = begin_of_range(since), end_of_range(until)
+    if cdc:
+        found = plan_cdc(
+            moment, since=begin, until=end, limit=limit, columns=wanted.columns or None
+        )
+        read: ReadPlan | CdcPlan = found.read
+        names = tuple(found.read.result_schema.names)
+        context = found.context
+    else:
+        columns = wanted.columns or None
+        changed = plan_changes(moment, since=begin, until=end, limit=limit, columns=columns)
+        read, names = changed.read, wanted.names(changed.read.result_schema)
+        context = changed.context
+    head = {
+        "table": storage.root,
+        "checkpoint": context.checkpoint,
+        "instants": [each.requested_at for each in context.instants],
+    }
+    reading = Reading(storage, read, names)
+    _write(wanted, reading, Told(head, shown=_shown(wanted), more="another --format"), spark=False)
+
+
+def _filter(text: str | None, schema: pa.Schema) -> RowFilter | None:
+    if text is None:
+        return None
+    # Who reads without a filter does not wait for a parser of SQL.
+    found: RowFilter | None = import_module(_FILTERS).parse_filter(text, schema)
+    return found
+
+
+def _shown(wanted: Wanted) -> int | None:
+    return _SHOWN_ROWS if wanted.form == "table" and wanted.limit is None else None
+
+
+def _write(wanted: Wanted, reading: Reading, told: Told, *, spark: bool) -> None:
+    with ExitStack() as stack:
+        batches: Callable[[], Batches]
+        if spark or wanted.master is not None or not reading.fits_here():
+            module = import_module(_SESSION)
+            batches = stack.enter_context(module.spark_rows(wanted, reading))
+        else:
+            batches = lambda: _read_with_bar(wanted, reading, stack)  # noqa: E731
+        # Opened last, so that a query that is refused leaves no file.
+        sink = stack.enter_context(writing(wanted.form, wanted.out, reading.schema, told))
+        count = 0
+        for batch in batches():
+            sink(batch)
+            count += int(batch.num_rows)
+    if wanted.out is not None:
+        say(f"{count} rows written to {wanted.out}", err=True)
+
+
+def _read_with_bar(wanted: Wanted, reading: Reading, stack: ExitStack) -> Batches:
+    # Rows that scroll by on the same terminal are progress enough.
+    apart = wanted.out is not None or wanted.form == "table" or not sys.stdout.isatty()
+    total = plan_bytes(reading.plan)
+    bar = stack.enter_context(byte_bar("reading", total)) if apart else Bar()
+    for batch in read_here(
+        reading.storage,
+        reading.plan,
+        chosen=reading.chosen,
+        columns=reading.names,
+        limit=reading.limit,
+        done=bar.advance,
+    ):
+        bar.add_rows(batch.num_rows)
+        yield batch

@@ -1,0 +1,72 @@
+"""The command `lakewright ui`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakewright.cli.shared import (
+    JsonOption,
+    Later,
+    OptionsFileOption,
+    OptionsOption,
+    exit_codes,
+    told_options,
+)
+from lakewright.storage.base import imported
+
+if TYPE_CHECKING:
+    from lakewright.ui import server
+else:
+    server = Later("lakewright.ui.server")
+
+_EXTRA = "ui"
+_PORT = 8765
+
+
+def ui(
+    context: typer.Context,
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="The tables: folders, or URIs such as s3a://..."),
+    ],
+    allow_writes: Annotated[
+        bool,
+        typer.Option("--allow-writes", help="Have buttons that run services and cancel plans."),
+    ] = False,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; others than this machine, too.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="NUMBER", min=0, max=65535, help="0 takes one that is free.")
+    ] = _PORT,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in the browser.")
+    ] = False,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="Where Spark runs, if a service has work for it.")
+    ] = "local[*]",
+    as_json: JsonOption = False,
+) -> None:
+    """Show tables on a page in the browser: timeline, partitions, freshness, plans, services.
+
+    Example: lakewright ui /data/trips /data/riders --open
+    """
+    with exit_codes():
+        for module in ("starlette", "uvicorn"):
+            imported(module, _EXTRA)
+        told = context.parent.params.get("load") if context.parent is not None else None
+        server.serve(
+            paths,
+            told_options(option, options_file),
+            host=host,
+            port=port,
+            allow_writes=allow_writes,
+            open_browser=open_browser,
+            master=master,
+            load=told or (),
+            as_json=as_json,
+        )

@@ -1,0 +1,1 @@
+"""Writes, services and TTL of one table, by Hudi's options."""

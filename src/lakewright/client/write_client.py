@@ -1,0 +1,275 @@
+"""Writes to a table: options in Hudi's words in, a commit out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from lakewright.catalog.options import SYNC_KEYS, sync_settings
+from lakewright.catalog.sync import sync_after_write
+from lakewright.client.ttl import TableTtl
+from lakewright.clock import Clock, SystemClock
+from lakewright.datasource.session_catalog import told_by
+from lakewright.engine.base import Hands
+from lakewright.errors import InvalidError, LakewrightError
+from lakewright.metrics.commit_metrics import tell_rollback
+from lakewright.metrics.meter import metered
+from lakewright.model.instant import Instant
+from lakewright.model.plans import Skip
+from lakewright.model.table_config import WRITE_NAMES, TableConfig
+from lakewright.model.ttl import HUDI_PREFIX, PREFIX, checked_settings, with_settings
+from lakewright.options import added_options
+from lakewright.services.inline import INLINE_KEYS, run_inline
+from lakewright.services.registry import service_keys
+from lakewright.services.runner import RUN_KEYS, ServiceRunner
+from lakewright.services.ttl.hooks import BeforeWrite
+from lakewright.spark.engine import SparkHands
+from lakewright.spark.writer import SparkRows, refuse_speculation
+from lakewright.storage.base import Storage
+from lakewright.storage.factory import OpenedStorage, other_options
+from lakewright.table.savepoint import give_up_savepoint, restore_to, save_point, take_back
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import Writer
+from lakewright.write.options import check_write_options, config_conflicts, write_settings
+from lakewright.write.task import Operation
+from lakewright.write.writer import (
+    Commit,
+    IncomingRows,
+    NoRows,
+    WriteRequest,
+    partitions_named,
+    write,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Options = Mapping[str, str] | None
+
+OPERATION = "hoodie.datasource.write.operation"
+# Settings of a table that may change after it was made.
+_STORED = (PREFIX, HUDI_PREFIX)
+# Who describes the table as it is, or says what is done with rows, leaves nothing to be stored.
+_DESCRIBING = frozenset(
+    {OPERATION, *WRITE_NAMES, *(name for names in WRITE_NAMES.values() for name in names)}
+)
+
+
+@dataclass(frozen=True)
+class TableWriter:
+    """Everything that a write to one table needs besides its rows."""
+
+    storage: Storage
+    clock: Clock
+    options: Mapping[str, str]
+    hands: Callable[[], Hands]
+
+    @classmethod
+    def of(
+        cls,
+        place: Storage | OpenedStorage,
+        options: Options,
+        clock: Clock | None = None,
+        spark: SparkSession | None = None,
+    ) -> TableWriter:
+        """Check the options' names; one of Hudi's that does not matter here is a warning.
+
+        Those of storage are added to the ones that it was opened with. Services work on `spark`,
+        or on the active session.
+        """
+        known = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS | added_options()
+        opened = place if isinstance(place, OpenedStorage) else OpenedStorage(place)
+        told = {key: str(value) for key, value in (options or {}).items()}
+        checked = check_write_options(other_options(told), also=known)
+        if checked.unserved:
+            text = ", ".join(checked.unserved)
+            warnings.warn(
+                f"no service runs in the background, and none is run for {text}: run it after the "
+                "write, or from another process",
+                stacklevel=4,
+            )
+        for key in checked.ignored:
+            warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
+        sync_settings(checked.told)
+        return cls(
+            metered(opened.with_options(told).storage, checked.told),
+            clock or SystemClock(),
+            checked.told,
+            partial(spark_hands, spark, checked.told),
+        )
+
+    def write(
+        self,
+        operation: Operation,
+        rows: IncomingRows,
+        *,
+        ordered: bool = False,
+        extra: Mapping[str, str] | None = None,
+    ) -> Commit:
+        """Write rows; `ordered` deletes compete with the rows they mean by their ordering."""
+        self._refuse_other(operation)
+        request = WriteRequest(operation, ordered_deletes=ordered, extra=extra or {})
+        return self.run(request, rows)
+
+    def delete_partitions(self, patterns: Sequence[str] | str) -> Commit | Skip:
+        """Take partitions out of the table: by path, or by patterns with `*` and `?`."""
+        self._refuse_other(Operation.DELETE_PARTITION)
+        named = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        return self.run_deletion(WriteRequest(Operation.DELETE_PARTITION, patterns=named))
+
+    def run(self, request: WriteRequest, rows: IncomingRows) -> Commit:
+        """Do what a request asks for, with this writer's options and what they add to commits."""
+        settings = write_settings(None, self.options)
+        if isinstance(rows, SparkRows):
+            refuse_speculation(rows.spark, settings)
+        prefix = settings.commit_metadata_prefix
+        told = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
+        before = BeforeWrite(self.services)
+        request = replace(
+            request, options=self.options, extra={**told, **request.extra}, first=before
+        )
+        commit, after = write(self.writer(), request, rows)
+        self._store_told(after.config)
+        done = replace(commit, services=(*before.done, *run_inline(self.services, after)))
+        sync_after_write(self.storage, self.clock, self.options, told_by(self._session))
+        return done
+
+    def _session(self) -> SparkSession:
+        hands = self.hands()
+        if not isinstance(hands, SparkHands):
+            raise InvalidError("the catalog of a Spark session needs Spark: name another one")
+        return hands.spark
+
+    def _store_told(self, config: TableConfig) -> None:
+        """Put settings of TTL that a write was told among the table's own, if they are others."""
+        told = {key: value for key, value in self.options.items() if key.startswith(PREFIX)}
+        new = checked_settings(told, partitioned=bool(config.partition_fields))
+        if with_settings(config.properties, new) == config.properties:
+            return
+        try:
+            TableTtl.of(self.storage, self.options, self.clock).store(new)
+        except LakewrightError as error:
+            # The write itself has completed; the next one says the same once more.
+            warnings.warn(f"the settings of TTL were not stored: {error}", stacklevel=4)
+
+    @property
+    def services(self) -> ServiceRunner:
+        """What runs services on the table, with the same options."""
+        return ServiceRunner(self.storage, self.clock, self.hands, self.options)
+
+    def run_deletion(self, request: WriteRequest) -> Commit | Skip:
+        """Do what a request to delete partitions asks for, if there are such partitions."""
+        if not request.patterns:
+            raise InvalidError(
+                "no partition to delete was named: give paths, or patterns such as day=2026-01-*"
+            )
+        snapshot = load_snapshot(self.storage)
+        config_conflicts(snapshot.config, self.options, partition_by=request.partition_by)
+        if not partitions_named(snapshot, request.patterns, exact=request.exact):
+            return Skip(f"the table has no partition {', '.join(request.patterns)}")
+        return self.run(request, NoRows())
+
+    def _refuse_other(self, operation: Operation) -> None:
+        if OPERATION in self.options and parse_operation(self.options) is not operation:
+            raise InvalidError(
+                "an option names another operation than the call: leave it out",
+                call=operation.lower(),
+                **{OPERATION: self.options[OPERATION]},
+            )
+
+    def rollback(self, instant: str, *, keep_plan: bool = False, force: bool = False) -> Instant:
+        """Take back a write or a service, completed or not; a service's plan may stay.
+
+        `force` is for a completed write whose file on the timeline is damaged.
+        """
+        done = take_back(self.writer(), instant, keep_plan=keep_plan, force=force)
+        tell_rollback(self.services.meter, self.storage, done)
+        return done
+
+    def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:
+        """Keep the table as it was after a write."""
+        return save_point(self.writer(), instant, user=user, comment=comment)
+
+    def delete_savepoint(self, instant: str) -> None:
+        """Give a savepoint up."""
+        give_up_savepoint(self.writer(), instant)
+
+    def restore(self, instant: str) -> Instant:
+        """Take the table back to a savepoint."""
+        return restore_to(self.writer(), instant)
+
+    def store_settings(self, partition_by: Sequence[str] = ()) -> Skip:
+        """Put settings of the table that the options name among its properties."""
+        settings = {k: v for k, v in self.options.items() if k.startswith(_STORED)}
+        config = load_snapshot(self.storage).config
+        config_conflicts(config, self.options, partition_by=partition_by)
+        if settings:
+            TableTtl.of(self.storage, self.options, self.clock).store(settings)
+        left = _left_out(config, self.options)
+        if left:
+            text = ", ".join(sorted(left))
+            warnings.warn(f"without columns these options have no effect: {text}", stacklevel=4)
+        return Skip(f"there are no columns to write; {len(settings)} settings were stored")
+
+    def writer(self) -> Writer:
+        """What begins transactions, with the settings that the options name."""
+        return Writer.from_options(self.storage, self.clock, self.options)
+
+
+def write_frame(
+    place: Storage | OpenedStorage,
+    frame: DataFrame,
+    operation: Operation,
+    options: Options = None,
+    *,
+    ordered: bool = False,
+) -> Commit | Skip:
+    """Write a DataFrame; one without columns has no rows to write."""
+    writer = TableWriter.of(place, options, spark=frame.sparkSession)
+    rows = rows_of(frame)
+    if not rows.schema.names:
+        return writer.store_settings()
+    return writer.write(operation, rows, ordered=ordered)
+
+
+def spark_hands(spark: SparkSession | None, options: Mapping[str, str]) -> Hands:
+    """The workers of a session, or of the active one."""
+    session = spark or SparkSession.getActiveSession()
+    if session is None:
+        raise InvalidError(
+            "rewriting rows needs Spark: open the table with spark=..., or start a session before"
+        )
+    refuse_speculation(session, write_settings(None, options))
+    return SparkHands(session)
+
+
+def rows_of(frame: DataFrame) -> IncomingRows:
+    """The rows of a DataFrame."""
+    return SparkRows(frame) if frame.columns else NoRows()
+
+
+def parse_operation(options: Mapping[str, str]) -> Operation:
+    """The operation that the options name; upsert if they name none."""
+    word = options.get(OPERATION, "upsert").strip().upper()
+    known = [each for each in Operation if not each.is_service]
+    if word not in known:
+        names = sorted(each.lower() for each in known)
+        raise InvalidError("no such operation", operation=word.lower(), known=names)
+    return Operation(word)
+
+
+def _left_out(config: TableConfig, options: Mapping[str, str]) -> list[str]:
+    """The options that were given for nothing: neither stored, nor what the table says anyway."""
+    return [
+        key
+        for key, value in options.items()
+        if key.startswith("hoodie.")
+        and not key.startswith(_STORED)
+        and key not in _DESCRIBING
+        and config.properties.get(key) != value
+    ]

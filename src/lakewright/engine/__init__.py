@@ -1,0 +1,1 @@
+"""Where rows are worked on: on Spark, or in this process."""

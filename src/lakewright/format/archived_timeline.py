@@ -1,0 +1,305 @@
+"""The archived timeline: instants moved out of the active timeline into an LSM tree of files.
+
+A manifest lists the live files of one version of the tree; `_version_` names the current manifest.
+Level 0 holds what archiving wrote; full levels are merged into the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakewright.errors import CorruptError, InvalidError
+from lakewright.format.avro.schema import load_schema
+
+VERSION_FILE = "_version_"
+MANIFEST_PREFIX = "manifest_"
+MERGE_BYTES = 1_000 * 1024 * 1024
+LAST_LEVEL = 9
+
+_FILE_NAME = re.compile(r"(?P<first>\d+)_(?P<last>\d+)_(?P<level>\d)\.parquet", re.ASCII)
+_MANIFEST_NAME = re.compile(r"manifest_(?P<version>\d+)", re.ASCII)
+_NUMBER = re.compile(rb"\d{1,18}")
+_NAMES_ONLY = ("instantTime", "completionTime", "action")
+_ALL = (*_NAMES_ONLY, "metadata", "plan")
+_SCHEMA = pa.schema(
+    [
+        pa.field("instantTime", pa.string()),
+        pa.field("completionTime", pa.string()),
+        pa.field("action", pa.string()),
+        pa.field("metadata", pa.binary()),
+        pa.field("plan", pa.binary()),
+        pa.field("version", pa.int32(), nullable=False),
+    ]
+)
+_FOOTER = {
+    "parquet.avro.schema": load_schema("HoodieLSMTimelineInstant").text,
+    "writer.model.name": "avro",
+}
+_WRITER_OPTIONS: dict[str, Any] = {
+    "compression": "gzip",
+    "use_dictionary": ["action"],
+    "write_statistics": list(_NAMES_ONLY),
+    "store_schema": False,
+}
+_PARQUET_ERRORS = (pa.ArrowException, LookupError, MemoryError, OSError, OverflowError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One archived instant: the raw bytes of its completed file, and of its plan if it had one.
+
+    `metadata` and `plan` are None as well when the entry was read without content.
+    """
+
+    requested_at: str
+    completed_at: str
+    action: str
+    metadata: bytes | None = None
+    plan: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HistoryFile:
+    """A file of archived instants from `first` to `last`, both inclusive."""
+
+    first: str
+    last: str
+    level: int
+    size: int = 0
+
+    @classmethod
+    def parse(cls, name: str, size: int = 0) -> HistoryFile:
+        """Read a file name; the inverse of `name`."""
+        match = _FILE_NAME.fullmatch(name)
+        if match is None:
+            raise CorruptError("not the name of an archived timeline file", file_name=name)
+        return cls(match["first"], match["last"], int(match["level"]), size)
+
+    @property
+    def name(self) -> str:
+        """The file name."""
+        return f"{self.first}_{self.last}_{self.level}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The live files of one version of the archived timeline."""
+
+    files: tuple[HistoryFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LevelMerge:
+    """Files of one level, oldest first, that become one file of the next; its size is not known."""
+
+    sources: tuple[HistoryFile, ...]
+    target: HistoryFile
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Manifest versions and file names that nobody needs any more; delete the manifests first."""
+
+    versions: tuple[int, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+def parse_history_file(
+    data: bytes | pa.NativeFile, *, with_content: bool = True
+) -> tuple[HistoryEntry, ...]:
+    """Read an archived timeline file; without content only names and times are decoded.
+
+    Of an open file only these parts are read.
+
+    Raises:
+        CorruptError: the bytes are not such a file.
+    """
+    wanted = pa.schema([_SCHEMA.field(name) for name in (_ALL if with_content else _NAMES_ONLY)])
+    # A Python stream would be read by threads of Arrow, which abort a process that ends then.
+    source = pa.BufferReader(data) if isinstance(data, bytes) else data
+    size = source.size()
+    try:
+        file = pq.ParquetFile(source)
+        # No row takes less than a byte: a damaged count must not become an allocation.
+        if file.metadata.num_rows > size:
+            raise CorruptError("the archived timeline file claims too many rows", size=size)
+        table = file.read(columns=wanted.names, use_threads=False)
+        rows = [column.to_pylist() for column in table.select(wanted.names).cast(wanted).columns]
+    except _PARQUET_ERRORS as error:
+        raise CorruptError(
+            "the archived timeline file cannot be read", size=size, cause=str(error)
+        ) from error
+    return tuple(_entry(*row) for row in zip(*rows, strict=True))
+
+
+def format_history_file(entries: Iterable[HistoryEntry]) -> bytes:
+    """Write an archived timeline file, sorted by requested time."""
+    rows = sorted(entries, key=lambda entry: (entry.requested_at, entry.completed_at))
+    columns = [
+        [entry.requested_at for entry in rows],
+        [entry.completed_at for entry in rows],
+        [entry.action for entry in rows],
+        [entry.metadata for entry in rows],
+        [entry.plan for entry in rows],
+        [1] * len(rows),
+    ]
+    arrays = [pa.array(each, kind) for each, kind in zip(columns, _SCHEMA.types, strict=True)]
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, _SCHEMA, **_WRITER_OPTIONS) as writer:
+        writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))
+        # Schema metadata would be dropped together with the Arrow schema: add it explicitly.
+        writer.add_key_value_metadata(_FOOTER)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def history_file_of(entries: Iterable[HistoryEntry], level: int = 0, size: int = 0) -> HistoryFile:
+    """The name that a file of `entries` gets on `level`.
+
+    Raises:
+        InvalidError: there are no entries.
+    """
+    times = sorted(entry.requested_at for entry in entries)
+    if not times:
+        raise InvalidError("an archived timeline file needs at least one instant")
+    return HistoryFile(times[0], times[-1], level, size)
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Read a manifest file.
+
+    Raises:
+        CorruptError: it is not JSON, or an entry is incomplete.
+    """
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError("the manifest is not JSON", size=len(data)) from error
+    files = content.get("files") if isinstance(content, dict) else None
+    if not isinstance(files, list):
+        raise CorruptError("the manifest lists no files")
+    return Manifest(tuple(map(_manifest_entry, files)))
+
+
+def format_manifest(manifest: Manifest) -> bytes:
+    """Write a manifest file."""
+    files = [{"fileName": file.name, "fileLen": file.size} for file in manifest.files]
+    return json.dumps({"files": files}, indent=2).encode()
+
+
+def manifest_name(version: int) -> str:
+    """The file name of the manifest of `version`."""
+    return f"{MANIFEST_PREFIX}{version}"
+
+
+def parse_manifest_name(name: str) -> int | None:
+    """The version in a manifest's file name; None for other files."""
+    match = _MANIFEST_NAME.fullmatch(name)
+    return int(match["version"]) if match else None
+
+
+def parse_version(data: bytes) -> int:
+    """Read the number of the current manifest from `_version_`.
+
+    Raises:
+        CorruptError: it is not a number, as in a file that was cut off.
+    """
+    if not _NUMBER.fullmatch(data.strip()):
+        raise CorruptError("_version_ does not hold a number", content=data[:40])
+    return int(data)
+
+
+def format_version(version: int) -> bytes:
+    """Write `_version_`."""
+    return str(version).encode()
+
+
+def files_overlapping(
+    manifest: Manifest, first: str | None = None, last: str | None = None
+) -> tuple[HistoryFile, ...]:
+    """The files that may hold instants requested in [first, last]; None is an open end."""
+    return tuple(
+        file
+        for file in manifest.files
+        if (last is None or file.first <= last) and (first is None or file.last >= first)
+    )
+
+
+def plan_level_merge(
+    manifest: Manifest, batch_size: int = 10, max_bytes: int = MERGE_BYTES
+) -> LevelMerge | None:
+    """The lowest level with a full batch, and what its oldest files become; None if none is full.
+
+    The merge may fill the next level: ask again with the manifest that `with_merge` gives.
+    """
+    for level in range(LAST_LEVEL):
+        files = sorted(file for file in manifest.files if file.level == level)
+        if len(files) < batch_size:
+            continue
+        sizes = accumulate((file.size for file in files), initial=0)
+        # A file joins while those before it stay below the limit, so that one more may exceed it.
+        batch = [
+            file
+            for file, before in zip(files[:batch_size], sizes, strict=False)
+            if before <= max_bytes
+        ]
+        if len(batch) > 1:
+            last = max(file.last for file in batch)
+            return LevelMerge(tuple(batch), HistoryFile(batch[0].first, last, level + 1))
+    return None
+
+
+def with_merge(manifest: Manifest, merge: LevelMerge, size: int) -> Manifest:
+    """The manifest after `merge` gave a file of `size` bytes."""
+    target = HistoryFile(merge.target.first, merge.target.last, merge.target.level, size)
+    kept = [file for file in manifest.files if file not in merge.sources]
+    return Manifest((*kept, target))
+
+
+def plan_leftovers(
+    manifests: Mapping[int, Manifest], names: Iterable[str], keep: int = 3
+) -> Leftovers:
+    """What may go: all manifests but the newest `keep`, and the files that none of those lists.
+
+    Readers hold on to the version they started with, so nothing goes while at most `keep` exist.
+    """
+    versions = sorted(manifests)
+    old = versions[: -max(keep, 1)]
+    if not old:
+        return Leftovers()
+    live = {file.name for version in versions[len(old) :] for file in manifests[version].files}
+    dead = sorted(name for name in set(names) - live if _FILE_NAME.fullmatch(name))
+    return Leftovers(tuple(old), tuple(dead))
+
+
+def _entry(
+    requested_at: str | None,
+    completed_at: str | None,
+    action: str | None,
+    metadata: bytes | None = None,
+    plan: bytes | None = None,
+) -> HistoryEntry:
+    if not requested_at or not completed_at or not action:
+        raise CorruptError(
+            "an archived instant is incomplete",
+            requested_at=requested_at,
+            completed_at=completed_at,
+            action=action,
+        )
+    return HistoryEntry(requested_at, completed_at, action, metadata, plan)
+
+
+def _manifest_entry(entry: Any) -> HistoryFile:
+    name = entry.get("fileName") if isinstance(entry, dict) else None
+    size = entry.get("fileLen") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or type(size) is not int or size < 0:
+        raise CorruptError("an entry of the manifest is incomplete", entry=entry)
+    return HistoryFile.parse(name, size)

@@ -1,0 +1,1 @@
+"""Avro: schemas, containers, and rows to columns and back."""

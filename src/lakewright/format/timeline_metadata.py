@@ -1,0 +1,621 @@
+"""Two-way mappings between decoded Avro and values: one declaration gives both directions.
+
+The format allows null nearly everywhere. These shapes read null collections as empty ones and write
+empty ones, because real readers follow collections without asking whether they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+from lakewright.errors import CorruptError, InvalidError
+from lakewright.format.avro.container import decode_record, encode_record, record_name
+from lakewright.format.avro.schema import RecordSchema, load_schema, with_nullable_text
+from lakewright.model.commit_metadata import (
+    CleanedPartition,
+    CleanMetadata,
+    CommitMetadata,
+    IndexCommitMetadata,
+    RestoreMetadata,
+    RollbackMetadata,
+    RolledBackPartition,
+    RuntimeStats,
+    SavedPartition,
+    SavepointMetadata,
+    WriteStat,
+)
+from lakewright.model.plans import (
+    CleanFile,
+    CleanPlan,
+    ClusteringGroup,
+    ClusteringPlan,
+    ClusteringSlice,
+    ClusteringStrategy,
+    CompactionOperation,
+    CompactionPlan,
+    CompactionStrategy,
+    IndexPartition,
+    IndexPlan,
+    InstantRef,
+    RequestedReplace,
+    RestorePlan,
+    RetainedInstant,
+    RollbackPlan,
+    RollbackRequest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A pair of inverse functions: from decoded Avro to a value, and back."""
+
+    parse: Callable[[Any], Any]
+    format: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a field of a value is kept: its name on disk and its shape there."""
+
+    name: str
+    shape: Shape
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+PLAIN = Shape(_same, _same)
+TEXTS = Shape(lambda stored: tuple(stored or ()), list)
+MAP = Shape(lambda stored: dict(stored or {}), dict)
+
+
+def stored(name: str, shape: Shape = PLAIN) -> Stored:
+    """A field kept under `name`."""
+    return Stored(name, shape)
+
+
+def or_else(default: Any) -> Shape:
+    """A plain value that is `default` where the file says null."""
+    return Shape(lambda stored: default if stored is None else stored, _same)
+
+
+def required(what: str, shape: Shape = PLAIN) -> Shape:
+    """A value that the format allows to be null but that means nothing without it."""
+
+    def parse(stored: Any) -> Any:
+        if stored is None:
+            raise CorruptError(f"the metadata lacks {what}")
+        return shape.parse(stored)
+
+    return Shape(parse, shape.format)
+
+
+def optional(shape: Shape) -> Shape:
+    """A value that may be None, and is null on disk then."""
+    return Shape(
+        lambda stored: None if stored is None else shape.parse(stored),
+        lambda value: None if value is None else shape.format(value),
+    )
+
+
+def many(shape: Shape) -> Shape:
+    """A tuple of values; null items say nothing and are passed over."""
+    return Shape(
+        lambda stored: tuple(shape.parse(each) for each in stored or () if each is not None),
+        lambda values: [shape.format(each) for each in values],
+    )
+
+
+def keyed(shape: Shape) -> Shape:
+    """A mapping from text to values."""
+    return Shape(
+        lambda stored: {key: shape.parse(each) for key, each in (stored or {}).items()},
+        lambda values: {key: shape.format(each) for key, each in values.items()},
+    )
+
+
+def record(kind: Callable[..., Any], **fields: Stored) -> Shape:
+    """A value of `kind`, whose fields are kept as `fields` says."""
+    table = tuple((name, field.name, field.shape) for name, field in fields.items())
+    # Large commits have many thousand records, most of whose fields are kept as they are.
+    plain = tuple((name, key) for name, key, shape in table if shape is PLAIN)
+    shaped = tuple((name, key, shape) for name, key, shape in table if shape is not PLAIN)
+
+    def parse(stored: Any) -> Any:
+        get = stored.get
+        values = {name: get(key) for name, key in plain}
+        for name, key, shape in shaped:
+            values[name] = shape.parse(get(key))
+        return kind(**values)
+
+    def format_(value: Any) -> Any:
+        return {key: shape.format(getattr(value, name)) for name, key, shape in table}
+
+    return Shape(parse, format_)
+
+
+# ------------------------------------------------------------------------------------------------
+# How each record of the timeline is kept on disk: field names and shapes, one table per record.
+
+
+_NO = or_else(False)
+_EXTRA = stored("extraMetadata", MAP)
+_VERSION = stored("version")
+
+
+def _same_names(kind: type, **shapes: Shape) -> dict[str, Stored]:
+    """The fields of `kind`, kept under the camel-case form of their own names."""
+    return {
+        each.name: stored(_camel_case(each.name), shapes.get(each.name, PLAIN))
+        for each in fields(kind)
+    }
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+_RUNTIME_STATS = record(RuntimeStats, **_same_names(RuntimeStats))
+_WRITE_STAT = record(
+    WriteStat,
+    **_same_names(
+        WriteStat,
+        log_files=optional(TEXTS),
+        cdc_stats=optional(MAP),
+        runtime_stats=optional(_RUNTIME_STATS),
+    ),
+)
+_COMMIT_FIELDS = {
+    "stats": stored("partitionToWriteStats", keyed(many(_WRITE_STAT))),
+    "compacted": stored("compacted", _NO),
+    "extra": _EXTRA,
+    "version": _VERSION,
+    "operation": stored("operationType"),
+}
+COMMIT = record(CommitMetadata, **_COMMIT_FIELDS)
+REPLACE_COMMIT = record(
+    CommitMetadata,
+    **_COMMIT_FIELDS,
+    replaced=stored("partitionToReplaceFileIds", keyed(TEXTS)),
+)
+
+COMPACTION_PLAN = record(
+    CompactionPlan,
+    operations=stored(
+        "operations",
+        many(
+            record(
+                CompactionOperation,
+                base_instant=stored("baseInstantTime", required("a base instant")),
+                logs=stored("deltaFilePaths", TEXTS),
+                base_file=stored("dataFilePath"),
+                file_id=stored("fileId", required("a file id")),
+                partition=stored("partitionPath", or_else("")),
+                metrics=stored("metrics", MAP),
+                bootstrap_file=stored("bootstrapFilePath"),
+                next_base_instant=stored("nextBaseInstantTime"),
+            )
+        ),
+    ),
+    extra=_EXTRA,
+    version=_VERSION,
+    strategy=stored(
+        "strategy",
+        optional(
+            record(
+                CompactionStrategy,
+                class_name=stored("compactorClassName"),
+                params=stored("strategyParams", MAP),
+                version=_VERSION,
+            )
+        ),
+    ),
+    preserve_metadata=stored("preserveHoodieMetadata", _NO),
+    missing_partitions=stored("missingSchedulePartitions", optional(TEXTS)),
+)
+
+_CLUSTERING_GROUP = record(
+    ClusteringGroup,
+    slices=stored(
+        "slices",
+        many(
+            record(
+                ClusteringSlice,
+                base_path=stored("dataFilePath"),
+                log_paths=stored("deltaFilePaths", TEXTS),
+                file_id=stored("fileId", required("a file id")),
+                partition=stored("partitionPath", or_else("")),
+                bootstrap_path=stored("bootstrapFilePath"),
+                version=_VERSION,
+            )
+        ),
+    ),
+    metrics=stored("metrics", MAP),
+    output_groups=stored("numOutputFileGroups"),
+    extra=_EXTRA,
+    version=_VERSION,
+)
+_CLUSTERING_PLAN = record(
+    ClusteringPlan,
+    groups=stored("inputGroups", many(_CLUSTERING_GROUP)),
+    strategy=stored(
+        "strategy",
+        optional(
+            record(
+                ClusteringStrategy,
+                class_name=stored("strategyClassName"),
+                params=stored("strategyParams", MAP),
+                version=_VERSION,
+            )
+        ),
+    ),
+    extra=_EXTRA,
+    version=_VERSION,
+    preserve_metadata=stored("preserveHoodieMetadata", _NO),
+    missing_partitions=stored("missingSchedulePartitions", optional(TEXTS)),
+)
+REQUESTED_REPLACE = record(
+    RequestedReplace,
+    operation=stored("operationType"),
+    plan=stored("clusteringPlan", optional(_CLUSTERING_PLAN)),
+    extra=_EXTRA,
+    version=_VERSION,
+)
+
+_CLEAN_FILE = record(
+    CleanFile,
+    path=stored("filePath", required("the path of a file to clean")),
+    is_bootstrap=stored("isBootstrapBaseFile", _NO),
+)
+CLEAN_PLAN = record(
+    CleanPlan,
+    earliest_to_retain=stored(
+        "earliestInstantToRetain",
+        optional(
+            record(
+                RetainedInstant,
+                requested_at=stored("timestamp"),
+                action=stored("action"),
+                state=stored("state"),
+            )
+        ),
+    ),
+    last_completed=stored("lastCompletedCommitTimestamp"),
+    policy=stored("policy"),
+    bare_files=stored("filesToBeDeletedPerPartition", keyed(TEXTS)),
+    version=_VERSION,
+    files=stored("filePathsToBeDeletedPerPartition", keyed(many(_CLEAN_FILE))),
+    deleted_partitions=stored("partitionsToBeDeleted", TEXTS),
+    extra=_EXTRA,
+)
+_CLEANED_PARTITION = record(
+    CleanedPartition,
+    partition=stored("partitionPath"),
+    policy=stored("policy"),
+    patterns=stored("deletePathPatterns", TEXTS),
+    deleted=stored("successDeleteFiles", TEXTS),
+    failed=stored("failedDeleteFiles", TEXTS),
+    is_partition_deleted=stored("isPartitionDeleted", _NO),
+)
+CLEAN = record(
+    CleanMetadata,
+    started_at=stored("startCleanTime"),
+    took_ms=stored("timeTakenInMillis"),
+    files_deleted=stored("totalFilesDeleted"),
+    earliest_to_retain=stored("earliestCommitToRetain"),
+    last_completed=stored("lastCompletedCommitTimestamp"),
+    partitions=stored("partitionMetadata", keyed(_CLEANED_PARTITION)),
+    version=_VERSION,
+    bootstrap_partitions=stored("bootstrapPartitionMetadata", keyed(_CLEANED_PARTITION)),
+    extra=_EXTRA,
+)
+
+_INSTANT = record(InstantRef, requested_at=stored("commitTime"), action=stored("action"))
+# Fields of ours, which only rollbacks of cancellable plans are written with.
+CAUSED_BY, REASON = "lakewrightCausedBy", "lakewrightReason"
+_CAUSE = {"caused_by": stored(CAUSED_BY), "reason": stored(REASON)}
+ROLLBACK_PLAN = record(
+    RollbackPlan,
+    instant=stored("instantToRollback", required("the instant to roll back", _INSTANT)),
+    requests=stored(
+        "RollbackRequests",
+        many(
+            record(
+                RollbackRequest,
+                partition=stored("partitionPath"),
+                file_id=stored("fileId"),
+                latest_base_instant=stored("latestBaseInstant"),
+                files=stored("filesToBeDeleted", TEXTS),
+                log_blocks=stored("logBlocksToBeDeleted", MAP),
+            )
+        ),
+    ),
+    version=_VERSION,
+    **_CAUSE,
+)
+ROLLBACK = record(
+    RollbackMetadata,
+    started_at=stored("startRollbackTime"),
+    took_ms=stored("timeTakenInMillis"),
+    files_deleted=stored("totalFilesDeleted"),
+    commits=stored("commitsRollback", TEXTS),
+    partitions=stored(
+        "partitionMetadata",
+        keyed(
+            record(
+                RolledBackPartition,
+                partition=stored("partitionPath"),
+                deleted=stored("successDeleteFiles", TEXTS),
+                failed=stored("failedDeleteFiles", TEXTS),
+                rollback_logs=stored("rollbackLogFiles", MAP),
+                failed_logs=stored("logFilesFromFailedCommit", MAP),
+            )
+        ),
+    ),
+    version=_VERSION,
+    instants=stored("instantsRollback", many(_INSTANT)),
+    **_CAUSE,
+)
+SAVEPOINT = record(
+    SavepointMetadata,
+    saved_by=stored("savepointedBy"),
+    saved_at=stored("savepointedAt"),
+    comments=stored("comments"),
+    partitions=stored(
+        "partitionMetadata",
+        keyed(
+            record(
+                SavedPartition,
+                partition=stored("partitionPath"),
+                files=stored("savepointDataFile", TEXTS),
+            )
+        ),
+    ),
+    version=_VERSION,
+)
+RESTORE_PLAN = record(
+    RestorePlan,
+    instants=stored("instantsToRollback", many(_INSTANT)),
+    version=_VERSION,
+    savepoint=stored("savepointToRestoreTimestamp"),
+)
+RESTORE = record(
+    RestoreMetadata,
+    started_at=stored("startRestoreTime"),
+    took_ms=stored("timeTakenInMillis"),
+    commits=stored("instantsToRollback", TEXTS),
+    rollbacks=stored("hoodieRestoreMetadata", keyed(many(ROLLBACK))),
+    version=_VERSION,
+    instants=stored("restoreInstantInfo", many(_INSTANT)),
+)
+
+_INDEX_PARTITIONS = stored(
+    "indexPartitionInfos",
+    many(
+        record(
+            IndexPartition,
+            version=_VERSION,
+            path=stored("metadataPartitionPath"),
+            up_to_instant=stored("indexUptoInstant"),
+            extra=_EXTRA,
+        )
+    ),
+)
+INDEX_PLAN = record(IndexPlan, version=_VERSION, partitions=_INDEX_PARTITIONS)
+INDEX_COMMIT = record(
+    IndexCommitMetadata,
+    version=_VERSION,
+    operation=stored("operationType"),
+    partitions=_INDEX_PARTITIONS,
+)
+
+
+# ------------------------------------------------------------------------------------------------
+# The content of timeline files: commits, plans and outcomes as Avro bytes, both ways.
+#
+# Every `parse_` raises CorruptError for bytes that break the format and UnsupportedError for the
+# JSON
+# of tables before version 8; every `format_` raises InvalidError for a value that does not fit.
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[Value]):
+    """A record of the format: its schema on disk and its shape in memory."""
+
+    schema: RecordSchema
+    shape: Shape
+
+    def parse(self, data: bytes) -> Value:
+        value: Value = self.shape.parse(decode_record(data, self.schema))
+        return value
+
+    def format(self, value: Value) -> bytes:
+        return encode_record(self.shape.format(value), self.schema)
+
+
+def _with_cause(schema: RecordSchema, record: str) -> RecordSchema:
+    """A schema in which rollbacks tell by what they were caused, and why."""
+    for name in (CAUSED_BY, REASON):
+        schema = with_nullable_text(schema, record, name)
+    return schema
+
+
+def _has_cause(rollback: RollbackPlan | RollbackMetadata) -> bool:
+    return rollback.caused_by is not None or rollback.reason is not None
+
+
+_COMMIT: _Kind[CommitMetadata] = _Kind(load_schema("HoodieCommitMetadata"), COMMIT)
+_REPLACE_COMMIT: _Kind[CommitMetadata] = _Kind(
+    load_schema("HoodieReplaceCommitMetadata"), REPLACE_COMMIT
+)
+_COMPACTION_PLAN: _Kind[CompactionPlan] = _Kind(
+    load_schema("HoodieCompactionPlan"), COMPACTION_PLAN
+)
+_REQUESTED_REPLACE: _Kind[RequestedReplace] = _Kind(
+    load_schema("HoodieRequestedReplaceMetadata"), REQUESTED_REPLACE
+)
+_CLEAN_PLAN: _Kind[CleanPlan] = _Kind(load_schema("HoodieCleanerPlan"), CLEAN_PLAN)
+_CLEAN: _Kind[CleanMetadata] = _Kind(load_schema("HoodieCleanMetadata"), CLEAN)
+_ROLLBACK_PLAN: _Kind[RollbackPlan] = _Kind(load_schema("HoodieRollbackPlan"), ROLLBACK_PLAN)
+_ROLLBACK: _Kind[RollbackMetadata] = _Kind(load_schema("HoodieRollbackMetadata"), ROLLBACK)
+_SAVEPOINT: _Kind[SavepointMetadata] = _Kind(load_schema("HoodieSavepointMetadata"), SAVEPOINT)
+_RESTORE_PLAN: _Kind[RestorePlan] = _Kind(load_schema("HoodieRestorePlan"), RESTORE_PLAN)
+_RESTORE: _Kind[RestoreMetadata] = _Kind(load_schema("HoodieRestoreMetadata"), RESTORE)
+_INDEX_PLAN: _Kind[IndexPlan] = _Kind(load_schema("HoodieIndexPlan"), INDEX_PLAN)
+_INDEX_COMMIT: _Kind[IndexCommitMetadata] = _Kind(
+    load_schema("HoodieIndexCommitMetadata"), INDEX_COMMIT
+)
+# Only what needs them is written with added fields: all others are exactly what real Hudi writes.
+_COMPACTION_PLAN_WITH_NEXT_BASE: _Kind[CompactionPlan] = _Kind(
+    with_nullable_text(_COMPACTION_PLAN.schema, "HoodieCompactionOperation", "nextBaseInstantTime"),
+    COMPACTION_PLAN,
+)
+_CAUSED_ROLLBACK_PLAN: _Kind[RollbackPlan] = _Kind(
+    _with_cause(_ROLLBACK_PLAN.schema, "HoodieRollbackPlan"), ROLLBACK_PLAN
+)
+_CAUSED_ROLLBACK: _Kind[RollbackMetadata] = _Kind(
+    _with_cause(_ROLLBACK.schema, "HoodieRollbackMetadata"), ROLLBACK
+)
+_CAUSED_RESTORE: _Kind[RestoreMetadata] = _Kind(
+    _with_cause(_RESTORE.schema, "HoodieRollbackMetadata"), RESTORE
+)
+
+
+def parse_commit(data: bytes) -> CommitMetadata:
+    """Read a commit, deltacommit or replacecommit, completed or in flight.
+
+    A replacecommit in flight holds the record of a plain commit: the file says which one it has.
+    """
+    replaces = record_name(data) == _REPLACE_COMMIT.schema.name
+    return (_REPLACE_COMMIT if replaces else _COMMIT).parse(data)
+
+
+def format_commit(value: CommitMetadata) -> bytes:
+    """Write a commit or deltacommit, or any write in flight."""
+    if value.replaced:
+        raise InvalidError("only a replacecommit can replace file groups", replaced=value.replaced)
+    return _COMMIT.format(value)
+
+
+def format_replace_commit(value: CommitMetadata) -> bytes:
+    """Write a completed replacecommit."""
+    return _REPLACE_COMMIT.format(value)
+
+
+def parse_compaction_plan(data: bytes) -> CompactionPlan:
+    """Read the requested file of a compaction or log compaction."""
+    return _COMPACTION_PLAN_WITH_NEXT_BASE.parse(data)
+
+
+def format_compaction_plan(value: CompactionPlan) -> bytes:
+    """Write the requested file of a compaction or log compaction."""
+    named = any(operation.next_base_instant is not None for operation in value.operations)
+    return (_COMPACTION_PLAN_WITH_NEXT_BASE if named else _COMPACTION_PLAN).format(value)
+
+
+def parse_requested_replace(data: bytes) -> RequestedReplace:
+    """Read the requested file of a replacecommit or a clustering."""
+    return _REQUESTED_REPLACE.parse(data)
+
+
+def format_requested_replace(value: RequestedReplace) -> bytes:
+    """Write the requested file of a replacecommit or a clustering."""
+    return _REQUESTED_REPLACE.format(value)
+
+
+def parse_clean_plan(data: bytes) -> CleanPlan:
+    """Read the requested file of a clean."""
+    return _CLEAN_PLAN.parse(data)
+
+
+def format_clean_plan(value: CleanPlan) -> bytes:
+    """Write the requested file of a clean."""
+    return _CLEAN_PLAN.format(value)
+
+
+def parse_clean(data: bytes) -> CleanMetadata:
+    """Read the completed file of a clean."""
+    return _CLEAN.parse(data)
+
+
+def format_clean(value: CleanMetadata) -> bytes:
+    """Write the completed file of a clean."""
+    return _CLEAN.format(value)
+
+
+def parse_rollback_plan(data: bytes) -> RollbackPlan:
+    """Read the requested file of a rollback."""
+    return _CAUSED_ROLLBACK_PLAN.parse(data)
+
+
+def format_rollback_plan(value: RollbackPlan) -> bytes:
+    """Write the requested file of a rollback."""
+    return (_CAUSED_ROLLBACK_PLAN if _has_cause(value) else _ROLLBACK_PLAN).format(value)
+
+
+def parse_rollback(data: bytes) -> RollbackMetadata:
+    """Read the completed file of a rollback."""
+    return _CAUSED_ROLLBACK.parse(data)
+
+
+def format_rollback(value: RollbackMetadata) -> bytes:
+    """Write the completed file of a rollback."""
+    return (_CAUSED_ROLLBACK if _has_cause(value) else _ROLLBACK).format(value)
+
+
+def parse_savepoint(data: bytes) -> SavepointMetadata:
+    """Read the completed file of a savepoint."""
+    return _SAVEPOINT.parse(data)
+
+
+def format_savepoint(value: SavepointMetadata) -> bytes:
+    """Write the completed file of a savepoint."""
+    return _SAVEPOINT.format(value)
+
+
+def parse_restore_plan(data: bytes) -> RestorePlan:
+    """Read the requested file of a restore."""
+    return _RESTORE_PLAN.parse(data)
+
+
+def format_restore_plan(value: RestorePlan) -> bytes:
+    """Write the requested file of a restore."""
+    return _RESTORE_PLAN.format(value)
+
+
+def parse_restore(data: bytes) -> RestoreMetadata:
+    """Read the completed file of a restore."""
+    return _CAUSED_RESTORE.parse(data)
+
+
+def format_restore(value: RestoreMetadata) -> bytes:
+    """Write the completed file of a restore."""
+    caused = any(_has_cause(each) for parts in value.rollbacks.values() for each in parts)
+    return (_CAUSED_RESTORE if caused else _RESTORE).format(value)
+
+
+def parse_index_plan(data: bytes) -> IndexPlan:
+    """Read the requested file of an indexing."""
+    return _INDEX_PLAN.parse(data)
+
+
+def format_index_plan(value: IndexPlan) -> bytes:
+    """Write the requested file of an indexing."""
+    return _INDEX_PLAN.format(value)
+
+
+def parse_index_commit(data: bytes) -> IndexCommitMetadata:
+    """Read the completed file of an indexing."""
+    return _INDEX_COMMIT.parse(data)
+
+
+def format_index_commit(value: IndexCommitMetadata) -> bytes:
+    """Write the completed file of an indexing."""
+    return _INDEX_COMMIT.format(value)

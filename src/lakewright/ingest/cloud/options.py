@@ -1,0 +1,375 @@
+"""The options of cloud events, with Hudi's own keys where it has them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from lakewright.errors import InvalidError
+from lakewright.ingest.options import MissingCheckpoint, SplitSettings
+from lakewright.options import at_least, option, option_keys, parse_bool, parse_choice, parse_word
+
+_PREFIX = "hoodie.streamer."
+_OLD_PREFIX = "hoodie.deltastreamer."
+BUCKETS = "lakewright.source.buckets"
+
+
+class OnBad(StrEnum):
+    """What becomes of something that cannot be read."""
+
+    ERROR = "ERROR"
+    SKIP = "SKIP"
+    QUARANTINE = "QUARANTINE"
+
+
+def _streamer(
+    name: str, default: Any, *, parse: Any, doc: str, aliases: tuple[str, ...] = ()
+) -> Any:
+    """An option of Hudi's streamer, under its old prefix as well."""
+    names = (name, *aliases)
+    old = tuple(_OLD_PREFIX + each for each in names)
+    others = tuple(_PREFIX + each for each in aliases)
+    return option(_PREFIX + name, default, parse=parse, doc=doc, aliases=(*others, *old))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return text
+
+
+def _texts(text: str) -> tuple[tuple[str, str], ...]:
+    """A JSON object of plain values, as pairs of texts."""
+    try:
+        value = json.loads(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"a JSON object expected: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object expected")
+    return tuple((str(k), v if isinstance(v, str) else json.dumps(v)) for k, v in value.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqsSettings:
+    """The queue that S3 sends its notifications to."""
+
+    url: str = _streamer(
+        "s3.source.queue.url", "", parse=str.strip, doc="The queue's URL; there must be one."
+    )
+    region: str | None = _streamer(
+        "s3.source.queue.region",
+        None,
+        parse=str.strip,
+        doc="The queue's region, if the environment does not say it.",
+    )
+    endpoint: str | None = option(
+        "lakewright.source.queue.endpoint",
+        None,
+        parse=str.strip,
+        doc="Where the queue service is, if not at Amazon or Google.",
+    )
+    wait_s: int = _streamer(
+        "s3.source.queue.long.poll.wait",
+        20,
+        parse=at_least(0),
+        doc="How many seconds to wait for the first message.",
+    )
+    per_batch: int = _streamer(
+        "s3.source.queue.max.messages.per.batch",
+        5,
+        parse=at_least(1),
+        doc="How many messages a batch takes at most; one commit for thousands is better than one "
+        "for five.",
+    )
+    per_request: int = _streamer(
+        "s3.source.queue.max.messages.per.request",
+        10,
+        parse=at_least(1),
+        doc="How many messages one request asks for; SQS gives ten at most.",
+    )
+    visibility_s: int = _streamer(
+        "s3.source.queue.visibility.timeout",
+        30,
+        parse=at_least(0),
+        doc="For how many seconds others do not see a message that was taken. It should be longer "
+        "than a batch takes to commit: what is seen again before is read again.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PubSubSettings:
+    """The subscription that GCS sends its notifications to."""
+
+    project: str = _streamer(
+        "source.gcs.project.id", "", parse=str.strip, doc="The project of the subscription."
+    )
+    subscription: str = _streamer(
+        "source.gcs.subscription.id", "", parse=str.strip, doc="The id of the subscription."
+    )
+    endpoint: str | None = option(
+        "lakewright.source.queue.endpoint",
+        None,
+        parse=str.strip,
+        doc="Where the queue service is, if not at Amazon or Google.",
+    )
+    per_request: int = _streamer(
+        "source.cloud.meta.batch.size",
+        10,
+        parse=at_least(1),
+        doc="How many messages one request asks for.",
+    )
+    per_batch: int = _streamer(
+        "source.cloud.meta.max.num.messages.per.sync",
+        1000,
+        parse=at_least(1),
+        doc="How many messages a batch takes at most.",
+    )
+    acknowledge: bool = _streamer(
+        "source.cloud.meta.ack",
+        True,
+        parse=parse_bool,
+        doc="Whether messages are acknowledged once their events are committed; `false` is for "
+        "trying things out.",
+    )
+    most_s: int = _streamer(
+        "source.cloud.meta.max.fetch.time.per.sync.secs",
+        60,
+        parse=at_least(1),
+        doc="For how many seconds a batch goes on asking for messages.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingSettings:
+    """What becomes of messages and objects that cannot be read."""
+
+    bad_messages: OnBad = option(
+        "lakewright.source.bad.messages",
+        OnBad.ERROR,
+        parse=parse_word(OnBad),
+        doc="A message that is no event: `error` stops and leaves it in the queue, `skip` deletes "
+        "it with a warning, `quarantine` keeps it in the quarantine table and deletes it.",
+    )
+    bad_objects: OnBad = option(
+        "lakewright.source.bad.objects",
+        OnBad.ERROR,
+        parse=parse_word(OnBad),
+        doc="An object that vanished, cannot be parsed or is in a bucket that may not be read: "
+        "`error` stops before it, `skip` passes over it with a warning, `quarantine` notes it in "
+        "the quarantine table and goes on. With the last two every object is read once more to be "
+        "checked.",
+    )
+    quarantine: str | None = option(
+        "lakewright.source.quarantine.path",
+        None,
+        parse=str.strip,
+        doc="Where the quarantine table is; it is made if it is not there.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTableSettings:
+    """The events table, and from where on it is read."""
+
+    path: str = _streamer(
+        "source.hoodieincr.path", "", parse=str.strip, doc="Where the events table is."
+    )
+    instants: int | None = _streamer(
+        "source.hoodieincr.num_instants",
+        None,
+        parse=at_least(1),
+        doc="How many commits of the events table a batch looks at; all of them, unless told.",
+    )
+    missing: MissingCheckpoint = option(
+        _PREFIX + "source.hoodieincr.missing.checkpoint.strategy",
+        MissingCheckpoint.READ_UPTO_LATEST_COMMIT,
+        parse=parse_word(MissingCheckpoint),
+        aliases=(_OLD_PREFIX + "source.hoodieincr.missing.checkpoint.strategy",),
+        doc="Where a target without checkpoint begins: `READ_UPTO_LATEST_COMMIT` with the first "
+        "event, `READ_LATEST` with those of the last commit.",
+    )
+    fallback: bool = option(
+        "hoodie.datasource.read.incr.fallback.fulltablescan.enable",
+        True,
+        parse=parse_bool,
+        doc="Whether events whose files were cleaned may be read from the latest files.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionSettings:
+    """Which objects are read, and how many in one batch."""
+
+    buckets: tuple[str, ...] = option(
+        BUCKETS,
+        (),
+        parse=_words,
+        doc="The buckets that may be read, separated by commas; an event that names another one is "
+        "treated as `lakewright.source.bad.objects` says. Without it all that the job may read: "
+        "everybody who can send to the queue can then have any of them read.",
+    )
+    prefix: str = _streamer(
+        "source.cloud.data.select.relpath.prefix",
+        "",
+        parse=str,
+        aliases=("source.s3incr.key.prefix",),
+        doc="Only objects whose key begins like this.",
+    )
+    pattern: str = _streamer(
+        "source.cloud.data.select.relative.path.regex",
+        "",
+        parse=_pattern,
+        doc="Only objects in whose key this regular expression is found.",
+    )
+    ignored_prefix: str = _streamer(
+        "source.cloud.data.ignore.relpath.prefix",
+        "",
+        parse=str,
+        aliases=("source.s3incr.ignore.key.prefix",),
+        doc="No objects whose key begins like this.",
+    )
+    ignored_part: str = _streamer(
+        "source.cloud.data.ignore.relpath.substring",
+        "",
+        parse=str,
+        aliases=("source.s3incr.ignore.key.substring",),
+        doc="No objects whose key holds this.",
+    )
+    extensions: tuple[str, ...] | None = _streamer(
+        "source.cloud.data.select.file.extension",
+        None,
+        parse=_words,
+        doc="Only objects whose key ends like one of these, separated by commas; like the name of "
+        "the format, unless told. Empty: all objects.",
+    )
+    most_files: int = _streamer(
+        "source.cloud.data.max.files.per.sync",
+        10_000,
+        parse=at_least(1),
+        doc="How many objects a batch reads at most.",
+    )
+    most_bytes: int | None = option(
+        "lakewright.source.limit.bytes",
+        None,
+        parse=at_least(1),
+        doc="How many bytes of objects a batch reads at most; one object that is larger is read "
+        "alone. Without it the number of objects is the only limit.",
+    )
+    check_existence: bool = _streamer(
+        "source.cloud.data.check.file.exists",
+        False,
+        parse=parse_bool,
+        aliases=("source.s3incr.check.file.exists",),
+        doc="Leave out objects that are not there any more, without a word. A request for each.",
+    )
+    encoded: bool | None = option(
+        "lakewright.source.keys.encoded",
+        None,
+        parse=parse_bool,
+        doc="Whether keys in the events table are URL-encoded: as S3 sends them, unless told.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectSettings:
+    """How the rows of objects are read."""
+
+    format: str = _streamer(
+        "source.cloud.data.datafile.format",
+        "parquet",
+        parse=parse_choice("json", "csv", "parquet", "avro", "orc"),
+        aliases=("source.hoodieincr.file.format",),
+        doc="`json`, `csv`, `parquet`, `avro` or `orc`.",
+    )
+    options: tuple[tuple[str, str], ...] = _streamer(
+        "source.cloud.data.datasource.options",
+        (),
+        parse=_texts,
+        aliases=("source.s3incr.spark.datasource.options",),
+        doc='Options of Spark\'s reader, as JSON: `{"header": "true"}`.',
+    )
+    schema: str | None = option(
+        "lakewright.source.schema",
+        None,
+        parse=str.strip,
+        doc="The columns, as DDL. Without it they are taken from the objects of each batch.",
+    )
+    merge_schema: bool = _streamer(
+        "source.cloud.data.merge.schema.enable",
+        True,
+        parse=parse_bool,
+        doc="Whether objects of one batch may have different columns (Parquet, ORC, Avro).",
+    )
+    path_fields: tuple[str, ...] = _streamer(
+        "source.cloud.data.partition.fields.from.path",
+        (),
+        parse=_words,
+        doc="Columns whose values are in the key, as in `country=NO/city=Oslo/1.json`.",
+    )
+    source_path: bool = _streamer(
+        "source.cloud.data.include.source.path.field",
+        False,
+        parse=parse_bool,
+        doc="Add a column `_hoodie_cloud_source_path`: where a row comes from.",
+    )
+    address: str | None = option(
+        "lakewright.source.bucket.address",
+        None,
+        parse=str.strip,
+        doc="Where a bucket is, with `{bucket}` for its name; `s3://{bucket}` or `gs://{bucket}` "
+        "unless told.",
+    )
+    work_folder: str | None = option(
+        "lakewright.source.work.folder",
+        None,
+        parse=str.strip,
+        doc="Where objects are put that Spark cannot open by itself: Avro, and all where it has no "
+        "file system for the store. All of its workers must see it; on one machine a temporary "
+        "folder will do.",
+    )
+
+
+# Options of Hudi that would change what is read, with the value that leaves it as it is.
+REFUSED_CLOUD_OPTIONS = {
+    prefix + "source.cloud.data.reader." + name: same
+    for prefix in (_PREFIX, _OLD_PREFIX)
+    for name, same in {"comma.separated.path.format": "false", "coalesce.aliases": "true"}.items()
+}
+# Options of Hudi that change nothing but how the work is dealt out there.
+_WITHOUT_EFFECT = frozenset(
+    prefix + name
+    for prefix in (_PREFIX, _OLD_PREFIX)
+    for name in (
+        "s3.source.queue.fs",
+        "s3.source.queue.processing.parallelism",
+        "source.s3incr.fs.prefix",
+        "source.cloud.meta.events.per.partition",
+        "source.cloud.data.partition.max.size",
+    )
+)
+
+SQS_KEYS = option_keys(SqsSettings, HoldingSettings) | _WITHOUT_EFFECT
+PUBSUB_KEYS = option_keys(PubSubSettings, HoldingSettings) | _WITHOUT_EFFECT
+OBJECT_KEYS = (
+    option_keys(
+        EventTableSettings, SelectionSettings, ObjectSettings, HoldingSettings, SplitSettings
+    )
+    | _WITHOUT_EFFECT
+    | REFUSED_CLOUD_OPTIONS.keys()
+)
+
+
+def required(value: str, name: str) -> str:
+    """A setting that must be given."""
+    if not value:
+        raise InvalidError("an option is missing", option=_PREFIX + name)
+    return value

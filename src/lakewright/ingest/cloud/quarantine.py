@@ -1,0 +1,105 @@
+"""What could not be read and was put aside: a table of its own, for a person to look at.
+
+It is written before the batch that leaves these things out is handed over. A crash in between has
+the batch read again, and the same things are put aside once more: under the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakewright.clock import Clock
+from lakewright.errors import InvalidError
+from lakewright.storage.base import Storage
+from lakewright.table.create import TableSpec, create_table
+from lakewright.table.properties import PROPERTIES
+from lakewright.table.transaction import Writer
+from lakewright.write.operations import run_task, run_works
+from lakewright.write.spill import to_the_end
+from lakewright.write.task import Operation, Outcome, Token, WriteTask
+from lakewright.write.writer import WriteRequest, write
+
+SCHEMA = pa.schema(
+    [
+        ("place", pa.string()),
+        ("source", pa.string()),
+        ("reason", pa.string()),
+        ("content", pa.string()),
+        ("size", pa.int64()),
+        ("held_at_ms", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One thing that could not be read: a message, with its content, or an object."""
+
+    place: str
+    reason: str
+    content: str | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """The quarantine table of one source; it is made when it is first needed."""
+
+    storage: Storage
+    clock: Clock
+    source: str
+
+    def put(self, things: Sequence[Held]) -> None:
+        """Note things that could not be read."""
+        if not things:
+            return
+        if not self.storage.exists(PROPERTIES):
+            self._create()
+        now = self.clock.now_ms()
+        rows = [
+            {
+                "place": thing.place,
+                "source": self.source,
+                "reason": thing.reason,
+                "content": thing.content,
+                "size": thing.size,
+                "held_at_ms": now,
+            }
+            for thing in things
+        ]
+        table = pa.Table.from_pylist(rows, SCHEMA)
+        writer = Writer.from_options(self.storage, self.clock, {})
+        write(writer, WriteRequest(Operation.UPSERT), _RowsHere(table))
+
+    def _create(self) -> None:
+        spec = TableSpec(name="quarantine", record_key=("place",), ordering=("held_at_ms",))
+        try:
+            create_table(self.storage, self.clock, spec)
+        except InvalidError:
+            # Somebody else may have made it meanwhile.
+            if not self.storage.exists(PROPERTIES):
+                raise
+
+
+class _RowsHere:
+    """A few rows, written by this process itself."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._rows.schema
+
+    def write(self, task: WriteTask) -> Sequence[Outcome]:
+        first = run_task(task, Token(), self._rows.combine_chunks().to_batches())
+        return to_the_end(
+            [first],
+            lambda works: [
+                run_works(task, Token(number + 1, 1, number + 1), [work])
+                for number, work in enumerate(works)
+            ],
+        )

@@ -1,0 +1,412 @@
+"""Offsets of a topic: as checkpoints, as Spark's options, and how far a batch goes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from lakewright.errors import InvalidError, UnavailableError, UnsupportedError
+from lakewright.ingest.checkpoints import Checkpoint
+from lakewright.ingest.source import Batch, Source
+from lakewright.options import (
+    at_least,
+    option,
+    option_keys,
+    parse_bool,
+    parse_choice,
+    settings_from,
+)
+from lakewright.spark.worker_environment import SPARK_ERRORS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Of each partition the offset of the next message to read.
+
+    As a text in Hudi's form: the topic, then partition and offset of each, as in `t,0:10,1:20`.
+    """
+
+    topic: str
+    next: Mapping[int, int]
+
+    @classmethod
+    def parse(cls, text: str) -> Offsets:
+        """Read a checkpoint; the inverse of `str`."""
+        # A topic's name has neither commas nor colons.
+        topic, *parts = text.strip().split(",")
+        pairs = [part.split(":") for part in parts]
+        right = all(len(pair) == 2 and all(map(_is_number, pair)) for pair in pairs)
+        numbers = {int(pair[0]): int(pair[1]) for pair in pairs} if right else {}
+        if not topic or ":" in topic or not numbers or len(numbers) < len(pairs):
+            raise InvalidError(
+                "the checkpoint is no topic's, such as topic,0:10,1:20", checkpoint=text
+            )
+        return cls(topic, numbers)
+
+    def __str__(self) -> str:
+        pairs = [f"{partition}:{offset}" for partition, offset in sorted(self.next.items())]
+        return ",".join([self.topic, *pairs])
+
+    def as_option(self) -> str:
+        """What Spark's connector takes for `startingOffsets` and `endingOffsets`."""
+        by_name = {str(partition): offset for partition, offset in sorted(self.next.items())}
+        return json.dumps({self.topic: by_name})
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """The messages of a batch: from `start` on, up to and without `end`; `waiting` are left."""
+
+    start: Offsets
+    end: Offsets
+    waiting: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many messages there are, or were before Kafka threw some away."""
+        return _distance(self.start.next, self.end.next)
+
+
+def next_range(
+    after: Offsets | None,
+    first: Mapping[int, int],
+    last: Mapping[int, int],
+    *,
+    topic: str,
+    from_latest: bool,
+    most: int,
+) -> OffsetRange:
+    """Decide what a batch reads of a topic that has messages from `first` up to `last`.
+
+    Without a checkpoint it begins at the end or at the beginning. A partition that the checkpoint
+    does not know is new: all of it is read.
+
+    Raises:
+        InvalidError: the checkpoint is of another topic, or behind the topic's end.
+    """
+    if after is not None:
+        _check(after, last, topic)
+    known = after.next if after is not None else (last if from_latest else {})
+    start = {partition: known.get(partition, first.get(partition, 0)) for partition in last}
+    end = _shared(start, last, most)
+    waiting = _distance(end, last)
+    return OffsetRange(Offsets(topic, start), Offsets(topic, end), waiting)
+
+
+def lost(after: Offsets, first: Mapping[int, int]) -> dict[int, int]:
+    """How many messages of each partition Kafka has thrown away that were not read."""
+    gaps = {p: first[p] - offset for p, offset in after.next.items() if p in first}
+    return {partition: gap for partition, gap in gaps.items() if gap > 0}
+
+
+def _check(after: Offsets, last: Mapping[int, int], topic: str) -> None:
+    if after.topic != topic:
+        raise InvalidError("the checkpoint is of another topic", checkpoint=str(after), topic=topic)
+    gone = sorted(after.next.keys() - last.keys())
+    ahead = sorted(p for p, offset in after.next.items() if p in last and offset > last[p])
+    if gone or ahead:
+        raise InvalidError(
+            "the topic is not the one that the checkpoint was made for, or was made anew: it ends "
+            "before the checkpoint",
+            checkpoint=str(after),
+            topic=str(Offsets(topic, last)),
+        )
+
+
+def _shared(start: Mapping[int, int], last: Mapping[int, int], most: int) -> dict[int, int]:
+    """Where each partition ends, so that all have about the same share of `most` messages."""
+    left = {partition: last[partition] - start[partition] for partition in start}
+    end, budget = dict(start), most
+    # Those with little go first: what they do not need the others share.
+    for done, partition in enumerate(sorted(left, key=lambda p: (left[p], p))):
+        share = -(-budget // (len(left) - done))
+        taken = min(left[partition], share, budget)
+        end[partition] += taken
+        budget -= taken
+    return end
+
+
+def _distance(start: Mapping[int, int], end: Mapping[int, int]) -> int:
+    return sum(end[partition] - offset for partition, offset in start.items())
+
+
+# ------------------------------------------------------------------------------------------------
+# A topic on Spark: where its partitions begin and end, and rows of its messages.
+
+
+_NO_CONNECTOR = re.compile(r"Failed to find data source|DATA_SOURCE_NOT_FOUND", re.IGNORECASE)
+_META = {
+    "_hoodie_kafka_source_offset": "offset",
+    "_hoodie_kafka_source_partition": "partition",
+    "_hoodie_kafka_source_timestamp": "timestamp",
+    "_hoodie_kafka_source_key": "CAST(key AS STRING)",
+}
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic, by the options that Spark's connector knows it by."""
+
+    spark: SparkSession
+    options: Mapping[str, str]
+    schema: str | None = None
+    append_offsets: bool = False
+    min_partitions: int = 0
+
+    def bounds(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Of each partition the first offset that has a message, and the one after the last."""
+        try:
+            last = self._ends()
+            first = self._beginnings()
+        except SPARK_ERRORS as error:
+            raise failure_of(error) from error
+        # Between the two looks Kafka may have thrown all of a partition away.
+        return {number: min(first.get(number, end), end) for number, end in last.items()}, last
+
+    def rows(self, wanted: OffsetRange) -> DataFrame:
+        """The messages of a range; read when somebody asks for them, as often as they do."""
+        reader = self.spark.read.format("kafka").options(**self.options)
+        reader = reader.option("startingOffsets", wanted.start.as_option())
+        reader = reader.option("endingOffsets", wanted.end.as_option())
+        reader = reader.option("failOnDataLoss", "true")
+        if self.min_partitions:
+            reader = reader.option("minPartitions", str(self.min_partitions))
+        try:
+            return self._columns(reader.load())
+        except SPARK_ERRORS as error:
+            raise failure_of(error) from error
+
+    def _columns(self, messages: DataFrame) -> DataFrame:
+        meta = [f"{text} AS {name}" for name, text in _META.items()] if self.append_offsets else []
+        if self.schema is None:
+            return messages.selectExpr("key", "value", *meta)
+        # A message that is no such object is an error: a null would be a row that is lost.
+        text = F.col("value").cast("string")
+        parsed = F.from_json(text, self.schema, {"mode": "FAILFAST"}).alias("_message")
+        named = messages.select(parsed, *(F.expr(each) for each in meta))
+        return named.select("_message.*", *_META.keys() if meta else ())
+
+    def _ends(self) -> dict[int, int]:
+        """Where the partitions end: a stream that reads nothing tells its offsets."""
+        stream = self.spark.readStream.format("kafka").options(**self.options)
+        stream = stream.option("startingOffsets", "earliest")
+        query = stream.load().writeStream.foreachBatch(_ignore).trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+            return ends_in(query.recentProgress, self.options["subscribe"])
+        finally:
+            query.stop()
+
+    def _beginnings(self) -> dict[int, int]:
+        """Where the partitions begin: of each the first message, of those that have any."""
+        reader = self.spark.read.format("kafka").options(**self.options)
+        messages = reader.option("startingOffsets", "earliest").load()
+        firsts = messages.select("partition", "offset").mapInArrow(
+            _first_row, "partition int, offset long"
+        )
+        return {row.partition: row.offset for row in firsts.collect()}
+
+
+def ends_in(progress: list[Any], topic: str) -> dict[int, int]:
+    """The offsets at which a stream has seen a topic end, from what it tells of its progress."""
+    for each in reversed(progress):
+        for source in json.loads(each.json)["sources"]:
+            end = source.get("endOffset")
+            offsets = json.loads(end) if isinstance(end, str) else end
+            if offsets and topic in offsets:
+                return {int(number): int(offset) for number, offset in offsets[topic].items()}
+    raise UnavailableError("Spark does not tell where the topic ends: is it there?", topic=topic)
+
+
+def failure_of(error: Exception) -> Exception:
+    """An error of Spark's connector as one of ours."""
+    text = re.sub(r"\s+", " ", str(error))[:500]
+    if _NO_CONNECTOR.search(text):
+        return UnsupportedError(
+            "this Spark session cannot read Kafka: start it with the package "
+            "org.apache.spark:spark-sql-kafka-0-10_2.13 of its own version in spark.jars.packages",
+            reason=text,
+        )
+    return UnavailableError("Spark cannot read the topic", reason=text)
+
+
+def _ignore(messages: DataFrame, batch: int) -> None:
+    """What becomes of messages that nobody wants to see."""
+
+
+def _first_row(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The first row of a task, which reads one partition; the rest is left unread."""
+    for batch in batches:
+        if batch.num_rows:
+            yield batch.slice(0, 1)
+            return
+
+
+# ------------------------------------------------------------------------------------------------
+# A topic as a source: its options, and the next messages after a checkpoint.
+
+
+_PREFIX, _OLD_PREFIX = "hoodie.streamer.", "hoodie.deltastreamer."
+TOPIC = f"{_PREFIX}source.kafka.topic"
+SERVERS = "bootstrap.servers"
+_LOSS = f"{_PREFIX}source.kafka.enable.failOnDataLoss"
+# What Kafka's own clients are told; Hudi takes them without a prefix, Spark with this one.
+_CLIENT = "kafka."
+_CLIENT_OPTIONS = ("security.", "sasl.", "ssl.", "client.", "request.", "isolation.level")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """Which topic is read, from where on, how much at a time, and what its messages are."""
+
+    topic: str = option(
+        TOPIC,
+        "",
+        parse=str.strip,
+        aliases=(f"{_OLD_PREFIX}source.kafka.topic",),
+        doc="The topic.",
+    )
+    servers: str = option(
+        SERVERS,
+        "",
+        parse=str.strip,
+        aliases=(_CLIENT + SERVERS,),
+        doc="Where Kafka is: host:port, separated by commas.",
+    )
+    reset: str = option(
+        "auto.offset.reset",
+        "latest",
+        parse=parse_choice("latest", "earliest"),
+        doc="Where to begin without a checkpoint: `latest` or `earliest`.",
+    )
+    max_events: int = option(
+        f"{_PREFIX}kafka.source.maxEvents",
+        5_000_000,
+        parse=at_least(1),
+        aliases=(f"{_OLD_PREFIX}kafka.source.maxEvents",),
+        doc="How many messages a batch holds at most; partitions have about the same share.",
+    )
+    min_partitions: int = option(
+        f"{_PREFIX}source.kafka.minPartitions",
+        0,
+        parse=at_least(0),
+        aliases=(f"{_OLD_PREFIX}source.kafka.minPartitions",),
+        doc="Into how many tasks Spark splits a batch at least; 0: one for each partition.",
+    )
+    fail_on_loss: bool = option(
+        _LOSS,
+        True,
+        parse=parse_bool,
+        aliases=(f"{_OLD_PREFIX}source.kafka.enable.failOnDataLoss",),
+        doc="Whether messages that Kafka threw away before they were read are an error; else "
+        "reading goes on at the oldest one that is left. Hudi's default is false.",
+    )
+    append_offsets: bool = option(
+        f"{_PREFIX}source.kafka.append.offsets",
+        False,
+        parse=parse_bool,
+        aliases=(f"{_OLD_PREFIX}source.kafka.append.offsets",),
+        doc="Add the columns `_hoodie_kafka_source_offset`, `_partition`, `_timestamp` and `_key`.",
+    )
+    schema: str | None = option(
+        "lakewright.source.schema",
+        None,
+        parse=str.strip,
+        doc="The columns of messages that are JSON objects, as DDL. Without it a row has the "
+        "columns `key` and `value`, both binary, for a query to make something of.",
+    )
+
+
+@dataclass
+class KafkaSource(Source):
+    """The messages of a topic, in ranges of offsets; `client` are options of Kafka's clients."""
+
+    settings: KafkaSettings
+    client: Mapping[str, str] = field(default_factory=dict)
+    _began: Offsets | None = None
+
+    name: ClassVar[str] = "kafka"
+    keys: ClassVar[frozenset[str]] = option_keys(KafkaSettings)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """The topic that options describe."""
+        settings = settings_from(KafkaSettings, options)
+        for key, value in ((TOPIC, settings.topic), (SERVERS, settings.servers)):
+            if not value:
+                raise InvalidError("a source of messages needs an option", option=key)
+        client = {
+            _CLIENT + key.removeprefix(_CLIENT): value
+            for key, value in options.items()
+            if _is_for_client(key)
+        }
+        return cls(settings, {**client, _CLIENT + SERVERS: settings.servers})
+
+    @classmethod
+    def takes(cls, key: str) -> bool:
+        """Its own options, and those of Kafka's clients."""
+        return key in cls.keys or _is_for_client(key)
+
+    def resume_from(self, text: str) -> Checkpoint:
+        """Offsets in Hudi's form."""
+        return Checkpoint(str(Offsets.parse(text)), reset=text)
+
+    def next_batch(self, spark: SparkSession, after: Checkpoint | None) -> Batch:
+        """The next messages of each partition; with none the checkpoint tells where that is."""
+        place = self._began if after is None else Offsets.parse(after.text)
+        topic = self._topic(spark)
+        first, last = topic.bounds()
+        if place is not None:
+            place = self._kept(place, first)
+        found = next_range(
+            place,
+            first,
+            last,
+            topic=self.settings.topic,
+            from_latest=self.settings.reset == "latest",
+            most=self.settings.max_events,
+        )
+        if after is None:
+            # The end of the topic moves on: what comes after this first look is wanted.
+            self._began = found.start
+        facts: dict[str, int | str] = {"objects": found.count, "objects_waiting": found.waiting}
+        rows = topic.rows(found) if found.count else None
+        return Batch(rows, Checkpoint(str(found.end)), facts)
+
+    def _topic(self, spark: SparkSession) -> Topic:
+        settings = self.settings
+        options = {**self.client, "subscribe": settings.topic}
+        return Topic(
+            spark, options, settings.schema, settings.append_offsets, settings.min_partitions
+        )
+
+    def _kept(self, place: Offsets, first: Mapping[int, int]) -> Offsets:
+        """Where to go on, now that Kafka may have thrown messages away that were not read."""
+        gaps = lost(place, first)
+        if gaps and self.settings.fail_on_loss:
+            raise InvalidError(
+                "messages are gone before they were read; to go on with what is left, set the "
+                "option to false",
+                option=_LOSS,
+                lost=gaps,
+                checkpoint=str(place),
+            )
+        moved = {partition: place.next[partition] + gap for partition, gap in gaps.items()}
+        return Offsets(place.topic, {**place.next, **moved})
+
+
+def _is_for_client(key: str) -> bool:
+    return key.removeprefix(_CLIENT).startswith(_CLIENT_OPTIONS)

@@ -1,0 +1,178 @@
+"""The reporters that options name; each is made once in a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from lakewright.metrics.metric import METRICS, Kind, Metric, MetricReporter
+from lakewright.metrics.options import MetricsSettings, ReporterType
+from lakewright.storage.base import imported
+
+_EXTRA = "metrics"
+_UNFIT = re.compile(r"[^a-zA-Z0-9_]")
+
+
+class JsonLines:
+    """Adds a line to a file for each metric; what is added at once stays together."""
+
+    def __init__(self, path: str, prefix: str = "") -> None:
+        self._path = path
+        self._prefix = prefix
+
+    def take(self, metrics: Sequence[Metric]) -> None:
+        """See `MetricReporter`."""
+        lines = "".join(f"{json_line(metric, self._prefix)}\n" for metric in metrics)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        # One write in append mode: lines of several processes do not mix.
+        descriptor = os.open(self._path, flags, 0o644)
+        try:
+            data = lines.encode()
+            while data:
+                data = data[os.write(descriptor, data) :]
+        finally:
+            os.close(descriptor)
+
+
+class Console:
+    """Writes the same lines where errors are told."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+
+    def take(self, metrics: Sequence[Metric]) -> None:
+        """See `MetricReporter`."""
+        sys.stderr.write("".join(f"{json_line(metric, self._prefix)}\n" for metric in metrics))
+
+
+class InMemory:
+    """Keeps what was told, gauges as they were last and counters added up."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._lock = threading.Lock()
+
+    def take(self, metrics: Sequence[Metric]) -> None:
+        """See `MetricReporter`."""
+        with self._lock:
+            for metric in metrics:
+                key = metric.name, tuple(sorted(metric.labels.items()))
+                before = self.values.get(key, 0) if metric.kind is Kind.COUNTER else 0
+                self.values[key] = before + metric.value
+
+
+class Prometheus:
+    """Keeps metrics in a registry of Prometheus' client, which can be served or written."""
+
+    def __init__(self, prefix: str, registry: Any = None) -> None:
+        self._client = imported("prometheus_client", _EXTRA)
+        self._prefix = prefix
+        self._series: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self.registry = registry if registry is not None else self._client.CollectorRegistry()
+
+    def take(self, metrics: Sequence[Metric]) -> None:
+        """See `MetricReporter`."""
+        for metric in metrics:
+            series = self._series_of(metric).labels(
+                *(metric.labels[k] for k in sorted(metric.labels))
+            )
+            if metric.kind is Kind.COUNTER:
+                series.inc(metric.value)
+            else:
+                series.set(metric.value)
+
+    def serve(self, port: int, address: str) -> None:
+        """Answer to who asks at a port, from a thread, until the process ends."""
+        self._client.start_http_server(port, addr=address, registry=self.registry)
+
+    def write(self, path: str) -> None:
+        """Put all that is known into a file, in one step."""
+        self._client.write_to_textfile(path, self.registry)
+
+    def push(self, gateway: str, job: str, labels: dict[str, str]) -> None:
+        """Hand all that is known to a gateway."""
+        self._client.push_to_gateway(gateway, job, self.registry, grouping_key=labels)
+
+    def _series_of(self, metric: Metric) -> Any:
+        with self._lock:
+            if metric.name not in self._series:
+                known = METRICS.get(metric.name)
+                kind = self._client.Counter if metric.kind is Kind.COUNTER else self._client.Gauge
+                self._series[metric.name] = kind(
+                    prometheus_name(metric.name, self._prefix),
+                    known.doc if known else metric.name,
+                    sorted(metric.labels),
+                    registry=self.registry,
+                )
+            return self._series[metric.name]
+
+
+class _Written:
+    """A registry that is written to a file each time."""
+
+    def __init__(self, held: Prometheus, path: str) -> None:
+        self._held = held
+        self._path = path
+
+    def take(self, metrics: Sequence[Metric]) -> None:
+        """See `MetricReporter`."""
+        self._held.take(metrics)
+        self._held.write(self._path)
+
+
+class _Pushed:
+    """A registry that is pushed each time."""
+
+    def __init__(self, held: Prometheus, settings: MetricsSettings) -> None:
+        self._held = held
+        self._settings = settings
+
+    def take(self, metrics: Sequence[Metric]) -> None:
+        """See `MetricReporter`."""
+        told = self._settings
+        self._held.take(metrics)
+        gateway = f"{told.push_host}:{told.push_port}"
+        self._held.push(gateway, told.push_job, dict(told.push_labels))
+
+
+MEMORY = InMemory()
+
+
+def prometheus_name(name: str, prefix: str) -> str:
+    """A name as Prometheus allows it; its client adds `_total` to counters."""
+    return _UNFIT.sub("_", f"{prefix}.{name}" if prefix else name)
+
+
+def json_line(metric: Metric, prefix: str = "") -> str:
+    """A metric as one line."""
+    name = f"{prefix}.{metric.name}" if prefix else metric.name
+    told = {
+        "time": metric.at_ms,
+        "name": name,
+        "kind": metric.kind.value,
+        "labels": dict(metric.labels),
+        "value": metric.value,
+    }
+    return json.dumps(told, separators=(",", ":"))
+
+
+def made(kind: ReporterType, settings: MetricsSettings) -> MetricReporter:
+    """A reporter as the settings describe it."""
+    if kind is ReporterType.JSON_LINES:
+        return JsonLines(settings.json_file or "", settings.prefix)
+    if kind is ReporterType.CONSOLE:
+        return Console(settings.prefix)
+    if kind is ReporterType.INMEMORY:
+        return MEMORY
+    held = Prometheus(settings.prefix)
+    if kind is ReporterType.PROMETHEUS_PUSHGATEWAY:
+        return _Pushed(held, settings)
+    if settings.port:
+        held.serve(settings.port, settings.address)
+    return _Written(held, settings.text_file) if settings.text_file else held

@@ -1,0 +1,253 @@
+"""What a write records about itself when it completes: statistics per file, and the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lakewright.model.plans import IndexPartition, InstantRef
+
+SCHEMA_KEY = "schema"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeStats:
+    """Milliseconds that one file took to scan, create and update."""
+
+    total_scan_time: int | None = None
+    total_create_time: int | None = None
+    total_upsert_time: int | None = None
+
+
+# Operations that move rows and bring none.
+SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
+DELETE_PARTITION = "DELETE_PARTITION"
+# Operations of writers that take rows out and bring none.
+DELETING_OPERATIONS = frozenset({"DELETE", DELETE_PARTITION})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteStat:
+    """What one write did to one file; the fields are those of the format, in its order.
+
+    - `path` is relative to the table, `base_file`, `log_files` and `prev_base_file` are bare names;
+    - `prev_commit` of a new file group is the text "null", which is not the same as None;
+    - `cdc_stats` maps the path of a change file to its size; None where change capture is off.
+    """
+
+    file_id: str | None = None
+    path: str | None = None
+    prev_commit: str | None = None
+    num_writes: int | None = None
+    num_deletes: int | None = None
+    num_update_writes: int | None = None
+    total_write_bytes: int | None = None
+    total_write_errors: int | None = None
+    partition_path: str | None = None
+    total_log_records: int | None = None
+    total_log_files: int | None = None
+    total_updated_records_compacted: int | None = None
+    num_inserts: int | None = None
+    total_log_blocks: int | None = None
+    total_corrupt_log_block: int | None = None
+    total_rollback_blocks: int | None = None
+    file_size_in_bytes: int | None = None
+    log_version: int | None = None
+    log_offset: int | None = None
+    base_file: str | None = None
+    log_files: tuple[str, ...] | None = None
+    cdc_stats: Mapping[str, int] | None = field(default=None, hash=False)
+    prev_base_file: str | None = None
+    min_event_time: int | None = None
+    max_event_time: int | None = None
+    runtime_stats: RuntimeStats | None = None
+    total_log_files_compacted: int | None = None
+    total_log_read_time_ms: int | None = None
+    total_log_size_compacted: int | None = None
+    temp_path: str | None = None
+    num_updates: int | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that the write made here: the data file, and its change files."""
+        return (*((self.path,) if self.path else ()), *(self.cdc_stats or ()))
+
+
+def is_log(stat: WriteStat) -> bool:
+    """Whether the file of a statistic is a log file; names of base files do not begin so."""
+    name = (stat.path or "").rpartition("/")[2]
+    return name.startswith(".") and ".log." in name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMetadata:
+    """What a commit, deltacommit or replacecommit did, partition by partition.
+
+    `replaced` names the file groups that a replacecommit took out of the table; it is empty for
+    every other action.
+    """
+
+    stats: Mapping[str, tuple[WriteStat, ...]] = field(default_factory=dict, hash=False)
+    operation: str | None = None
+    compacted: bool = False
+    extra: Mapping[str, str] = field(default_factory=dict, hash=False)
+    version: int | None = None
+    replaced: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+    @property
+    def schema(self) -> str | None:
+        """The table's Avro schema as of this commit, without meta columns; None if not recorded."""
+        return self.extra.get(SCHEMA_KEY) or None
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that were written or lost file groups, sorted."""
+        return tuple(sorted({*self.stats, *self.replaced}))
+
+    def write_stats(self) -> tuple[WriteStat, ...]:
+        """The statistics of all partitions in one tuple."""
+        return tuple(stat for stats in self.stats.values() for stat in stats)
+
+    def files(self) -> frozenset[str]:
+        """The paths of all files that the write made."""
+        return frozenset(path for stat in self.write_stats() for path in stat.paths)
+
+    def named_files(self) -> frozenset[str]:
+        """The names of all files in its statistics, whatever they are there for."""
+        return frozenset(
+            path.rpartition("/")[2]
+            for stat in self.write_stats()
+            for path in (*stat.paths, stat.base_file, *(stat.log_files or ()))
+            if path
+        )
+
+    def file_groups(self) -> frozenset[tuple[str, str]]:
+        """The (partition, file id) pairs that were written or replaced: what others may clash with.
+
+        Inserts into groups that do not exist yet have an empty id while a write is in flight: they
+        clash with nobody and are left out.
+        """
+        written = {
+            (partition, stat.file_id)
+            for partition, stats in self.stats.items()
+            for stat in stats
+            if stat.file_id
+        }
+        lost = {(partition, file_id) for partition, ids in self.replaced.items() for file_id in ids}
+        return frozenset(written | lost)
+
+    def file_ids(self) -> frozenset[str]:
+        """The ids of the file groups that were written or replaced."""
+        return frozenset(file_id for _, file_id in self.file_groups())
+
+
+# ------------------------------------------------------------------------------------------------
+# What cleans, rollbacks, savepoints, restores and index builds record when they complete.
+
+
+# From which request on the table can be read, where the policy of a clean does not tell.
+READABLE_FROM = "lakewright.clean.readable.from"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedPartition:
+    """What a clean did in one partition; files are bare names."""
+
+    partition: str
+    policy: str
+    patterns: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    is_partition_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanMetadata:
+    """What a clean deleted, and the earliest instant it kept readable."""
+
+    started_at: str
+    earliest_to_retain: str
+    took_ms: int = 0
+    files_deleted: int = 0
+    last_completed: str = ""
+    partitions: Mapping[str, CleanedPartition] = field(default_factory=dict, hash=False)
+    version: int | None = 2
+    bootstrap_partitions: Mapping[str, CleanedPartition] = field(default_factory=dict, hash=False)
+    extra: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def readable_from(self) -> str | None:
+        """The earliest request as of which the table can be read; None if nothing is gone."""
+        return max(self.earliest_to_retain, self.extra.get(READABLE_FROM, "")) or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBackPartition:
+    """What a rollback deleted in one partition, by absolute path.
+
+    `rollback_logs` and `failed_logs` map log files to sizes; only tables before version 8 use them.
+    """
+
+    partition: str
+    deleted: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    rollback_logs: Mapping[str, int] = field(default_factory=dict, hash=False)
+    failed_logs: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackMetadata:
+    """What a rollback took back; `commits` and `instants` name the same instants twice.
+
+    `caused_by` and `reason` are those of its plan.
+    """
+
+    started_at: str
+    took_ms: int = 0
+    files_deleted: int = 0
+    commits: tuple[str, ...] = ()
+    partitions: Mapping[str, RolledBackPartition] = field(default_factory=dict, hash=False)
+    version: int | None = 1
+    instants: tuple[InstantRef, ...] = ()
+    caused_by: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPartition:
+    """The base and log files, by bare name, that a savepoint protects in one partition."""
+
+    partition: str
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointMetadata:
+    """Who saved the table, when (epoch milliseconds), and which files must stay."""
+
+    saved_by: str
+    saved_at: int
+    comments: str = ""
+    partitions: Mapping[str, SavedPartition] = field(default_factory=dict, hash=False)
+    version: int | None = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreMetadata:
+    """What a restore took back: one or more rollbacks per instant."""
+
+    started_at: str
+    took_ms: int = 0
+    commits: tuple[str, ...] = ()
+    rollbacks: Mapping[str, tuple[RollbackMetadata, ...]] = field(default_factory=dict, hash=False)
+    version: int | None = 1
+    instants: tuple[InstantRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexCommitMetadata:
+    """The metadata partitions that an indexing action has built."""
+
+    partitions: tuple[IndexPartition, ...] = ()
+    operation: str | None = None
+    version: int | None = 1

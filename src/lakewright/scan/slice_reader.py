@@ -1,0 +1,195 @@
+"""Which blocks of a slice's log files count, and in which order they are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakewright.errors import CorruptError, found_in
+from lakewright.format.data_block import data_block_rows
+from lakewright.format.delete_block import parse_delete_block
+from lakewright.format.log_block import BlockKind, LogBlock, parse_blocks
+from lakewright.model.file_group import FileSlice
+from lakewright.model.merge import (
+    Deletes,
+    LogOutcome,
+    MergeRule,
+    Upserts,
+    beaten_rows,
+    changed_rows,
+    merge_logs,
+    merge_with_base,
+)
+from lakewright.model.schema import COMMIT_TIME, RECORD_KEY, conform
+from lakewright.scan.scan_plan import ReadPlan
+from lakewright.storage.base import Storage
+
+
+def effective_blocks(
+    blocks: Sequence[LogBlock], commits: Collection[str] | None = None
+) -> list[LogBlock]:
+    """The blocks that count, in merge order, from all blocks in the order of their files.
+
+    - A command block (from tables of older versions) takes back the blocks of its target instant.
+    - A block of a log compaction stands for the blocks it was made of, and takes the place of the
+      newest of them: writes that came after those are merged after it.
+    - A log compaction writes its own instant into the rows. Where rows are asked for by the
+      `commits` that wrote them, the blocks it was made of count in its place if they are there.
+    """
+    rolled_back = {b.target_instant for b in blocks if b.kind is BlockKind.COMMAND}
+    data = [
+        block
+        for block in blocks
+        if block.kind is not BlockKind.COMMAND and block.instant not in rolled_back
+    ]
+    last_position = {block.instant: position for position, block in enumerate(data)}
+    covers = {b.instant: b.compacted_instants for b in data if b.compacted_instants}
+    if commits is not None:
+        needless = {
+            instant
+            for instant, parts in covers.items()
+            if all(part in last_position for part in parts if part in commits)
+        }
+        data = [block for block in data if block.instant not in needless]
+        covers = {instant: parts for instant, parts in covers.items() if instant not in needless}
+    covered = {part for parts in covers.values() for part in parts}
+
+    def place(instant: str) -> int:
+        # A log compaction is made of older blocks; anything else is no order to follow.
+        parts = (i for i in covers.get(instant, ()) if i in last_position and i < instant)
+        return max(map(place, parts), default=last_position[instant])
+
+    kept = [block for block in data if block.instant not in covered]
+    return sorted(kept, key=lambda block: place(block.instant))
+
+
+# ------------------------------------------------------------------------------------------------
+# One slice to rows, where the data is: runs on Spark's workers and in a plain loop alike.
+
+
+_BATCH_ROWS = 64 * 1024
+
+
+def read_slices(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """The rows of all slices of a plan, in its result schema."""
+    wanted = None if plan.commits is None else pa.array(sorted(plan.commits), pa.string())
+    for item in plan.slices:
+        for table in _read_slice(storage, item, plan):
+            if wanted is not None:
+                table = table.filter(pc.is_in(table.column(COMMIT_TIME), value_set=wanted))
+            if table.num_rows:
+                yield from table.select(plan.columns).combine_chunks().to_batches(_BATCH_ROWS)
+
+
+def _read_slice(storage: Storage, item: FileSlice, plan: ReadPlan) -> Iterator[pa.Table]:
+    schema = plan.merge_schema
+    if not item.logs:
+        yield from base_rows(storage, item, schema)
+        return
+    blocks = read_blocks(storage, item)
+    if item.whole is not None and any(block.is_partial for block in blocks):
+        # Rows updated in part need the columns that they leave out, however old those are.
+        yield from _read_slice(storage, item.whole, plan)
+        return
+    outcome = _merge_blocks(blocks, item, plan, schema)
+    yield from merge_with_base(_batches(storage, item, schema), outcome, plan.rule)
+
+
+def read_changed(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """Those rows of all slices of a plan that come from log files, in its result schema."""
+    for item in plan.slices:
+        outcome = _outcome(storage, item, plan)
+        # Rows updated in part are made of both, and need all columns of their base rows.
+        schema = plan.merge_schema if outcome.sources else plan.key_schema
+        for table in changed_rows(_batches(storage, item, schema), outcome, plan.rule):
+            if table.num_rows:
+                yield from table.select(plan.columns).combine_chunks().to_batches(_BATCH_ROWS)
+
+
+def read_beaten(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """Which rows of base files do not stay: in `plan.beaten_schema`."""
+    for item in plan.slices:
+        if item.base is None:
+            continue
+        outcome = _outcome(storage, item, plan)
+        values = [column.value(item.partition) for column in plan.told]
+        for at in beaten_rows(_batches(storage, item, plan.key_schema), outcome, plan.rule):
+            told = [item.base.name, *values]
+            kinds = [field.type for field in plan.beaten_schema][1:]
+            columns = [
+                pa.repeat(pa.scalar(value, kind), len(at))
+                for value, kind in zip(told, kinds, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays([pa.array(at), *columns], schema=plan.beaten_schema)
+
+
+def _outcome(storage: Storage, item: FileSlice, plan: ReadPlan) -> LogOutcome:
+    return _merge_blocks(read_blocks(storage, item), item, plan, plan.merge_schema)
+
+
+def _batches(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    return batches_of(base_rows(storage, item, schema))
+
+
+def batches_of(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """The rows of tables, each as one batch, as merging takes them."""
+    for table in tables:
+        yield from table.combine_chunks().to_batches()
+
+
+def base_rows(
+    storage: Storage, item: FileSlice, schema: pa.Schema
+) -> Generator[pa.Table, None, None]:
+    """The rows of the base file, batch by batch, in `schema`."""
+    if item.base is None:
+        return
+    path = item.path(item.base)
+    with storage.open_input(path) as source:
+        try:
+            file = pq.ParquetFile(source, page_checksum_verification=True)
+            wanted = set(schema.names)
+            stored = file.schema_arrow.names
+            columns = [name for name in stored if name in wanted] or [RECORD_KEY]
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+                yield conform(pa.Table.from_batches([batch]), schema, source=path)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error
+
+
+def read_blocks(storage: Storage, item: FileSlice) -> list[LogBlock]:
+    """All blocks of the log files of a slice, in the order of the files."""
+    blocks: list[LogBlock] = []
+    paths = [item.path(log) for log in item.logs]
+    for path, data in zip(paths, storage.read_many(paths), strict=True):
+        if not data:
+            raise CorruptError("a log file of a completed write is empty", file=path)
+        blocks += parse_blocks(data, file_name=path)
+    return blocks
+
+
+def _merge_blocks(
+    blocks: list[LogBlock], item: FileSlice, plan: ReadPlan, schema: pa.Schema
+) -> LogOutcome:
+    return merge_blocks(effective_blocks(blocks, plan.commits), item, schema, plan.rule)
+
+
+def merge_blocks(
+    blocks: Sequence[LogBlock], item: FileSlice, schema: pa.Schema, rule: MergeRule
+) -> LogOutcome:
+    """The winners among the rows of blocks, given in the order in which they are merged."""
+    with found_in(f"log files of {item.path(item.logs[0])}"):
+        changes = [block_changes(block, schema, item.file_id) for block in blocks]
+        return merge_logs(changes, schema, rule)
+
+
+def block_changes(block: LogBlock, schema: pa.Schema, file_id: str) -> Upserts | Deletes:
+    """What one block of a log file does to rows, in `schema`."""
+    if block.kind is BlockKind.DELETE:
+        records = parse_delete_block(block)
+        return Deletes(records.keys, records.ordering, records.unconditional)
+    rows = data_block_rows(block, schema.names)
+    carried = frozenset(rows.column_names) if block.is_partial else None
+    return Upserts(conform(rows, schema, source=file_id), carried)

@@ -1,0 +1,173 @@
+"""How plans and results of each action stand on the timeline."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, TypeVar
+
+from lakewright.clock import Clock
+from lakewright.engine.base import Hands
+from lakewright.errors import ConflictError, CorruptError, InvalidError
+from lakewright.format.timeline_metadata import (
+    format_clean,
+    format_clean_plan,
+    format_compaction_plan,
+    format_requested_replace,
+    parse_clean,
+    parse_clean_plan,
+    parse_compaction_plan,
+    parse_requested_replace,
+)
+from lakewright.model.instant import COMPLETED_NAME
+from lakewright.model.plans import CANCELLABLE, SERVICE_KEY, ClusteringPlan, RequestedReplace, Skip
+from lakewright.table.plan_execution import Attempt
+from lakewright.table.snapshot import Snapshot
+from lakewright.table.transaction import Equipment, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCodec:
+    """A plan to the bytes of its requested file, and back."""
+
+    format: Callable[[Any], bytes]
+    parse: Callable[[bytes], Any]
+
+
+def _format_clustering(plan: ClusteringPlan) -> bytes:
+    return format_requested_replace(RequestedReplace(operation="CLUSTER", plan=plan))
+
+
+def _parse_clustering(data: bytes) -> ClusteringPlan:
+    plan = parse_requested_replace(data).plan
+    if plan is None:
+        raise CorruptError("a clustering has no plan")
+    return plan
+
+
+_COMPACTION = PlanCodec(format_compaction_plan, parse_compaction_plan)
+_PLANS = {
+    "compaction": _COMPACTION,
+    "logcompaction": _COMPACTION,
+    "clustering": PlanCodec(_format_clustering, _parse_clustering),
+    "clean": PlanCodec(format_clean_plan, parse_clean_plan),
+}
+PLAIN_RESULTS = {"clean": PlanCodec(format_clean, parse_clean)}
+
+
+def plan_codec(action: str) -> PlanCodec:
+    """How plans of an action are written."""
+    if action not in _PLANS:
+        raise InvalidError("no service can have this action", action=action, known=[*_PLANS])
+    return _PLANS[action]
+
+
+def signed(plan: Any, name: str, action: str, *, cancellable: bool = False) -> Any:
+    """The plan with the name of its service, where that is another than its action.
+
+    And with the mark of those that others need not wait for, if it is such a plan.
+    """
+    added = {} if name == action else {SERVICE_KEY: name}
+    if cancellable and action in COMPLETED_NAME:
+        added[CANCELLABLE] = "true"
+    return replace(plan, extra={**plan.extra, **added}) if added else plan
+
+
+# ------------------------------------------------------------------------------------------------
+# What a table service is: a name, a plan, and a run that obeys it.
+#
+# A service is one class. Scheduling, the timeline, locks and heartbeats, rolling back a failed
+# attempt, options and results come from `runner.py`, the same for all of them.
+
+
+PlanT = TypeVar("PlanT")
+ResultT = TypeVar("ResultT")
+
+
+class WrittenMeanwhileError(ConflictError):
+    """An execution has to look at what was written meanwhile: it is to be done once more."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """The table as planning sees it; nothing in here changes, and planning changes nothing.
+
+    `instant` is the time that the plan will have on the timeline: writes that completed before it
+    count, and no others. `now_ms` is the same moment by the clock.
+    """
+
+    snapshot: Snapshot
+    instant: str
+    now_ms: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What executing a plan works with; `snapshot` is the table when the execution began.
+
+    `attempt` is set where the result is a commit: the names of its files tell of it.
+    """
+
+    snapshot: Snapshot
+    instant: str
+    options: Mapping[str, str]
+    hands: Hands
+    equipment: Equipment
+    attempt: Attempt | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this process."""
+        return self.equipment.clock
+
+
+class Service(ABC, Generic[PlanT, ResultT]):
+    """One kind of maintenance.
+
+    - `name` is what people call it; `keys` are the options it reads.
+    - `action` is what its plan is called on the timeline, which decides about the kinds of plan and
+      result: `compaction` and `logcompaction` have a `CompactionPlan` and `CommitMetadata`,
+      `clustering` a `ClusteringPlan` and `CommitMetadata`, `clean` a `CleanPlan` and
+      `CleanMetadata`. Empty for a service that leaves no trace there.
+    - `writes` is for a service without an action whose `run` is an ordinary write: it takes the
+      table's lock itself, and what it plans is planned anew if somebody else was faster.
+    - `prepares` is for a service that has something to do whether a plan is due or not.
+    """
+
+    name: ClassVar[str]
+    action: ClassVar[str]
+    writes: ClassVar[bool] = False
+    prepares: ClassVar[bool] = False
+    keys: ClassVar[frozenset[str]] = frozenset()
+
+    def prepare(self, writer: Writer, seen: Snapshot) -> Skip | None:
+        """Do what comes before a plan, and tell it if that was anything; nobody holds the lock."""
+        return None
+
+    def due(self, sight: Sight) -> Skip | None:
+        """Why nothing can be due, if timeline and options alone tell that; reads nothing else."""
+        return None
+
+    @abstractmethod
+    def plan(self, sight: Sight) -> PlanT | Skip:
+        """What is to be done, or why nothing is; reads the table and changes nothing."""
+
+    def follows(self, name: str, sight: Sight) -> bool:
+        """Whether the service is to run each time that another one has completed."""
+        return False
+
+    def place(self, plan: PlanT, instant: str) -> str:
+        """The instant at which a plan stands on the timeline; the one it was made for."""
+        return instant
+
+    def verify(self, job: Job, result: ResultT, now: Snapshot) -> None:
+        """Raise ConflictError if a result must not complete on the table as it is by then."""
+
+    @abstractmethod
+    def run(self, job: Job, plan: PlanT) -> ResultT:
+        """Do it; may be called again after a failure, on the table as it was before."""
+
+
+AnyService = Service[Any, Any]

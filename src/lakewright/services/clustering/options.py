@@ -1,0 +1,299 @@
+"""The options of clustering, with Hudi's own keys and defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from lakewright.errors import UnsupportedError
+from lakewright.model.table_config import csv
+from lakewright.options import at_least, option, option_keys, parse_bool, parse_word, settings_from
+from lakewright.services.clustering.layout import Layout, Ordering
+from lakewright.services.planning import PlanningSettings
+
+SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
+TARGET_BYTES = "hoodie.clustering.plan.strategy.target.file.max.bytes"
+LAYOUT = "hoodie.layout.optimize.strategy"
+INLINE_COMMITS = "hoodie.clustering.inline.max.commits"
+ASYNC_COMMITS = "hoodie.clustering.async.max.commits"
+
+EXECUTION_CLASS = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
+_PLAN_PACKAGE = "org.apache.hudi.client.clustering.plan.strategy."
+_RUN_PACKAGE = "org.apache.hudi.client.clustering.run.strategy."
+
+
+class FilterMode(StrEnum):
+    """Which of the partitions that are looked at are clustered."""
+
+    NONE = "NONE"
+    RECENT_DAYS = "RECENT_DAYS"
+    SELECTED_PARTITIONS = "SELECTED_PARTITIONS"
+    DAY_ROLLING = "DAY_ROLLING"
+
+
+class SliceOrder(StrEnum):
+    """What file slices are sorted by before they are put together."""
+
+    SIZE = "SIZE"
+    INSTANT_TIME = "INSTANT_TIME"
+
+
+# Old names of the one strategy there is, each with the filter that it stood for.
+_PLAN_CLASSES = {
+    "SparkSizeBasedClusteringPlanStrategy": None,
+    "JavaSizeBasedClusteringPlanStrategy": None,
+    "FlinkSizeBasedClusteringPlanStrategy": None,
+    "SparkRecentDaysClusteringPlanStrategy": FilterMode.RECENT_DAYS,
+    "JavaRecentDaysClusteringPlanStrategy": FilterMode.RECENT_DAYS,
+    "FlinkRecentDaysClusteringPlanStrategy": FilterMode.RECENT_DAYS,
+    "SparkSelectedPartitionsClusteringPlanStrategy": FilterMode.SELECTED_PARTITIONS,
+}
+# Those that differ from the first only in how they do it: the rows and the files are the same.
+_EXECUTION_CLASSES = frozenset(
+    {
+        "SparkSortAndSizeExecutionStrategy",
+        "JavaSortAndSizeExecutionStrategy",
+        "SparkStreamCopyClusteringExecutionStrategy",
+        "SparkBinaryCopyClusteringExecutionStrategy",
+    }
+)
+
+
+def _plan_class(text: str) -> str:
+    name = text.strip().removeprefix(_PLAN_PACKAGE)
+    if name not in _PLAN_CLASSES:
+        raise UnsupportedError(
+            "clusterings are planned by size, not by this strategy",
+            strategy=text,
+            known=[_PLAN_PACKAGE + known for known in _PLAN_CLASSES],
+        )
+    return name
+
+
+def execution_class(text: str) -> str:
+    """A strategy of execution that is known; UnsupportedError for any other."""
+    if text.strip().removeprefix(_RUN_PACKAGE) not in _EXECUTION_CLASSES:
+        raise UnsupportedError(
+            "clusterings are not executed by this strategy",
+            strategy=text,
+            known=[_RUN_PACKAGE + known for known in sorted(_EXECUTION_CLASSES)],
+        )
+    return text.strip()
+
+
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from error
+    return text
+
+
+def _layout(text: str) -> Layout:
+    word = text.strip().upper().replace("-", "").replace("_", "")
+    if word not in list(Layout):
+        raise ValueError("one of linear, z-order, hilbert expected")
+    return Layout(word)
+
+
+def _slice_orders(text: str) -> tuple[SliceOrder, ...]:
+    orders = tuple(parse_word(SliceOrder)(part) for part in csv(text))
+    if not orders:
+        raise ValueError(f"one of {', '.join(SliceOrder)} expected")
+    return tuple(SliceOrder(order) for order in orders)
+
+
+def _partition(text: str) -> str | None:
+    return text.strip().strip("/") or None
+
+
+def _partitions(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip("/") for part in csv(text)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteringSettings(PlanningSettings):
+    """Which files are clustered, when, and what comes out of it."""
+
+    plan_class: str = option(
+        "hoodie.clustering.plan.strategy.class",
+        "SparkSizeBasedClusteringPlanStrategy",
+        parse=_plan_class,
+        doc="How a clustering is planned; only by size, under any of Hudi's names for that.",
+    )
+    execution_class: str = option(
+        "hoodie.clustering.execution.strategy.class",
+        EXECUTION_CLASS,
+        parse=execution_class,
+        doc="How a clustering is executed; only by sorting and sizing, under Hudi's names for it.",
+    )
+    filter_mode: FilterMode = option(
+        "hoodie.clustering.plan.partition.filter.mode",
+        FilterMode.NONE,
+        parse=parse_word(FilterMode),
+        doc="Which partitions are clustered: NONE (all), RECENT_DAYS, SELECTED_PARTITIONS or "
+        "DAY_ROLLING (every hour of the day another 24th).",
+    )
+    lookback_partitions: int = option(
+        "hoodie.clustering.plan.strategy.daybased.lookback.partitions",
+        2,
+        parse=int,
+        doc="With RECENT_DAYS: how many of the newest partitions are clustered; 0: all.",
+    )
+    skipped_partitions: int = option(
+        "hoodie.clustering.plan.strategy.daybased.skipfromlatest.partitions",
+        0,
+        parse=at_least(0),
+        doc="With RECENT_DAYS: how many of the newest partitions are left alone.",
+    )
+    begin_partition: str | None = option(
+        "hoodie.clustering.plan.strategy.cluster.begin.partition",
+        None,
+        parse=_partition,
+        doc="With SELECTED_PARTITIONS: the first partition.",
+    )
+    end_partition: str | None = option(
+        "hoodie.clustering.plan.strategy.cluster.end.partition",
+        None,
+        parse=_partition,
+        doc="With SELECTED_PARTITIONS: the last partition.",
+    )
+    partition_regex: str = option(
+        "hoodie.clustering.plan.strategy.partition.regex.pattern",
+        "",
+        parse=_regex,
+        doc="Only partitions whose whole path fits this regular expression are clustered.",
+    )
+    selected_partitions: tuple[str, ...] = option(
+        "hoodie.clustering.plan.strategy.partition.selected",
+        (),
+        parse=_partitions,
+        doc="Exactly these partitions are clustered, whether they were written lately or not.",
+    )
+    small_file_limit: int = option(
+        "hoodie.clustering.plan.strategy.small.file.limit",
+        314_572_800,
+        parse=at_least(0),
+        doc="Files below this size are clustered.",
+    )
+    target_bytes: int = option(
+        TARGET_BYTES,
+        1_073_741_824,
+        parse=at_least(1),
+        doc="The size at which a clustered file is full.",
+    )
+    group_bytes: int = option(
+        "hoodie.clustering.plan.strategy.max.bytes.per.group",
+        2_147_483_648,
+        parse=at_least(1),
+        doc="How many bytes are clustered together.",
+    )
+    max_groups: int = option(
+        "hoodie.clustering.plan.strategy.max.num.groups",
+        30,
+        parse=at_least(1),
+        doc="How many such groups a clustering has at most; the rest is left to the next.",
+    )
+    sort_columns: tuple[str, ...] = option(
+        SORT_COLUMNS,
+        (),
+        parse=csv,
+        doc="The columns that rows are sorted by; unset: rows stay in the order they have.",
+    )
+    layout: Layout = option(
+        LAYOUT,
+        Layout.LINEAR,
+        parse=_layout,
+        doc="How rows are sorted: linear (by the first column, then the second), or along a curve "
+        "through all columns: z-order or hilbert.",
+    )
+    single_groups: bool = option(
+        "hoodie.clustering.plan.strategy.single.group.clustering.enabled",
+        True,
+        parse=parse_bool,
+        doc="Whether a file that none is put together with is clustered by itself.",
+    )
+    slice_order: tuple[SliceOrder, ...] = option(
+        "hoodie.clustering.plan.strategy.file.slices.sort.by",
+        (SliceOrder.SIZE,),
+        parse=_slice_orders,
+        doc="Which files are put together first: the largest (SIZE), or the oldest (INSTANT_TIME).",
+    )
+    inline: bool = option(
+        "hoodie.clustering.inline",
+        False,
+        parse=parse_bool,
+        aliases=("hoodie.datasource.clustering.inline.enable",),
+        doc="Whether writes are followed by a clustering when it is time for one.",
+    )
+    schedule_inline: bool = option(
+        "hoodie.clustering.schedule.inline",
+        False,
+        parse=parse_bool,
+        doc="Whether writes are followed by the plan of a clustering, which is executed elsewhere.",
+    )
+    asynchronous: bool = option(
+        "hoodie.clustering.async.enabled",
+        False,
+        parse=parse_bool,
+        aliases=("hoodie.datasource.clustering.async.enable",),
+        doc="Whether clusterings are planned when it is time, and executed beside writes.",
+    )
+    inline_commits: int = option(
+        INLINE_COMMITS,
+        4,
+        parse=at_least(0),
+        doc="How many writes after the last clustering the next one is due.",
+    )
+    async_commits: int = option(
+        ASYNC_COMMITS,
+        4,
+        parse=at_least(0),
+        doc="The same, where clusterings are executed beside writes.",
+    )
+    sort_bytes: int = option(
+        "lakewright.clustering.sort.bytes",
+        268_435_456,
+        parse=at_least(1),
+        doc="How many bytes of rows a task sorts in memory; of more it makes pieces on disk.",
+    )
+
+    @property
+    def ordering(self) -> Ordering | None:
+        """The order that rows are written in, if any."""
+        return Ordering(self.sort_columns, self.layout) if self.sort_columns else None
+
+    @property
+    def params(self) -> dict[str, str]:
+        """What a plan tells its execution."""
+        told: dict[str, str] = {}
+        if self.sort_columns:
+            told = {SORT_COLUMNS: ",".join(self.sort_columns), LAYOUT: str(self.layout)}
+        if self.target_bytes != ClusteringSettings().target_bytes:
+            told[TARGET_BYTES] = str(self.target_bytes)
+        return told
+
+
+CLUSTERING_KEYS = option_keys(ClusteringSettings)
+
+
+def clustering_settings(options: Mapping[str, str]) -> ClusteringSettings:
+    """The settings that options name; a strategy of old stands for a filter of partitions."""
+    settings = settings_from(ClusteringSettings, options)
+    implied = _PLAN_CLASSES[settings.plan_class]
+    return settings if implied is None else replace(settings, filter_mode=implied)
+
+
+def commits_to_wait_for(settings: ClusteringSettings, options: Mapping[str, str]) -> int:
+    """How many writes must lie between two clusterings; 0 where nobody has asked to wait.
+
+    Who runs a clustering by hand wants one, and no default may keep it from him.
+    """
+    asked = [0]
+    if settings.inline or INLINE_COMMITS in options:
+        asked.append(settings.inline_commits)
+    if settings.asynchronous or settings.schedule_inline or ASYNC_COMMITS in options:
+        asked.append(settings.async_commits)
+    return max(asked)

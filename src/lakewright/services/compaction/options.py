@@ -1,0 +1,203 @@
+"""Up to which event time a compaction goes, as people say it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import StrEnum
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from lakewright.model.instant import full_time, is_time
+from lakewright.options import (
+    at_least,
+    option,
+    parse_bool,
+    parse_choice,
+    parse_duration,
+    parse_word,
+)
+from lakewright.services.planning import LogPlanningSettings
+
+_WORDS = ("hour", "day")
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The beginning of the hour or day that a moment lies in, by the clocks of a zone."""
+
+    unit: str
+    zone: tzinfo = UTC
+
+    def of(self, moment: datetime) -> datetime:
+        """The last full hour or day before a moment, or the moment itself if it is one."""
+        local = moment.astimezone(self.zone)
+        cut = local.replace(minute=0, second=0, microsecond=0)
+        return cut.replace(hour=0, fold=0) if self.unit == "day" else cut
+
+
+def parse_floor(text: str) -> Floor:
+    """`hour` or `day`, and the name of a zone after a blank or a comma."""
+    unit, *zones = text.replace(",", " ").split() or [""]
+    if unit.lower() not in _WORDS or len(zones) > 1:
+        raise ValueError("hour or day expected, with or without a zone, such as day Europe/Berlin")
+    try:
+        zone: tzinfo = ZoneInfo(zones[0]) if zones else UTC
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise ValueError(f"no such zone: {zones[0]}") from error
+    return Floor(unit.lower(), zone)
+
+
+def parse_threshold(text: str) -> str:
+    """An instant, or a time that tells its zone; given back as it stands."""
+    if is_time(text.strip()):
+        return full_time(text.strip())
+    moment = datetime.fromisoformat(text.strip())
+    if moment.tzinfo is None:
+        raise ValueError("a time with its zone expected, such as 2026-01-31T00:00:00Z")
+    return moment.isoformat()
+
+
+def earlier(moment: datetime, lateness_ms: int | None, floor: Floor | None) -> datetime:
+    """A moment less the lateness that is allowed, floored."""
+    late = moment - timedelta(milliseconds=lateness_ms or 0)
+    return floor.of(late) if floor is not None else late
+
+
+# ------------------------------------------------------------------------------------------------
+# The options of compaction, with Hudi's own keys and defaults.
+
+
+TRIGGER = "hoodie.compact.inline.trigger.strategy"
+OLDEST_DEBT_FIRST = "oldest_debt_first"
+
+
+class Trigger(StrEnum):
+    """What has to happen before a compaction is scheduled."""
+
+    NUM_COMMITS = "NUM_COMMITS"
+    NUM_COMMITS_AFTER_LAST_REQUEST = "NUM_COMMITS_AFTER_LAST_REQUEST"
+    TIME_ELAPSED = "TIME_ELAPSED"
+    NUM_AND_TIME = "NUM_AND_TIME"
+    NUM_OR_TIME = "NUM_OR_TIME"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("the name of a strategy expected, or several with commas between them")
+    return names
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings(LogPlanningSettings):
+    """When a compaction is due, and what it may take on."""
+
+    strategies: tuple[str, ...] = option(
+        "hoodie.compaction.strategy",
+        ("log_file_size",),
+        parse=_names,
+        doc="Which file groups are compacted: `log_file_size`, `log_file_num`, `bounded_io`, "
+        "`unbounded`, `day_based`, `bounded_partition`, `unbounded_partition`, `partition_regex`, "
+        "`event_time`, or Hudi's class of that kind. Several, with commas between them, choose one "
+        "after the other from what the one before has left in.",
+    )
+    target_io_mb: int = option(
+        "hoodie.compaction.target.io",
+        512_000,
+        parse=at_least(1),
+        doc="How many megabytes a compaction reads and writes, for strategies with a budget. The "
+        "file group that goes beyond it is the last one.",
+    )
+    log_size_threshold: int = option(
+        "hoodie.compaction.logfile.size.threshold",
+        0,
+        parse=at_least(0),
+        doc="`log_file_size` leaves out file groups with fewer bytes in their log files.",
+    )
+    log_count_threshold: int = option(
+        "hoodie.compaction.logfile.num.threshold",
+        0,
+        parse=at_least(0),
+        doc="`log_file_num` leaves out file groups with fewer log files.",
+    )
+    target_partitions: int = option(
+        "hoodie.compaction.daybased.target.partitions",
+        10,
+        parse=at_least(1),
+        doc="`day_based` takes this many partitions, the latest days first; `bounded_partition` "
+        "those from this many days before today on, and `unbounded_partition` the others.",
+    )
+    partition_pattern: re.Pattern[str] | None = option(
+        "hoodie.compaction.partition.path.regex",
+        None,
+        parse=_pattern,
+        doc="`partition_regex` takes the partitions in whose path this is found.",
+    )
+    threshold: str | None = option(
+        "hoodie.compaction.event.time.threshold",
+        None,
+        parse=parse_threshold,
+        doc="`event_time` takes what happened before this: a time with its zone, such as "
+        "2026-01-31T00:00:00Z, or an instant.",
+    )
+    lateness_ms: int | None = option(
+        "hoodie.compaction.event.time.lateness",
+        None,
+        parse=parse_duration,
+        doc="`event_time` takes what happened longer ago than this, such as 2h.",
+    )
+    floor: Floor | None = option(
+        "hoodie.compaction.event.time.floor",
+        None,
+        parse=parse_floor,
+        doc="`event_time` takes what happened before the last full `hour` or `day`, by UTC or by "
+        "a zone such as `day Europe/Berlin`; after the lateness, where one is given.",
+    )
+    exact_split: bool = option(
+        "hoodie.compaction.event.time.exact.split",
+        False,
+        parse=parse_bool,
+        doc="Whether `event_time` leaves rows from the threshold on out of base files: they stay "
+        "in a log file. Needs EVENT_TIME_ORDERING.",
+    )
+    order: str = option(
+        "lakewright.compaction.order",
+        "strategy",
+        parse=parse_choice("strategy", OLDEST_DEBT_FIRST),
+        doc="Which file groups come first where a budget ends the list: in the order of the "
+        "`strategy`, or `oldest_debt_first`, those whose log files have waited longest.",
+    )
+    most_operations: int = option(
+        "lakewright.compaction.plan.operations",
+        0,
+        parse=at_least(0),
+        doc="How many file groups one plan takes on at most; 0: as many as the strategy chooses. "
+        "The next plan takes up what is left.",
+    )
+    trigger: Trigger = option(
+        TRIGGER,
+        Trigger.NUM_COMMITS,
+        parse=parse_word(Trigger),
+        doc="When a compaction is due: NUM_COMMITS and TIME_ELAPSED since the last completed one, "
+        "both (NUM_AND_TIME) or one of them (NUM_OR_TIME), or NUM_COMMITS_AFTER_LAST_REQUEST.",
+    )
+    max_delta_commits: int = option(
+        "hoodie.compact.inline.max.delta.commits",
+        5,
+        parse=at_least(1),
+        doc="How many completed delta commits make a compaction due.",
+    )
+    max_delta_seconds: int = option(
+        "hoodie.compact.inline.max.delta.seconds",
+        3_600,
+        parse=at_least(0),
+        doc="How many seconds after the last one a compaction is due.",
+    )

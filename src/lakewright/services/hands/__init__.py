@@ -1,1 +1,0 @@
-"""Who does the work of services."""

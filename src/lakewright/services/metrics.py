@@ -1,0 +1,64 @@
+"""What services do, told as metrics: runs, why there was nothing to do, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from lakewright.errors import ConflictError, LakewrightError, kind_of
+from lakewright.metrics.meter import Meter
+from lakewright.model.commit_metadata import DELETE_PARTITION, CleanMetadata
+from lakewright.model.plans import Skip
+from lakewright.services.base import Sight
+from lakewright.services.compaction_debt import load_debt
+from lakewright.write.writer import Commit
+
+NOT_DUE = "not_due"
+_NOTHING = "nothing_to_do"
+
+
+def not_due(skip: Skip) -> Skip:
+    """The same, known as one that a trigger gave and no plan."""
+    return replace(skip, kind=NOT_DUE)
+
+
+@contextmanager
+def executing(meter: Meter, service: str, *, cancellable: bool = False) -> Iterator[None]:
+    """Count what becomes of an execution that fails."""
+    try:
+        yield
+    except LakewrightError as error:
+        if cancellable and isinstance(error, ConflictError):
+            meter.count("service.preempted", service=service)
+        meter.count("service.failed", service=service, error=kind_of(error))
+        raise
+
+
+def observe(meter: Meter, service: str, done: Commit | Skip, took_ms: int = 0) -> Commit | Skip:
+    """Tell what a service did, or why it did nothing; gives it back."""
+    if isinstance(done, Skip):
+        meter.count("service.skipped", service=service, reason=done.kind or _NOTHING)
+    elif service == "archive":
+        meter.gauge([("archive.duration", took_ms), ("archive.numInstantsArchived", done.files)])
+        meter.count("archive.completed.counter")
+    elif service == "ttl" and done.operation == DELETE_PARTITION:
+        meter.count("ttl.numPartitionsExpired", len(done.partitions))
+    return done
+
+
+def observe_debt(meter: Meter, look: Callable[[], Sight]) -> None:
+    """Tell how many log files wait, where that is wanted; what cannot be counted is not told."""
+    if not meter.is_on or not meter.settings.debt:
+        return
+    with suppress(LakewrightError):
+        debt = load_debt(look())
+        meter.gauge([("debt.logFiles", debt.log_files), ("debt.logBytes", debt.log_bytes)])
+
+
+def observe_clean(meter: Meter, result: CleanMetadata) -> None:
+    """Tell what a clean did."""
+    meter.gauge(
+        [("clean.duration", result.took_ms), ("clean.numFilesDeleted", result.files_deleted)]
+    )
+    meter.count("clean.completed.counter")

@@ -1,1 +1,0 @@
-"""Which objects the events table tells of."""

@@ -1,1 +1,0 @@
-"""A Kafka topic as a source, read by Spark's own connector."""

@@ -1,0 +1,1 @@
+"""The procedures of `CALL`, by the names that Hudi gives them."""

@@ -1,0 +1,272 @@
+"""`CALL name(argument, name => argument)` as a value, and its arguments checked. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lakewright.errors import InvalidError
+from lakewright.options import parse_bool
+from lakewright.sql.tokenizer import statement_of
+
+if TYPE_CHECKING:
+    from lakewright.api.table import Table
+
+Value = str | int | float | bool | None
+
+# Each text matches in one way alone: with two, the number of tries would double with every comment.
+_SPACE = r"(?:\s|--[^\n]*+(?:\n|$)|/\*(?:[^*]|\*(?!/))*+\*/)"
+_CALL = re.compile(
+    rf"CALL{_SPACE}++`?(?P<name>\w+)`?\s*\((?P<rest>.*)\)(?:;|{_SPACE})*+", re.I | re.S
+)
+_CALLS = re.compile(rf"CALL{_SPACE}++`?\w+`?\s*(?![\w`.\s])", re.I | re.S)
+_NAME = re.compile(r"\s*(?P<name>\w+)\s*=>")
+_VALUE = re.compile(
+    r"""\s*(?:'(?P<single>(?:[^'\\]|''|\\.)*)'|"(?P<double>(?:[^"\\]|""|\\.)*)"
+        |(?P<number>[+-]?\d+(?:\.\d+)?)L?|(?P<marker>:\w+|\?)|(?P<word>\w+))\s*""",
+    re.X | re.S,
+)
+_WORDS: dict[str, Value] = {"true": True, "false": False, "null": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The name of a procedure, and what it is called with."""
+
+    name: str
+    positional: tuple[Value, ...] = ()
+    named: tuple[tuple[str, Value], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An argument that a procedure takes; `kind` is told by the default, and else text."""
+
+    name: str
+    default: Value = None
+    required: bool = False
+    about: str = ""
+    kind: type[str | int | float | bool] | None = None
+
+    @property
+    def type(self) -> type[str | int | float | bool]:
+        """What its values are."""
+        return self.kind or (str if self.default is None else type(self.default))
+
+    def checked(self, value: Value) -> Value:
+        """A value of the right type; ValueError if it is not one."""
+        if value is None or isinstance(value, self.type):
+            if isinstance(value, bool) and self.type is not bool:
+                raise ValueError
+            return value
+        return parse_bool(str(value)) if self.type is bool else self.type(str(value))
+
+
+_TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def parse_call(text: str, values: Any = None) -> Call | None:
+    """The call that a statement is; None for others, and for procedures of some catalog.
+
+    `values` are those of parameter markers, by name or in order.
+
+    Raises:
+        InvalidError: it begins like a call and does not parse.
+    """
+    text = statement_of(text)
+    match = _CALL.fullmatch(text)
+    if match is None:
+        if _CALLS.match(text):
+            raise InvalidError("a call is CALL name(argument, name => argument)", sql=text)
+        return None
+    positional: list[Value] = []
+    named: list[tuple[str, Value]] = []
+    rest = match["rest"]
+    places = iter(values if isinstance(values, (list, tuple)) else ())
+    while rest.strip():
+        name = _NAME.match(rest)
+        rest = rest[name.end() :] if name else rest
+        value = _VALUE.match(rest)
+        if value is None:
+            raise InvalidError("an argument does not parse", sql=text, at=rest[:40])
+        rest = rest[value.end() :]
+        if rest and not rest.startswith(","):
+            raise InvalidError("a comma is missing between arguments", sql=text, at=rest[:40])
+        rest = rest[1:]
+        if name:
+            named.append((name["name"].lower(), _value(value, values, places)))
+        elif named:
+            raise InvalidError("an argument without a name follows one with a name", sql=text)
+        else:
+            positional.append(_value(value, values, places))
+    return Call(match["name"].lower(), tuple(positional), tuple(named))
+
+
+def bound_arguments(call: Call, parameters: Sequence[Parameter]) -> dict[str, Value]:
+    """The arguments of a call by name; a wrong one is an error that names the right ones."""
+    names = [parameter.name for parameter in parameters]
+    if len(call.positional) > len(names):
+        raise InvalidError(
+            f"{call.name} takes {len(names)} arguments", given=len(call.positional), known=names
+        )
+    by_name = {name.lower(): name for name in names}
+    given = dict(zip(names, call.positional, strict=False))
+    for name, value in call.named:
+        if name not in by_name:
+            near = difflib.get_close_matches(name, by_name, n=1)
+            hint = {"did_you_mean": by_name[near[0]]} if near else {}
+            raise InvalidError(
+                f"{call.name} has no such argument", argument=name, known=names, **hint
+            )
+        if by_name[name] in given:
+            raise InvalidError(f"{call.name} is given an argument twice", argument=name)
+        given[by_name[name]] = value
+    missing = [p.name for p in parameters if p.required and given.get(p.name) is None]
+    if missing:
+        raise InvalidError(f"{call.name} lacks arguments", missing=missing, known=names)
+    return {p.name: _checked(call, p, given.get(p.name)) for p in parameters}
+
+
+def _checked(call: Call, parameter: Parameter, value: Value) -> Value:
+    if value is None:
+        return parameter.default
+    try:
+        return parameter.checked(value)
+    except ValueError as error:
+        wanted = _TYPE_NAMES[parameter.type]
+        raise InvalidError(
+            f"{call.name} takes {wanted} as {parameter.name}", given=value
+        ) from error
+
+
+def _value(match: re.Match[str], values: Any, places: Any) -> Value:
+    """The value of an argument, or what a marker stands for."""
+    marker = match["marker"]
+    if marker is None:
+        return _literal(match)
+    named = values if isinstance(values, Mapping) else {}
+    missing = object()
+    found = next(places, missing) if marker == "?" else named.get(marker[1:], missing)
+    if found is missing:
+        raise InvalidError("a parameter marker has no value: give it in args", marker=marker)
+    if found is not None and not isinstance(found, (str, int, float, bool)):
+        raise InvalidError(
+            "an argument is a text, a number, true, false or null",
+            marker=marker,
+            given=type(found).__name__,
+        )
+    return found
+
+
+def _literal(match: re.Match[str]) -> Value:
+    if match["single"] is not None:
+        return _unquoted(match["single"], "'")
+    if match["double"] is not None:
+        return _unquoted(match["double"], '"')
+    if match["number"] is not None:
+        text = match["number"]
+        return float(text) if "." in text else int(text)
+    word = match["word"].lower()
+    if word not in _WORDS:
+        raise InvalidError(
+            "an argument is a text in quotes, a number, true, false or null", at=word
+        )
+    return _WORDS[word]
+
+
+def _unquoted(text: str, quote: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text.replace(quote * 2, quote))
+
+
+# ------------------------------------------------------------------------------------------------
+# What a procedure is, and the parameters that many have in common.
+
+
+Arguments = Mapping[str, Any]
+Rows = list[tuple[Any, ...]]
+
+NAME = Parameter("table", about="the name of a table in the catalog, as db.table")
+PATH = Parameter("path", about="where the table is, in place of its name")
+TABLE = (NAME, PATH)
+OPTIONS = Parameter("options", about="options as key=value, with commas between them")
+FILTER = Parameter("filter", about="a condition on the columns of the result, in SQL")
+INSTANT = Parameter("instant_time", required=True, about="a write, by its instant")
+ARCHIVED = Parameter("showArchived", False, about="whether history is shown, too")
+
+
+def limit(most: int) -> Parameter:
+    """How many rows are shown unless told otherwise."""
+    return Parameter("limit", most, about="how many rows at most, the newest first")
+
+
+LIMIT = limit(20)
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """What can be called: its parameters, the columns of its result, and what it does."""
+
+    name: str
+    about: str
+    parameters: tuple[Parameter, ...]
+    columns: str
+    run: Callable[[Table, Arguments], Rows]
+
+
+def most(arguments: Arguments) -> int | None:
+    """How many rows to make; None is all, where a filter picks among them."""
+    if arguments.get("filter"):
+        return None
+    told = arguments.get("limit")
+    if told is not None and int(told) < 0:
+        raise InvalidError("a limit is a whole number from 0 on", limit=told)
+    return None if told is None else int(told)
+
+
+def told_options(text: Value) -> dict[str, str]:
+    """Options that were given as one text."""
+    found = {}
+    for part in str(text or "").split(","):
+        key, equals, value = part.partition("=")
+        if part.strip() and not equals:
+            raise InvalidError("options are key=value, with commas between them", option=part)
+        if equals:
+            found[key.strip()] = value.strip()
+    return found
+
+
+DESCRIBE_COLUMNS = (
+    "kind STRING, name STRING, type STRING, required BOOLEAN, default STRING, about STRING"
+)
+_EXAMPLES = {str: "'...'", int: "1", float: "1.0", bool: "true"}
+_TYPES = {str: "STRING", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
+
+
+def example(procedure: Procedure) -> str:
+    """A call of a procedure with what it must be given."""
+    needed = [p for p in procedure.parameters if p.required]
+    told = [f"{p.name} => {_EXAMPLES[p.type]}" for p in needed]
+    table = ["table => 'db.trips'"] if NAME in procedure.parameters else []
+    return f"CALL {procedure.name}({', '.join([*table, *told])})"
+
+
+def describe(procedure: Procedure) -> Rows:
+    """A procedure with its parameters, the columns of its result, and an example."""
+    parameters = [
+        ("parameter", p.name, _TYPES[p.type], p.required, _default(p), p.about)
+        for p in procedure.parameters
+    ]
+    columns = [
+        ("column", *each.strip().rsplit(" ", 1), None, None, "")
+        for each in procedure.columns.split(",")
+    ]
+    head = ("procedure", procedure.name, None, None, None, procedure.about)
+    return [head, *parameters, *columns, ("example", example(procedure), *(None,) * 3, "")]
+
+
+def _default(parameter: Parameter) -> str | None:
+    value = parameter.default
+    return None if value is None else str(value).lower() if value in (True, False) else str(value)

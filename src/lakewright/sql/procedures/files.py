@@ -1,0 +1,325 @@
+"""The procedures of files and of the table's properties."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from lakewright.errors import CorruptError, InvalidError, LakewrightError
+from lakewright.format.table_properties import check_table_properties, parse_properties
+from lakewright.model.file_group import FileGroup, FileSlice, GroupKey, LogFile, View
+from lakewright.model.table_config import TableConfig
+from lakewright.sql.procedures.base import (
+    FILTER,
+    LIMIT,
+    NAME,
+    PATH,
+    TABLE,
+    Arguments,
+    Parameter,
+    Procedure,
+    Rows,
+    limit,
+    most,
+)
+from lakewright.storage.base import Storage, join_path
+from lakewright.table.properties import BACKUP, PROPERTIES, read_if_there
+from lakewright.table.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from lakewright.api.table import Table
+
+
+def _view(snapshot: Snapshot, arguments: Arguments) -> View:
+    last = arguments["max_instant"]
+    if last is None or arguments["include_max"]:
+        return snapshot.view(requested_until=last)
+    seen = [i.requested_at for i in snapshot.timeline.completed_writes if i.requested_at < last]
+    return snapshot.view(requested_until=max(seen, default="0"))
+
+
+def _base(storage: Storage, item: FileSlice) -> tuple[str | None, int]:
+    base = item.base
+    return (join_path(storage.root, item.path(base)), base.size) if base else (None, 0)
+
+
+def _listed(storage: Storage, item: FileSlice, logs: Iterable[LogFile]) -> str:
+    return f"[{', '.join(join_path(storage.root, item.path(log)) for log in logs)}]"
+
+
+def _show_all(table: Table, arguments: Arguments) -> Rows:
+    snapshot = table.snapshot()
+    pattern = arguments["path_regex"] or "*"
+    rows: Rows = [
+        (
+            item.partition,
+            item.file_id,
+            item.base_instant,
+            *_base(table.storage, item),
+            len(item.logs),
+            item.log_size,
+            _listed(table.storage, item, item.logs),
+        )
+        for group in snapshot.groups(_view(snapshot, arguments))
+        if fnmatchcase(f"{group.partition}/", f"{pattern.strip('/')}*")
+        for item in reversed(group.slices)
+    ]
+    return rows[: most(arguments)]
+
+
+def _show_latest(table: Table, arguments: Arguments) -> Rows:
+    snapshot = table.snapshot()
+    wanted = arguments["partition_path"]
+    files = None if not wanted else snapshot.files([wanted.strip("/")])
+    planned = _planned(snapshot)
+    groups = snapshot.groups(_view(snapshot, arguments), files)
+    merge = arguments["merge"]
+    return [_latest(table.storage, group, planned, merge=merge) for group in groups][
+        : most(arguments)
+    ]
+
+
+def _planned(snapshot: Snapshot) -> dict[GroupKey, frozenset[str]]:
+    """The log files that pending compactions are to fold in."""
+    return {
+        (each.partition, each.file_id): frozenset(each.logs)
+        for instant, plan in snapshot.pending_plans()
+        if instant.action == "compaction"
+        for each in plan.operations
+    }
+
+
+def _latest(
+    storage: Storage, group: FileGroup, planned: dict[GroupKey, frozenset[str]], *, merge: bool
+) -> tuple[object, ...]:
+    item = group.merged() if merge else group.slices[-1]
+    path, size = _base(storage, item)
+    waiting = planned.get(group.key, frozenset())
+    scheduled = [log for log in item.logs if log.name in waiting]
+    others = [log for log in item.logs if log.name not in waiting]
+    sizes = [sum(log.size for log in logs) for logs in (scheduled, others)]
+    return (
+        item.partition,
+        item.file_id,
+        item.base_instant,
+        path,
+        size,
+        len(item.logs),
+        item.log_size,
+        *sizes,
+        *(each / size if size else 0.0 for each in sizes),
+        _listed(storage, item, scheduled),
+        _listed(storage, item, others),
+    )
+
+
+def _file_sizes(table: Table, arguments: Arguments) -> Rows:
+    snapshot = table.snapshot()
+    wanted = arguments["partition_path"]
+    files = snapshot.files([wanted.strip("/")] if wanted else None)
+    sizes: dict[str, list[int]] = {}
+    for file in chain.from_iterable(files.values()):
+        if snapshot.timeline.is_committed(file.instant):
+            sizes.setdefault(file.instant, []).append(file.size)
+    newest = sorted(sizes, reverse=True)[: most(arguments)]
+    rows: Rows = [(at, *_figures(sizes[at])) for at in newest]
+    return [*rows, ("ALL", *_figures(list(chain.from_iterable(sizes.values()))))] if rows else []
+
+
+def _figures(sizes: Sequence[int]) -> tuple[int | float, ...]:
+    ordered = sorted(sizes)
+    return (
+        ordered[0],
+        _quantile(ordered, 0.1),
+        _quantile(ordered, 0.5),
+        statistics.fmean(ordered),
+        _quantile(ordered, 0.95),
+        ordered[-1],
+        len(ordered),
+        statistics.stdev(ordered) if len(ordered) > 1 else 0.0,
+    )
+
+
+def _quantile(ordered: Sequence[int], share: float) -> float:
+    """The value that a share of the others lie below, between two of them if need be."""
+    place = share * (len(ordered) + 1)
+    if place < 1:
+        return float(ordered[0])
+    if place >= len(ordered):
+        return float(ordered[-1])
+    low, high = ordered[int(place) - 1], ordered[int(place)]
+    return low + (place - int(place)) * (high - low)
+
+
+def _history(table: Table, arguments: Arguments) -> Rows:
+    snapshot = table.snapshot()
+    file_id, partition = arguments["file_group_id"], arguments["partition"]
+    instants = [*snapshot.archived] if arguments["showArchived"] else []
+    instants += snapshot.timeline.completed_writes
+    rows: Rows = []
+    for instant, commit in zip(instants, snapshot.commits(instants), strict=True):
+        for path, stats in commit.stats.items():
+            rows += [
+                (
+                    instant.requested_at,
+                    instant.completed_at,
+                    instant.action,
+                    commit.operation,
+                    path,
+                    (stat.path or "").rpartition("/")[2],
+                    stat.prev_commit,
+                    stat.num_writes,
+                    stat.num_inserts,
+                    stat.num_update_writes,
+                    stat.num_deletes,
+                    stat.file_size_in_bytes,
+                )
+                for stat in stats
+                if stat.file_id == file_id and partition in (None, path)
+            ]
+        rows += [
+            (instant.requested_at, instant.completed_at, instant.action, commit.operation, path)
+            + (None,) * 7
+            for path, ids in commit.replaced.items()
+            if file_id in ids and partition in (None, path)
+        ]
+    if not rows:
+        raise InvalidError("no write on the timeline is about this file group", file_id=file_id)
+    return rows[::-1][: most(arguments)]
+
+
+def _properties(table: Table, arguments: Arguments) -> Rows:
+    return [*sorted(table.config.properties.items())][: most(arguments)]
+
+
+def _validate(table: Table, arguments: Arguments) -> Rows:
+    """Each check with what it found; all of them, also where one fails."""
+    data = read_if_there(table.storage, PROPERTIES)
+    rows: Rows = [("file", data is not None, PROPERTIES)]
+    try:
+        values = parse_properties(data or b"")
+        check_table_properties(values)
+        rows.append(("required keys and checksum", True, ""))
+        config = TableConfig.from_properties(values)
+        rows.append(("values", True, f"version {config.version}, {config.table_type}"))
+        rows += _columns(table.snapshot(), config)
+    except LakewrightError as error:
+        name = "required keys and checksum" if isinstance(error, CorruptError) else "values"
+        rows.append((name, False, str(error)))
+    backup = read_if_there(table.storage, BACKUP)
+    left = "an update has died: the next one mends it" if backup is not None else ""
+    return [*rows, ("no backup left", backup is None, left)]
+
+
+def _columns(snapshot: Snapshot, config: TableConfig) -> Rows:
+    """Whether the columns that properties name are in the table."""
+    if snapshot.avro_schema() is None:
+        return []
+    known = set(snapshot.schema(snapshot.view()).names)
+    named = {
+        "record key": config.record_key_fields,
+        "partition columns": config.partition_fields,
+        "ordering columns": config.ordering_fields,
+    }
+    found: Rows = []
+    for name, fields in named.items():
+        lost = [field for field in fields if field.split(".")[0] not in known]
+        found.append((name, not lost, f"not in the schema: {', '.join(lost)}" if lost else ""))
+    return found
+
+
+def _drop_partition(table: Table, arguments: Arguments) -> Rows:
+    path = str(arguments["partition"]).strip("/")
+    if not path or set("*?") & set(path) or ".." in path.split("/"):
+        raise InvalidError("the path of one partition expected", partition=arguments["partition"])
+    if path not in table.snapshot().files([path]):
+        raise InvalidError("the table has no such partition", partition=path)
+    return [(bool(table.delete_partitions([path])),)]
+
+
+_VIEW = (
+    *TABLE,
+    Parameter("max_instant", about="the table as of this instant"),
+    Parameter("include_max", False, about="whether that instant counts, too"),
+    Parameter("include_in_flight", False, about="without effect: only what is committed is shown"),
+    Parameter("exclude_compaction", False, about="without effect"),
+    limit(10),
+)
+_BASE_COLUMNS = (
+    "partition STRING, file_id STRING, base_instant STRING, data_file STRING, "
+    "data_file_size BIGINT, num_delta_files BIGINT, total_delta_file_size BIGINT"
+)
+
+FILE_PROCEDURES = (
+    Procedure(
+        "show_fsview_all",
+        "the slices of all file groups",
+        (*_VIEW, Parameter("path_regex", about="partitions, with * and ?"), FILTER),
+        f"{_BASE_COLUMNS}, delta_files STRING",
+        _show_all,
+    ),
+    Procedure(
+        "show_fsview_latest",
+        "the newest slice of each file group",
+        (
+            *_VIEW,
+            Parameter("partition_path", about="one partition"),
+            Parameter("merge", True, about="whether log files under a compaction count, too"),
+            FILTER,
+        ),
+        f"{_BASE_COLUMNS}, delta_size_compaction_scheduled BIGINT, "
+        "delta_size_compaction_unscheduled BIGINT, "
+        "delta_to_base_radio_compaction_scheduled DOUBLE, "
+        "delta_to_base_radio_compaction_unscheduled DOUBLE, "
+        "delta_files_compaction_scheduled STRING, delta_files_compaction_unscheduled STRING",
+        _show_latest,
+    ),
+    Procedure(
+        "stats_file_sizes",
+        "how large the files of each write are",
+        (NAME, Parameter("partition_path", about="one partition"), limit(10), PATH, FILTER),
+        "commit_time STRING, min BIGINT, 10th DOUBLE, 50th DOUBLE, avg DOUBLE, 95th DOUBLE, "
+        "max BIGINT, num_files INT, std_dev DOUBLE",
+        _file_sizes,
+    ),
+    Procedure(
+        "show_file_group_history",
+        "what writes did to one file group, the newest first",
+        (
+            *TABLE,
+            Parameter("file_group_id", required=True, about="its id"),
+            Parameter("partition", about="its partition"),
+            Parameter("showArchived", False, about="whether history counts, too"),
+            LIMIT,
+            FILTER,
+        ),
+        "instant_time STRING, completion_time STRING, action STRING, operation_type STRING, "
+        "partition_path STRING, file_name STRING, previous_commit STRING, num_writes BIGINT, "
+        "num_inserts BIGINT, num_updates BIGINT, num_deletes BIGINT, file_size_bytes BIGINT",
+        _history,
+    ),
+    Procedure(
+        "show_table_properties",
+        "the table's properties",
+        (*TABLE, limit(100), FILTER),
+        "key STRING, value STRING",
+        _properties,
+    ),
+    Procedure(
+        "validate_hoodie_properties",
+        "whether the table's properties are whole, and fit the table",
+        (*TABLE, FILTER),
+        "check STRING, result BOOLEAN, detail STRING",
+        _validate,
+    ),
+    Procedure(
+        "drop_partition",
+        "take one partition out of the table",
+        (NAME, Parameter("partition", required=True, about="its path"), PATH),
+        "result BOOLEAN",
+        _drop_partition,
+    ),
+)

@@ -1,0 +1,118 @@
+"""Which storage an address means, and which options are storage's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from lakewright.errors import UnsupportedError
+from lakewright.options import unknown_option
+from lakewright.storage import local, object_store
+from lakewright.storage.base import Storage, is_hadoop_setting
+from lakewright.storage.hdfs import HdfsStorage
+from lakewright.storage.local import LocalStorage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.storage.object_store import ObjectStorage
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_OF_SPARK = "spark.hadoop."
+
+
+@dataclass(frozen=True, slots=True)
+class StorageKind:
+    """How to open a storage, and the options that it takes besides Hadoop's settings.
+
+    Names are in lower case: Spark passes the options of a data source on without their case.
+    """
+
+    open: Callable[[str, Mapping[str, str]], Storage]
+    option_names: frozenset[str] = frozenset()
+
+
+STORAGES: dict[str, StorageKind] = {
+    "file": StorageKind(LocalStorage.at, frozenset(local.OPTIONS)),
+    "hdfs": StorageKind(HdfsStorage.at),
+    "memory": StorageKind(MemoryStorage.at),
+    **{
+        scheme: StorageKind(ObjectStorage.at, object_store.option_names(kind))
+        for scheme, kind in object_store.SCHEMES.items()
+    },
+}
+"""The storages by URI scheme; add a scheme to teach the library a new kind of place.
+
+An option that a storage declares here is passed on to it by every interface.
+"""
+
+
+def storage_for(
+    address: str | os.PathLike[str], options: Mapping[str, str] | None = None
+) -> Storage:
+    """Return the storage of the table at a URI, or at a path of this machine.
+
+    One set of options serves many tables: those of other storages are left out.
+
+    Raises:
+        InvalidError: no storage takes an option.
+    """
+    text = os.fspath(address)
+    found = _SCHEME.match(text)
+    scheme = found[1].lower() if found else "file"
+    if scheme not in STORAGES:
+        raise UnsupportedError(
+            "no storage knows this kind of address", uri=text, known=sorted(STORAGES)
+        )
+    kind = STORAGES[scheme]
+    given = options or {}
+    for key in other_options(given):
+        raise unknown_option(key, storage_option_names(), of="storage")
+    own = {
+        name: value
+        for name, value in storage_options(given).items()
+        if name in kind.option_names or is_hadoop_setting(name)
+    }
+    return kind.open(text, own)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStorage:
+    """A storage and the options that it was opened with, to which one call may add others."""
+
+    storage: Storage
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def with_options(self, options: Mapping[str, str]) -> OpenedStorage:
+        """Return the storage with those of the options that are for storage; others do nothing."""
+        told = storage_options(options)
+        if not told:
+            return self
+        both = {**self.options, **told}
+        return OpenedStorage(storage_for(self.storage.root, both), both)
+
+
+def storage_option_names() -> frozenset[str]:
+    """Return the plain names of options that some storage takes."""
+    return frozenset().union(*(kind.option_names for kind in STORAGES.values()))
+
+
+def storage_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that are for storage, without Spark's prefix: its own and Hadoop's."""
+    names = storage_option_names()
+    return {_plain(key): value for key, value in options.items() if _is_for(names, key)}
+
+
+def other_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that are not for storage."""
+    names = storage_option_names()
+    return {key: value for key, value in options.items() if not _is_for(names, key)}
+
+
+def _is_for(names: Collection[str], key: str) -> bool:
+    return is_hadoop_setting(key) or _plain(key) in names
+
+
+def _plain(key: str) -> str:
+    """Return a name without Spark's prefix; those of Hadoop's settings keep their case."""
+    name = key.removeprefix(_OF_SPARK)
+    return name if is_hadoop_setting(name) else name.lower()

@@ -1,0 +1,613 @@
+"""From a URI and plain options to a client of an object store, and from its errors to ours."""
+
+from __future__ import annotations
+
+import io
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import lru_cache, partial
+from tempfile import SpooledTemporaryFile
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
+
+from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
+from lakewright.storage.base import (
+    MOST_THREADS,
+    FileStatus,
+    MissingFileError,
+    VersionedStorage,
+    at_once,
+    check_folder,
+    check_path,
+    check_range,
+    flag,
+    is_hadoop_setting,
+    is_path,
+    split_path,
+)
+from lakewright.storage.redaction import without_secrets
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutMode, UpdateVersion
+
+Options = tuple[tuple[str, str], ...]
+
+# What Spark users have in their Hadoop settings already, by the name of the client's option.
+_S3A_KEYS = {
+    "fs.s3a.access.key": "access_key_id",
+    "fs.s3a.secret.key": "secret_access_key",
+    "fs.s3a.session.token": "session_token",
+    "fs.s3a.endpoint": "endpoint",
+    "fs.s3a.endpoint.region": "region",
+    "fs.s3a.connection.ssl.enabled": "ssl",
+    "fs.s3a.path.style.access": "path_style",
+    "fs.s3a.aws.credentials.provider": "credentials_provider",
+}
+_HTTP_KEYS = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "proxy_url",
+    "timeout",
+    "user_agent",
+)
+_DEFAULTS = {"timeout": "120s", "max_retries": "6", "retry_timeout": "60"}
+# What the client of each kind of store is configured with, without the place, which is the
+# address; it takes the same names with a prefix, as they stand in the environment.
+_CLIENT_KEYS = {
+    "s3": (
+        "access_key_id",
+        "checksum_algorithm",
+        "conditional_put",
+        "container_authorization_token_file",
+        "container_credentials_full_uri",
+        "container_credentials_relative_uri",
+        "copy_if_not_exists",
+        "default_region",
+        "disable_bulk_delete",
+        "disable_tagging",
+        "endpoint",
+        "metadata_endpoint",
+        "region",
+        "request_payer",
+        "role_arn",
+        "role_session_name",
+        "secret_access_key",
+        "server_side_encryption",
+        "session_token",
+        "skip_signature",
+        "sse_bucket_key_enabled",
+        "sse_kms_key_id",
+        "unsigned_payload",
+        "virtual_hosted_style_request",
+        "web_identity_token_file",
+    ),
+    "gcs": (
+        "application_credentials",
+        "base_url",
+        "bearer_token",
+        "service_account",
+        "service_account_key",
+        "skip_signature",
+    ),
+    "azure": (
+        "account_key",
+        "account_name",
+        "authority_host",
+        "client_id",
+        "client_secret",
+        "disable_tagging",
+        "endpoint",
+        "fabric_cluster_identifier",
+        "fabric_session_token",
+        "fabric_token_service_url",
+        "fabric_workload_host",
+        "federated_token_file",
+        "msi_endpoint",
+        "msi_resource_id",
+        "object_id",
+        "sas_key",
+        "skip_signature",
+        "tenant_id",
+        "token",
+        "use_azure_cli",
+        "use_emulator",
+        "use_fabric_endpoint",
+    ),
+}
+_CLIENT_PREFIXES = {"s3": "aws_", "gcs": "google_", "azure": "azure_"}
+_OF_STORAGE_ACCOUNTS = ("account_key", "account_name", "sas_key", "token", "use_emulator")
+_OF_EVERY_KIND = frozenset({*_HTTP_KEYS, *_DEFAULTS, "ssl", "path_style", "credentials_provider"})
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_PASSING_STATUS = {408, 409, 429}
+# One request deletes many keys; what became of each is in the body of an answer that says OK.
+_KEY_REFUSED = re.compile(r"request failed for key (?P<key>.*): .*\(code: (?P<code>\w+)\)")
+_PASSING_CODES = {
+    "InternalError",
+    "OperationAborted",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A bucket (or container) and a prefix in it, on one kind of store.
+
+    `text` is the URI as Spark wants it; `account` is set for Azure only.
+    """
+
+    text: str
+    kind: str
+    bucket: str
+    prefix: str
+    account: str | None = None
+
+    @classmethod
+    def parse(cls, uri: str) -> Place:
+        """Read a URI such as `s3://bucket/folder/table`."""
+        scheme, _, rest = uri.partition("://")
+        authority, _, path = rest.partition("/")
+        prefix = path.strip("/")
+        kind = SCHEMES.get(scheme.lower())
+        if kind is None or not authority:
+            raise InvalidError("not the address of an object store", uri=uri, known=sorted(SCHEMES))
+        bucket, _, host = authority.partition("@")
+        # Spark reads S3 through s3a only; the others keep the scheme that they came with.
+        spark_scheme = "s3a" if kind == "s3" else scheme.lower()
+        text = f"{spark_scheme}://{authority}/{prefix}".rstrip("/")
+        return cls(text, kind, bucket, prefix, host.partition(".")[0] or None)
+
+
+def option_names(kind: str) -> frozenset[str]:
+    """Return the plain options that a store of a kind takes, besides Hadoop's settings."""
+    prefix = _CLIENT_PREFIXES[kind]
+    prefixed = (
+        f"{prefix}storage_{name}" if name in _OF_STORAGE_ACCOUNTS else f"{prefix}{name}"
+        for name in _CLIENT_KEYS[kind]
+    )
+    return _OF_EVERY_KIND.union(_CLIENT_KEYS[kind], prefixed)
+
+
+def normal_options(place: Place, options: Mapping[str, str]) -> Options:
+    """Turn plain or Hadoop-style options into the client's own, sorted; others of Hadoop go."""
+    found: dict[str, str] = {}
+    plain = {name.removeprefix("spark.hadoop."): value for name, value in options.items()}
+    of_bucket = f"fs.s3a.bucket.{place.bucket}."
+    for name, value in plain.items():
+        if not is_hadoop_setting(name):
+            found[name] = value
+        elif name in _S3A_KEYS and place.kind == "s3":
+            found.setdefault(_S3A_KEYS[name], value)
+    for name, value in plain.items():
+        general = "fs.s3a." + name.removeprefix(of_bucket)
+        if name.startswith(of_bucket) and general in _S3A_KEYS:
+            found[_S3A_KEYS[general]] = value
+    return tuple(sorted(_translated(found).items()))
+
+
+def _translated(found: dict[str, str]) -> dict[str, str]:
+    secure = flag(found, "ssl", default=True)
+    # The client speaks path style unless told otherwise, which every store understands.
+    flag(found, "path_style", default=True)
+    if "Anonymous" in found.get("credentials_provider", ""):
+        found["skip_signature"] = "true"
+    if "endpoint" in found and "://" not in found["endpoint"]:
+        found["endpoint"] = f"{'https' if secure else 'http'}://{found['endpoint']}"
+    if found.get("endpoint", "").startswith("http://"):
+        found.setdefault("allow_http", "true")
+    for name in ("ssl", "path_style", "credentials_provider"):
+        found.pop(name, None)
+    return found
+
+
+@lru_cache(maxsize=64)
+def client_for(place: Place, options: Options) -> ObjectStore:
+    """Return the client of this process for a place; a wrong option is an InvalidError."""
+    given = {**_DEFAULTS, **dict(options)}
+    http = {name: given.pop(name) for name in _HTTP_KEYS if name in given}
+    try:
+        retry = {
+            "max_retries": int(given.pop("max_retries")),
+            "retry_timeout": timedelta(seconds=float(given.pop("retry_timeout"))),
+        }
+        return _CLIENTS[place.kind](place, given, client_options=http, retry_config=retry)
+    except (BaseError, ValueError, TypeError) as error:
+        raise InvalidError(
+            "the options do not make a client for this store",
+            uri=place.text,
+            options=[name for name, _ in options],
+            reason=without_secrets(_first_line(error), dict(options)),
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300]
+
+
+def _s3(place: Place, config: Any, **settings: Any) -> ObjectStore:
+    return S3Store(place.bucket, prefix=place.prefix or None, config=config, **settings)
+
+
+def _gcs(place: Place, config: Any, **settings: Any) -> ObjectStore:
+    return GCSStore(place.bucket, prefix=place.prefix or None, config=config, **settings)
+
+
+def _azure(place: Place, config: Any, **settings: Any) -> ObjectStore:
+    if place.account:
+        config.setdefault("account_name", place.account)
+    return AzureStore(place.bucket, prefix=place.prefix or None, config=config, **settings)
+
+
+SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+}
+_CLIENTS: dict[str, Callable[..., ObjectStore]] = {"s3": _s3, "gcs": _gcs, "azure": _azure}
+
+
+@contextmanager
+def translated_errors(path: str) -> Iterator[None]:
+    """Turn what the client raises into one of this library's errors."""
+    try:
+        yield
+    except (BaseError, OSError, ValueError) as error:
+        raise storage_error(error, path) from error
+
+
+def storage_error(error: Exception, path: str) -> LakewrightError:
+    """Say what an error of the client means for the caller."""
+    reason = _first_line(error)
+    if "NoSuchBucket" in str(error):
+        return InvalidError("there is no such bucket", path=path, reason=reason)
+    if isinstance(error, FileNotFoundError):
+        return MissingFileError("there is no such file", path=path)
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return InvalidError("the store denies access", path=path, reason=reason)
+    if isinstance(error, InvalidPathError):
+        return InvalidError(
+            "the store holds a key that is no path of a table: remove it", path=path, reason=reason
+        )
+    if (key := _KEY_REFUSED.search(reason)) and key["code"] not in _PASSING_CODES:
+        denied = "the store denies access" if "Denied" in key["code"] else "the store refused a key"
+        return InvalidError(denied, path=path, key=key["key"], reason=reason)
+    status = status_of(error)
+    refused = 300 <= status < 500 and status not in _PASSING_STATUS
+    if refused or isinstance(error, ValueError):
+        return InvalidError("the store refused the request", path=path, reason=reason)
+    return UnavailableError("the store did not answer", path=path, reason=reason)
+
+
+def status_of(error: Exception) -> int:
+    """Return the HTTP status that an error of the client tells of, or 0."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else 0
+
+
+# ------------------------------------------------------------------------------------------------
+# A file of a remote store as pyarrow reads it: it knows which ranges it wants.
+
+
+class RangedInput(io.RawIOBase):
+    """A file of `size` bytes, of which `read_range` gives some from an offset on."""
+
+    def __init__(self, size: int, read_range: Callable[[int, int], bytes]) -> None:
+        self._size = size
+        self._read_range = read_range
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes, at no cost."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move, even to behind the end, where nothing is to be read."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}
+        self._position = max(0, start[whence] + offset)
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return up to `size` bytes, or all that are left."""
+        left = max(0, self._size - self._position)
+        wanted = left if size is None or size < 0 else min(size, left)
+        data = self._read_range(self._position, wanted)
+        self._position += len(data)
+        return data
+
+
+# ------------------------------------------------------------------------------------------------
+# Tables on object stores: S3 and what speaks its language; GCS and Azure by the same client.
+
+
+# Metadata of the object that tells a writer its own bytes from another's. One plain word: Azure
+# takes no hyphen, and some proxies drop headers with an underscore.
+_TOKEN = "lakewright"
+_TRIES = 3
+
+_IN_MEMORY = 16 * 1024 * 1024
+_LARGEST_SINGLE_PUT = 64 * 1024 * 1024
+_LIST_CHUNK = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStorage(VersionedStorage):
+    """Objects below a prefix of a bucket; made by `ObjectStorage.at`.
+
+    Only S3 is tested. Options are plain strings: those of the client (`endpoint`, `region`,
+    `access_key_id`, `secret_access_key`, `session_token`, `allow_http`, ...), `max_retries`,
+    `retry_timeout` (seconds), or Hadoop's `fs.s3a.*` keys; what they leave open comes from the
+    environment (`AWS_*`).
+
+    `create` is a conditional put. The client repeats a put whose answer was lost, and then hears
+    that the object exists: its own. So each conditional put carries a token in the object's
+    metadata, and a refusal counts only if the object there bears another one.
+
+    Zero-byte keys that end in a slash, which Hadoop leaves as folders, are never shown as files.
+    """
+
+    place: Place
+    options: Options = field(default=(), repr=False)
+
+    @classmethod
+    def at(cls, uri: str, options: Mapping[str, str] | None = None) -> ObjectStorage:
+        """Open a storage by its URI; a wrong option is an InvalidError here, not later."""
+        place = Place.parse(uri)
+        storage = cls(place, normal_options(place, options or {}))
+        client_for(storage.place, storage.options)
+        return storage
+
+    @property
+    def keeps_time(self) -> bool:
+        """The service has its own clock."""
+        return True
+
+    @property
+    def listings_at_once(self) -> int:
+        """How many trees are listed at once."""
+        return MOST_THREADS
+
+    @property
+    def root(self) -> str:
+        """The base path as a URI; S3 is `s3a://`, as Spark reads it."""
+        return self.place.text
+
+    def list_files(self, folder: str) -> list[FileStatus]:
+        """Return the files directly in `folder`, sorted by name."""
+        files, _ = self._list_level(check_folder(folder))
+        return sorted(files, key=lambda file: file.path)
+
+    def list_folders(self, folder: str) -> list[str]:
+        """Return the paths of the folders directly in `folder`, sorted."""
+        _, folders = self._list_level(check_folder(folder))
+        return sorted(folders)
+
+    def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
+        """Return `list_files` of each folder, all at once."""
+        wanted = list(folders)
+        return dict(zip(wanted, at_once(self.list_files, wanted), strict=True))
+
+    def list_tree(self, folder: str) -> Iterator[FileStatus]:
+        """Yield all files in `folder` and below; one listing, whatever the depth."""
+        levels: dict[str, set[str]] = {}
+        for file in self._list_deep(check_folder(folder)):
+            # A folder's marker comes without its slash, just like an empty file: ask its parent.
+            if file.size == 0:
+                parent, _ = split_path(file.path)
+                if parent not in levels:
+                    levels[parent] = {found.path for found in self._list_level(parent)[0]}
+                if file.path not in levels[parent]:
+                    continue
+            yield file
+
+    def status(self, path: str) -> FileStatus | None:
+        """Return size and modification time of one file, or None if there is no such file."""
+        check_path(path)
+        try:
+            with translated_errors(path):
+                # Some versions of the client answer this one with the path in the bucket.
+                return replace(_status(obstore.head(self._client, path)), path=path)
+        except MissingFileError:
+            return None
+
+    def read(self, path: str) -> bytes:
+        """Return the whole file."""
+        check_path(path)
+        with translated_errors(path):
+            return bytes(obstore.get(self._client, path).bytes())
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`; fewer, or none, at the end of the file."""
+        check_path(path)
+        check_range(path, offset, length)
+        if length == 0:
+            return b""
+        with translated_errors(path):
+            try:
+                return bytes(obstore.get_range(self._client, path, start=offset, length=length))
+            except BaseError as error:
+                if status_of(error) == 416:
+                    return b""
+                raise
+
+    def read_many(self, paths: Iterable[str]) -> list[bytes]:
+        """Return `read` of each path, in order, all at once."""
+        return at_once(self.read, list(paths))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """Open a file for random access; each read is one request, the caller closes it."""
+        found = self.status(path)
+        if found is None:
+            raise MissingFileError("there is no such file", path=path)
+        return pa.PythonFile(RangedInput(found.size, partial(self.read_range, path)), mode="r")
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file; ConflictError if the name is taken."""
+        self._put_if(path, data, None)
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """Write a new file in pieces, kept on local disk until the block ends.
+
+        Above 64 MiB it goes up in parts, which cannot be made conditional: an existing file is
+        still refused, but not one that appears at the same moment.
+        """
+        check_path(path)
+        with SpooledTemporaryFile(_IN_MEMORY) as pieces:
+            yield cast(BinaryIO, pieces)
+            size = pieces.seek(0, io.SEEK_END)
+            pieces.seek(0)
+            if size <= _LARGEST_SINGLE_PUT:
+                self.create(path, pieces.read())
+                return
+            if self.exists(path):
+                raise ConflictError("the file exists already", path=path)
+            with translated_errors(path):
+                obstore.put(self._client, path, cast(BinaryIO, pieces), use_multipart=True)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file whether it exists or not."""
+        check_path(path)
+        with translated_errors(path):
+            obstore.put(self._client, path, data, use_multipart=False)
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        """Return the whole file and its version."""
+        check_path(path)
+        with translated_errors(path):
+            found = obstore.get(self._client, path)
+            version = _format_version(found.meta["e_tag"], found.meta["version"])
+            return bytes(found.bytes()), version
+
+    def replace_if(self, path: str, data: bytes, version: str | None) -> str:
+        """Write a file that still has `version`; give the new one."""
+        return self._put_if(path, data, version)
+
+    def delete(self, path: str) -> None:
+        """Remove a file if it is there."""
+        self.delete_many([path])
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Remove several files; S3 takes a thousand in one request."""
+        wanted = [check_path(path) for path in paths]
+        if not wanted:
+            return
+        try:
+            with translated_errors(wanted[0]):
+                obstore.delete(self._client, wanted)
+        except MissingFileError:
+            # Stores without bulk delete stop at the first that is missing.
+            at_once(self._delete_one, wanted)
+
+    def delete_folder(self, folder: str) -> None:
+        """Remove a folder and all below it; never the root."""
+        self.delete_many([file.path for file in self._list_deep(check_path(folder))])
+
+    @property
+    def _client(self) -> ObjectStore:
+        return client_for(self.place, self.options)
+
+    def _list_level(self, folder: str) -> tuple[list[FileStatus], list[str]]:
+        with translated_errors(folder):
+            found = obstore.list_with_delimiter(self._client, folder or None)
+        # The folder's own marker is listed under the folder's own name.
+        listed = [_status(meta) for meta in found["objects"] if meta["path"] != folder]
+        files = [file for file in listed if is_path(file.path)]
+        return files, [path for path in found["common_prefixes"] if is_path(path)]
+
+    def _list_deep(self, folder: str) -> Iterator[FileStatus]:
+        with translated_errors(folder):
+            for chunk in obstore.list(self._client, folder or None, chunk_size=_LIST_CHUNK):
+                files = (_status(meta) for meta in chunk if meta["path"] != folder)
+                yield from (file for file in files if is_path(file.path))
+
+    def _delete_one(self, path: str) -> None:
+        try:
+            with translated_errors(path):
+                obstore.delete(self._client, path)
+        except MissingFileError:
+            return
+
+    def _put_if(self, path: str, data: bytes, version: str | None) -> str:
+        check_path(path)
+        token = secrets.token_hex(16)
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return self._put_marked(path, data, version, token)
+            except (ConflictError, UnavailableError) as refusal:
+                there = self._mark_of(path)
+                if there is not None and there[0] == token:
+                    return there[1]
+                # S3 also refuses a put that met a delete; then the name is free after all.
+                met_delete = there is None and isinstance(refusal, ConflictError)
+                if version is not None or not met_delete or tries == _TRIES:
+                    raise
+
+    def _put_marked(self, path: str, data: bytes, version: str | None, token: str) -> str:
+        mode: PutMode = "create" if version is None else _parse_version(version)
+        try:
+            put = obstore.put(self._client, path, data, mode=mode, attributes={_TOKEN: token})
+        except (AlreadyExistsError, PreconditionError) as error:
+            raise ConflictError("somebody else wrote the file", path=path) from error
+        except (BaseError, OSError, ValueError) as error:
+            raise storage_error(error, path) from error
+        return _format_version(put["e_tag"], put["version"])
+
+    def _mark_of(self, path: str) -> tuple[str | None, str] | None:
+        try:
+            with translated_errors(path):
+                found = obstore.get(self._client, path, options={"head": True})
+        except MissingFileError:
+            return None
+        version = _format_version(found.meta["e_tag"], found.meta["version"])
+        return found.attributes.get(_TOKEN), version
+
+
+def _status(meta: ObjectMeta) -> FileStatus:
+    return FileStatus(meta["path"], meta["size"], round(meta["last_modified"].timestamp() * 1000))
+
+
+# Some stores compare the tag, others the version: the text carries both.
+def _format_version(tag: str | None, version: str | None) -> str:
+    return f"{tag or ''}\n{version or ''}"
+
+
+def _parse_version(text: str) -> UpdateVersion:
+    tag, _, version = text.partition("\n")
+    known: UpdateVersion = {}
+    if tag:
+        known["e_tag"] = tag
+    if version:
+        known["version"] = version
+    return known

@@ -1,0 +1,1 @@
+"""Locks of a table, of all kinds."""

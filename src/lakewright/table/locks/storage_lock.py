@@ -1,0 +1,213 @@
+"""A lock that is a small document, changed only by conditional writes; real Hudi shares it.
+
+It is valid for a time and is renewed while it is held, so a writer that dies blocks nobody for
+long. It is never deleted: who gives it back marks it as expired.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, replace
+
+from lakewright.clock import Clock
+from lakewright.errors import ConflictError, CorruptError, InvalidError
+from lakewright.storage.base import MissingFileError, VersionedStorage
+from lakewright.table.locks.retry import (
+    LostLockError,
+    Moment,
+    Repetition,
+    insist,
+    safety_margin_ms,
+    wait_for,
+)
+from lakewright.table.options import LockSettings
+
+PATH = ".hoodie/.locks/table_lock.json"
+
+# How far the clocks of two writers may be apart, as real Hudi has it.
+_CLOCK_SKEW_MS = 500
+_RENEWALS_PER_VALIDITY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LockFile:
+    """The content of the lock: given back or not, valid until when, and whose."""
+
+    expired: bool
+    valid_until_ms: int
+    owner: str
+
+    def is_free(self, now_ms: int) -> bool:
+        """Whether another writer may take the lock."""
+        return self.expired or now_ms > self.valid_until_ms + _CLOCK_SKEW_MS
+
+
+def format_lock_file(lock: LockFile) -> bytes:
+    """The bytes of a lock."""
+    fields = {"expired": lock.expired, "validUntil": lock.valid_until_ms, "owner": lock.owner}
+    return json.dumps(fields, separators=(",", ":")).encode("utf-8")
+
+
+def parse_lock_file(data: bytes) -> LockFile:
+    """The lock that some bytes hold; the inverse of `format_lock_file`."""
+    try:
+        fields = json.loads(data)
+        expired, until, owner = fields["expired"], fields["validUntil"], fields["owner"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptError("not the document of a lock", content=data[:200]) from error
+    # `True` is an int for Python, and no time.
+    if type(expired) is not bool or type(until) is not int or type(owner) is not str:
+        raise CorruptError("not the document of a lock", content=data[:200])
+    return LockFile(expired, until, owner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    lock: LockFile
+    version: str
+    since: Moment
+
+
+class StorageLock:
+    """The document `.hoodie/.locks/table_lock.json`, renewed by a thread while it is held.
+
+    A lock that was not renewed in time is lost for good, even if nobody else has taken it.
+    """
+
+    def __init__(self, storage: VersionedStorage, settings: LockSettings, clock: Clock) -> None:
+        if not 0 < settings.storage_renew_s * _RENEWALS_PER_VALIDITY <= settings.storage_validity_s:
+            raise InvalidError(
+                "a storage lock must be valid for three renewals at least",
+                validity_s=settings.storage_validity_s,
+                renew_s=settings.storage_renew_s,
+            )
+        self._storage = storage
+        self._settings = settings
+        self._clock = clock
+        self._validity_ms = settings.storage_validity_s * 1000
+        self._margin_ms = safety_margin_ms(self._validity_ms)
+        self._held: _Held | None = None
+        self._lost = ""
+        self._guard = threading.RLock()
+        self._renewal: Repetition | None = None
+
+    def acquire(self) -> None:
+        """Wait for the lock and take it; from then on it is renewed."""
+        if self._held is not None:
+            raise InvalidError("the lock is held already", file=PATH)
+        owner = self._clock.new_id()
+        self._lost = ""
+        try:
+            wait_for(lambda: self._attempt(owner), self._settings, self._clock)
+        finally:
+            # A write whose answer was lost may have happened all the same.
+            if self._held is None:
+                insist(lambda: self._expire(owner), self._settings, self._clock)
+        period_s = self._settings.storage_renew_s
+        self._renewal = Repetition(self.renew, period_s, self._clock, name="storage lock")
+
+    def verify(self) -> None:
+        """LostLockError unless the lock is ours and valid for long enough to commit.
+
+        It is renewed here: that nobody came between is known only by a conditional write.
+        """
+        with self._guard:
+            self._check_left()
+            self.renew()
+            self._check_left()
+
+    def renew(self) -> bool:
+        """Make the lock valid for its full time again unless it is lost, and tell which.
+
+        The thread does this. UnavailableError if storage does not answer: then the lock is valid
+        for no longer than it was.
+        """
+        with self._guard:
+            held = self._held
+            if held is None or self._lost:
+                return False
+            now = Moment.of(self._clock)
+            if held.since.age_ms(self._clock) >= self._validity_ms:
+                self._lost = "the lock was not renewed in time"
+                return False
+            lock = replace(held.lock, valid_until_ms=now.wall_ms + self._validity_ms)
+            try:
+                version = self._storage.replace_if(PATH, format_lock_file(lock), held.version)
+            except ConflictError:
+                return self._is_still_ours(held)
+            self._held = _Held(lock, version, now)
+            return True
+
+    def release(self) -> None:
+        """End the renewal and mark the lock as expired, if it is still ours."""
+        if self._renewal is not None:
+            self._renewal.end()
+            self._renewal = None
+        held, self._held = self._held, None
+        if held is not None:
+            # If storage does not answer at all, the lock ends with its validity.
+            insist(lambda: self._expire(held.lock.owner), self._settings, self._clock)
+
+    def _attempt(self, owner: str) -> str | None:
+        """Take the lock once; gives None, or who holds it."""
+        try:
+            found = self._load()
+        except CorruptError as error:
+            return str(error)
+        now = Moment.of(self._clock)
+        if found and found[0].owner != owner and not found[0].is_free(now.wall_ms):
+            return f"{found[0].owner}, valid until {found[0].valid_until_ms}"
+        lock = LockFile(False, now.wall_ms + self._validity_ms, owner)
+        try:
+            version = self._storage.replace_if(PATH, format_lock_file(lock), found and found[1])
+        except ConflictError:
+            return "another writer that was faster"
+        if self._validity_ms - now.age_ms(self._clock) < self._margin_ms:
+            return "ourselves, but storage answered so late that it is no longer valid"
+        self._held = _Held(lock, version, now)
+        return None
+
+    def _is_still_ours(self, held: _Held) -> bool:
+        """After a refused write: was it a renewal of our own whose answer was lost?"""
+        try:
+            found = self._load()
+        except CorruptError:
+            found = None
+        if found and found[0].owner == held.lock.owner and not found[0].expired:
+            # When it was written is not known: what is known to be valid does not grow.
+            self._held = replace(held, version=found[1])
+            return True
+        self._lost = "the lock was taken away"
+        return False
+
+    def _check_left(self) -> None:
+        if self._held is None:
+            raise ConflictError("the lock of the table is not held", file=PATH)
+        left_ms = self._validity_ms - self._held.since.age_ms(self._clock)
+        if left_ms <= 0:
+            self._lost = self._lost or "the lock was not renewed in time"
+        if self._lost:
+            raise LostLockError(self._lost, file=PATH)
+        if left_ms < self._margin_ms:
+            raise LostLockError("the lock is about to end", file=PATH, left_ms=left_ms)
+
+    def _expire(self, owner: str) -> None:
+        try:
+            found = self._load()
+        except CorruptError:
+            return
+        if found is None or found[0].owner != owner or found[0].expired:
+            return
+        try:
+            ended = format_lock_file(replace(found[0], expired=True))
+            self._storage.replace_if(PATH, ended, found[1])
+        except ConflictError:
+            return
+
+    def _load(self) -> tuple[LockFile, str] | None:
+        try:
+            data, version = self._storage.read_versioned(PATH)
+        except MissingFileError:
+            return None
+        return parse_lock_file(data), version

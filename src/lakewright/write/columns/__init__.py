@@ -1,1 +1,0 @@
-"""Columns that Spark computes for a write."""

@@ -1,0 +1,363 @@
+"""Writing file groups: a new group, a new base file of one, or log files beside its base."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakewright.errors import LakewrightError
+from lakewright.format.delete_block import DeleteRecords
+from lakewright.model.commit_metadata import WriteStat
+from lakewright.model.event_time import event_range
+from lakewright.model.file_group import BaseFile, FileSlice, look_like_buckets
+from lakewright.model.merge import LogOutcome, Seen
+from lakewright.model.schema import COMMIT_TIME
+from lakewright.scan.slice_reader import base_rows
+from lakewright.storage.base import join_path
+from lakewright.table.markers import MarkerKind
+from lakewright.utils.concurrent import ahead
+from lakewright.write.base_file_writer import BaseFileWriter, Written, nothing_on_failure
+from lakewright.write.cdc_writer import ChangeLog, require_base
+from lakewright.write.index import Partition
+from lakewright.write.log_file_writer import WrittenLog, write_logs
+from lakewright.write.spill import changes_table, pieces, put_aside
+from lakewright.write.task import GroupWork, Outcome, PartitionWork, Token, Work, WriteTask
+
+# What real writers say of a base file that has none before it.
+_NO_COMMIT = "null"
+_SHARED_ID = "{bucket:08d}-0000-0000-0000-{generation:012d}-0"
+
+
+class GroupWriter:
+    """Writes file groups for one task and keeps the statistics of what it wrote."""
+
+    def __init__(self, task: WriteTask, token: Token) -> None:
+        self.task = task
+        self.token = token
+        self.stats: list[WriteStat] = []
+        self.works: list[Work] = []
+        self.notes: Counter[str] = Counter()
+
+    def outcome(
+        self,
+        replaced: Mapping[str, tuple[str, ...]] | None = None,
+        error: LakewrightError | None = None,
+    ) -> Outcome:
+        """What the task has done so far."""
+        return Outcome(
+            tuple(self.stats), replaced or {}, error, tuple(self.works), dict(self.notes)
+        )
+
+    def hand_on(self, partition: Partition, rows: pa.Table) -> None:
+        """Leave the rows of a partition to another task."""
+        self.works.append(PartitionWork(partition.path, self._put_aside(rows), partition.weight))
+
+    def hand_on_group(
+        self, partition: Partition, item: FileSlice, changes: LogOutcome, *, inserts: int
+    ) -> None:
+        """Leave the next base file of a group to another task."""
+        assert item.base is not None
+        path = self._put_aside(changes_table(changes))
+        self.works.append(GroupWork(partition.path, item, path, inserts, item.base.size))
+
+    def _put_aside(self, rows: pa.Table) -> str:
+        return put_aside(self.task, self.token, len(self.works), rows)
+
+    def new_file_id(self) -> str:
+        """The id of a file group that does not exist yet; never one that looks like a bucket."""
+        while look_like_buckets([file_id := f"{self.task.clock.new_id()}-0"]):
+            continue
+        return file_id
+
+    def bucket_file_id(self, partition: Partition, bucket: int) -> str:
+        """The id of the file group of a bucket that does not exist yet.
+
+        Writers that do not wait for each other must come to the same name, and never to that of a
+        group which was taken out of the table: it would stay out.
+        """
+        if self.task.non_blocking and not self.task.operation.replaces:
+            return _SHARED_ID.format(bucket=bucket, generation=partition.replaced_buckets(bucket))
+        return f"{bucket:08d}{self.new_file_id()[8:]}"
+
+    def create(self, partition: Partition, rows: pa.Table, file_id: str | None = None) -> None:
+        """Put rows into new file groups, as many as their size asks for; or into one of this id."""
+        partition.enter()
+        with nothing_on_failure(RollingWriter(self, partition.path, file_id)) as rolling:
+            for piece in pieces(rows, self.task.settings.max_file_size):
+                rolling.write(piece)
+            rolling.close()
+
+    def open_base(
+        self,
+        partition: str,
+        file_id: str,
+        kind: MarkerKind = MarkerKind.CREATE,
+        pool: Executor | None = None,
+    ) -> BaseFileWriter:
+        """A writer of this write's base file of a group."""
+        file = BaseFile(file_id, str(self.token), self.task.instant)
+        return BaseFileWriter(self.task, partition, file, kind, pool)
+
+    def created(self, partition: str, written: Written, new: pa.Table | None) -> None:
+        """Note a base file of a new group; `new` holds its event times."""
+        self._note(
+            partition,
+            written,
+            prev_commit=_NO_COMMIT,
+            num_update_writes=0,
+            num_inserts=written.rows,
+            num_deletes=0,
+            **self._event_times(new),
+        )
+
+    def rewrite(
+        self,
+        partition: str,
+        item: FileSlice,
+        merge: Callable[[Iterator[pa.Table], Seen | None], Iterable[pa.Table]],
+        *,
+        inserts: int,
+    ) -> None:
+        """Write the next base file of a group: what `merge` makes of the rows of the last one.
+
+        It is told whom to tell of rows that change, where that is logged.
+        """
+        assert item.base is not None
+        before = 0
+        log = ChangeLog.of(self.task)
+
+        def old_rows() -> Iterator[pa.Table]:
+            nonlocal before
+            for table in ahead(base_rows(self.task.storage, item, self.task.stored_schema)):
+                before += len(table)
+                yield table
+
+        fresh, times = 0, []
+        with (
+            ThreadPoolExecutor(1, "encode") as pool,
+            nothing_on_failure(
+                self.open_base(partition, item.file_id, MarkerKind.MERGE, pool)
+            ) as writer,
+        ):
+            for table in merge(old_rows(), None if log is None else log.seen):
+                mask = pc.equal(table.column(COMMIT_TIME), self.task.instant)
+                count = int(pc.sum(mask).as_py() or 0)
+                if count and self.task.event_time is not None:
+                    times.append(table.select([self.task.event_time]).filter(mask))
+                fresh += count
+                writer.write(table)
+            written = writer.close()
+        self._note(
+            partition,
+            written,
+            prev_commit=item.base.instant,
+            prev_base_file=item.base.name,
+            num_update_writes=fresh - inserts,
+            num_inserts=inserts,
+            num_deletes=before + inserts - written.rows,
+            cdc_stats=None if log is None else log.write(partition, item.file_id, str(self.token)),
+            **self._event_times(pa.concat_tables(times) if times else None),
+        )
+
+    def fold(
+        self, item: FileSlice, rows: Iterable[pa.Table], facts: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        """Write the next base file of a group from rows that are merged already, of all commits.
+
+        `facts` are asked for when all rows were taken. Event times are those of every row: they
+        tell what the file holds, not what a commit brought.
+        """
+        times: list[pa.Table] = []
+        kind = MarkerKind.MERGE if item.base is not None else MarkerKind.CREATE
+        with (
+            ThreadPoolExecutor(1, "encode") as pool,
+            nothing_on_failure(self.open_base(item.partition, item.file_id, kind, pool)) as writer,
+        ):
+            for table in rows:
+                if self.task.event_time is not None:
+                    times.append(table.select([self.task.event_time]))
+                writer.write(table)
+            written = writer.close()
+        told = {
+            "prev_commit": item.base.instant if item.base else _NO_COMMIT,
+            "prev_base_file": item.base.name if item.base else None,
+            **self._event_times(pa.concat_tables(times) if times else None),
+        }
+        self._note(item.partition, written, **told, **facts())
+
+    def append(
+        self,
+        partition: Partition,
+        file_id: str,
+        rows: pa.Table,
+        deletes: DeleteRecords | None,
+        *,
+        inserts: int = 0,
+        gone: pa.Table | None = None,
+        item: FileSlice | None = None,
+    ) -> None:
+        """Write changes beside the base file of a group; `gone` are rows that say so themselves.
+
+        `item` is what there is of the group so far.
+        """
+        if self.task.logging is not None:
+            require_base(partition.path, file_id, item)
+        partition.enter()
+        path = partition.path
+        found = [log.name for log in item.logs] if item is not None else []
+        for log in write_logs(self.task, path, file_id, str(self.token), rows, deletes):
+            told = [part for part in (log.written, gone if log.deletes else None) if part]
+            times = pa.concat_tables(told) if told else None
+            found.append(log.file.name)
+            self._note_log(path, log, times, inserts=inserts, **self._found(item, found))
+
+    def _found(self, item: FileSlice | None, logs: Sequence[str]) -> dict[str, Any]:
+        """What readers of changes compare a log file with, where changes are logged."""
+        if self.task.logging is None or item is None or item.base is None:
+            return {}
+        return {
+            "prev_commit": item.base_instant,
+            "base_file": item.base.name,
+            "log_files": tuple(logs),
+        }
+
+    def relog(
+        self,
+        item: FileSlice,
+        rows: pa.Table,
+        deletes: DeleteRecords,
+        *,
+        compacted: Sequence[str] = (),
+        deleted_from: int | None = None,
+    ) -> None:
+        """Write changes of a group once more, in place of those of the instants `compacted`.
+
+        `deleted_from` is the least event time of deletes that no base file has seen yet.
+        """
+        for log in write_logs(
+            self.task,
+            item.partition,
+            item.file_id,
+            str(self.token),
+            rows,
+            deletes,
+            compacted=compacted,
+        ):
+            least = self._event_times(log.written).get("min_event_time")
+            known = [
+                time for time in (least, deleted_from if log.deletes else None) if time is not None
+            ]
+            told = {"min_event_time": min(known)} if known else {}
+            self._note_log(item.partition, log, log.written, **told)
+
+    def _note_log(
+        self,
+        partition: str,
+        log: WrittenLog,
+        times: pa.Table | None,
+        *,
+        inserts: int = 0,
+        **more: Any,
+    ) -> None:
+        facts = {
+            "prev_commit": self.task.instant,
+            "num_deletes": log.deletes,
+            "num_update_writes": max(0, log.rows - inserts),
+            "num_inserts": min(inserts, log.rows),
+            "log_version": log.file.version,
+            "log_offset": 0,
+            "base_file": "",
+            "log_files": (log.file.name,),
+            **self._event_times(times),
+        }
+        self._note(partition, log, **{**facts, **more})
+
+    def _note(self, partition: str, written: Written | WrittenLog, **facts: Any) -> None:
+        same: dict[str, Any] = {**_COUNTERS, **facts}
+        stat = WriteStat(
+            file_id=written.file.file_id,
+            path=join_path(partition, written.file.name),
+            partition_path=partition,
+            num_writes=written.rows,
+            total_write_bytes=written.size,
+            file_size_in_bytes=written.size,
+            **same,
+        )
+        self.stats.append(stat)
+
+    def _event_times(self, rows: pa.Table | None) -> dict[str, int | None]:
+        name = self.task.event_time
+        if name is None or rows is None or not len(rows):
+            return {}
+        least, greatest = event_range(rows.column(name), name)
+        return {"min_event_time": least, "max_event_time": greatest}
+
+
+# Real readers expect numbers here, also where nothing was counted.
+_COUNTERS = dict.fromkeys(
+    (
+        "total_write_errors",
+        "total_log_records",
+        "total_updated_records_compacted",
+        "total_log_blocks",
+        "total_corrupt_log_block",
+        "total_rollback_blocks",
+        "total_log_files_compacted",
+        "total_log_read_time_ms",
+        "total_log_size_compacted",
+        "num_updates",
+    ),
+    0,
+)
+
+
+class RollingWriter:
+    """Base files of new groups, one after the other: the next begins when one is large enough."""
+
+    def __init__(self, groups: GroupWriter, partition: str, file_id: str | None = None) -> None:
+        self._groups = groups
+        self._partition = partition
+        self._file_id = file_id
+        self._writer: BaseFileWriter | None = None
+        self._times: list[pa.Table] = []
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows of the partition."""
+        task = self._groups.task
+        if self._writer is None:
+            file_id = self._file_id or self._groups.new_file_id()
+            self._writer = self._groups.open_base(self._partition, file_id)
+        self._writer.write(rows)
+        if task.event_time is not None:
+            self._times.append(rows.select([task.event_time]))
+        if self._file_id is None and self._writer.size >= task.settings.max_file_size:
+            self.close()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory held for rows that are not written yet."""
+        return self._writer.waiting_bytes if self._writer is not None else 0
+
+    def flush(self) -> None:
+        """Write what is held in memory."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """End the current file, if there is one."""
+        if self._writer is None:
+            return
+        times = pa.concat_tables(self._times) if self._times else None
+        written = self._writer.close()
+        self._groups.created(self._partition, written, times)
+        self._writer, self._times = None, []
+
+    def abandon(self, error: BaseException) -> None:
+        """Let the file in the making not appear."""
+        if self._writer is not None:
+            self._writer.abandon(error)

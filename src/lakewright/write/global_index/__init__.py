@@ -1,1 +1,0 @@
-"""Keys that are unique in the whole table."""
