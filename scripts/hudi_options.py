@@ -15,22 +15,24 @@ from importlib import import_module, resources
 from types import ModuleType
 from typing import Any
 
-import lakewright
 from lakewright.ingest.cloud.options import REFUSED_CLOUD_OPTIONS
 from lakewright.ingest.options import REFUSED_TABLE_SOURCE_OPTIONS
 from lakewright.scan.options import REFUSED_READ_OPTIONS
 from lakewright.table.create import is_table_option
 from lakewright.write.options import OPERATION_KEYS, REFUSED_WRITE_OPTIONS, UNSERVED
 
-# Where a module stands tells who reads its settings.
+# Where a module stands tells who reads its settings; of an option that several read, the first
+# in this order explains it.
 USES = {
     "lakewright.model": "services",
-    "lakewright.table": "writing",
+    "lakewright.client": "ingestion",
     "lakewright.scan": "reading",
-    "lakewright.write": "writing",
     "lakewright.services": "services",
+    "lakewright.catalog": "services",
     "lakewright.ingest": "ingestion",
-    "lakewright.api": "ingestion",
+    "lakewright.table": "writing",
+    "lakewright.metrics": "writing",
+    "lakewright.write": "writing",
 }
 _REFUSED = {
     "writing": REFUSED_WRITE_OPTIONS,
@@ -104,14 +106,14 @@ def hudi_names() -> list[str]:
 def families() -> Iterator[tuple[str, type[Any]]]:
     """The families of settings of the library, each with who reads it."""
     seen: set[type[Any]] = set()
-    for info in pkgutil.walk_packages(lakewright.__path__, "lakewright."):
-        use = USES.get(".".join(info.name.split(".")[:2]))
-        if use is None or "settings" not in _source(module := import_module(info.name)):
-            continue
-        for _, kind in inspect.getmembers(module, inspect.isclass):
-            if kind.__module__ == info.name and kind not in seen and _has_options(kind):
-                seen.add(kind)
-                yield use, kind
+    for package, use in USES.items():
+        for info in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+            if "option(" not in _source(module := import_module(info.name)):
+                continue
+            for _, kind in inspect.getmembers(module, inspect.isclass):
+                if kind.__module__ == info.name and kind not in seen and _has_options(kind):
+                    seen.add(kind)
+                    yield use, kind
 
 
 def _has_options(kind: type[Any]) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lakewright.datasource.source import begin_of_range
 from lakewright.engine.local import read_changes_locally
 from lakewright.scan.cdc.planner import plan_cdc
+from lakewright.scan.query_options import begin_of_range
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 

@@ -15,7 +15,6 @@ from lakewright.client.ttl import TableTtl
 from lakewright.client.write_client import Options, TableWriter, write_frame
 from lakewright.clock import SystemClock, zone_of
 from lakewright.datasource.session_catalog import told_by
-from lakewright.datasource.source import begin_of_range, end_of_range
 from lakewright.errors import InvalidError
 from lakewright.model.freshness import Freshness
 from lakewright.model.instant import Instant, query_time
@@ -24,6 +23,7 @@ from lakewright.model.table_config import TableConfig
 from lakewright.options import check_names
 from lakewright.scan.cdc.planner import CdcChanges, plan_cdc
 from lakewright.scan.planner import ChangePlan, plan_changes, plan_read_optimized, plan_snapshot
+from lakewright.scan.query_options import begin_of_range, end_of_range
 from lakewright.services.compaction_debt import Debt, load_debt
 from lakewright.services.runner import ServiceRunner
 from lakewright.spark.reader import scan_any

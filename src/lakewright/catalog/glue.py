@@ -16,7 +16,7 @@ from lakewright.catalog.base import (
     Values,
 )
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
-from lakewright.storage.base import imported
+from lakewright.utils.optional_imports import imported
 
 _EXTRA = "glue"
 # The most that one call takes.

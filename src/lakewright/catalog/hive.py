@@ -17,7 +17,7 @@ from lakewright.catalog.base import (
     Values,
 )
 from lakewright.errors import InvalidError, LakewrightError, UnavailableError
-from lakewright.storage.base import imported
+from lakewright.utils.optional_imports import imported
 
 _EXTRA = "hive"
 _PORT = 9083

@@ -14,13 +14,13 @@ from lakewright.cli.progress import Bar, byte_bar
 from lakewright.cli.row_output import FORMATS, Told, writing
 from lakewright.client.command_options import storage_at
 from lakewright.clock import zone_of
-from lakewright.datasource.source import begin_of_range, end_of_range
 from lakewright.engine.local import plan_bytes, pruned, read_here
 from lakewright.errors import InvalidError
 from lakewright.model.instant import query_time
 from lakewright.model.schema import META_COLUMNS, select_fields
 from lakewright.scan.cdc.planner import CdcPlan, plan_cdc
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
+from lakewright.scan.query_options import begin_of_range, end_of_range
 from lakewright.scan.scan_plan import ReadPlan, RowFilter
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_moment, load_snapshot

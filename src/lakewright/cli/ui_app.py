@@ -14,7 +14,7 @@ from lakewright.cli.shared import (
     exit_codes,
     told_options,
 )
-from lakewright.storage.base import imported
+from lakewright.utils.optional_imports import imported
 
 if TYPE_CHECKING:
     from lakewright.ui import server

@@ -110,10 +110,10 @@ Kind = TypeVar("Kind", bound=type[Source])
 _HOMES = {
     "cloud": "cloud.source:CloudObjectsSource",
     "files": "files:FilesSource",
-    "gcs-events": "cloud.gcs_events:GcsEventsSource",
+    "gcs-events": "cloud.events:GcsEventsSource",
     "hudi": "hudi_table:HudiTableSource",
-    "kafka": "kafka.source:KafkaSource",
-    "s3-events": "cloud.s3_events:S3EventsSource",
+    "kafka": "kafka:KafkaSource",
+    "s3-events": "cloud.events:S3EventsSource",
 }
 _ADDED: dict[str, type[Source]] = {}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lakewright.metrics.metric import METRICS, Kind, Metric, MetricReporter
 from lakewright.metrics.options import MetricsSettings, ReporterType
-from lakewright.storage.base import imported
+from lakewright.utils.optional_imports import imported
 
 _EXTRA = "metrics"
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
+from typing import BinaryIO, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
@@ -306,17 +305,3 @@ def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text.lower() not in ("true", "false"):
         raise InvalidError("an option is neither true nor false", option=name, value=text)
     return text.lower() == "true"
-
-
-# ------------------------------------------------------------------------------------------------
-# Packages that are installed only by who needs them.
-
-
-def imported(module: str, extra: str) -> Any:
-    """Return a module of an optional package; InvalidError tells how to install it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise InvalidError(
-            f"a package is not installed: pip install 'lakewright[{extra}]'", module=module
-        ) from error

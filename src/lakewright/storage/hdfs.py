@@ -29,7 +29,6 @@ from lakewright.storage.base import (
     check_folder,
     check_path,
     check_range,
-    imported,
     is_hadoop_setting,
     is_path,
     is_temporary,
@@ -37,6 +36,7 @@ from lakewright.storage.base import (
     temporary_name,
 )
 from lakewright.storage.object_store import RangedInput
+from lakewright.utils.optional_imports import imported
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileReader, FileWriter, WriteOptions

@@ -154,7 +154,7 @@ def read_all(terminal: int) -> Iterator[bytes]:
 
 
 PACKAGE = Path(lakewright.__file__).parent
-DOORS = {"interfaces/cli/terminal.py", "interfaces/cli/console.py"}
+DOORS = {"utils/terminal.py"}
 # It prints what it has made itself, as the examples do.
 OWN_TEXT = {"demo/sample.py"}
 PRINTS = {
@@ -175,11 +175,10 @@ def prints(source: str) -> set[str]:
 
 def test_all_text_goes_to_the_terminal_through_one_place() -> None:
     found = {}
-    for folder in ("interfaces", "demo"):
-        for path in sorted((PACKAGE / folder).rglob("*.py")):
-            name = path.relative_to(PACKAGE).as_posix()
-            if name not in DOORS | OWN_TEXT and prints(path.read_text("utf-8")):
-                found[name] = prints(path.read_text("utf-8"))
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name not in DOORS | OWN_TEXT and prints(path.read_text("utf-8")):
+            found[name] = prints(path.read_text("utf-8"))
     assert found == {}
     assert prints("import typer\ntyper.echo('x'); print(1); Console()") == {
         "typer.echo",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from golden_tables import NAMES, GoldenTables, Query, as_json, queries
 
-from lakewright.datasource.source import begin_of_range, end_of_range
 from lakewright.engine.local import read_locally
 from lakewright.errors import InvalidError
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
+from lakewright.scan.query_options import begin_of_range, end_of_range
 from lakewright.scan.scan_plan import ReadPlan
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import Snapshot, load_snapshot

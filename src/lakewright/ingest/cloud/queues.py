@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.ingest.cloud.options import PubSubSettings, SqsSettings, required
-from lakewright.storage.base import imported
+from lakewright.utils.optional_imports import imported
 
 _SQS_AT_ONCE = 10
 _PUBSUB_AT_ONCE = 1000

@@ -1,0 +1,108 @@
+"""A query given by options: check them, and plan it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+from lakewright.clock import zone_of
+from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.model.instant import Instant, full_time, is_time, query_time
+from lakewright.options import ignored_options, settings_from
+from lakewright.scan.cdc.planner import CdcPlan, plan_cdc_context
+from lakewright.scan.options import READ_KEYS, REFUSED_READ_OPTIONS, ReadSettings
+from lakewright.scan.planner import (
+    EARLIEST,
+    IncrementalQueryAnalyzer,
+    QueryContext,
+    plan_context,
+    plan_read_optimized,
+    plan_snapshot,
+)
+from lakewright.scan.scan_plan import ReadPlan
+from lakewright.storage.factory import other_options, storage_option_names
+from lakewright.table.snapshot import Snapshot
+
+# Ways to say "from the beginning".
+_EARLIEST = frozenset({"earliest", "000", "0"})
+
+
+def read_settings(options: Mapping[str, str]) -> ReadSettings:
+    """Check the options of a query; one of Hudi's that does not matter here is a warning."""
+    # Spark takes names in any case, and the path of the table as one of the options.
+    told = {key.lower(): value for key, value in other_options(options).items()}
+    told.pop("path", None)
+    elsewhere = storage_option_names()
+    for key in ignored_options(told, READ_KEYS, REFUSED_READ_OPTIONS, elsewhere=elsewhere):
+        warnings.warn(f"option {key} has no effect on reading", stacklevel=4)
+    settings = settings_from(ReadSettings, told)
+    if settings.as_of is not None and settings.query_type == "incremental":
+        raise InvalidError(
+            "an incremental query has a range, not a point in time: give the end of the range",
+            option="as.of.instant",
+            instead="hoodie.datasource.read.end.instanttime",
+        )
+    if settings.range_version is not None and settings.range_version < 8:
+        raise UnsupportedError(
+            "ranges over requested times lose writes that complete late: leave the option out for "
+            "ranges over completion times",
+            option="hoodie.datasource.read.incr.table.version",
+            value=settings.range_version,
+        )
+    if settings.incremental_format == "cdc" and settings.query_type != "incremental":
+        raise InvalidError(
+            "change data is that of a range: ask for an incremental query",
+            option="hoodie.datasource.query.type",
+            value=settings.query_type,
+        )
+    return settings
+
+
+def plan_query(
+    snapshot: Snapshot, settings: ReadSettings, columns: Sequence[str] | None = None
+) -> ReadPlan | CdcPlan:
+    """Plan the query that the settings describe."""
+    if settings.query_type == "incremental":
+        plan = plan_cdc_context if settings.incremental_format == "cdc" else plan_context
+        return plan(
+            query_context(snapshot, settings),
+            columns=columns,
+            fallback=settings.full_scan_fallback,
+            schema_of_end=settings.schema_of_end,
+        )
+    as_of = settings.as_of
+    if as_of is not None:
+        as_of = query_time(as_of, zone_of(snapshot.config.timeline_zone))
+    query = plan_read_optimized if settings.query_type == "read_optimized" else plan_snapshot
+    return query(snapshot, as_of=as_of, columns=columns)
+
+
+def query_context(snapshot: Snapshot, settings: ReadSettings) -> QueryContext:
+    """The instants of the range that the settings describe."""
+    begin = settings.begin
+    return IncrementalQueryAnalyzer(
+        snapshot=snapshot,
+        begin=None if begin is None else begin_of_range(begin) or EARLIEST,
+        end=end_of_range(settings.end),
+        skip_compaction=settings.skip_compaction,
+    ).analyze()
+
+
+def begin_of_range(value: str | Instant | None) -> str | None:
+    """Where a range begins, as people write it; None is the beginning of the table."""
+    if isinstance(value, str) and (value in _EARLIEST or not value.strip("0")):
+        return None
+    return end_of_range(value)
+
+
+def end_of_range(value: str | Instant | None) -> str | None:
+    """A completion time as people write it; None is an open end."""
+    if isinstance(value, Instant):
+        value = value.completed_at
+    if value is None:
+        return None
+    if not isinstance(value, str) or not is_time(value):
+        raise InvalidError(
+            "not a completion time: 17 digits (or `earliest`, where a range begins)", value=value
+        )
+    return full_time(value)

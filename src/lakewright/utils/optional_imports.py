@@ -1,0 +1,18 @@
+"""Packages that are installed only by who needs them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from lakewright.errors import InvalidError
+
+
+def imported(module: str, extra: str) -> Any:
+    """Return a module of an optional package; InvalidError tells how to install it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InvalidError(
+            f"a package is not installed: pip install 'lakewright[{extra}]'", module=module
+        ) from error
