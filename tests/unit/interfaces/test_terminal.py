@@ -155,8 +155,8 @@ def read_all(terminal: int) -> Iterator[bytes]:
 
 PACKAGE = Path(lakewright.__file__).parent
 DOORS = {"utils/terminal.py"}
-# The first prints what it has made itself, as the examples do; in the other, `Console` is a reporter
-# that writes JSON.
+# The first prints what it has made itself, as the examples do; in the other, `Console` is the name
+# of a reporter that writes JSON.
 OWN_TEXT = {"demo/sample.py", "metrics/reporters.py"}
 PRINTS = {
     "print",
