@@ -15,8 +15,8 @@ from importlib import import_module, resources
 from types import ModuleType
 from typing import Any
 
-from lakewright.ingest.cloud.options import REFUSED_CLOUD_OPTIONS
-from lakewright.ingest.options import REFUSED_TABLE_SOURCE_OPTIONS
+from lakewright.ingestion.cloud.options import REFUSED_CLOUD_OPTIONS
+from lakewright.ingestion.options import REFUSED_TABLE_SOURCE_OPTIONS
 from lakewright.scan.options import REFUSED_READ_OPTIONS
 from lakewright.table.create import is_table_option
 from lakewright.write.options import OPERATION_KEYS, REFUSED_WRITE_OPTIONS, UNSERVED
@@ -29,7 +29,7 @@ USES = {
     "lakewright.scan": "reading",
     "lakewright.services": "services",
     "lakewright.catalog": "services",
-    "lakewright.ingest": "ingestion",
+    "lakewright.ingestion": "ingestion",
     "lakewright.table": "writing",
     "lakewright.metrics": "writing",
     "lakewright.write": "writing",

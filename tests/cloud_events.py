@@ -9,10 +9,10 @@ from urllib.parse import quote_plus
 
 import pyarrow as pa
 
-from lakewright.ingest.checkpoints import Checkpoint
-from lakewright.ingest.cloud.events import GCS_SCHEMA, S3_SCHEMA
-from lakewright.ingest.cloud.queues import Message
-from lakewright.ingest.cloud.source import CloudObjectsSource
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.cloud.events import GCS_SCHEMA, S3_SCHEMA
+from lakewright.ingestion.cloud.queues import Message
+from lakewright.ingestion.cloud.source import CloudObjectsSource
 from lakewright.model.instant import Instant
 from lakewright.storage.local import LocalStorage
 from lakewright.testing.table_builder import TableBuilder

@@ -12,9 +12,9 @@ from written import SCHEMA, Row, WrittenTable, row
 from lakewright.client.write_client import TableWriter
 from lakewright.clock import Clock
 from lakewright.engine.local import LocalHands, LocalRows
-from lakewright.ingest.checkpoints import Checkpoint
-from lakewright.ingest.ingester import Incoming, Ingester
-from lakewright.ingest.source import Batch, Source
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.ingester import Incoming, Ingester
+from lakewright.ingestion.source import Batch, Source
 from lakewright.storage.base import Storage
 
 OPTIONS = {

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
-    from lakewright.ingest.ingester import IngestRound
-    from lakewright.ingest.loop import ingest
-    from lakewright.install import install, uninstall
+    from lakewright.ingestion.ingester import IngestRound
+    from lakewright.ingestion.loop import ingest
+    from lakewright.installation import install, uninstall
     from lakewright.metrics.commit_metrics import Reporter, report_to
     from lakewright.metrics.metric import Metric, MetricReporter
     from lakewright.model.freshness import Freshness
@@ -73,7 +73,7 @@ _HOMES = {
     "META_COLUMNS": "model.schema",
     "Freshness": "model.freshness",
     "HeldBack": "table.freshness",
-    "IngestRound": "ingest.ingester",
+    "IngestRound": "ingestion.ingester",
     "Instant": "model.instant",
     "Metric": "metrics.metric",
     "MetricReporter": "metrics.metric",
@@ -82,11 +82,11 @@ _HOMES = {
     "State": "model.instant",
     "Table": "api.table",
     "create": "api.factory",
-    "ingest": "ingest.loop",
-    "install": "install",
+    "ingest": "ingestion.loop",
+    "install": "installation",
     "open": "api.factory:open_table",
     "report_to": "metrics.commit_metrics",
-    "uninstall": "install",
+    "uninstall": "installation",
 }
 
 

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 import lakewright as lw
 from lakewright.errors import UnavailableError
-from lakewright.ingest.cloud.events import GcsEventsSource
-from lakewright.ingest.cloud.queues import Message
+from lakewright.ingestion.cloud.events import GcsEventsSource
+from lakewright.ingestion.cloud.queues import Message
 
 RECORDED = json.loads(Path(__file__).parents[1].joinpath("gcs_messages.json").read_text("utf-8"))
 EVENTS = {

@@ -21,11 +21,11 @@ from sizes import some
 
 import lakewright as lw
 from lakewright.errors import CorruptError, InvalidError, LakewrightError
-from lakewright.ingest.checkpoints import Checkpoint, Version
-from lakewright.ingest.cloud.events import S3EventsSource
-from lakewright.ingest.cloud.objects import SOURCE_PATH
-from lakewright.ingest.cloud.source import CloudObjectsSource
-from lakewright.ingest.source import Batch
+from lakewright.ingestion.checkpoints import Checkpoint, Version
+from lakewright.ingestion.cloud.events import S3EventsSource
+from lakewright.ingestion.cloud.objects import SOURCE_PATH
+from lakewright.ingestion.cloud.source import CloudObjectsSource
+from lakewright.ingestion.source import Batch
 from lakewright.testing.s3 import S3Server, moto_server
 
 BAD = "lakewright.source.bad.objects"

@@ -10,9 +10,9 @@ from sizes import some
 
 import lakewright as lw
 from lakewright.client.write_client import TableWriter, rows_of
-from lakewright.ingest.checkpoints import Checkpoint, Version, checkpoint_in
-from lakewright.ingest.hudi_table import HudiTableSource
-from lakewright.ingest.source import Batch
+from lakewright.ingestion.checkpoints import Checkpoint, Version, checkpoint_in
+from lakewright.ingestion.hudi_table import HudiTableSource
+from lakewright.ingestion.source import Batch
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.task import Operation

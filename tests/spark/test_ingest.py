@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import lakewright as lw
-from lakewright.ingest.files import FilesSource
+from lakewright.ingestion.files import FilesSource
 from lakewright.model.plans import Skip
 
 Row = dict[str, Any]

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 import lakewright as lw
 from lakewright.clock import SystemClock
-from lakewright.ingest.cloud.objects import ObjectReader
-from lakewright.ingest.cloud.options import ObjectSettings
-from lakewright.ingest.cloud.selection import CloudObject
+from lakewright.ingestion.cloud.objects import ObjectReader
+from lakewright.ingestion.cloud.options import ObjectSettings
+from lakewright.ingestion.cloud.selection import CloudObject
 from lakewright.spark.reader import NATIVE_OPTIONS
 from lakewright.spark.worker_environment import SPARK_ERRORS
 

@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+import lakewright as lw
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 
@@ -35,16 +37,18 @@ LAYERS = (
     ("datasource",),
     ("client",),
     ("api",),
-    ("ingest",),
+    ("ingestion",),
     ("sql",),
-    ("install",),
+    ("installation",),
     ("ui",),
     ("cli",),
     ("testing", "demo"),
 )
 RANK = {name: rank for rank, group in enumerate(LAYERS) for name in group}
 PURE = ("model", "format")
-WITH_SPARK = {"spark", "datasource", "client", "api", "ingest", "sql", "install", "cli", "demo"}
+WITH_SPARK = {
+    "spark", "datasource", "client", "api", "ingestion", "sql", "installation", "cli", "demo",
+}  # fmt: skip
 # Commands import what they need when they run, so that looking at a table starts soon.
 LIGHT = ("cli",)
 IMPURE_MODULES = {
@@ -339,6 +343,12 @@ GOOD = {
 @pytest.mark.parametrize(("path", "text"), GOOD.values(), ids=list(GOOD))
 def test_good_code_is_left_alone(path: str, text: str) -> None:
     assert offences(Module(path, text)) == []
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Importing `lakewright.x` would put the module in the place of what `lw.x` is."""
+    names = {path.stem for path in (SOURCE / "lakewright").iterdir()}
+    assert names & set(lw.__all__) == set()
 
 
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))

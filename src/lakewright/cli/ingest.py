@@ -21,9 +21,9 @@ from lakewright.cli.stopping import StopRequest
 from lakewright.client.command_options import spark_options
 from lakewright.client.documents import outcome_document
 from lakewright.clock import SystemClock
-from lakewright.ingest.checkpoints import Checkpoint
-from lakewright.ingest.ingester import IngestRound
-from lakewright.ingest.loop import Ingestion, ingestion
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.ingester import IngestRound
+from lakewright.ingestion.loop import Ingestion, ingestion
 from lakewright.model.plans import Skip
 from lakewright.storage.factory import other_options
 from lakewright.utils.terminal import SafeConsole, say

@@ -20,9 +20,9 @@ from lakewright.cli import ingest
 from lakewright.cli.app import app
 from lakewright.cli.ingest import Lines, Wanted, round_text
 from lakewright.errors import ConflictError, CorruptError, UnavailableError
-from lakewright.ingest.checkpoints import Checkpoint
-from lakewright.ingest.ingester import IngestRound
-from lakewright.ingest.loop import Ingestion
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.ingester import IngestRound
+from lakewright.ingestion.loop import Ingestion
 from lakewright.model.plans import Skip
 from lakewright.services.maintenance_loop import Step
 from lakewright.storage.memory import MemoryStorage

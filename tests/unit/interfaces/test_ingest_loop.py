@@ -16,9 +16,9 @@ from lakewright.api.table import Table
 from lakewright.clock import SystemClock
 from lakewright.engine.local import LocalHands
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
-from lakewright.ingest.checkpoints import Checkpoint
-from lakewright.ingest.ingester import IngestRound
-from lakewright.ingest.loop import (
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.ingester import IngestRound
+from lakewright.ingestion.loop import (
     Ingestion,
     ServiceMode,
     ingestion,
@@ -27,7 +27,7 @@ from lakewright.ingest.loop import (
     sql_transform,
     writer_options,
 )
-from lakewright.ingest.source import (
+from lakewright.ingestion.source import (
     Batch,
     Source,
     register_source,

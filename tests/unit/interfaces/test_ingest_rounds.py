@@ -15,9 +15,9 @@ from written import SCHEMA, WrittenTable, row
 
 from lakewright.engine.local import LocalRows
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
-from lakewright.ingest.checkpoints import BATCH, SOURCE, Checkpoint, Positions, Version
-from lakewright.ingest.ingester import Incoming, IngestRound
-from lakewright.ingest.source import Batch
+from lakewright.ingestion.checkpoints import BATCH, SOURCE, Checkpoint, Positions, Version
+from lakewright.ingestion.ingester import Incoming, IngestRound
+from lakewright.ingestion.source import Batch
 from lakewright.model.plans import Skip
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage

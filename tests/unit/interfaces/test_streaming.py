@@ -29,7 +29,7 @@ from lakewright.client.stream_sink import (
 from lakewright.client.write_client import OPERATION, TableWriter
 from lakewright.engine.local import LocalRows
 from lakewright.errors import CorruptError, InvalidError, UnavailableError
-from lakewright.install import _checkpoint
+from lakewright.installation import _checkpoint
 from lakewright.model.plans import Skip
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from undone import SCHEMA
 
 from lakewright.errors import InvalidError
-from lakewright.ingest.checkpoints import (
+from lakewright.ingestion.checkpoints import (
     INITIAL,
     Checkpoint,
     TimelinePosition,

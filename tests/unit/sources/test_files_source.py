@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakewright.errors import InvalidError
-from lakewright.ingest.checkpoints import Checkpoint
-from lakewright.ingest.cloud.objects import ObjectRows
-from lakewright.ingest.cloud.options import ObjectSettings, OnBad
-from lakewright.ingest.files import FilePosition, FileSettings, FilesSource, select_files
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.cloud.objects import ObjectRows
+from lakewright.ingestion.cloud.options import ObjectSettings, OnBad
+from lakewright.ingestion.files import FilePosition, FileSettings, FilesSource, select_files
 from lakewright.options import settings_from
 from lakewright.storage.base import FileStatus
 from lakewright.storage.memory import MemoryStorage

@@ -12,15 +12,15 @@ from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.engine.local import read_locally
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.ingest.checkpoints import INITIAL, Checkpoint, Version
-from lakewright.ingest.hudi_table import (
+from lakewright.ingestion.checkpoints import INITIAL, Checkpoint, Version
+from lakewright.ingestion.hudi_table import (
     HoodieSourceIncrementalQueryRunner,
     HudiTableSource,
     TableBatch,
 )
-from lakewright.ingest.options import TABLE_SOURCE_KEYS, TableSourceSettings
-from lakewright.ingest.source import source_kind
-from lakewright.ingest.splitters import BoundedLoad, splitter_for
+from lakewright.ingestion.options import TABLE_SOURCE_KEYS, TableSourceSettings
+from lakewright.ingestion.source import source_kind
+from lakewright.ingestion.splitters import BoundedLoad, splitter_for
 from lakewright.model.instant import Instant, State
 from lakewright.options import settings_from
 from lakewright.table.snapshot import load_snapshot

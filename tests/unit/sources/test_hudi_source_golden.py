@@ -9,9 +9,9 @@ import pytest
 from golden_tables import NAMES, GoldenTables
 
 from lakewright.engine.local import read_locally
-from lakewright.ingest.checkpoints import INITIAL, Checkpoint, Version
-from lakewright.ingest.hudi_table import HoodieSourceIncrementalQueryRunner
-from lakewright.ingest.options import TableSourceSettings
+from lakewright.ingestion.checkpoints import INITIAL, Checkpoint, Version
+from lakewright.ingestion.hudi_table import HoodieSourceIncrementalQueryRunner
+from lakewright.ingestion.options import TableSourceSettings
 from lakewright.model.instant import Instant
 from lakewright.model.schema import COMMIT_TIME, RECORD_KEY
 from lakewright.scan.planner import plan_snapshot

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark.errors import AnalysisException, PySparkException
 
 from lakewright.errors import InvalidError, UnavailableError, UnsupportedError
-from lakewright.ingest.checkpoints import Checkpoint
-from lakewright.ingest.kafka import (
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.kafka import (
     KafkaSettings,
     KafkaSource,
     OffsetRange,

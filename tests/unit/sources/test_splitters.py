@@ -10,8 +10,8 @@ from undone import Bench, of
 
 from lakewright.errors import InvalidError
 from lakewright.format.timeline_metadata import format_commit
-from lakewright.ingest import splitters
-from lakewright.ingest.splitters import (
+from lakewright.ingestion import splitters
+from lakewright.ingestion.splitters import (
     BoundedLoad,
     SnapshotLoadQuerySplitter,
     brought,

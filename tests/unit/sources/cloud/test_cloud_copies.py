@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from lakewright.ingest.cloud.local_copies import PREFIX, private_folder
-from lakewright.ingest.cloud.objects import Preparation, Prepared, prepare
-from lakewright.ingest.cloud.selection import CloudObject
+from lakewright.ingestion.cloud.local_copies import PREFIX, private_folder
+from lakewright.ingestion.cloud.objects import Preparation, Prepared, prepare
+from lakewright.ingestion.cloud.selection import CloudObject
 from lakewright.write.task import Token
 
 DAY_MS = 24 * 60 * 60 * 1000
 HOLDING = (
-    "import sys, lakewright.ingest.cloud.local_copies as c; "
+    "import sys, lakewright.ingestion.cloud.local_copies as c; "
     "print(c.private_folder(0).address, flush=True); sys.stdin.read()"
 )
 

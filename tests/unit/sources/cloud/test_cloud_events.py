@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 
 from lakewright.engine.local import read_locally
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.ingest.checkpoints import Checkpoint, Version
-from lakewright.ingest.cloud.events import (
+from lakewright.ingestion.checkpoints import Checkpoint, Version
+from lakewright.ingestion.cloud.events import (
     EventsSource,
     GcsEventsSource,
     S3EventsSource,
     read_gcs,
     read_s3,
 )
-from lakewright.ingest.cloud.queues import Message
+from lakewright.ingestion.cloud.queues import Message
 from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot

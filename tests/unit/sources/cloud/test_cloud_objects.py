@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakewright.errors import UnavailableError
-from lakewright.ingest.cloud.objects import Preparation, Prepared, missing_of, prepare
-from lakewright.ingest.cloud.selection import CloudObject
+from lakewright.ingestion.cloud.objects import Preparation, Prepared, missing_of, prepare
+from lakewright.ingestion.cloud.selection import CloudObject
 from lakewright.storage.factory import storage_for
 from lakewright.storage.memory import MemoryStorage
 from lakewright.write.task import Token

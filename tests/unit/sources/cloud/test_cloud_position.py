@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.ingest.checkpoints import Checkpoint, Version, checkpoint_in
-from lakewright.ingest.cloud.selection import Position, parse_position, translated
-from lakewright.ingest.cloud.source import CloudObjectsSource
+from lakewright.ingestion.checkpoints import Checkpoint, Version, checkpoint_in
+from lakewright.ingestion.cloud.selection import Position, parse_position, translated
+from lakewright.ingestion.cloud.source import CloudObjectsSource
 from lakewright.model.instant import Instant
 from lakewright.storage.memory import MemoryStorage
 

@@ -10,8 +10,8 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from lakewright.errors import InvalidError, UnavailableError
-from lakewright.ingest.cloud.options import PubSubSettings, SqsSettings
-from lakewright.ingest.cloud.queues import Message, PubSubQueue, SqsQueue
+from lakewright.ingestion.cloud.options import PubSubSettings, SqsSettings
+from lakewright.ingestion.cloud.queues import Message, PubSubQueue, SqsQueue
 
 URL = "https://queue.example/q"
 

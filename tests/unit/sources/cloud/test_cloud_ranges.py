@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakewright.ingest.checkpoints import Checkpoint, Version
-from lakewright.ingest.cloud.events import S3_SCHEMA
-from lakewright.ingest.cloud.options import EventTableSettings, SelectionSettings
-from lakewright.ingest.cloud.selection import S3, CloudObject, ObjectFilter, Position, select
-from lakewright.ingest.cloud.source import CloudMetadataIncrementalQueryRunner, CloudObjectsSource
-from lakewright.ingest.options import MissingCheckpoint
-from lakewright.ingest.splitters import BoundedLoad, SnapshotLoadQuerySplitter
+from lakewright.ingestion.checkpoints import Checkpoint, Version
+from lakewright.ingestion.cloud.events import S3_SCHEMA
+from lakewright.ingestion.cloud.options import EventTableSettings, SelectionSettings
+from lakewright.ingestion.cloud.selection import S3, CloudObject, ObjectFilter, Position, select
+from lakewright.ingestion.cloud.source import (
+    CloudMetadataIncrementalQueryRunner,
+    CloudObjectsSource,
+)
+from lakewright.ingestion.options import MissingCheckpoint
+from lakewright.ingestion.splitters import BoundedLoad, SnapshotLoadQuerySplitter
 from lakewright.model.instant import Instant
 from lakewright.scan.planner import EARLIEST, QueryContext
 from lakewright.storage.memory import MemoryStorage

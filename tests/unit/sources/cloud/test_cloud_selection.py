@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from lakewright.ingest.cloud.options import SelectionSettings
-from lakewright.ingest.cloud.selection import (
+from lakewright.ingestion.cloud.options import SelectionSettings
+from lakewright.ingestion.cloud.selection import (
     CloudObject,
     ObjectFilter,
     Position,

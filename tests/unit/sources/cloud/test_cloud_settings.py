@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from lakewright.errors import InvalidError, LakewrightError, UnsupportedError
-from lakewright.ingest.cloud.objects import path_value
-from lakewright.ingest.cloud.options import (
+from lakewright.ingestion.cloud.objects import path_value
+from lakewright.ingestion.cloud.options import (
     ObjectSettings,
     OnBad,
     PubSubSettings,
     SelectionSettings,
     SqsSettings,
 )
-from lakewright.ingest.cloud.selection import GCS, S3, shape_of
-from lakewright.ingest.cloud.source import CloudObjectsSource
-from lakewright.ingest.source import source_kind
+from lakewright.ingestion.cloud.selection import GCS, S3, shape_of
+from lakewright.ingestion.cloud.source import CloudObjectsSource
+from lakewright.ingestion.source import source_kind
 from lakewright.options import settings_from
 from lakewright.storage.memory import MemoryStorage
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from lakewright.errors import InvalidError
-from lakewright.ingest.options import SplitSettings
+from lakewright.ingestion.options import SplitSettings
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, WriteStat
 from lakewright.model.instant import Instant
 from lakewright.options import ADDED_OPTIONS, settings_from

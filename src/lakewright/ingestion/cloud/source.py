@@ -18,16 +18,16 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from lakewright.clock import Clock, SystemClock
 from lakewright.errors import InvalidError
-from lakewright.ingest.checkpoints import (
+from lakewright.ingestion.checkpoints import (
     RESUME_COMPLETED,
     RESUME_REQUESTED,
     Checkpoint,
     Version,
     lag_ms,
 )
-from lakewright.ingest.cloud.events import quarantine_of
-from lakewright.ingest.cloud.objects import ObjectReader, ObjectRows
-from lakewright.ingest.cloud.options import (
+from lakewright.ingestion.cloud.events import quarantine_of
+from lakewright.ingestion.cloud.objects import ObjectReader, ObjectRows
+from lakewright.ingestion.cloud.options import (
     OBJECT_KEYS,
     REFUSED_CLOUD_OPTIONS,
     EventTableSettings,
@@ -37,8 +37,8 @@ from lakewright.ingest.cloud.options import (
     SelectionSettings,
     required,
 )
-from lakewright.ingest.cloud.quarantine import Held, Quarantine
-from lakewright.ingest.cloud.selection import (
+from lakewright.ingestion.cloud.quarantine import Held, Quarantine
+from lakewright.ingestion.cloud.selection import (
     CloudObject,
     EventShape,
     ObjectFilter,
@@ -50,10 +50,10 @@ from lakewright.ingest.cloud.selection import (
     shape_of,
     translated,
 )
-from lakewright.ingest.hudi_table import latest_write
-from lakewright.ingest.options import MissingCheckpoint
-from lakewright.ingest.source import Batch, IncrementalQueryRunner, Source
-from lakewright.ingest.splitters import SnapshotLoadQuerySplitter, split_load, splitter_for
+from lakewright.ingestion.hudi_table import latest_write
+from lakewright.ingestion.options import MissingCheckpoint
+from lakewright.ingestion.source import Batch, IncrementalQueryRunner, Source
+from lakewright.ingestion.splitters import SnapshotLoadQuerySplitter, split_load, splitter_for
 from lakewright.model.schema import COMMIT_TIME
 from lakewright.model.table_config import TableType
 from lakewright.options import ignored_options, settings_from

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Generic, Self, TypeVar
 
 from lakewright.errors import InvalidError
-from lakewright.ingest.checkpoints import Checkpoint
+from lakewright.ingestion.checkpoints import Checkpoint
 from lakewright.options import ADDED_OPTIONS
 
 if TYPE_CHECKING:
@@ -146,5 +146,5 @@ def source_kind(name: str) -> type[Source]:
     if word not in _HOMES:
         raise InvalidError("there is no such source", source=name, known=source_names())
     module, _, kind = _HOMES[word].partition(":")
-    found: type[Source] = getattr(import_module(f"lakewright.ingest.{module}"), kind)
+    found: type[Source] = getattr(import_module(f"lakewright.ingestion.{module}"), kind)
     return found

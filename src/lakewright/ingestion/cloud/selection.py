@@ -14,8 +14,8 @@ from itertools import groupby
 from urllib.parse import unquote_plus
 
 from lakewright.errors import InvalidError
-from lakewright.ingest.checkpoints import Checkpoint, Version
-from lakewright.ingest.cloud.options import SelectionSettings
+from lakewright.ingestion.checkpoints import Checkpoint, Version
+from lakewright.ingestion.cloud.options import SelectionSettings
 from lakewright.model.instant import Instant, full_time
 
 _TEXT = re.compile(r"\s*(?P<time>\d{17}|\d{14}|0+)(?:#(?P<key>.+)|\s*)", re.DOTALL)

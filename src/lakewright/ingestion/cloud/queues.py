@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from lakewright.errors import InvalidError, UnavailableError
-from lakewright.ingest.cloud.options import PubSubSettings, SqsSettings, required
+from lakewright.ingestion.cloud.options import PubSubSettings, SqsSettings, required
 from lakewright.utils.optional_imports import imported
 
 _SQS_AT_ONCE = 10

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from lakewright.clock import Clock, SystemClock
 from lakewright.errors import InvalidError
-from lakewright.ingest.checkpoints import Checkpoint
-from lakewright.ingest.cloud.events import quarantine_of
-from lakewright.ingest.cloud.objects import ObjectReader, ObjectRows
-from lakewright.ingest.cloud.options import HoldingSettings, ObjectSettings, OnBad
-from lakewright.ingest.cloud.quarantine import Held, Quarantine
-from lakewright.ingest.cloud.selection import CloudObject
-from lakewright.ingest.source import Batch, Source
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.cloud.events import quarantine_of
+from lakewright.ingestion.cloud.objects import ObjectReader, ObjectRows
+from lakewright.ingestion.cloud.options import HoldingSettings, ObjectSettings, OnBad
+from lakewright.ingestion.cloud.quarantine import Held, Quarantine
+from lakewright.ingestion.cloud.selection import CloudObject
+from lakewright.ingestion.source import Batch, Source
 from lakewright.options import at_least, option, option_keys, parse_choice, settings_from
 from lakewright.storage.base import FileStatus, Storage
 from lakewright.storage.factory import storage_for, storage_options

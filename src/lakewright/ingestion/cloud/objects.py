@@ -25,9 +25,14 @@ from pyspark.sql import functions as F
 from lakewright.clock import Clock
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnavailableError
 from lakewright.format.avro.schema import arrow_schema
-from lakewright.ingest.cloud.local_copies import PREFIX, CopyFolder, private_files, private_folder
-from lakewright.ingest.cloud.options import BUCKETS, ObjectSettings, OnBad
-from lakewright.ingest.cloud.selection import CloudObject
+from lakewright.ingestion.cloud.local_copies import (
+    PREFIX,
+    CopyFolder,
+    private_files,
+    private_folder,
+)
+from lakewright.ingestion.cloud.options import BUCKETS, ObjectSettings, OnBad
+from lakewright.ingestion.cloud.selection import CloudObject
 from lakewright.model.schema import META_COLUMNS, query_schema
 from lakewright.spark.reader import NATIVE_OPTIONS, literal
 from lakewright.spark.worker_environment import SPARK_ERRORS

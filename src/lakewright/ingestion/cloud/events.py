@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from lakewright.clock import Clock, SystemClock
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.ingest.checkpoints import Checkpoint
-from lakewright.ingest.cloud.options import (
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.cloud.options import (
     PUBSUB_KEYS,
     SQS_KEYS,
     HoldingSettings,
@@ -27,9 +27,9 @@ from lakewright.ingest.cloud.options import (
     PubSubSettings,
     SqsSettings,
 )
-from lakewright.ingest.cloud.quarantine import Held, Quarantine
-from lakewright.ingest.cloud.queues import Message, PubSubQueue, Queue, SqsQueue
-from lakewright.ingest.source import Batch, Source
+from lakewright.ingestion.cloud.quarantine import Held, Quarantine
+from lakewright.ingestion.cloud.queues import Message, PubSubQueue, Queue, SqsQueue
+from lakewright.ingestion.source import Batch, Source
 from lakewright.options import settings_from
 from lakewright.storage.factory import storage_for, storage_options
 

@@ -22,7 +22,7 @@ from lakewright.client.save import Mode, Save
 from lakewright.client.write_client import TableWriter, rows_of
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError, kind_of
 from lakewright.format.avro.schema import arrow_schema
-from lakewright.ingest.checkpoints import (
+from lakewright.ingestion.checkpoints import (
     Checkpoint,
     CommittedCheckpoint,
     PositionCheck,
@@ -30,7 +30,7 @@ from lakewright.ingest.checkpoints import (
     note,
     resumed,
 )
-from lakewright.ingest.source import Batch, Source
+from lakewright.ingestion.source import Batch, Source
 from lakewright.metrics.meter import Meter
 from lakewright.model.plans import Skip
 from lakewright.services.maintenance_loop import Step

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from lakewright.errors import InvalidError, UnavailableError, UnsupportedError
-from lakewright.ingest.checkpoints import Checkpoint
-from lakewright.ingest.source import Batch, Source
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.source import Batch, Source
 from lakewright.options import (
     at_least,
     option,

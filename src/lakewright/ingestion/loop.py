@@ -17,8 +17,8 @@ from lakewright.client.write_client import OPERATION, TableWriter, parse_operati
 from lakewright.clock import Clock
 from lakewright.datasource.source import session_storage_options
 from lakewright.errors import InvalidError, LakewrightError, UnavailableError
-from lakewright.ingest.ingester import Ingester, IngestRound, Transform
-from lakewright.ingest.source import Source, source_kind
+from lakewright.ingestion.ingester import Ingester, IngestRound, Transform
+from lakewright.ingestion.source import Source, source_kind
 from lakewright.options import ignored_options, option, option_keys, parse_bool, settings_from
 from lakewright.services.inline import InlineSettings
 from lakewright.services.maintenance_loop import Round, Step, pause, run_continuously, run_round

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from lakewright.errors import InvalidError
-from lakewright.ingest.options import MissingCheckpoint, SplitSettings
+from lakewright.ingestion.options import MissingCheckpoint, SplitSettings
 from lakewright.options import at_least, option, option_keys, parse_bool, parse_choice, parse_word
 
 _PREFIX = "hoodie.streamer."

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, Self, TypeVar
 
 from lakewright.errors import InvalidError
-from lakewright.ingest.checkpoints import (
+from lakewright.ingestion.checkpoints import (
     INITIAL,
     Checkpoint,
     TimelinePosition,
@@ -17,7 +17,7 @@ from lakewright.ingest.checkpoints import (
     parse_override,
     position_of,
 )
-from lakewright.ingest.options import (
+from lakewright.ingestion.options import (
     MISSING_CHECKPOINT,
     PATH,
     REFUSED_TABLE_SOURCE_OPTIONS,
@@ -26,8 +26,8 @@ from lakewright.ingest.options import (
     TableSourceSettings,
     is_for_tables,
 )
-from lakewright.ingest.source import Batch, IncrementalQueryRunner, Source
-from lakewright.ingest.splitters import (
+from lakewright.ingestion.source import Batch, IncrementalQueryRunner, Source
+from lakewright.ingestion.splitters import (
     SnapshotLoadQuerySplitter,
     brought,
     split_load,
