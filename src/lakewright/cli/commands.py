@@ -1,4 +1,4 @@
-"""What the commands do: they give documents, which `render.py` shows.
+"""What the commands do: they give documents, which `printing.py` shows.
 
 Spark is started by the first work for it, and by nothing else.
 """

@@ -1,4 +1,4 @@
-"""What the commands of `lakewright ttl` do: they give documents, which `render.py` shows."""
+"""What the commands of `lakewright ttl` do: they give documents, which `printing.py` shows."""
 
 from __future__ import annotations
 

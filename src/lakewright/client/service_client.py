@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from lakewright.catalog.options import SYNC_KEYS
 from lakewright.client.command_options import storage_at, table_options
+from lakewright.client.documents import Document
 from lakewright.clock import SystemClock
 from lakewright.engine.base import Hands
 from lakewright.metrics.meter import metered
@@ -17,7 +17,6 @@ from lakewright.services.registry import service_keys
 from lakewright.services.runner import ServiceRunner
 from lakewright.write.options import check_write_options
 
-Document = dict[str, Any]
 Options = Mapping[str, str]
 
 # Who runs services from a process of their own has writers beside them.

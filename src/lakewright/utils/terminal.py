@@ -1,4 +1,4 @@
-"""The one place where text goes to a terminal; `console.py` is the same with colours and tables.
+"""The one place where text goes to a terminal, plain or with colours and tables.
 
 Names, paths and facts come from tables, which others may have written. What a terminal would take
 for a command is shown by its number instead.

@@ -1,6 +1,6 @@
 """Compaction by event time: base files that hold everything up to a time that can be named.
 
-The threshold is turned into the instant of the plan, which lies in the past: see `placing.py`.
+The threshold is turned into the instant of the plan, which lies in the past: see `place`.
 """
 
 from __future__ import annotations

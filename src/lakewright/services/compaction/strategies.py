@@ -1,6 +1,6 @@
-"""Which file groups a compaction takes on: the strategies that look at sizes, counts and paths.
+"""Which file groups a compaction takes on: strategies by sizes, counts, paths and days.
 
-Those that look at days are in `days.py`; `registry.py` finds them all by name.
+`planner.py` finds them all by name.
 """
 
 from __future__ import annotations
