@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import lakewright as lw
 from bench.plan import AGED_DAYS, AGED_FIELD, KEPT_DAYS, KEPT_ROWS
 from bench.systems.base import KEYS, ORDERING
-from lakewright.client.write_client import TableWriter, rows_of
+from lakewright.client.write_client import WriteClient, spark_rows
 from lakewright.clock import Clock, SystemClock
 from lakewright.model.plans import Skip
 from lakewright.write.task import Operation
@@ -65,8 +65,8 @@ def load(path: str, rows: DataFrame) -> int:
     }
     count = 0
     for which, clock in clocks.items():
-        writer = TableWriter.of(table.storage, _LOADING, clock, rows.sparkSession)
-        part = rows_of(rows.where(which))
+        writer = WriteClient.create(table.storage, _LOADING, clock, rows.sparkSession)
+        part = spark_rows(rows.where(which))
         count += len(writer.write(Operation.BULK_INSERT, part).partitions)
     return count
 

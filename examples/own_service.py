@@ -7,25 +7,25 @@ import pyarrow.parquet as pq
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import FileSlice
 from lakewright.model.plans import ClusteringGroup, ClusteringPlan, ClusteringSlice, Skip
-from lakewright.services.base import Job, Service, Sight
+from lakewright.services.base import ExecutionContext, PlanningContext, TableService
 from lakewright.services.clustering.executor import cluster
-from lakewright.services.planning import held_groups, newest_slices
+from lakewright.services.planning import file_groups_in_pending_plans, latest_slices
 from lakewright.services.registry import register
 from lakewright.storage.base import Storage
 
 CODEC = "hoodie.parquet.compression.codec"
 
 
-class Recompress(Service[ClusteringPlan, CommitMetadata]):
+class Recompress(TableService[ClusteringPlan, CommitMetadata]):
     """Writes base files anew that are not in zstd."""
 
     name = "recompress"
     action = "clustering"  # the kind of its plans: real Hudi can execute them, too
 
-    def plan(self, sight: Sight) -> ClusteringPlan | Skip:
+    def plan(self, sight: PlanningContext) -> ClusteringPlan | Skip:
         snapshot = sight.snapshot
-        held = held_groups(snapshot)  # by other plans that wait
-        slices = newest_slices(sight, snapshot.files())
+        held = file_groups_in_pending_plans(snapshot)  # by other plans that wait
+        slices = latest_slices(sight, snapshot.files())
         free = [item for item in slices if (item.partition, item.file_id) not in held]
         stale = [item for item in free if is_stale(snapshot.storage, item)]
         if not stale:
@@ -33,7 +33,7 @@ class Recompress(Service[ClusteringPlan, CommitMetadata]):
         # It names no missing partitions: those would be taken for the ones of a clustering.
         return ClusteringPlan(groups=tuple(group_of(snapshot.storage, item) for item in stale))
 
-    def run(self, job: Job, plan: ClusteringPlan) -> CommitMetadata:
+    def execute(self, job: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
         return cluster(replace(job, options={**job.options, CODEC: "zstd"}), plan)
 
 

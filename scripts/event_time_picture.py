@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lakewright.client.write_client import TableWriter
-from lakewright.engine.local import LocalHands, LocalRows
+from lakewright.client.write_client import WriteClient
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableType
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.create import TableSpec, create_table
-from lakewright.table.freshness import measure
+from lakewright.table.freshness import compute_freshness
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.write.task import Operation
@@ -78,10 +78,12 @@ class Day:
         for number in range(1, 97):
             now = begin + number * 15 * MINUTE
             self.clock.advance(now - self.clock.now_ms())
-            self._writer({}).write(Operation.UPSERT, LocalRows(_arrivals(dice, number, now)))
+            self._writer({}).write(Operation.UPSERT, ArrowRows(_arrivals(dice, number, now)))
             if number % 4 == 0:
                 self._compact()
-            views = measure(load_snapshot(self.storage), future_from_ms=NEVER).read_optimized
+            views = compute_freshness(
+                load_snapshot(self.storage), future_from_ms=NEVER
+            ).read_optimized
             lags = (_lag(now, views.completion), _lag(now, views.freshness))
             yield Moment(number / 4, *lags, self.rewritten)
 
@@ -106,9 +108,9 @@ class Day:
         (commit,) = snapshot.commits([snapshot.timeline.by_time[done.instant]])
         self.rewritten += sum(stat.total_write_bytes or 0 for stat in commit.write_stats())
 
-    def _writer(self, options: Mapping[str, str]) -> TableWriter:
-        told = TableWriter.of(self.storage, {**OPTIONS, **options}, self.clock)
-        return replace(told, hands=LocalHands)
+    def _writer(self, options: Mapping[str, str]) -> WriteClient:
+        told = WriteClient.create(self.storage, {**OPTIONS, **options}, self.clock)
+        return replace(told, engine=LocalEngine)
 
 
 def _arrivals(dice: random.Random, number: int, now: int) -> pa.Table:

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.clock import SystemClock
-from lakewright.engine.local import LocalHands, LocalRows
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.model.table_config import TableType
 from lakewright.storage.local import LocalStorage
@@ -75,16 +75,16 @@ class Measured:
         }
 
 
-def writer(path: str, more: Mapping[str, str]) -> TableWriter:
+def writer(path: str, more: Mapping[str, str]) -> WriteClient:
     """What writes to the table, and serves it, in a plain loop."""
-    made = TableWriter.of(LocalStorage(path), {**OPTIONS, **more}, SystemClock())
-    return replace(made, hands=LocalHands)
+    made = WriteClient.create(LocalStorage(path), {**OPTIONS, **more}, SystemClock())
+    return replace(made, engine=LocalEngine)
 
 
-def rows(group: int, ts: int) -> LocalRows:
+def rows(group: int, ts: int) -> ArrowRows:
     """The rows of one file group, all of them new versions."""
     made = [{"id": f"{group}-{n}", "day": "d", "ts": ts} for n in range(ROWS)]
-    return LocalRows(pa.Table.from_pylist(made, SCHEMA))
+    return ArrowRows(pa.Table.from_pylist(made, SCHEMA))
 
 
 def cluster(path: str, plans: Mapping[str, str], stop: Event, said: Path) -> None:

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
-from lakewright.testing.sample_history import lively_table
+from lakewright.testing.sample_history import sample_history
 
 DOCS = Path(__file__).parents[1] / "docs"
 CHROMIUM = "/usr/bin/chromium"
@@ -55,7 +55,7 @@ def main() -> None:
     """Make the table, serve it, and take both pictures."""
     chromium = sys.argv[1] if len(sys.argv) > 1 else CHROMIUM
     with tempfile.TemporaryDirectory() as folder:
-        lively_table(LocalStorage(f"{folder}/rides"), SystemClock().now_ms())
+        sample_history(LocalStorage(f"{folder}/rides"), SystemClock().now_ms())
         words = [sys.executable, "-m", "lakewright.cli.app", "ui", "--port", "0"]
         # From inside the folder: a picture shows no path of this machine.
         server = subprocess.Popen(

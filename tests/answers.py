@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.storage.base import Storage
@@ -44,7 +44,7 @@ def ask(storage: Storage, questions: Answers | None = None) -> Answers:
 
 def rows_of(storage: Storage, plan: object) -> Rows:
     """The rows of a plan as text, with commit time and key, in an order of their own."""
-    found = read_locally(storage, plan)  # type: ignore[arg-type]
+    found = read_plan(storage, plan)  # type: ignore[arg-type]
     hidden = ("_hoodie_commit_seqno", "_hoodie_file_name")
     kept = [name for name in found.column_names if name not in hidden]
     return sorted(str(row) for row in found.select(kept).to_pylist())
@@ -71,4 +71,4 @@ def _answer(snapshot: Snapshot, question: str) -> Rows:
     if question.startswith("as of "):
         return rows_of(storage, plan_snapshot(snapshot, as_of=question.removeprefix("as of ")))
     since, until = question.strip("(]").split(", ")
-    return rows_of(storage, plan_changes(snapshot, since=since, until=until).read)
+    return rows_of(storage, plan_changes(snapshot, since=since, until=until).plan)

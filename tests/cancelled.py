@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.model.file_group import parse_data_file
 from lakewright.model.instant import Instant
 from lakewright.model.plans import CANCELLABLE, Skip
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.rollback import RolledBack, load_rollbacks
+from lakewright.table.rollback import RollbackInfo, load_rollbacks
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash
@@ -75,7 +75,7 @@ class Mortal(CountingStorage):
         return super()._call(method, *arguments)
 
 
-class Acting(LocalHands):
+class Acting(LocalEngine):
     """Works, and lets others act before each item, or when all is done."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Acting(LocalHands):
             count += 1
             return do(item, token)
 
-        done = super().work(watched, items, size)
+        done = super().map(watched, items, size)
         if self._after is not None:
             self._after()
         return done
@@ -128,10 +128,10 @@ class World:
         return other
 
     def runner(
-        self, options: Mapping[str, str] | None = None, hands: LocalHands | None = None
+        self, options: Mapping[str, str] | None = None, hands: LocalEngine | None = None
     ) -> ServiceRunner:
         runner = self.table.services({**AT_ONCE, **(options or {})})
-        return runner if hands is None else replace(runner, hands=lambda: hands)
+        return runner if hands is None else replace(runner, engine=lambda: hands)
 
     def schedule(self, options: Mapping[str, str] = MUTABLE) -> str:
         """Make the plan of the service; cancellable unless told otherwise."""
@@ -139,7 +139,7 @@ class World:
         assert isinstance(found, Instant), found
         return found.requested_at
 
-    def execute(self, at: str, hands: LocalHands | None = None) -> Commit:
+    def execute(self, at: str, hands: LocalEngine | None = None) -> Commit:
         return self.runner(hands=hands).execute(at)
 
     def die_executing(self, at: str) -> None:
@@ -168,7 +168,7 @@ class World:
         found = [i for i in load_snapshot(self.storage).timeline if i.requested_at == at]
         return found[0].state.value if found else "GONE"
 
-    def rollbacks(self) -> list[RolledBack]:
+    def rollbacks(self) -> list[RollbackInfo]:
         return list(load_rollbacks(load_snapshot(self.storage)))
 
     def files_of(self, at: str) -> list[str]:

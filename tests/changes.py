@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lakewright.engine.local import read_changes_locally
+from lakewright.engine.local import read_cdc_plan
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.scan.query_options import begin_of_range
 from lakewright.storage.base import Storage
@@ -35,8 +35,8 @@ def changes_of(
     storage: Storage, since: str | None = None, until: str | None = None, **how: Any
 ) -> list[Change]:
     """What a range did, in order."""
-    plan = plan_cdc(load_snapshot(storage), since=since, until=until, **how).read
-    rows = read_changes_locally(storage, plan).to_pylist()
+    plan = plan_cdc(load_snapshot(storage), since=since, until=until, **how).plan
+    rows = read_cdc_plan(storage, plan).to_pylist()
     return [change(row["op"], row["before"], row["after"]) for row in rows]
 
 

@@ -12,7 +12,7 @@ from written import WrittenTable, row
 
 from lakewright.cli import commands
 from lakewright.cli.app import app
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.storage.local import LocalStorage
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,8 +24,8 @@ APP = (sys.executable, "-m", "lakewright.cli.app")
 class LocalWorkers(commands.Workers):
     """Work without Spark."""
 
-    def __call__(self) -> LocalHands:
-        return LocalHands()
+    def __call__(self) -> LocalEngine:
+        return LocalEngine()
 
 
 def filled(table: WrittenTable) -> WrittenTable:

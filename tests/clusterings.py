@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 from written import Row, WrittenTable
 
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.format.timeline_metadata import format_requested_replace
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import BaseFile, FileSlice, LogFile
 from lakewright.model.instant import Instant, State
 from lakewright.model.plans import ClusteringPlan, RequestedReplace, Skip
-from lakewright.services.base import Job, Sight
+from lakewright.services.base import ExecutionContext, PlanningContext
 from lakewright.services.clustering.options import ClusteringSettings, clustering_settings
 from lakewright.services.clustering.service import Clustering
-from lakewright.table.plan_scheduling import Draft, schedule, take_up
+from lakewright.table.plan_scheduling import PlanRequest, begin_execution, schedule_plan
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.transaction import Writer
+from lakewright.table.transaction import TransactionManager
 from lakewright.testing.timeline_drawing import at
 
 MB = 1 << 20
@@ -50,16 +50,18 @@ class Clustered:
     service: Clustering = field(default_factory=Clustering)
 
     @property
-    def writer(self) -> Writer:
-        return Writer.from_options(self.table.storage, self.table.clock, self.options)
+    def writer(self) -> TransactionManager:
+        return TransactionManager.from_options(self.table.storage, self.table.clock, self.options)
 
-    def sight(self, snapshot: Snapshot | None = None, instant: str = at(0)) -> Sight:
+    def sight(self, snapshot: Snapshot | None = None, instant: str = at(0)) -> PlanningContext:
         now = self.table.clock.now_ms()
-        return Sight(snapshot or load_snapshot(self.table.storage), instant, now, self.options)
+        return PlanningContext(
+            snapshot or load_snapshot(self.table.storage), instant, now, self.options
+        )
 
     def plan(self, instant: str = "9" * 17) -> ClusteringPlan | Skip:
         sight = self.sight(instant=instant)
-        early = self.service.due(sight)
+        early = self.service.check_trigger(sight)
         return self.service.plan(sight) if early is None else early
 
     def planned(self) -> ClusteringPlan:
@@ -70,16 +72,16 @@ class Clustered:
     def schedule(self) -> Instant:
         """Put a plan on the timeline."""
 
-        def decide(snapshot: Snapshot, next_time: object) -> Draft | Skip:
+        def decide(snapshot: Snapshot, next_time: object) -> PlanRequest | Skip:
             assert callable(next_time)
             instant = next_time()
             plan = self.service.plan(self.sight(snapshot, instant))
             if isinstance(plan, Skip):
                 return plan
             requested = RequestedReplace(operation="CLUSTER", plan=plan)
-            return Draft(instant, format_requested_replace(requested))
+            return PlanRequest(instant, format_requested_replace(requested))
 
-        scheduled = schedule(self.writer, "clustering", decide)
+        scheduled = schedule_plan(self.writer, "clustering", decide)
         assert isinstance(scheduled, Instant), scheduled
         return scheduled
 
@@ -89,16 +91,16 @@ class Clustered:
         plans = {found.requested_at: plan for found, plan in snapshot.pending_plans()}
         plan = plans[instant.requested_at]
         assert isinstance(plan, ClusteringPlan)
-        with take_up(self.writer, instant) as transaction:
-            job = Job(
+        with begin_execution(self.writer, instant) as transaction:
+            job = ExecutionContext(
                 transaction.snapshot,
                 instant.requested_at,
                 self.options,
-                LocalHands(),
+                LocalEngine(),
                 self.writer,
             )
-            metadata = self.service.run(job, plan)
-            transaction.complete(metadata)
+            metadata = self.service.execute(job, plan)
+            transaction.commit(metadata)
             return metadata
 
     def run(self) -> CommitMetadata:

@@ -15,8 +15,8 @@ from lakewright.model.plans import CompactionPlan
 from lakewright.model.timeline import Timeline
 from lakewright.options import settings_from
 from lakewright.services.compaction.options import CompactionSettings
-from lakewright.services.compaction.planner import Chain, strategy_for
-from lakewright.services.compaction.strategies import MB, Scene
+from lakewright.services.compaction.planner import StrategyChain, strategy_for
+from lakewright.services.compaction.strategies import MB, StrategyContext
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.timeline_drawing import at
@@ -61,9 +61,9 @@ def compaction_settings(**options: object) -> CompactionSettings:
     return settings_from(CompactionSettings, {ends[k]: str(v) for k, v in options.items()})
 
 
-def chain_of(settings: CompactionSettings) -> Chain:
+def chain_of(settings: CompactionSettings) -> StrategyChain:
     """The strategies of the settings, today."""
-    return strategy_for(settings, Scene(Timeline(), at(99), TODAY))
+    return strategy_for(settings, StrategyContext(Timeline(), at(99), TODAY))
 
 
 def of_real_hudi(table: Path, instant: str, action: str) -> tuple[CompactionPlan, Snapshot]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.storage.base import Storage
 from lakewright.table.locks import base as locks
 from lakewright.testing.storage import CountingStorage
@@ -31,14 +31,14 @@ class Hooked(CountingStorage):
             super().create(path, data)
 
 
-class Interrupted(LocalHands):
+class Interrupted(LocalEngine):
     """Works, and then lets others act."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.act = act
 
     def work(self, do: Any, items: Sequence[Any], size: Any) -> list[Any]:
-        done = super().work(do, items, size)
+        done = super().map(do, items, size)
         self.act()
         return done
 

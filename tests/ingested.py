@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from written import SCHEMA, Row, WrittenTable, row
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.clock import Clock
-from lakewright.engine.local import LocalHands, LocalRows
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.ingestion.checkpoints import Checkpoint
-from lakewright.ingestion.ingester import Incoming, Ingester
+from lakewright.ingestion.ingester import IncomingBatch, Ingester
 from lakewright.ingestion.source import Batch, Source
 from lakewright.storage.base import Storage
 
@@ -61,8 +61,8 @@ def _numbered(number: int) -> Row:
     return row(f"k{number:03}", day=f"d{number % 2}")
 
 
-def arrow_rows(table: Any) -> Incoming:
-    return Incoming(LocalRows(table), lambda: len(table))
+def arrow_rows(table: Any) -> IncomingBatch:
+    return IncomingBatch(ArrowRows(table), lambda: len(table))
 
 
 def ingester(
@@ -72,8 +72,8 @@ def ingester(
     options: Mapping[str, str] | None = None,
     **facts: Any,
 ) -> Ingester:
-    made = TableWriter.of(storage, {**OPTIONS, **(options or {})}, clock)
-    return Ingester(source, replace(made, hands=LocalHands), incoming=arrow_rows, **facts)
+    made = WriteClient.create(storage, {**OPTIONS, **(options or {})}, clock)
+    return Ingester(source, replace(made, engine=LocalEngine), incoming=arrow_rows, **facts)
 
 
 def ids(storage: Storage) -> list[str]:

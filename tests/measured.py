@@ -8,7 +8,7 @@ from written import NO_SERVICES, Row, WrittenTable, row
 
 from lakewright.model.freshness import Freshness, ViewFreshness
 from lakewright.storage.base import Storage
-from lakewright.table.freshness import measure
+from lakewright.table.freshness import compute_freshness
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
 # The beginning of event time in these tests: what is told is told in milliseconds after it.
@@ -50,7 +50,7 @@ def freshness(
     """Completion and freshness now."""
     found = table.storage if isinstance(table, WrittenTable) else table
     snapshot = found if isinstance(found, Snapshot) else load_snapshot(found)
-    return measure(snapshot, future_from_ms=future_from_ms)
+    return compute_freshness(snapshot, future_from_ms=future_from_ms)
 
 
 def told(table: WrittenTable | Storage | Snapshot) -> Told:

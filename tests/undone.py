@@ -10,7 +10,7 @@ from itertools import count
 import pyarrow as pa
 from golden_tables import as_json
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.format.avro.schema import avro_schema
 from lakewright.format.data_block import format_parquet_block
 from lakewright.format.timeline_metadata import (
@@ -42,7 +42,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.time_generator import TimeSource
+from lakewright.table.time_generator import TimeGenerator
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.testing.table_builder import TableBuilder
@@ -202,7 +202,7 @@ def clustering_plan(*groups: Group) -> bytes:
 
 def rows_of(storage: Storage) -> dict[str, int]:
     """What a reader sees now: the version of each key; a key that is there twice is an error."""
-    found = read_locally(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
+    found = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
     rows = {row["id"]: row["ts"] for row in found}
     assert len(rows) == len(found)
     return rows
@@ -210,7 +210,7 @@ def rows_of(storage: Storage) -> dict[str, int]:
 
 def json_rows_of(storage: Storage) -> list[str]:
     """What a reader sees now, as the expectations of golden tables have it."""
-    found = read_locally(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
+    found = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
     return sorted(map(as_json, found))
 
 
@@ -235,12 +235,12 @@ def strays_of(storage: Storage) -> list[str]:
     return [path for path, file in named if file is not None and file.instant not in writing]
 
 
-def times_of(snapshot: Snapshot) -> TimeSource:
+def times_of(snapshot: Snapshot) -> TimeGenerator:
     times = [at for i in snapshot.timeline for at in (i.requested_at, i.completed_at) if at]
-    return TimeSource(ManualClock(), UTC, 0, after=max(times, default=""))
+    return TimeGenerator(ManualClock(), UTC, 0, after=max(times, default=""))
 
 
-Act = Callable[[Snapshot, TimeSource, ManualClock], object]
+Act = Callable[[Snapshot, TimeGenerator, ManualClock], object]
 
 
 def act_on(storage: Storage, act: Act) -> object:

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 
 from undone import Bench
 
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.format.timeline_metadata import format_clean, format_clean_plan, parse_clean_plan
 from lakewright.model.commit_metadata import CleanMetadata
 from lakewright.model.instant import Instant, State
 from lakewright.model.plans import CleanPlan, Skip
 from lakewright.services.archiving.service import Archiving
-from lakewright.services.base import Job, Sight
+from lakewright.services.base import ExecutionContext, PlanningContext
 from lakewright.services.cleaning.service import Cleaning
 from lakewright.storage.base import Storage
-from lakewright.table.conflicts import latest_time
+from lakewright.table.conflicts import max_timeline_time
 from lakewright.table.locks.base import holding
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.transaction import Writer
+from lakewright.table.transaction import TransactionManager
 from lakewright.testing.clock import ManualClock
 from lakewright.write.writer import Commit
 
@@ -36,12 +36,12 @@ class Upkeep:
     def with_options(self, options: Mapping[str, str]) -> Upkeep:
         return replace(self, options={**self.options, **options})
 
-    def sight(self) -> Sight:
+    def sight(self) -> PlanningContext:
         snapshot = load_snapshot(self.storage)
-        return Sight(snapshot, self._next(), self.clock.now_ms(), self.options)
+        return PlanningContext(snapshot, self._next(), self.clock.now_ms(), self.options)
 
     def _next(self) -> str:
-        latest = latest_time(load_snapshot(self.storage).timeline) or "20260101000000000"
+        latest = max_timeline_time(load_snapshot(self.storage).timeline) or "20260101000000000"
         return self.tick() if self.tick is not None else str(int(latest) + 1)
 
     def plan_clean(self) -> CleanPlan | Skip:
@@ -62,7 +62,7 @@ class Upkeep:
         if not self.storage.exists(self._path(inflight)):
             self.storage.create(self._path(inflight), b"")
         plan = parse_clean_plan(self.storage.read(self._path(requested)))
-        done = Cleaning().run(self._job(requested_at), plan)
+        done = Cleaning().execute(self._job(requested_at), plan)
         completed = Instant(requested_at, "clean", completed_at=self._next())
         self.storage.create(self._path(completed), format_clean(done))
         return done
@@ -80,13 +80,15 @@ class Upkeep:
         service = Archiving()
         with holding(self._writer().new_lock()):
             plan = service.plan(self.sight())
-            return plan if isinstance(plan, Skip) else service.run(self._job(""), plan)
+            return plan if isinstance(plan, Skip) else service.execute(self._job(""), plan)
 
-    def _writer(self) -> Writer:
-        return Writer.from_options(self.storage, self.clock, self.options)
+    def _writer(self) -> TransactionManager:
+        return TransactionManager.from_options(self.storage, self.clock, self.options)
 
-    def _job(self, instant: str) -> Job:
-        return Job(load_snapshot(self.storage), instant, self.options, LocalHands(), self._writer())
+    def _job(self, instant: str) -> ExecutionContext:
+        return ExecutionContext(
+            load_snapshot(self.storage), instant, self.options, LocalEngine(), self._writer()
+        )
 
     def _path(self, instant: Instant) -> str:
         return f".hoodie/timeline/{instant.file_name}"

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from lakewright.format.archived_timeline import (
-    HistoryEntry,
-    HistoryFile,
+    ArchivedInstant,
+    ArchivedTimelineFile,
     Manifest,
-    format_history_file,
+    format_archived_file,
     format_manifest,
     manifest_name,
 )
@@ -21,9 +21,9 @@ from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.orphan_files import sweep_strays
+from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.transaction import Transaction, Writer
+from lakewright.table.transaction import Transaction, TransactionManager
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.table_builder import TableBuilder
 
@@ -48,8 +48,8 @@ class World:
 
     def writer(
         self, options: Mapping[str, str] | None = None, storage: Storage | None = None
-    ) -> Writer:
-        return Writer.from_options(storage or self.storage, self.clock, options or {})
+    ) -> TransactionManager:
+        return TransactionManager.from_options(storage or self.storage, self.clock, options or {})
 
     def names(self) -> list[str]:
         return [file.name for file in self.storage.list_files(TIMELINE)]
@@ -62,7 +62,7 @@ class World:
     def left_in_the_end(self) -> list[str]:
         """The same, once no task of an ended write can be running and a writer has swept."""
         later_ms = self.clock.now_ms() + HeartbeatSettings().expires_after_ms + 1
-        sweep_strays(load_snapshot(self.storage), HeartbeatSettings(), later_ms)
+        delete_orphan_files(load_snapshot(self.storage), HeartbeatSettings(), later_ms)
         return self.left()
 
     def put(self, instant: Instant, data: bytes = b"") -> None:
@@ -90,14 +90,14 @@ def write(transaction: Transaction, *file_ids: str, base: bool = False) -> Commi
 def archive(world: World, instant: Instant) -> None:
     """Move one instant to history, as an archiver does."""
     folder, at = f"{TIMELINE}/history", instant.requested_at
-    entry = HistoryEntry(
+    entry = ArchivedInstant(
         requested_at=at,
         completed_at=instant.completed_at or "",
         action=instant.action,
         metadata=world.storage.read(f"{TIMELINE}/{instant.file_name}"),
     )
-    data = format_history_file([entry])
-    file = HistoryFile(at, at, 0, len(data))
+    data = format_archived_file([entry])
+    file = ArchivedTimelineFile(at, at, 0, len(data))
     world.storage.create(f"{folder}/{file.name}", data)
     world.storage.create(f"{folder}/{manifest_name(1)}", format_manifest(Manifest((file,))))
     for name in world.names():

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.clock import Clock
-from lakewright.engine.local import LocalHands, LocalRows, read_locally
+from lakewright.engine.local import ArrowRows, LocalEngine, read_plan
 from lakewright.model.table_config import parse_table_type
 from lakewright.scan.planner import plan_read_optimized, plan_snapshot
 from lakewright.services.runner import ServiceRunner
@@ -19,7 +19,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.create import TableSpec, create_table
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.write.task import Operation, Outcome, WriteTask
+from lakewright.write.task import Operation, WriteStatus, WriteTask
 from lakewright.write.writer import Commit
 
 Row = dict[str, Any]
@@ -44,14 +44,14 @@ SCHEMA = pa.schema(
 )
 
 
-class PausedRows(LocalRows):
+class PausedRows(ArrowRows):
     """Rows whose writer stands still once, with its files written, while others act."""
 
     def __init__(self, rows: pa.Table, meanwhile: Callable[[], None] | None) -> None:
         super().__init__(rows)
         self.meanwhile = meanwhile
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         written = super().write(task)
         act, self.meanwhile = self.meanwhile, None
         if act is not None:
@@ -108,9 +108,9 @@ class WrittenTable:
         written = PausedRows(table, meanwhile)
         return self.writer(options).write(Operation(operation), written, ordered=ordered)
 
-    def writer(self, options: Mapping[str, str] | None = None) -> TableWriter:
+    def writer(self, options: Mapping[str, str] | None = None) -> WriteClient:
         told = {**self.defaults, **self.options, **(options or {})}
-        return replace(TableWriter.of(self.storage, told, self.clock), hands=LocalHands)
+        return replace(WriteClient.create(self.storage, told, self.clock), engine=LocalEngine)
 
     def services(self, options: Mapping[str, str] | None = None) -> ServiceRunner:
         return self.writer(options).services
@@ -129,7 +129,7 @@ class WrittenTable:
 
     def rows(self, *, optimized: bool = False, meta: bool = False) -> list[Row]:
         plan = (plan_read_optimized if optimized else plan_snapshot)(load_snapshot(self.storage))
-        found = read_locally(self.storage, plan).to_pylist(maps_as_pydicts="strict")
+        found = read_plan(self.storage, plan).to_pylist(maps_as_pydicts="strict")
         if not meta:
             found = [
                 {name: value for name, value in row.items() if not name.startswith("_hoodie_")}

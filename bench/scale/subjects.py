@@ -8,7 +8,7 @@ from typing import ClassVar
 from bench.scale.subject import Subject
 from bench.scale.table import Shape, SyntheticTable, completed_at, synthetic_table
 from lakewright.clock import SystemClock
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.model.ttl import ENABLED, MOST_PARTITIONS, POLICIES
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.services.compaction_debt import load_debt
@@ -175,7 +175,7 @@ class DebtOfTen(Compacted):
     name: ClassVar[str] = "debt in 10"
 
     def run(self, storage: Storage) -> object:
-        return load_debt(_services(storage).sight(load_snapshot(storage)))
+        return load_debt(_services(storage).planning_context(load_snapshot(storage)))
 
 
 class CompactionOfAll(Compacted):
@@ -202,13 +202,13 @@ class Expired(OverPartitions):
         policy = {"spec": "*", "units": "MONTHS", "value": 3}
         options = {ENABLED: "true", POLICIES: json.dumps([policy]), MOST_PARTITIONS: "1000000000"}
         clock = ManualClock(_EARLY_2026_MS)
-        plan = ServiceRunner(storage, clock, LocalHands, options).preview("ttl")
+        plan = ServiceRunner(storage, clock, LocalEngine, options).preview("ttl")
         return plan.partitions
 
 
 def _services(storage: Storage, options: dict[str, str] | None = None) -> ServiceRunner:
     told = {"hoodie.compact.inline.max.delta.commits": "1", **(options or {})}
-    return ServiceRunner(storage, SystemClock(), LocalHands, told)
+    return ServiceRunner(storage, SystemClock(), LocalEngine, told)
 
 
 _EARLY_2026_MS = 1_768_000_000_000

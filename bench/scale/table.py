@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from lakewright.format.archived_timeline import (
     VERSION_FILE,
-    HistoryEntry,
-    HistoryFile,
+    ArchivedInstant,
+    ArchivedTimelineFile,
     Manifest,
-    format_history_file,
+    archived_file_of,
+    format_archived_file,
     format_manifest,
     format_version,
-    history_file_of,
     manifest_name,
 )
 from lakewright.format.partition_metadata import PartitionMetadata, format_partition_metadata
@@ -200,24 +200,24 @@ def _add_compaction(table: SyntheticTable, at: str, done: str, content: bytes) -
 def _add_history(table: SyntheticTable, builder: TableBuilder) -> None:
     """As many files as an archiver leaves that writes ten instants and merges ten files."""
     contents = [format_commit(_archived_commit(builder, kind)) for kind in range(_KINDS_OF_COMMIT)]
-    files: list[HistoryFile] = []
+    files: list[ArchivedTimelineFile] = []
     start = 0
     for level in range(8, -1, -1):
         size = 10 ** (level + 1)
         while table.shape.archived - start >= size or (level == 0 and start < table.shape.archived):
             end = min(start + size, table.shape.archived)
             entries = [_entry(number, contents) for number in range(start, end)]
-            data = format_history_file(entries)
-            files.append(history_file_of(entries, level, len(data)))
+            data = format_archived_file(entries)
+            files.append(archived_file_of(entries, level, len(data)))
             table.create(f"{_HISTORY}/{files[-1].name}", data)
             start = end
     table.create(f"{_HISTORY}/{manifest_name(1)}", format_manifest(Manifest(tuple(files))))
     table.create(f"{_HISTORY}/{VERSION_FILE}", format_version(1))
 
 
-def _entry(number: int, contents: list[bytes]) -> HistoryEntry:
+def _entry(number: int, contents: list[bytes]) -> ArchivedInstant:
     at, done = (str(_FIRST_ARCHIVED + 2 * number + end) for end in (0, 1))
-    return HistoryEntry(at, done, "deltacommit", contents[number % len(contents)])
+    return ArchivedInstant(at, done, "deltacommit", contents[number % len(contents)])
 
 
 def _archived_commit(builder: TableBuilder, kind: int) -> CommitMetadata:

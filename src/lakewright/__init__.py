@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
-    from lakewright.ingestion.ingester import IngestRound
+    from lakewright.ingestion.ingester import IngestResult
     from lakewright.ingestion.loop import ingest
     from lakewright.installation import install, uninstall
     from lakewright.metrics.commit_metrics import Reporter, report_to
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from lakewright.model.instant import Instant, State
     from lakewright.model.plans import Skip
     from lakewright.model.schema import META_COLUMNS
-    from lakewright.table.freshness import HeldBack
+    from lakewright.table.freshness import BlockingLogFile
     from lakewright.write.writer import Commit
 
 # Spark starts its Python workers with the first `python3` on PATH, where this library is not if it
@@ -41,13 +42,13 @@ if sys.prefix != sys.base_prefix:
 
 __all__ = [
     "META_COLUMNS",
+    "BlockingLogFile",
     "Changes",
     "Commit",
     "ConflictError",
     "CorruptError",
     "Freshness",
-    "HeldBack",
-    "IngestRound",
+    "IngestResult",
     "Instant",
     "InvalidError",
     "LakewrightError",
@@ -72,8 +73,8 @@ _HOMES = {
     "Commit": "write.writer",
     "META_COLUMNS": "model.schema",
     "Freshness": "model.freshness",
-    "HeldBack": "table.freshness",
-    "IngestRound": "ingestion.ingester",
+    "BlockingLogFile": "table.freshness",
+    "IngestResult": "ingestion.ingester",
     "Instant": "model.instant",
     "Metric": "metrics.metric",
     "MetricReporter": "metrics.metric",
@@ -89,9 +90,16 @@ _HOMES = {
     "uninstall": "installation",
 }
 
+# Names of version 0.1; they go with version 0.3.
+_RENAMED = {"HeldBack": "BlockingLogFile", "IngestRound": "IngestResult"}
+
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its home."""
+    """Load a public name from its home module."""
+    if name in _RENAMED:
+        current = _RENAMED[name]
+        warnings.warn(f"lakewright.{name} is now lakewright.{current}", DeprecationWarning, 2)
+        return __getattr__(current)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, original = _HOMES.get(name, "errors").partition(":")

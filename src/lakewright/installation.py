@@ -28,8 +28,8 @@ from lakewright.datasource.source import (
 )
 from lakewright.datasource.stream_source import stream_schema
 from lakewright.errors import InvalidError
-from lakewright.scan.options import NEW_COLUMNS, without_effect
-from lakewright.spark.reader import scan_any
+from lakewright.scan.options import NEW_COLUMNS, ignored_stream_options
+from lakewright.spark.reader import scan
 from lakewright.spark.worker_environment import require_workers
 from lakewright.sql.dispatch import run_sql
 from lakewright.sql.session import Session
@@ -88,7 +88,7 @@ def uninstall(spark: SparkSession) -> None:
 
 
 @dataclass
-class _Asked:
+class _CapturedOptions:
     """What a reader or writer was told so far."""
 
     format: str | None = None
@@ -119,12 +119,14 @@ def _noting(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return make
 
 
-def _asked(reader: Any) -> _Asked:
-    asked: _Asked = reader.__dict__.setdefault(_ASKED, _Asked())
+def _asked(reader: Any) -> _CapturedOptions:
+    asked: _CapturedOptions = reader.__dict__.setdefault(_ASKED, _CapturedOptions())
     return asked
 
 
-def _note(asked: _Asked, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _note(
+    asked: _CapturedOptions, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     if name in _NOTED:
         attribute, argument = _NOTED[name]
         setattr(asked, attribute, args[0] if args else kwargs[argument])
@@ -167,7 +169,7 @@ def _read(
     columns = None if schema is None else struct_of(schema).names
     session = session_storage_options(spark)
     table = {**options, "path": _one_path(path, options)}
-    return scan_any(spark, *planned(table, columns, session=session))
+    return scan(spark, *planned(table, columns, session=session))
 
 
 def _one_path(path: object, options: dict[str, str]) -> str:
@@ -190,7 +192,7 @@ def _load_stream(original: Callable[..., Any]) -> Callable[..., Any]:
         if (format or asked.format) not in FORMATS or not _is_installed(spark):
             return original(self, path, format, schema, **options)
         told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
-        for key in without_effect(told):
+        for key in ignored_stream_options(told):
             warnings.warn(f"option {key} has no effect on a stream", stacklevel=2)
         named = schema or asked.schema
         # Who names columns wants no others, also if the table gets some.

@@ -22,12 +22,12 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
-from lakewright.testing.sample_history import OPTIONS, lively_table
+from lakewright.testing.sample_history import OPTIONS, sample_history
 from lakewright.ui.connection_limits import server_config
 from lakewright.ui.guards import Guard
 from lakewright.ui.jobs import Jobs
 from lakewright.ui.server import ui_app
-from lakewright.ui.table_view import ServedTable
+from lakewright.ui.table_view import TableView
 
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -74,7 +74,7 @@ def _violations(text: str) -> list[str]:
 def lively(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The table of the pictures; tests that change it take a copy."""
     path = tmp_path_factory.mktemp("tables") / "rides"
-    lively_table(LocalStorage(str(path)), SystemClock().now_ms())
+    sample_history(LocalStorage(str(path)), SystemClock().now_ms())
     return path
 
 
@@ -84,7 +84,7 @@ def rides(lively: Path, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def serving(tables: Sequence[ServedTable], *, allow_writes: bool = False) -> Iterator[str]:
+def serving(tables: Sequence[TableView], *, allow_writes: bool = False) -> Iterator[str]:
     """A server in a thread; gives the link to it."""
     jobs = Jobs(SystemClock(), master="local[1]")
     app = ui_app(tables, jobs, Guard(TOKEN, allow_writes=allow_writes))
@@ -103,7 +103,7 @@ def serving(tables: Sequence[ServedTable], *, allow_writes: bool = False) -> Ite
 def showing(*paths: Path, allow_writes: bool = False) -> Iterator[str]:
     # With the heartbeats of the table: they last for hours, so that none expires on a slow machine.
     options = {k: v for k, v in OPTIONS.items() if "lock" not in k}
-    tables = [ServedTable.at(str(path), options) for path in paths]
+    tables = [TableView.at(str(path), options) for path in paths]
     with serving(tables, allow_writes=allow_writes) as link:
         yield link
 

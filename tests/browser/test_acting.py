@@ -17,9 +17,9 @@ from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.rollback import load_rollbacks
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.sample_history import LivelyTable
+from lakewright.testing.sample_history import SampleHistory
 from lakewright.ui.browser_link import opened_link
-from lakewright.ui.table_view import ServedTable
+from lakewright.ui.table_view import TableView
 
 WRITER = """
 import sys
@@ -176,8 +176,8 @@ def test_a_table_that_does_not_exist_is_told_of(page: Page, looking: str) -> Non
 
 
 def test_an_empty_table_says_so(page: Page, tmp_path: Path) -> None:
-    LivelyTable(LocalStorage(str(tmp_path / "new")), ManualClock()).create()
-    with serving([ServedTable.at(str(tmp_path / "new"), {})]) as address:
+    SampleHistory(LocalStorage(str(tmp_path / "new")), ManualClock()).create()
+    with serving([TableView.at(str(tmp_path / "new"), {})]) as address:
         page.goto(address)
         expect(page.locator("#timeline")).to_contain_text("Nothing has happened yet")
         expect(page.locator("#partitions")).to_contain_text("No partitions yet")

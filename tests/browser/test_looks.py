@@ -14,10 +14,10 @@ from sizes import sized
 from written import WrittenTable, row
 
 from lakewright.clock import SystemClock
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.services.runner import ServiceRunner
-from lakewright.ui.snapshot_cache import Seen, SeenFiles, Watch
-from lakewright.ui.table_view import ServedTable
+from lakewright.ui.snapshot_cache import CachedListing, CachedSnapshot, SnapshotCache
+from lakewright.ui.table_view import TableView
 
 
 def offences(page: Page) -> list[str]:
@@ -82,7 +82,7 @@ def test_what_a_table_says_is_text_and_never_a_program(page: Page) -> None:
     nasty = "<img src=x onerror=document.title='run'>"
     table = WrittenTable().create(name="<b>nasty</b>")
     table.upsert([row("a", day=nasty)])
-    with serving([ServedTable.at(table.storage.root, {})]) as address:
+    with serving([TableView.at(table.storage.root, {})]) as address:
         page.goto(address)
         expect(page.locator("h1")).to_have_text("<b>nasty</b>")
         expect(page.locator("#partitions tbody button")).to_contain_text("onerror")
@@ -94,7 +94,7 @@ def test_what_a_table_says_is_text_and_never_a_program(page: Page) -> None:
         assert page.title() == "<b>nasty</b> · Lakewright"
 
 
-class GatedWatch(Watch):
+class GatedWatch(SnapshotCache):
     """Lists partitions only once it may, and counts how often."""
 
     def __init__(self, runner: ServiceRunner) -> None:
@@ -102,7 +102,7 @@ class GatedWatch(Watch):
         self.may_list = threading.Event()
         self.listings = 0
 
-    def _listed(self, seen: Seen, changed: frozenset[str] | None) -> SeenFiles:
+    def _listed(self, seen: CachedSnapshot, changed: frozenset[str] | None) -> CachedListing:
         self.may_list.wait()
         self.listings += 1
         return super()._listed(seen, changed)
@@ -112,8 +112,8 @@ def test_very_many_partitions_stay_usable(page: Page) -> None:
     """The rest of the page does not wait for the listing, and no step lists again."""
     partitions = sized(20_000, soak=100_000)
     storage = synthetic_table(Shape(partitions=partitions, groups=1, touched=100))
-    watch = GatedWatch(ServiceRunner(storage, SystemClock(), LocalHands))
-    with serving([ServedTable(storage.root, {}, watch)]) as address:
+    watch = GatedWatch(ServiceRunner(storage, SystemClock(), LocalEngine))
+    with serving([TableView(storage.root, {}, watch)]) as address:
         page.goto(address)
         expect(page.locator("#timeline-plot .bar").first).to_be_visible()
         watch.may_list.set()

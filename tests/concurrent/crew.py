@@ -26,7 +26,7 @@ from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.locks.storage_lock import PATH as STORAGE_LOCK
 from lakewright.table.locks.storage_lock import format_lock_file, parse_lock_file
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.orphan_files import sweep_strays
+from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.processes import ask
 
@@ -341,7 +341,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 def sweep_markers(storage: Storage) -> None:
     """What a writer does long after all tasks of the killed have ended."""
-    sweep_strays(load_snapshot(storage), HeartbeatSettings(), _LONG_AFTER_MS)
+    delete_orphan_files(load_snapshot(storage), HeartbeatSettings(), _LONG_AFTER_MS)
 
 
 def assert_tidy(storage: Storage) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 from written import SCHEMA, row
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.clock import Clock
-from lakewright.engine.local import LocalHands, LocalRows
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.model.instant import COMPLETED_NAME, Instant
 from lakewright.storage.base import Storage
@@ -47,10 +47,10 @@ class Role:
             except (ConflictError, InvalidError, UnavailableError) as error:
                 self.note({"failed": f"{type(error).__name__}: {error}"})
 
-    def _writer(self, **more: str) -> TableWriter:
+    def _writer(self, **more: str) -> WriteClient:
         told = {key: value for key, value in self.options.items() if key != SERVICES}
-        made = TableWriter.of(self.storage, {**told, **more}, self.clock)
-        return replace(made, hands=LocalHands)
+        made = WriteClient.create(self.storage, {**told, **more}, self.clock)
+        return replace(made, engine=LocalEngine)
 
     def ingest(self) -> None:
         """Renew a row; its ordering is the time, so that later writes win."""
@@ -58,7 +58,7 @@ class Role:
         key = f"k{self.chance.randrange(KEYS)}"
         rows = pa.Table.from_pylist([row(key, at, "renewed", DAY)], SCHEMA)
         self.note({"tries": key, "ts": at})
-        self._writer().write(Operation.UPSERT, LocalRows(rows))
+        self._writer().write(Operation.UPSERT, ArrowRows(rows))
         self.note({"wrote": key, "ts": at})
 
     def plan(self) -> None:

@@ -23,7 +23,7 @@ OPTIONS = {
 
 
 def specs(table: WrittenTable) -> list[str]:
-    return sorted(policy.spec for policy in TableTtl.of(table.storage).show().policies)
+    return sorted(policy.spec for policy in TableTtl.for_table(table.storage).show().policies)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_what_two_processes_save_at_once_is_all_there(crew: Crew, table: Written
 
 
 def test_who_is_killed_leaves_the_old_policies_or_the_new(crew: Crew, table: WrittenTable) -> None:
-    TableTtl.of(table.storage).save({"spec": "*", "units": "YEARS", "value": 1})
+    TableTtl.for_table(table.storage).save({"spec": "*", "units": "YEARS", "value": 1})
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     for round_ in range(sized(5, soak=200)):
@@ -56,5 +56,7 @@ def test_who_is_killed_leaves_the_old_policies_or_the_new(crew: Crew, table: Wri
         assert len(found) <= len(said) + 1, f"seed {seed}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            TableTtl.of(table.storage, OPTIONS).save({"spec": "*", "units": "DAYS", "value": 9})
+            TableTtl.for_table(table.storage, OPTIONS).save(
+                {"spec": "*", "units": "DAYS", "value": 9}
+            )
         assert set(specs(table)) == {*before, *found}

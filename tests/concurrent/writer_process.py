@@ -27,9 +27,9 @@ from roles import Role
 from written import SCHEMA, Row, WrittenTable, row
 
 from lakewright.client.ttl import TableTtl
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.clock import SystemClock
-from lakewright.engine.local import LocalHands, LocalRows
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.errors import ConflictError, LakewrightError
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import storage_for
@@ -128,17 +128,17 @@ def do_job(job: Mapping[str, Any]) -> None:
         chance = random.Random(job["seed"])
         Role(storage, job["options"], clock, chance, note).play(job["role"])
     if "specs" in job:
-        _save_policies(job, TableTtl.of(storage, job["options"], clock))
+        _save_policies(job, TableTtl.for_table(storage, job["options"], clock))
         return
-    writer = replace(TableWriter.of(storage, job["options"], clock), hands=LocalHands)
+    writer = replace(WriteClient.create(storage, job["options"], clock), engine=LocalEngine)
     for step in job["steps"]:
         while not _committed(writer, step, job["journal"]):
             pass
 
 
-def _committed(writer: TableWriter, step: Mapping[str, Any], journal: str) -> bool:
+def _committed(writer: WriteClient, step: Mapping[str, Any], journal: str) -> bool:
     rows: list[Row] = step["rows"]
-    table = LocalRows(pa.Table.from_pylist(rows, SCHEMA))
+    table = ArrowRows(pa.Table.from_pylist(rows, SCHEMA))
     operation = Operation(step["operation"])
     ordered = operation is Operation.DELETE
     name = {STEP: step["name"]}

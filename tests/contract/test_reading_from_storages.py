@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from golden_tables import GoldenTables, as_json, queries, upload
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.storage.memory import MemoryStorage
@@ -34,7 +34,7 @@ def test_reads_the_same(
         MemoryStorage.fresh() if place == "memory" else storage_for(f"s3a://lake/{name}", bucket)
     )
     storage = upload(golden[name], empty)
-    rows = read_locally(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
+    rows = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
     assert sorted(map(as_json, rows)) == sorted(queries(name)[0].rows or ())
 
 
@@ -65,5 +65,5 @@ def test_planning_changes_lists_only_touched_partitions(golden: GoldenTables) ->
         snapshot, since=snapshot.timeline.by_completion[0].completed_at, until=second.completed_at
     )
     listed = {path for _, path in storage.touched if not path.startswith(".hoodie")}
-    assert {item.partition for item in plan.read.slices} == {"2026-01-01"}
+    assert {item.partition for item in plan.plan.slices} == {"2026-01-01"}
     assert listed == {"2026-01-01"}

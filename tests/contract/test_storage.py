@@ -42,15 +42,17 @@ class TestS3Storage(VersionedStorageContract):
     def test_keys_are_what_other_clients_see(self, storage: ObjectStorage, moto: S3Server) -> None:
         for name in ODD_NAMES:
             storage.create(name, b"1")
-        seen = moto.client().list_objects_v2(Bucket="lake", Prefix=storage.place.prefix)
+        seen = moto.client().list_objects_v2(Bucket="lake", Prefix=storage.location.prefix)
         keys = {entry["Key"] for entry in seen["Contents"]}
-        assert keys == {f"{storage.place.prefix}/{name}" for name in ODD_NAMES}
+        assert keys == {f"{storage.location.prefix}/{name}" for name in ODD_NAMES}
 
     def test_folders_that_hadoop_marks_are_no_files(
         self, storage: ObjectStorage, moto: S3Server
     ) -> None:
         for key in ("", "d/", "d/empty/", "d/sub/", "d/sub/deep/", "d/sub/file", "d/zero"):
-            moto.client().put_object(Bucket="lake", Key=f"{storage.place.prefix}/{key}", Body=b"")
+            moto.client().put_object(
+                Bucket="lake", Key=f"{storage.location.prefix}/{key}", Body=b""
+            )
         assert [file.path for file in storage.list_files("")] == []
         assert [file.path for file in storage.list_files("d")] == ["d/zero"]
         assert storage.list_folders("d") == ["d/empty", "d/sub"]
@@ -62,7 +64,9 @@ class TestS3Storage(VersionedStorageContract):
     def test_a_key_that_is_no_path_is_named(self, storage: ObjectStorage, moto: S3Server) -> None:
         """The client refuses the whole listing: what can be done is to say which key it is."""
         for key in ("p/f", "p/a\x7fb"):
-            moto.client().put_object(Bucket="lake", Key=f"{storage.place.prefix}/{key}", Body=b"1")
+            moto.client().put_object(
+                Bucket="lake", Key=f"{storage.location.prefix}/{key}", Body=b"1"
+            )
         assert storage.list_folders("") == ["p"]
         with pytest.raises(InvalidError, match="no path of a table: remove it") as refused:
             storage.list_files("p")

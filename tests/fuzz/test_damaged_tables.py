@@ -10,7 +10,7 @@ import pytest
 from golden_tables import GoldenTables, as_json, queries
 from sizes import sized
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.errors import LakewrightError
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.storage.factory import storage_for
@@ -54,8 +54,8 @@ DAMAGES: tuple[Damage, ...] = (flip, flip, flip, cut, blank, repeat, extend)
 def rows(table: Path) -> tuple[list[str], list[str]]:
     storage = storage_for(table)
     snapshot = load_snapshot(storage)
-    plans = (plan_snapshot(snapshot), plan_changes(snapshot, since="20260101000000000").read)
-    snapshot_rows, changes = (read_locally(storage, plan).to_pylist() for plan in plans)
+    plans = (plan_snapshot(snapshot), plan_changes(snapshot, since="20260101000000000").plan)
+    snapshot_rows, changes = (read_plan(storage, plan).to_pylist() for plan in plans)
     return sorted(map(as_json, snapshot_rows)), sorted(map(as_json, changes))
 
 

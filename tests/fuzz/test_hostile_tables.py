@@ -23,7 +23,7 @@ from written import WrittenTable, row
 
 from lakewright.client.ttl import TableTtl
 from lakewright.clock import SystemClock
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.errors import LakewrightError
 from lakewright.format.timeline_metadata import (
     format_clean_plan,
@@ -45,8 +45,8 @@ from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
-from lakewright.table.markers import marker_folder, rows_folder
-from lakewright.table.savepoint import restore_to, save_point, take_back
+from lakewright.table.markers import marker_folder, spill_folder
+from lakewright.table.savepoint import create_savepoint, restore, rollback_instant
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 
@@ -138,11 +138,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
         if number in (1, 2, 3, 4):
             table.services().run("compaction")
     saved = load_snapshot(table.storage).timeline.by_completion[-2].requested_at
-    save_point(table.services().writer, saved, user="ann", comment="")
-    TableTtl.of(table.storage, OPTIONS, clock).save(
+    create_savepoint(table.services().writer, saved, user="ann", comment="")
+    TableTtl.for_table(table.storage, OPTIONS, clock).save(
         {"spec": "*", "units": "DAYS", "value": 365_000}
     )
-    TableTtl.of(table.storage, OPTIONS, clock).on(run_inline=False)
+    TableTtl.for_table(table.storage, OPTIONS, clock).on(run_inline=False)
     plan = table.services().schedule("compaction")
     assert isinstance(plan, Instant), plan
     dead: list[str] = []
@@ -225,7 +225,7 @@ def link_the_metadata_table(scene: Scene, chance: random.Random) -> None:
 
 
 def link_folders_of_the_dead_writer(scene: Scene, chance: random.Random) -> None:
-    places = (marker_folder(scene.dead), rows_folder(scene.dead), HEARTBEATS)
+    places = (marker_folder(scene.dead), spill_folder(scene.dead), HEARTBEATS)
     linked(scene.table / chance.choice(places), chance.choice((scene.other, scene.folder)))
 
 
@@ -517,8 +517,8 @@ def opened(scene: Scene, chance: random.Random) -> WrittenTable:
 
 def read(table: WrittenTable, scene: Scene) -> None:
     snapshot = load_snapshot(table.storage)
-    for plan in (plan_snapshot(snapshot), plan_changes(snapshot, since="20200101000000000").read):
-        read_locally(table.storage, plan)
+    for plan in (plan_snapshot(snapshot), plan_changes(snapshot, since="20200101000000000").plan):
+        read_plan(table.storage, plan)
 
 
 def doctor(table: WrittenTable, scene: Scene) -> None:
@@ -538,21 +538,21 @@ def take_back_what_waits(table: WrittenTable) -> None:
     waiting = load_snapshot(table.storage).timeline.pending()
     later = (instant for instant in waiting if instant.action in ("deltacommit", "compaction"))
     for instant in sorted(later, key=str, reverse=True):
-        take_back(table.services().writer, instant.requested_at)
+        rollback_instant(table.services().writer, instant.requested_at)
 
 
 def roll_back_the_newest(table: WrittenTable, scene: Scene) -> None:
     take_back_what_waits(table)
     for newest in load_snapshot(table.storage).timeline.by_completion[-1:]:
-        take_back(table.services().writer, newest.requested_at)
+        rollback_instant(table.services().writer, newest.requested_at)
 
 
 def roll_back_the_dead(table: WrittenTable, scene: Scene) -> None:
-    take_back(table.services().writer, scene.dead)
+    rollback_instant(table.services().writer, scene.dead)
 
 
-def restore(table: WrittenTable, scene: Scene) -> None:
-    restore_to(table.services().writer, scene.saved)
+def restore_the_saved(table: WrittenTable, scene: Scene) -> None:
+    restore(table.services().writer, scene.saved)
 
 
 def service(name: str) -> Callable[[WrittenTable, Scene], None]:
@@ -584,7 +584,7 @@ def execute_what_waits(table: WrittenTable, scene: Scene) -> None:
 
 
 OPERATIONS: tuple[Callable[[WrittenTable, Scene], None], ...] = (
-    read, doctor, mend, upsert, roll_back_the_newest, roll_back_the_dead, restore,
+    read, doctor, mend, upsert, roll_back_the_newest, roll_back_the_dead, restore_the_saved,
     service("clean"), compaction, service("archive"), service("clustering"), expire,
     execute_what_waits,
 )  # fmt: skip

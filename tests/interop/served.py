@@ -20,7 +20,7 @@ from test_writing import LISTED, Question, queries
 from undone import data_files_of
 from written import WrittenTable
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.model.file_group import BaseFile, parse_data_file
 from lakewright.model.instant import Instant
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
@@ -174,7 +174,7 @@ def stamped(row: Row) -> str:
 
 def our_answer(table: ServedTable, question: Question) -> list[str]:
     plan = question.ours(load_snapshot(table.storage))
-    rows = read_locally(table.storage, plan).to_pylist(maps_as_pydicts="strict")
+    rows = read_plan(table.storage, plan).to_pylist(maps_as_pydicts="strict")
     return sorted(map(stamped, rows))
 
 

@@ -15,7 +15,7 @@ from real_hudi import RealHudi
 from sizes import sized, some
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
@@ -79,8 +79,8 @@ def test_every_range_holds_the_same_rows(real_hudi: RealHudi, tmp_path: Path, ki
     theirs = real_hudi.read_all(tmp_path / "table", asked_of_real_hudi(ranges))
     for (since, until), found in zip(ranges, theirs, strict=True):
         begin = None if since == BEGINNING else since
-        plan = plan_changes(snapshot, since=begin, until=until).read
-        ours = sorted(map(as_json, read_locally(storage, plan).to_pylist()))
+        plan = plan_changes(snapshot, since=begin, until=until).plan
+        ours = sorted(map(as_json, read_plan(storage, plan).to_pylist()))
         assert (since, until, sorted(map(as_json, found))) == (since, until, ours)
         seen = hudi_rs_rows(tmp_path / "table", since, until)
         assert not set(seen) - set(ours)

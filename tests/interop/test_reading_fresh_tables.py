@@ -11,7 +11,7 @@ from golden_tables import as_json
 from real_hudi import RealHudi, Row
 from sizes import SOAK
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_read_optimized, plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
@@ -189,7 +189,7 @@ def ours(path: Path, *, optimized: bool = False) -> list[str]:
     storage = storage_for(path)
     plan = (plan_read_optimized if optimized else plan_snapshot)(load_snapshot(storage))
     return sorted(
-        as_json(row) for row in read_locally(storage, plan).to_pylist(maps_as_pydicts="strict")
+        as_json(row) for row in read_plan(storage, plan).to_pylist(maps_as_pydicts="strict")
     )
 
 

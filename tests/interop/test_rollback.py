@@ -17,18 +17,18 @@ from lakewright.clock import SystemClock, zone_of
 from lakewright.errors import CorruptError
 from lakewright.model.instant import Instant, State
 from lakewright.storage.local import LocalStorage
-from lakewright.table.options import FailedWrites
-from lakewright.table.rollback import failed_writes, resume_rollbacks, run_rollback
+from lakewright.table.options import FailedWritesPolicy
+from lakewright.table.rollback import failed_writes, resume_rollbacks, rollback_locked
 from lakewright.table.savepoint import (
-    delete_savepoint,
+    create_savepoint_locked,
+    delete_savepoint_locked,
+    restore_locked,
     resume_restore,
-    run_restore,
-    run_savepoint,
-    take_back,
+    rollback_instant,
 )
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.time_generator import TimeSource
-from lakewright.table.transaction import Writer
+from lakewright.table.time_generator import TimeGenerator
+from lakewright.table.transaction import TransactionManager
 from lakewright.testing.storage import Crash, CrashingStorage
 
 SCHEMA = "id STRING, ts BIGINT, p STRING"
@@ -103,13 +103,13 @@ class Shared:
 
     def roll_back(self, target: Instant) -> Instant:
         clock = SystemClock()
-        return run_rollback(self.snapshot, target, self.times(), clock, by_markers=True)
+        return rollback_locked(self.snapshot, target, self.times(), clock, by_markers=True)
 
-    def times(self) -> TimeSource:
+    def times(self) -> TimeGenerator:
         snapshot = self.snapshot
         known = [at for i in snapshot.timeline for at in (i.requested_at, i.completed_at) if at]
         zone = zone_of(snapshot.config.timeline_zone)
-        return TimeSource(SystemClock(), zone, 1, after=max(known))
+        return TimeGenerator(SystemClock(), zone, 1, after=max(known))
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_a_dead_write_of_real_hudi_leaves_nothing(shared: Shared) -> None:
     storage, last = shared.storage, shared.writes[-1]
     storage.delete(f".hoodie/timeline/{last.file_name}")
     assert shared.read() == shared.states[1]
-    (dead,) = failed_writes(shared.snapshot.timeline, FailedWrites.EAGER, frozenset())
+    (dead,) = failed_writes(shared.snapshot.timeline, FailedWritesPolicy.EAGER, frozenset())
     shared.roll_back(dead)
     assert not [file for file in storage.list_tree("") if _names(file.path, last)]
     shared.upsert({"0": 9})
@@ -207,8 +207,10 @@ def test_a_write_of_real_hudi_with_a_damaged_file_is_rolled_back_by_force(
     last = shared.writes[-1]
     _damage(shared, last, damage)
     with pytest.raises(CorruptError, match="force"):
-        take_back(Writer(shared.storage, SystemClock()), last.requested_at)
-    done = take_back(Writer(shared.storage, SystemClock()), last.requested_at, force=True)
+        rollback_instant(TransactionManager(shared.storage, SystemClock()), last.requested_at)
+    done = rollback_instant(
+        TransactionManager(shared.storage, SystemClock()), last.requested_at, force=True
+    )
     assert shared.read() == shared.states[1]
     (told,) = [row for row in shared.call("show_timeline") if row["action"] == "rollback"]
     assert (told["instant_time"], told["state"]) == (done.requested_at, "COMPLETED")
@@ -228,12 +230,20 @@ def test_an_overwrite_and_a_compaction_of_real_hudi_with_a_damaged_file_as_well(
     shared = Shared(first.hudi, copy, "MERGE_ON_READ", list(first.states))
     shared.upsert({"0": 5, "1": 5}, datasource__write__operation="insert_overwrite")
     _damage(shared, shared.writes[-1], damage)
-    take_back(Writer(shared.storage, SystemClock()), shared.writes[-1].requested_at, force=True)
+    rollback_instant(
+        TransactionManager(shared.storage, SystemClock()),
+        shared.writes[-1].requested_at,
+        force=True,
+    )
     assert shared.read() == shared.states[2]
     shared.compact()
     assert shared.writes[-1].action == "commit"
     _damage(shared, shared.writes[-1], damage)
-    take_back(Writer(shared.storage, SystemClock()), shared.writes[-1].requested_at, force=True)
+    rollback_instant(
+        TransactionManager(shared.storage, SystemClock()),
+        shared.writes[-1].requested_at,
+        force=True,
+    )
     assert shared.read() == shared.states[2]
     shared.upsert({"0": 9})
     shared.compact()
@@ -248,7 +258,7 @@ def _names(path: str, instant: Instant) -> bool:
 @of_logs
 def test_our_savepoint_is_one_for_real_hudi_and_we_restore_it(shared: Shared) -> None:
     middle = shared.writes[1].requested_at
-    saved = run_savepoint(
+    saved = create_savepoint_locked(
         shared.snapshot, middle, shared.times(), SystemClock(), user="ann", comment="why"
     )
     shown = shared.call("show_savepoints")
@@ -256,12 +266,12 @@ def test_our_savepoint_is_one_for_real_hudi_and_we_restore_it(shared: Shared) ->
     if shared.kind == "MERGE_ON_READ":
         shared.compact()
     shared.upsert({"0": 5, "40": 5})
-    run_restore(shared.snapshot, middle, shared.times(), SystemClock())
+    restore_locked(shared.snapshot, middle, shared.times(), SystemClock())
     assert shared.read() == shared.states[1]
     assert shared.writes[-1].requested_at == middle
     shared.upsert({"1": 9, "50": 9})
     assert shared.read() == {**shared.states[1], "1": 9, "50": 9}
-    delete_savepoint(shared.snapshot, middle)
+    delete_savepoint_locked(shared.snapshot, middle)
     assert shared.call("show_savepoints") == []
     assert strays_of(shared.storage) == []
 
@@ -274,7 +284,7 @@ def test_a_savepoint_of_real_hudi_is_restored_by_us_twice(shared: Shared) -> Non
     shared.call("create_savepoint", f"commit_time => '{middle}'")
     for ts in (5, 6):
         shared.upsert({"0": ts, "40": ts})
-        run_restore(shared.snapshot, middle, shared.times(), SystemClock())
+        restore_locked(shared.snapshot, middle, shared.times(), SystemClock())
         assert shared.read() == shared.states[1]
     shared.upsert({"1": 9})
     assert shared.read() == {**shared.states[1], "1": 9}
@@ -283,14 +293,14 @@ def test_a_savepoint_of_real_hudi_is_restored_by_us_twice(shared: Shared) -> Non
 @of_logs
 def test_real_hudi_restores_our_savepoint_over_our_rollback(shared: Shared) -> None:
     middle = shared.writes[1].requested_at
-    run_savepoint(shared.snapshot, middle, shared.times(), SystemClock())
+    create_savepoint_locked(shared.snapshot, middle, shared.times(), SystemClock())
     shared.roll_back(shared.writes[-1])
     shared.upsert({"0": 5})
     shared.call("rollback_to_savepoint", f"instant_time => '{middle}'")
     assert shared.read() == shared.states[1]
 
 
-Act = Callable[[Snapshot, TimeSource], object]
+Act = Callable[[Snapshot, TimeGenerator], object]
 
 
 def _killed_after(shared: Shared, survive: int, act: Act) -> bool:
@@ -308,8 +318,8 @@ def _killed_after(shared: Shared, survive: int, act: Act) -> bool:
 def test_real_hudi_reads_a_half_done_rollback_and_we_end_it(shared: Shared, survive: int) -> None:
     target = shared.writes[-1]
 
-    def act(snapshot: Snapshot, times: TimeSource) -> object:
-        return run_rollback(snapshot, target, times, SystemClock(), by_markers=True)
+    def act(snapshot: Snapshot, times: TimeGenerator) -> object:
+        return rollback_locked(snapshot, target, times, SystemClock(), by_markers=True)
 
     assert _killed_after(shared, survive, act)
     assert shared.read() in (shared.states[2], shared.states[1])
@@ -326,8 +336,8 @@ def test_real_hudi_ends_our_half_done_rollback(shared: Shared) -> None:
     """Killed when the commit was pending again: its next write finds our plan and follows it."""
     target = shared.writes[-1]
 
-    def act(snapshot: Snapshot, times: TimeSource) -> object:
-        return run_rollback(snapshot, target, times, SystemClock(), by_markers=True)
+    def act(snapshot: Snapshot, times: TimeGenerator) -> object:
+        return rollback_locked(snapshot, target, times, SystemClock(), by_markers=True)
 
     assert _killed_after(shared, 3, act)
     assert target not in shared.writes
@@ -343,10 +353,10 @@ def test_real_hudi_ends_our_half_done_rollback(shared: Shared) -> None:
 @pytest.mark.parametrize("survive", some([4, 7], 1), ids="killed after {} changes".format)
 def test_real_hudi_reads_a_half_done_restore_and_we_end_it(shared: Shared, survive: int) -> None:
     first = shared.writes[0].requested_at
-    run_savepoint(shared.snapshot, first, shared.times(), SystemClock())
+    create_savepoint_locked(shared.snapshot, first, shared.times(), SystemClock())
 
-    def act(snapshot: Snapshot, times: TimeSource) -> object:
-        return run_restore(snapshot, first, times, SystemClock())
+    def act(snapshot: Snapshot, times: TimeGenerator) -> object:
+        return restore_locked(snapshot, first, times, SystemClock())
 
     assert _killed_after(shared, survive, act)
     assert shared.read() in shared.states

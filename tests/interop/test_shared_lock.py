@@ -13,15 +13,15 @@ from real_hudi import RealHudi, Row
 from sizes import sized, some
 from written import WrittenTable
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.clock import SystemClock
-from lakewright.engine.local import LocalRows
+from lakewright.engine.local import ArrowRows
 from lakewright.model.instant import Instant
 from lakewright.storage.local import LocalStorage
 from lakewright.table.locks.base import holding
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.transaction import Writer
-from lakewright.write.task import Operation, Outcome, WriteTask
+from lakewright.table.transaction import TransactionManager
+from lakewright.write.task import Operation, WriteStatus, WriteTask
 
 LOCK = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
@@ -120,7 +120,7 @@ def expected(**versions: int) -> list[Row]:
 @of(1)
 def test_real_hudi_waits_for_our_lock(shared: Shared) -> None:
     storage = shared.ours.storage
-    lock = Writer.from_options(storage, SystemClock(), LOCK).new_lock()
+    lock = TransactionManager.from_options(storage, SystemClock(), LOCK).new_lock()
     with holding(lock):
         writing = shared.they_write(rows_of("theirs", 1))
         # It would have ended by now; where it would not yet, this shows less, and does not fail.
@@ -155,7 +155,7 @@ def test_both_write_at_the_same_time(shared: Shared) -> None:
     assert not storage.exists(".hoodie/lock")
 
 
-class Overtaken(LocalRows):
+class Overtaken(ArrowRows):
     """Rows that are written, and before that is completed real Hudi writes to the same groups."""
 
     def __init__(self, shared: Shared, rows: list[Row], theirs: list[Row]) -> None:
@@ -164,7 +164,7 @@ class Overtaken(LocalRows):
         self.theirs = theirs
         self.attempts = 0
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         outcomes = super().write(task)
         self.attempts += 1
         if self.attempts == 1:
@@ -177,7 +177,7 @@ def test_what_real_hudi_wrote_meanwhile_is_not_lost(shared: Shared) -> None:
     theirs = [{"id": "ours0", "ts": 5, "p": "ours"}, {"id": "ours1", "ts": 1, "p": "ours"}]
     rows = Overtaken(shared, rows_of("ours", 2), theirs)
     retries = {"hoodie.write.num.retries.on.conflict.failures": "1"}
-    writer = TableWriter.of(shared.ours.storage, {**LOCK, **QUIET, **retries}, SystemClock())
+    writer = WriteClient.create(shared.ours.storage, {**LOCK, **QUIET, **retries}, SystemClock())
     writer.write(Operation.UPSERT, rows)
     assert rows.attempts == 2
     both = [row for row in expected(theirs=0, ours=2) if row["id"] != "ours0"]

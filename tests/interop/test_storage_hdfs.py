@@ -194,7 +194,7 @@ def test_new_files_are_as_hadoops_settings_say(hdfs: HdfsServer, storage: HdfsSt
     storage.create("usual", b"1")
     client = storage._client
     mine, usual = (
-        client.get_file_info(f"{storage.place.folder}/{name}") for name in ("mine", "usual")
+        client.get_file_info(f"{storage.location.folder}/{name}") for name in ("mine", "usual")
     )
     assert (mine.replication, oct(mine.permission)) == (1, "0o640")
     assert (usual.replication, oct(usual.permission)) == (2, "0o644")

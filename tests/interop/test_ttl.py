@@ -48,7 +48,7 @@ def test_old_partitions_leave_a_table_that_both_write_to(
     storage = LocalStorage.at(str(path), {})
     old = WrittenTable(storage, ManualClock(now_ms - 30 * DAY_MS), NO_SERVICES).create(table_type)
     old.upsert([row(f"k{n}", 1, day=f"p{n}") for n in range(1, 4)])
-    ttl = TableTtl.of(storage, clock=SystemClock())
+    ttl = TableTtl.for_table(storage, clock=SystemClock())
     ttl.save({"spec": "p*", "units": "DAYS", "value": 10})
     ttl.on()
     assert ttl.update_partitions() == 3
@@ -91,7 +91,7 @@ def test_old_rows_leave_a_table_that_both_write_to(
     old = WrittenTable(storage, ManualClock(now_ms - 30 * DAY_MS), NO_SERVICES).create(table_type)
     old.upsert([row(f"k{n}", 1, day=f"p{n % 2}") for n in range(6)])
     theirs(real_hudi, path, [row("k2", 2, day="p0"), row("k9", 1, day="p1")])
-    ttl = TableTtl.of(storage, clock=SystemClock())
+    ttl = TableTtl.for_table(storage, clock=SystemClock())
     ttl.save({"spec": "*", "units": "DAYS", "value": 10, "level": "RECORD"})
     ttl.on()
     table = WrittenTable(storage, SystemClock(), NO_SERVICES)

@@ -19,9 +19,9 @@ from kinds import CROSSED, FEATURES, FEW, Kind, choices, crossed, matrix, tellin
 from real_hudi import RealHudi, Row
 from sizes import SOAK, some
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
@@ -37,7 +37,7 @@ class Question:
 
     name: str
     theirs: dict[str, str]
-    ours: Callable[[Snapshot], ReadPlan]
+    ours: Callable[[Snapshot], ScanPlan]
     hudi_rs: HudiReadOptions
 
 
@@ -63,7 +63,7 @@ def changes_query(since: str, until: str) -> Question:
     return Question(
         f"changes {since} {until}",
         theirs,
-        lambda snapshot: plan_changes(snapshot, since=since, until=until).read,
+        lambda snapshot: plan_changes(snapshot, since=since, until=until).plan,
         asked.with_start_timestamp(since).with_end_timestamp(until),
     )
 
@@ -84,7 +84,7 @@ def queries(table: SharedTable, *, since: str | None) -> list[Question]:
 
 def our_rows(table: SharedTable, question: Question) -> list[str]:
     storage = table.written.storage
-    rows = read_locally(storage, question.ours(load_snapshot(storage)))
+    rows = read_plan(storage, question.ours(load_snapshot(storage)))
     return sorted(map(as_json, rows.to_pylist(maps_as_pydicts="strict")))
 
 

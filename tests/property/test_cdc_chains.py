@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sizes import sized
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.engine.local import read_changes_locally
+from lakewright.engine.local import read_cdc_plan
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.table.snapshot import load_snapshot
@@ -156,7 +156,7 @@ class Play:
     def follow(self) -> None:
         snapshot = load_snapshot(self.table.storage)
         plan = plan_cdc(snapshot, since=self.checkpoint)
-        found = read_changes_locally(self.table.storage, plan.read).to_pylist()
+        found = read_cdc_plan(self.table.storage, plan.plan).to_pylist()
         changes = [change(each["op"], each["before"], each["after"]) for each in found]
         self.rows = applied(changes, ("day", "id"), to=self.rows)
         self.checkpoint = plan.context.checkpoint

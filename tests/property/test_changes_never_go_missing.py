@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sizes import sized
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.errors import ConflictError
 from lakewright.scan.planner import plan_changes
 from lakewright.table.snapshot import load_snapshot
@@ -100,7 +100,7 @@ class Play:
         plan = plan_changes(snapshot, since=self.checkpoint)
         assert (plan.context.checkpoint or "") >= (self.checkpoint or "")
         self.checkpoint = plan.context.checkpoint
-        for found in read_locally(self.table.storage, plan.read).to_pylist():
+        for found in read_plan(self.table.storage, plan.plan).to_pylist():
             version = {k: v for k, v in found.items() if not k.startswith("_hoodie_")}
             key = (version["day"], version["id"])
             if key not in self.kept or version["ts"] >= self.kept[key]["ts"]:

@@ -121,7 +121,7 @@ class Play:
         """The transaction of a process, which it begins if it has none."""
         if process.transaction is None:
             writer = self.world.writer(self.options(), process.storage)
-            process.transaction = writer.begin("deltacommit")
+            process.transaction = writer.begin_action("deltacommit")
             process.stats = []
             process.beat_at = self.world.clock.now_ms()
             self.times.append(process.transaction.instant)
@@ -146,10 +146,10 @@ class Play:
         stats = {PARTITION: tuple(process.stats)} if process.stats else {}
         began = self.tried[transaction.instant] = self.done_of(transaction, process.stats)
         try:
-            done = transaction.complete(CommitMetadata(stats=stats, operation="UPSERT"))
+            done = transaction.commit(CommitMetadata(stats=stats, operation="UPSERT"))
         except ConflictError:
             assert self.lost(process, began)
-            transaction.withdraw()
+            transaction.abort()
         else:
             self.times.append(done.completed_at or "")
             self.done[done.requested_at] = began
@@ -157,7 +157,7 @@ class Play:
 
     def withdraw(self, process: Process, group: str, amount: int) -> None:
         if process.transaction is not None:
-            process.transaction.withdraw()
+            process.transaction.abort()
             process.transaction = None
 
     def die(self, process: Process, group: str, amount: int) -> None:
@@ -182,7 +182,7 @@ class Play:
         if process.transaction is not None:
             # This ends the threads; the storage of the dead does not answer.
             with suppress(UnavailableError, InvalidError):
-                process.transaction.withdraw()
+                process.transaction.abort()
         self.processes[self.processes.index(process)] = self.new_process()
 
     def done_of(self, transaction: Transaction, stats: Iterable[WriteStat]) -> Done:
@@ -237,7 +237,7 @@ class Play:
     def check_times(self) -> None:
         instants = [i for name in self.world.names() if (i := parse_instant(name))]
         ended = [i.completed_at for i in instants if i.completed_at]
-        begun = {(i.requested_at, i.comparable_action) for i in instants}
+        begun = {(i.requested_at, i.completed_action) for i in instants}
         known = {*ended, *(at for at, _ in begun)}
         assert len(known) == len(ended) + len(begun)
         assert all(i.completed_at > i.requested_at for i in instants if i.completed_at)
@@ -342,11 +342,14 @@ class Pair:
         take_turns(self.world.storage, [self.work, self.work], order)
 
     def work(self, storage: Storage) -> None:
-        with suppress(ConflictError), self.world.writer({}, storage).begin("deltacommit") as begun:
+        with (
+            suppress(ConflictError),
+            self.world.writer({}, storage).begin_action("deltacommit") as begun,
+        ):
             at = begun.instant
             self.seen[at] = {i.requested_at for i in begun.snapshot.timeline.completed_writes}
             self.told[at] = False
-            begun.complete(write(begun, "f1", base=True))
+            begun.commit(write(begun, "f1", base=True))
             self.told[at] = True
 
     def check(self) -> None:
@@ -360,7 +363,7 @@ class Pair:
             before = {i.requested_at for i in completed if i < instant}
             assert self.seen[instant.requested_at] >= before
         # The next writer finds nothing that it could not put right.
-        self.world.writer().begin("deltacommit").withdraw()
+        self.world.writer().begin_action("deltacommit").abort()
         assert files_without_instant(storage) == []
         assert not load_snapshot(storage).timeline.pending()
 

@@ -156,7 +156,7 @@ ROUND_TRIPS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Any
     "archived instants": (
         st.lists(
             st.builds(
-                archived_timeline.HistoryEntry,
+                archived_timeline.ArchivedInstant,
                 TEXT.filter(bool),
                 TEXT.filter(bool),
                 TEXT.filter(bool),
@@ -166,13 +166,13 @@ ROUND_TRIPS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Any
             max_size=5,
             unique_by=lambda entry: (entry.requested_at, entry.completed_at),
         ).map(lambda all_: tuple(sorted(all_, key=lambda e: (e.requested_at, e.completed_at)))),
-        archived_timeline.format_history_file,
-        archived_timeline.parse_history_file,
+        archived_timeline.format_archived_file,
+        archived_timeline.parse_archived_file,
     ),
     "manifest": (
         st.lists(
             st.builds(
-                archived_timeline.HistoryFile,
+                archived_timeline.ArchivedTimelineFile,
                 st.text("0123456789", min_size=1),
                 st.text("0123456789", min_size=1),
                 st.integers(0, 9),
@@ -245,7 +245,7 @@ SAMPLES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     ),
     "archived instants": (
         golden("cow_archived", "_0.parquet"),
-        archived_timeline.parse_history_file,
+        archived_timeline.parse_archived_file,
     ),
     "manifest": (golden("cow_archived", "manifest_3"), archived_timeline.parse_manifest),
     "properties": (golden("cow_basic", "hoodie.properties"), parse_properties),

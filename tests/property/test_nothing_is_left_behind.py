@@ -94,8 +94,8 @@ def test_every_log_file_is_compacted_once_nothing_filters(
         table.upsert([row("k", 100 + number, "tick", ELSEWHERE)])
         table.services(AT_ONCE).run("compaction")
     snapshot = load_snapshot(table.storage)
-    assert not load_debt(table.services().sight(snapshot))
-    slices = [group.merged() for group in snapshot.groups(snapshot.view())]
+    assert not load_debt(table.services().planning_context(snapshot))
+    slices = [group.latest_merged_slice() for group in snapshot.groups(snapshot.view())]
     assert [item for item in slices if item.logs] == []
     assert [each for each in table.rows() if each["day"] != ELSEWHERE] == before
     assert table.rows(optimized=True) == table.rows()

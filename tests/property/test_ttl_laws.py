@@ -18,7 +18,7 @@ from lakewright.client.ttl import TableTtl
 from lakewright.errors import ConflictError
 from lakewright.model.instant import Instant, parse_time
 from lakewright.model.plans import Skip
-from lakewright.model.ttl import ConflictRule, Policy, parse_policies
+from lakewright.model.ttl import ConflictRule, TtlPolicy, parse_policies
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.write.writer import Commit
@@ -71,7 +71,7 @@ class World:
 
     table: WrittenTable
     clock: ManualClock
-    policies: tuple[Policy, ...]
+    policies: tuple[TtlPolicy, ...]
     rule: ConflictRule
     merges: bool
     written: dict[str, datetime] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class World:
                 for instant in load_snapshot(self.table.storage).timeline.pending():
                     self.table.services(SERVED).execute(instant.requested_at)
             case "update":
-                TableTtl.of(self.table.storage).update_partitions()
+                TableTtl.for_table(self.table.storage).update_partitions()
             case "expire":
                 self.expire()
 

@@ -36,7 +36,7 @@ def ingest(
     table: Path,
     services: str,
     *,
-    report: Callable[[lw.IngestRound], None] | None = None,
+    report: Callable[[lw.IngestResult], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> None:
     lw.ingest(

@@ -10,10 +10,10 @@ from golden_tables import GoldenTables
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakewright.engine.local import pruned, read_here
+from lakewright.engine.local import prune_partitions, read_local
 from lakewright.scan.filters import parse_filter
 from lakewright.scan.planner import plan_snapshot
-from lakewright.spark.reader import scan
+from lakewright.spark.reader import scan_slices
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
 
@@ -71,7 +71,9 @@ def test_rows_of_a_table_are_the_same(name: str, golden: GoldenTables, spark: Sp
     for text in ("id > 'k00005' and ts >= 2", "country = 'NO' and x < 20", "flag = false"):
         chosen = parse_filter(text, plan.schema)
         assert chosen is not None
-        batches = read_here(storage, pruned(plan, chosen), chosen=chosen, columns=["id", "ts"])
+        batches = read_local(
+            storage, prune_partitions(plan, chosen), chosen=chosen, columns=["id", "ts"]
+        )
         here = sorted((r["id"], r["ts"]) for batch in batches for r in batch.to_pylist())
-        rows = scan(spark, storage, plan).where(text).select("id", "ts").collect()
+        rows = scan_slices(spark, storage, plan).where(text).select("id", "ts").collect()
         assert here == sorted(map(tuple, rows)), text

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sizes import some
 
 import lakewright as lw
-from lakewright.client.write_client import TableWriter, rows_of
+from lakewright.client.write_client import WriteClient, spark_rows
 from lakewright.ingestion.checkpoints import Checkpoint, Version, checkpoint_in
 from lakewright.ingestion.hudi_table import HudiTableSource
 from lakewright.ingestion.source import Batch
@@ -121,8 +121,8 @@ def kept(target: Path) -> Checkpoint | None:
 def feed(target: Path, batch: Batch) -> None:
     assert batch.rows is not None
     assert batch.checkpoint is not None
-    writer = TableWriter.of(storage_for(target), QUIET)
-    writer.write(Operation.UPSERT, rows_of(batch.rows), extra=batch.checkpoint.as_extra())
+    writer = WriteClient.create(storage_for(target), QUIET)
+    writer.write(Operation.UPSERT, spark_rows(batch.rows), extra=batch.checkpoint.as_extra())
 
 
 def contents(spark: SparkSession, path: Path) -> list[tuple[str, str, int]]:

@@ -203,7 +203,7 @@ def test_services_beside_the_rounds(spark: SparkSession, tmp_path: Path) -> None
         "hoodie.compact.inline.max.delta.commits": "2",
         "lakewright.source.files.max.files": "1",
     }
-    rounds: list[lw.IngestRound] = []
+    rounds: list[lw.IngestResult] = []
 
     def done() -> bool:
         steps = [step for each in rounds for step in each.services]

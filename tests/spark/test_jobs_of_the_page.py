@@ -13,7 +13,7 @@ from written import WrittenTable, row
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
 from lakewright.ui.jobs import Jobs
-from lakewright.ui.table_view import ServedTable
+from lakewright.ui.table_view import TableView
 
 SECRETS = {"spark.hadoop.fs.s3a.secret.key": "SUPERSECRET", "fs.s3a.access.key": "AKIAHIDDEN"}
 
@@ -44,7 +44,7 @@ def test_a_compaction_in_a_hostile_folder_with_secrets(
     monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
 
     jobs = Jobs(SystemClock(), master="local[1]")
-    jobs.run(0, ServedTable.at(storage.root, SECRETS), "compaction")
+    jobs.run(0, TableView.at(storage.root, SECRETS), "compaction")
     for thread in threading.enumerate():
         if getattr(thread, "_target", None) == jobs._wait:
             thread.join()

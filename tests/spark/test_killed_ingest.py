@@ -42,7 +42,7 @@ def traces(tables: Path) -> int:
 
 
 def go_on_until_idle(spark: SparkSession, source: Path, table: Path, services: str) -> None:
-    rounds: list[lw.IngestRound] = []
+    rounds: list[lw.IngestResult] = []
 
     def idle() -> bool:
         last = rounds[-1]

@@ -9,50 +9,55 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from lakewright.catalog.sync import Synced, sync
+from lakewright.catalog.sync import SyncResult, sync
 from lakewright.client.stream_sink import IDENTIFIER, StreamSink, names_stream
 from lakewright.client.ttl import TableTtl
-from lakewright.client.write_client import Options, TableWriter, write_frame
+from lakewright.client.write_client import Options, WriteClient, write_frame
 from lakewright.clock import SystemClock, zone_of
-from lakewright.datasource.session_catalog import told_by
+from lakewright.datasource.session_catalog import spark_catalog_sync
 from lakewright.errors import InvalidError
 from lakewright.model.freshness import Freshness
 from lakewright.model.instant import Instant, query_time
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableConfig
 from lakewright.options import check_names
-from lakewright.scan.cdc.planner import CdcChanges, plan_cdc
-from lakewright.scan.planner import ChangePlan, plan_changes, plan_read_optimized, plan_snapshot
+from lakewright.scan.cdc.planner import CdcScan, plan_cdc
+from lakewright.scan.planner import (
+    IncrementalScan,
+    plan_changes,
+    plan_read_optimized,
+    plan_snapshot,
+)
 from lakewright.scan.query_options import begin_of_range, end_of_range
-from lakewright.services.compaction_debt import Debt, load_debt
+from lakewright.services.compaction_debt import CompactionDebt, load_debt
 from lakewright.services.runner import ServiceRunner
-from lakewright.spark.reader import scan_any
+from lakewright.spark.reader import scan
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import OpenedStorage, other_options, storage_option_names
 from lakewright.table.doctor.doctor import examine
 from lakewright.table.doctor.doctor import repair as repair_table
 from lakewright.table.doctor.findings import Diagnosis
-from lakewright.table.freshness import HeldBack
+from lakewright.table.freshness import BlockingLogFile
 from lakewright.table.freshness_report import (
     Catalog,
     SparkCatalog,
     catalog_properties,
+    load_blocking_log_files,
     load_freshness,
-    load_holding,
     wait_until_complete,
 )
-from lakewright.table.rollback import RolledBack, load_rollbacks
-from lakewright.table.snapshot import Snapshot, load_moment, load_snapshot
+from lakewright.table.rollback import RollbackInfo, load_rollbacks
+from lakewright.table.snapshot import Snapshot, load_consistent_snapshot, load_snapshot
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from lakewright.scan.cdc.planner import CdcPlan
-    from lakewright.scan.scan_plan import ReadPlan
+    from lakewright.scan.cdc.planner import CdcScanPlan
+    from lakewright.scan.scan_plan import ScanPlan
 
-_CHANGE_FORMATS: dict[str, Callable[..., ChangePlan | CdcChanges]] = {
+_CHANGE_FORMATS: dict[str, Callable[..., IncrementalScan | CdcScan]] = {
     "latest_state": plan_changes,
     "cdc": plan_cdc,
 }
@@ -142,14 +147,14 @@ class Table:
                 "there is no such format of changes", format=format, known=list(_CHANGE_FORMATS)
             )
         plan = _CHANGE_FORMATS[format](
-            load_moment(self.storage),
+            load_consistent_snapshot(self.storage),
             since=begin_of_range(since),
             until=end_of_range(until),
             limit=limit,
             columns=columns,
             fallback=fallback,
         )
-        return Changes(self._scan(plan.read), plan.context.checkpoint, plan.context.instants)
+        return Changes(self._scan(plan.plan), plan.context.checkpoint, plan.context.instants)
 
     def upsert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
         """Update the rows whose key the table has, insert the others."""
@@ -184,7 +189,7 @@ class Table:
         self, partitions: Sequence[str] | str, options: Options = None
     ) -> Commit | Skip:
         """Take partitions out of the table: paths, or patterns with `*` and `?` for each level."""
-        return TableWriter.of(self._place, options).delete_partitions(partitions)
+        return WriteClient.create(self._place, options).delete_partitions(partitions)
 
     def stream_sink(self, options: Options = None, *, checkpoint: str | None = None) -> StreamSink:
         """A function for `foreachBatch` that writes each batch exactly once.
@@ -235,7 +240,7 @@ class Table:
         runner = self.services(options)
         return runner.cancel(_time(instant), user=user, reason=reason, wait_s=wait)
 
-    def rollbacks(self, *, archived: bool = False) -> tuple[RolledBack, ...]:
+    def rollbacks(self, *, archived: bool = False) -> tuple[RollbackInfo, ...]:
         """The rollbacks on the active timeline: what they took back, by what caused, and why.
 
         `archived` adds those in history.
@@ -245,7 +250,7 @@ class Table:
     @property
     def ttl(self) -> TableTtl:
         """The settings and policies by which old partitions leave the table."""
-        return TableTtl.of(self.storage)
+        return TableTtl.for_table(self.storage)
 
     def doctor(
         self, options: Options = None, *, repair: bool = False, force: bool = False
@@ -257,13 +262,13 @@ class Table:
         """
         if force and not repair:
             raise InvalidError("force is for a repair: ask for that as well")
-        writer = TableWriter.of(self._place, options).writer()
+        writer = WriteClient.create(self._place, options).writer()
         found = examine(writer.storage, writer.clock, writer.heartbeat)
         return repair_table(writer, found, force=force) if repair else found
 
-    def debt(self) -> Debt:
+    def debt(self) -> CompactionDebt:
         """What the table owes: log files that no compaction has folded in yet, and why."""
-        return load_debt(self.services().sight(self.snapshot()))
+        return load_debt(self.services().planning_context(self.snapshot()))
 
     def freshness(self, options: Options = None) -> Freshness:
         """Completion and freshness of the snapshot and of the read-optimized view.
@@ -275,9 +280,9 @@ class Table:
         check_names(told, also=storage_option_names())
         return load_freshness(self._place.with_options(options or {}).storage, SystemClock(), told)
 
-    def holding_back(self, limit: int = 20) -> tuple[HeldBack, ...]:
+    def holding_back(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
         """The log files that hold read-optimized completion back, the worst first."""
-        return load_holding(self.storage, limit)
+        return load_blocking_log_files(self.storage, limit)
 
     def wait_until_complete(
         self,
@@ -305,17 +310,17 @@ class Table:
         (catalog or SparkCatalog(self._session(), self.path)).set_properties(name, properties)
         return properties
 
-    def sync(self, options: Options = None) -> tuple[Synced, ...] | Skip:
+    def sync(self, options: Options = None) -> tuple[SyncResult, ...] | Skip:
         """Register the table and its partitions in a catalog, or tell it what has changed.
 
         Options in Hudi's words name the catalog; without them it is that of the Spark session.
         """
-        writer = TableWriter.of(self._place, options)
-        return sync(writer.storage, writer.clock, writer.options, told_by(self._session))
+        writer = WriteClient.create(self._place, options)
+        return sync(writer.storage, writer.clock, writer.options, spark_catalog_sync(self._session))
 
     def services(self, options: Options = None) -> ServiceRunner:
         """What runs services on the table, with some options."""
-        return TableWriter.of(self._place, options, spark=self._spark).services
+        return WriteClient.create(self._place, options, spark=self._spark).services
 
     def rollback(
         self, instant: str | Instant, options: Options = None, *, force: bool = False
@@ -325,21 +330,21 @@ class Table:
         With `force` also one whose completed file on the timeline is empty or cut off, as after a
         power cut: its data files are found by name, and its rows are gone then.
         """
-        return TableWriter.of(self._place, options).rollback(_time(instant), force=force)
+        return WriteClient.create(self._place, options).rollback(_time(instant), force=force)
 
     def savepoint(
         self, instant: str | Instant, options: Options = None, *, user: str = "", comment: str = ""
     ) -> Instant:
         """Keep the files of the table as of a completed write, so that it can be restored."""
-        writer = TableWriter.of(self._place, options)
+        writer = WriteClient.create(self._place, options)
         return writer.savepoint(_time(instant), user=user, comment=comment)
 
     def restore(self, instant: str | Instant, options: Options = None) -> Instant:
         """Take the table back to a savepoint."""
-        return TableWriter.of(self._place, options).restore(_time(instant))
+        return WriteClient.create(self._place, options).restore(_time(instant))
 
-    def _scan(self, plan: ReadPlan | CdcPlan) -> DataFrame:
-        return scan_any(self._session(), self.storage, plan)
+    def _scan(self, plan: ScanPlan | CdcScanPlan) -> DataFrame:
+        return scan(self._session(), self.storage, plan)
 
     def _session(self) -> SparkSession:
         spark = self._spark or SparkSession.getActiveSession()

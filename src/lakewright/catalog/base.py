@@ -23,7 +23,7 @@ QUERY_AS_RO = "hoodie.query.as.ro.table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class CatalogTable:
     """A table in a catalog; `columns` are without those of the partitions."""
 
     location: str
@@ -58,15 +58,15 @@ class MetaCatalog(Protocol):
         """Make a database if it is missing; InvalidError if that is not wanted."""
         ...
 
-    def load(self, name: TableName) -> Registered | None:
+    def load(self, name: TableName) -> CatalogTable | None:
         """A table as it is registered; None if it is not."""
         ...
 
-    def create(self, name: TableName, table: Registered) -> None:
+    def create(self, name: TableName, table: CatalogTable) -> None:
         """Register a table."""
         ...
 
-    def alter(self, name: TableName, table: Registered) -> None:
+    def alter(self, name: TableName, table: CatalogTable) -> None:
         """Put all of a table's properties and columns in the place of those there."""
         ...
 
@@ -76,11 +76,11 @@ class MetaCatalog(Protocol):
         """The locations of a table's partitions: of all, or of those wanted that are there."""
         ...
 
-    def add(self, name: TableName, table: Registered, new: Sequence[tuple[Values, str]]) -> None:
+    def add(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
         """Register partitions; those that are there stay."""
         ...
 
-    def move(self, name: TableName, table: Registered, new: Sequence[tuple[Values, str]]) -> None:
+    def move(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
         """Give partitions another location."""
         ...
 

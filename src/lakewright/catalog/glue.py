@@ -11,7 +11,7 @@ from lakewright.catalog.base import (
     INPUT_REALTIME,
     OUTPUT,
     SERDE,
-    Registered,
+    CatalogTable,
     TableName,
     Values,
 )
@@ -65,13 +65,13 @@ class GlueCatalog:
         told = {"Name": database}
         self._ask(lambda: self._client.create_database(DatabaseInput=told), _THERE)
 
-    def load(self, name: TableName) -> Registered | None:
+    def load(self, name: TableName) -> CatalogTable | None:
         """See `MetaCatalog`."""
         found = self._get(name)
         if found is None:
             return None
         storage = found.get("StorageDescriptor", {})
-        return Registered(
+        return CatalogTable(
             location=storage.get("Location", ""),
             columns=_pairs(storage.get("Columns", ())),
             partition_columns=_pairs(found.get("PartitionKeys", ())),
@@ -79,14 +79,14 @@ class GlueCatalog:
             serde=dict(storage.get("SerdeInfo", {}).get("Parameters", {})),
         )
 
-    def create(self, name: TableName, table: Registered) -> None:
+    def create(self, name: TableName, table: CatalogTable) -> None:
         """See `MetaCatalog`."""
         told = {"TableType": "EXTERNAL_TABLE", **_table_input(name, table)}
         self._ask(
             lambda: self._client.create_table(DatabaseName=name.database, TableInput=told), _THERE
         )
 
-    def alter(self, name: TableName, table: Registered) -> None:
+    def alter(self, name: TableName, table: CatalogTable) -> None:
         """See `MetaCatalog`."""
         found = self._get(name) or {}
         kept = {key: found[key] for key in _KEPT_BY_UPDATE if key in found}
@@ -116,14 +116,14 @@ class GlueCatalog:
             found += self._batch("batch_get_partition", name, PartitionsToGet=keys)["Partitions"]
         return found
 
-    def add(self, name: TableName, table: Registered, new: Sequence[tuple[Values, str]]) -> None:
+    def add(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
         """See `MetaCatalog`."""
         for some in _batches(new, _MOST_ADDED):
             told = [_partition_input(table, values, location) for values, location in some]
             answer = self._batch("batch_create_partition", name, PartitionInputList=told)
             self._require(answer, _THERE)
 
-    def move(self, name: TableName, table: Registered, new: Sequence[tuple[Values, str]]) -> None:
+    def move(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
         """See `MetaCatalog`."""
         for some in _batches(new, _MOST_ADDED):
             told = [
@@ -158,7 +158,9 @@ class GlueCatalog:
         for each in answer.get("Errors", ()):
             detail = each.get("ErrorDetail") or each.get("PartitionError") or {}
             if detail.get("ErrorCode") != fine:
-                raise _told(detail.get("ErrorCode", ""), detail.get("ErrorMessage", str(each)))
+                raise _translate_error(
+                    detail.get("ErrorCode", ""), detail.get("ErrorMessage", str(each))
+                )
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         return self._ask(ask)
@@ -171,12 +173,14 @@ class GlueCatalog:
             detail = error.response.get("Error", {})
             if nothing is not None and detail.get("Code") == nothing:
                 return None
-            raise _told(detail.get("Code", ""), detail.get("Message", str(error))) from error
+            raise _translate_error(
+                detail.get("Code", ""), detail.get("Message", str(error))
+            ) from error
         except self._errors.BotoCoreError as error:
             raise UnavailableError("AWS Glue does not answer", reason=str(error)) from error
 
 
-def _told(code: str, message: str) -> LakewrightError:
+def _translate_error(code: str, message: str) -> LakewrightError:
     if code == "ConcurrentModificationException":
         return ConflictError("somebody else changes the table in Glue", reason=message)
     if code in _PASSING:
@@ -192,7 +196,7 @@ def _columns(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
     return [{"Name": name, "Type": kind} for name, kind in pairs]
 
 
-def _storage(table: Registered, location: str) -> dict[str, Any]:
+def _storage(table: CatalogTable, location: str) -> dict[str, Any]:
     return {
         "Columns": _columns(table.columns),
         "Location": location,
@@ -202,7 +206,7 @@ def _storage(table: Registered, location: str) -> dict[str, Any]:
     }
 
 
-def _table_input(name: TableName, table: Registered) -> dict[str, Any]:
+def _table_input(name: TableName, table: CatalogTable) -> dict[str, Any]:
     return {
         "Name": name.table,
         "StorageDescriptor": _storage(table, table.location),
@@ -211,7 +215,7 @@ def _table_input(name: TableName, table: Registered) -> dict[str, Any]:
     }
 
 
-def _partition_input(table: Registered, values: Values, location: str) -> dict[str, Any]:
+def _partition_input(table: CatalogTable, values: Values, location: str) -> dict[str, Any]:
     return {"Values": list(values), "StorageDescriptor": _storage(table, location)}
 
 

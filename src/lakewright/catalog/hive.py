@@ -12,7 +12,7 @@ from lakewright.catalog.base import (
     INPUT_REALTIME,
     OUTPUT,
     SERDE,
-    Registered,
+    CatalogTable,
     TableName,
     Values,
 )
@@ -82,12 +82,12 @@ class HiveCatalog:
         made = self._kinds.Database(name=database, parameters={})
         self._ask(lambda: self._client.create_database(made), self._kinds.AlreadyExistsException)
 
-    def load(self, name: TableName) -> Registered | None:
+    def load(self, name: TableName) -> CatalogTable | None:
         """See `MetaCatalog`."""
         found = self._get(name)
         if found is None:
             return None
-        return Registered(
+        return CatalogTable(
             location=found.sd.location or "",
             columns=tuple((column.name, column.type) for column in found.sd.cols),
             partition_columns=tuple((key.name, key.type) for key in found.partitionKeys or ()),
@@ -95,7 +95,7 @@ class HiveCatalog:
             serde=dict(found.sd.serdeInfo.parameters or {}),
         )
 
-    def create(self, name: TableName, table: Registered) -> None:
+    def create(self, name: TableName, table: CatalogTable) -> None:
         """See `MetaCatalog`."""
         made = self._kinds.Table(
             dbName=name.database,
@@ -111,7 +111,7 @@ class HiveCatalog:
         )
         self._ask(lambda: self._client.create_table(made), self._kinds.AlreadyExistsException)
 
-    def alter(self, name: TableName, table: Registered) -> None:
+    def alter(self, name: TableName, table: CatalogTable) -> None:
         """See `MetaCatalog`."""
         found = self._get(name)
         if found is None:
@@ -138,7 +138,7 @@ class HiveCatalog:
             found = self._ask(lambda: self._client.get_partitions_by_names(*where, names)) or []
         return {tuple(each.values): each.sd.location for each in found}
 
-    def add(self, name: TableName, table: Registered, new: Sequence[tuple[Values, str]]) -> None:
+    def add(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
         """See `MetaCatalog`."""
         request = self._kinds.AddPartitionsRequest(
             dbName=name.database,
@@ -149,7 +149,7 @@ class HiveCatalog:
         )
         self._ask(lambda: self._client.add_partitions_req(request))
 
-    def move(self, name: TableName, table: Registered, new: Sequence[tuple[Values, str]]) -> None:
+    def move(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
         """See `MetaCatalog`."""
         parts = self._partitions(name, table, new)
         self._ask(lambda: self._client.alter_partitions(name.database, name.table, parts))
@@ -175,7 +175,7 @@ class HiveCatalog:
         return found
 
     def _partitions(
-        self, name: TableName, table: Registered, new: Sequence[tuple[Values, str]]
+        self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]
     ) -> list[Any]:
         return [
             self._kinds.Partition(
@@ -190,7 +190,7 @@ class HiveCatalog:
             for values, location in new
         ]
 
-    def _storage(self, table: Registered, location: str) -> Any:
+    def _storage(self, table: CatalogTable, location: str) -> Any:
         return self._kinds.StorageDescriptor(
             cols=self._fields(table.columns),
             location=location,

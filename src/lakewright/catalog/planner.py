@@ -14,7 +14,7 @@ from lakewright.catalog.base import (
     LAST_REQUEST,
     PROVIDER,
     QUERY_AS_RO,
-    Registered,
+    CatalogTable,
     Values,
     hive_type,
     spark_schema_json,
@@ -34,25 +34,25 @@ _OURS = ("lakewright.", "spark.sql.", LAST_REQUEST, LAST_COMPLETION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredTable:
     """A table as it is: what should be registered.
 
     `present` and `gone` are its partitions that are told, by values with locations; `whole` says
     that `present` are all there are.
     """
 
-    table: Registered
+    table: CatalogTable
     present: Mapping[Values, str]
     gone: frozenset[Values] = frozenset()
     whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class CatalogChanges:
     """What a catalog is told, in this order; empty where it knows all already."""
 
-    create: Registered | None = None
-    alter: Registered | None = None
+    create: CatalogTable | None = None
+    alter: CatalogTable | None = None
     add: tuple[tuple[Values, str], ...] = ()
     move: tuple[tuple[Values, str], ...] = ()
     drop: tuple[Values, ...] = ()
@@ -62,8 +62,8 @@ class Changes:
 
 
 def plan_sync(
-    known: Registered | None, partitions: Mapping[Values, str], wanted: Wanted
-) -> Changes:
+    known: CatalogTable | None, partitions: Mapping[Values, str], wanted: DesiredTable
+) -> CatalogChanges:
     """The changes that make a catalog know a table as it is.
 
     `partitions` are those that the catalog has of the ones in question: of all, if the table's
@@ -77,12 +77,12 @@ def plan_sync(
     gone = partitions.keys() - present.keys()
     drop = tuple(sorted(gone if wanted.whole else gone & wanted.gone))
     if known is None:
-        return Changes(create=wanted.table, add=add)
+        return CatalogChanges(create=wanted.table, add=add)
     merged = _merged(known, wanted.table)
-    return Changes(alter=merged if merged != known else None, add=add, move=move, drop=drop)
+    return CatalogChanges(alter=merged if merged != known else None, add=add, move=move, drop=drop)
 
 
-def require_same(name: object, known: Registered, wanted: Registered) -> None:
+def require_same(name: object, known: CatalogTable, wanted: CatalogTable) -> None:
     """Refuse to take a name that stands for something else."""
     if _plain(known.location) != _plain(wanted.location):
         raise ConflictError(
@@ -103,14 +103,14 @@ def require_same(name: object, known: Registered, wanted: Registered) -> None:
         )
 
 
-def trusted_position(known: Registered | None) -> str | None:
+def last_synced_time(known: CatalogTable | None) -> str | None:
     """The completion time up to which a catalog knows a table; None if that cannot be told."""
     if known is None or known.properties.get(PROVIDER) != HUDI:
         return None
     return known.properties.get(LAST_COMPLETION) or None
 
 
-def _merged(known: Registered, wanted: Registered) -> Registered:
+def _merged(known: CatalogTable, wanted: CatalogTable) -> CatalogTable:
     """What is registered, with what is wanted; properties of others stay, ours that ended go."""
     kept = {
         key: value
@@ -148,14 +148,14 @@ _READ_OPTIMIZED = {"hoodie.datasource.query.type": "read_optimized"}
 
 
 @dataclass(frozen=True)
-class Table:
+class TableMetadata:
     """What all names of a table in a catalog have in common."""
 
     snapshot: Snapshot
     settings: SyncSettings
     more: Mapping[str, str]
 
-    def registered(self, *, read_optimized: bool) -> Registered:
+    def catalog_table(self, *, read_optimized: bool) -> CatalogTable:
         """The table under one of its names."""
         config = self.snapshot.config
         schema = self._schema()
@@ -167,10 +167,10 @@ class Table:
             **dict(self.settings.properties),
             **self.more,
             **spark_properties(schema, options, [name for name, _ in by]),
-            **position(self.snapshot),
+            **sync_position(self.snapshot),
         }
         serde = {"path": location, QUERY_AS_RO: str(read_optimized).lower()}
-        return Registered(
+        return CatalogTable(
             location=location,
             columns=columns,
             partition_columns=by,
@@ -184,20 +184,20 @@ class Table:
             return schema
         return pa.schema([field for field in schema if field.name not in _META])
 
-    def wanted(self, table: Registered, since: str | None) -> Wanted:
+    def desired(self, table: CatalogTable, since: str | None) -> DesiredTable:
         """The table with its partitions: those touched since a completion time, or all."""
         if not table.partition_columns:
-            return Wanted(table=table, present={}, whole=True)
+            return DesiredTable(table=table, present={}, whole=True)
         touched = None
         if since is not None and self.settings.incremental:
-            touched = touched_since(self.snapshot, since)
+            touched = changed_partitions_since(self.snapshot, since)
         if touched is None:
-            return Wanted(table=table, present=self._located(self._visible(None)), whole=True)
+            return DesiredTable(table=table, present=self._located(self._visible(None)), whole=True)
         written, doubtful = touched
         still = self._visible(doubtful) if doubtful else set()
         gone = {self._values(path) for path in doubtful - still}
         present = self._located(written | still)
-        return Wanted(table=table, present=present, gone=frozenset(gone - present.keys()))
+        return DesiredTable(table=table, present=present, gone=frozenset(gone - present.keys()))
 
     def _visible(self, partitions: Iterable[str] | None) -> set[str]:
         """The partitions, or those of some, that hold rows for a reader."""
@@ -235,7 +235,7 @@ def check_partition_fields(config: TableConfig, settings: SyncSettings) -> None:
         )
 
 
-def touched_since(snapshot: Snapshot, since: str) -> tuple[set[str], set[str]] | None:
+def changed_partitions_since(snapshot: Snapshot, since: str) -> tuple[set[str], set[str]] | None:
     """The partitions that were written, and those that may be gone; None if all may have changed.
 
     A rollback takes back what a sync has told before, and a restore much of it.
@@ -253,7 +253,7 @@ def touched_since(snapshot: Snapshot, since: str) -> tuple[set[str], set[str]] |
     return written - doubtful, doubtful
 
 
-def position(snapshot: Snapshot) -> dict[str, str]:
+def sync_position(snapshot: Snapshot) -> dict[str, str]:
     """Up to where a catalog knows a table, in Hudi's words."""
     writes: tuple[Instant, ...] = snapshot.timeline.completed_writes
     if not writes:

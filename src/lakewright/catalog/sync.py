@@ -8,32 +8,32 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lakewright.catalog.base import MetaCatalog, Registered, TableName
+from lakewright.catalog.base import CatalogTable, MetaCatalog, TableName
 from lakewright.catalog.glue import glue_catalog
 from lakewright.catalog.hive import hive_catalog
 from lakewright.catalog.options import SyncMode, SyncSettings, TableStrategy, sync_settings
 from lakewright.catalog.planner import (
-    Changes,
-    Table,
+    CatalogChanges,
+    TableMetadata,
     check_partition_fields,
+    last_synced_time,
     plan_sync,
     require_same,
-    trusted_position,
 )
 from lakewright.clock import Clock
 from lakewright.errors import LakewrightError, kind_of
-from lakewright.metrics.meter import Meter
+from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.storage.base import Storage
-from lakewright.table.freshness_report import catalog_properties, measured
+from lakewright.table.freshness_report import catalog_properties, freshness_of
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Synced:
+class SyncResult:
     """What a catalog was told about one name of a table."""
 
     catalog: str
@@ -52,7 +52,7 @@ class Synced:
 
 def sync_table(
     snapshot: Snapshot, settings: SyncSettings, catalog: MetaCatalog, more: Mapping[str, str]
-) -> tuple[Synced, ...] | Skip:
+) -> tuple[SyncResult, ...] | Skip:
     """Tell a catalog of a table as it is in a snapshot; `more` are properties to be set.
 
     Partitions first, and how far the catalog knows the table last: who dies in between is
@@ -61,17 +61,17 @@ def sync_table(
     check_partition_fields(snapshot.config, settings)
     if snapshot.avro_schema() is None:
         return Skip("the table has no schema yet: nothing was written")
-    table = Table(snapshot, settings, more)
+    table = TableMetadata(snapshot, settings, more)
     catalog.ensure_database(settings.database, create=settings.create_database)
     return tuple(
-        _told(table, catalog, name, read_optimized=optimized)
+        _sync_name(table, catalog, name, read_optimized=optimized)
         for name, optimized in names_of(snapshot.config, settings)
     )
 
 
 def names_of(config: TableConfig, settings: SyncSettings) -> list[tuple[TableName, bool]]:
     """The names that a table gets, and which of them are read-optimized."""
-    name = settings.table or fitting(config.name)
+    name = settings.table or matching_name(config.name)
     plain = TableName(settings.database, name)
     if config.table_type is not TableType.MERGE_ON_READ:
         return [(plain, False)]
@@ -84,7 +84,7 @@ def names_of(config: TableConfig, settings: SyncSettings) -> list[tuple[TableNam
     return [*views, (plain, False)]
 
 
-def fitting(name: str) -> str:
+def matching_name(name: str) -> str:
     """A table's own name as catalogs take it.
 
     >>> fitting("Rides-2026")
@@ -93,19 +93,21 @@ def fitting(name: str) -> str:
     return "".join(char if char.isalnum() else "_" for char in name).lower()
 
 
-def _told(table: Table, catalog: MetaCatalog, name: TableName, *, read_optimized: bool) -> Synced:
+def _sync_name(
+    table: TableMetadata, catalog: MetaCatalog, name: TableName, *, read_optimized: bool
+) -> SyncResult:
     known = catalog.load(name)
-    target = table.registered(read_optimized=read_optimized)
+    target = table.catalog_table(read_optimized=read_optimized)
     if known is not None:
         require_same(name, known, target)
-    wanted = table.wanted(target, trusted_position(known))
+    wanted = table.desired(target, last_synced_time(known))
     asked = None if wanted.whole else {*wanted.present, *wanted.gone}
     there = {}
     if known is not None and target.partition_columns and (asked is None or asked):
         there = catalog.partitions(name, asked)
     changes = plan_sync(known, there, wanted)
-    _tell(catalog, name, changes, known or target, table.settings.batch)
-    return Synced(
+    _apply_changes(catalog, name, changes, known or target, table.settings.batch)
+    return SyncResult(
         catalog=catalog.kind,
         table=str(name),
         created=changes.create is not None,
@@ -116,8 +118,8 @@ def _told(table: Table, catalog: MetaCatalog, name: TableName, *, read_optimized
     )
 
 
-def _tell(
-    catalog: MetaCatalog, name: TableName, changes: Changes, table: Registered, batch: int
+def _apply_changes(
+    catalog: MetaCatalog, name: TableName, changes: CatalogChanges, table: CatalogTable, batch: int
 ) -> None:
     if changes.create is not None:
         # Without its position: only when the partitions are there as well is it known.
@@ -133,10 +135,10 @@ def _tell(
         catalog.alter(name, last)
 
 
-def without_position(table: Registered) -> Registered:
+def without_position(table: CatalogTable) -> CatalogTable:
     """A table of which a catalog does not know up to where it knows it."""
     kept = {k: v for k, v in table.properties.items() if not k.startswith("last_commit_")}
-    return Registered(
+    return CatalogTable(
         location=table.location,
         columns=table.columns,
         partition_columns=table.partition_columns,
@@ -155,19 +157,19 @@ def _batches(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
 
 Properties = Mapping[str, str | None]
 # Tells the catalog of a Spark session; who has none needs no Spark either.
-InSession = Callable[[Snapshot, SyncSettings, Properties], tuple[Synced, ...] | Skip]
+InSession = Callable[[Snapshot, SyncSettings, Properties], tuple[SyncResult, ...] | Skip]
 
 
 def sync(
     storage: Storage, clock: Clock, options: Mapping[str, str], in_session: InSession
-) -> tuple[Synced, ...] | Skip:
+) -> tuple[SyncResult, ...] | Skip:
     """Tell the catalog that options name of a table."""
     settings = sync_settings(options)
     snapshot = load_snapshot(storage)
-    meter = Meter.of(storage, clock, options, snapshot.config.name)
+    meter = MetricsRecorder.create(storage, clock, options, snapshot.config.name)
     kind = settings.kind.lower()
     try:
-        properties = catalog_properties(measured(snapshot, clock, options))
+        properties = catalog_properties(freshness_of(snapshot, clock, options))
         done = _sync_one(snapshot, settings, properties, in_session)
     except LakewrightError as error:
         meter.count("catalog.syncs", catalog=kind, outcome=kind_of(error))
@@ -199,7 +201,7 @@ def _sync_one(
     settings: SyncSettings,
     properties: Properties,
     in_session: InSession,
-) -> tuple[Synced, ...] | Skip:
+) -> tuple[SyncResult, ...] | Skip:
     if settings.kind is SyncMode.SPARK:
         return in_session(snapshot, settings, properties)
     known = {key: value for key, value in properties.items() if value is not None}

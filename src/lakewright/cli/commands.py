@@ -21,16 +21,16 @@ from lakewright.client.documents import outcome_document, plan_document, service
 from lakewright.client.service_client import (
     Options,
     cancel_plan,
-    runner_at,
-    several_writers,
-    usual_services,
+    default_services,
+    service_runner,
+    with_optimistic_concurrency,
 )
 from lakewright.clock import SystemClock
-from lakewright.engine.base import Hands
+from lakewright.engine.base import Engine
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip
-from lakewright.services.maintenance_loop import Round, run_continuously, run_round
+from lakewright.services.maintenance_loop import MaintenanceRound, run_continuously, run_round
 from lakewright.services.registry import service_by_name, services
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
@@ -56,10 +56,10 @@ def run_services(
         LakewrightError: the first failure of a single round; else see `run_continuously`.
     """
     with StopRequest() as stop, Workers(master, options, stop.listen) as workers:
-        runner = _watched(runner_at(path, several_writers(options), workers))
-        wanted = names or usual_services(load_snapshot(runner.storage).config)
+        runner = _watched(service_runner(path, with_optimistic_concurrency(options), workers))
+        wanted = names or default_services(load_snapshot(runner.storage).config)
 
-        def report(found: Round) -> None:
+        def report(found: MaintenanceRound) -> None:
             show(_round_document(runner.storage, found))
 
         if interval_s is not None:
@@ -68,7 +68,7 @@ def run_services(
                 runner, wanted, interval_s=interval_s, clock=clock, stop=stop, report=report
             )
             return
-        only = Round(1, tuple(run_round(runner, wanted, stop)))
+        only = MaintenanceRound(1, tuple(run_round(runner, wanted, stop)))
         report(only)
         for error in only.errors:
             raise error
@@ -81,7 +81,7 @@ def list_services() -> Document:
 
 def preview(path: str, name: str, options: Options) -> Document:
     """What a service would do now."""
-    runner = runner_at(path, options)
+    runner = service_runner(path, options)
     return {"table": runner.storage.root, "service": name, **plan_document(runner.preview(name))}
 
 
@@ -102,7 +102,7 @@ def run_service(
     if schedule and execute is not None:
         raise InvalidError("a plan is either scheduled or executed: give one of the two")
     with StopRequest() as stop, Workers(master, options, stop.listen) as workers:
-        runner = _watched(runner_at(path, several_writers(options), workers))
+        runner = _watched(service_runner(path, with_optimistic_concurrency(options), workers))
         told = {"table": runner.storage.root, "service": name}
         if schedule:
             return {**told, **_scheduled(runner.schedule(name))}
@@ -113,7 +113,7 @@ def run_service(
 
 
 def _watched(runner: ServiceRunner) -> ServiceRunner:
-    return replace(runner, watch=partial(watching, runner.storage))
+    return replace(runner, progress=partial(watching, runner.storage))
 
 
 def _scheduled(found: Instant | Skip) -> Document:
@@ -145,14 +145,14 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __call__(self) -> Hands:
+    def __call__(self) -> Engine:
         """The workers; starts the session, the first time."""
         module = import_module(_SESSION)
         if self._session is None:
             self._session = module.start_session(self._master, self._configs)
             # Spark has put a handler of its own in the place of ours.
             self._started()
-        hands: Hands = module.SparkHands(self._session)
+        hands: Engine = module.SparkHands(self._session)
         return hands
 
     def __exit__(
@@ -165,7 +165,7 @@ class Workers:
             self._session.stop()
 
 
-def _round_document(storage: Storage, found: Round) -> Document:
+def _round_document(storage: Storage, found: MaintenanceRound) -> Document:
     now = datetime.fromtimestamp(SystemClock().now_ms() // 1000, UTC)
     return {
         "table": storage.root,

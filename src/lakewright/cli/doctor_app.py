@@ -16,7 +16,7 @@ from lakewright.cli.shared import (
     example,
     exit_codes,
     group,
-    told_options,
+    parse_options,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def examine(
     with exit_codes():
         healthy = doctoring.examine_table(
             path,
-            told_options(option, options_file),
+            parse_options(option, options_file),
             repairing=repair,
             force=force,
             asking=not yes,

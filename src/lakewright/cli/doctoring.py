@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from lakewright.cli.printing import Document, show
-from lakewright.client.service_client import Options, runner_at, several_writers
+from lakewright.client.service_client import Options, service_runner, with_optimistic_concurrency
 from lakewright.errors import InvalidError
 from lakewright.table.doctor.doctor import examine, repair, to_repair
 from lakewright.table.doctor.findings import Diagnosis, Finding, Severity
@@ -19,7 +19,7 @@ def examine_table(
     """Tell what is wrong with a table, and whether it is healthy in the end."""
     if force and not repairing:
         raise InvalidError("--force is for a repair: give --repair as well")
-    writer = runner_at(path, several_writers(options)).writer
+    writer = service_runner(path, with_optimistic_concurrency(options)).writer
     found = examine(writer.storage, writer.clock, writer.heartbeat)
     done: tuple[Finding, ...] | None = None
     wanted = to_repair(found, force=force)
@@ -64,8 +64,8 @@ def diagnosis_text(table: str, found: Diagnosis, done: Sequence[Finding] | None 
     if found.repairable:
         count = len(found.repairable)
         lines.append(f"{count} of these can safely be put right: call it again with --repair")
-    if found.by_force:
-        count = len(found.by_force)
+    if found.repairable_by_force:
+        count = len(found.repairable_by_force)
         lines.append(f"{count} can be put right with --repair --force: rows are lost by it")
     return "\n".join(lines)
 

@@ -22,7 +22,7 @@ from lakewright.client.command_options import spark_options
 from lakewright.client.documents import outcome_document
 from lakewright.clock import SystemClock
 from lakewright.ingestion.checkpoints import Checkpoint
-from lakewright.ingestion.ingester import IngestRound
+from lakewright.ingestion.ingester import IngestResult
 from lakewright.ingestion.loop import Ingestion, ingestion
 from lakewright.model.plans import Skip
 from lakewright.storage.factory import other_options
@@ -30,7 +30,7 @@ from lakewright.utils.terminal import SafeConsole, say
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class IngestRequest:
     """What the command line asks for."""
 
     table: str
@@ -42,7 +42,9 @@ class Wanted:
     checkpoint: str | None = None
 
 
-def run_ingest(wanted: Wanted, *, master: str, interval_s: float | None, as_json: bool) -> None:
+def run_ingest(
+    wanted: IngestRequest, *, master: str, interval_s: float | None, as_json: bool
+) -> None:
     """Run one round, or rounds at least `interval_s` apart until a signal says stop.
 
     Raises:
@@ -57,7 +59,7 @@ def run_ingest(wanted: Wanted, *, master: str, interval_s: float | None, as_json
             made = prepared(wanted, spark)
             storage, far = made.ingester.writer.storage, spark_work(spark)
             with (
-                Lines(storage.root, as_json=as_json) as lines,
+                RoundPrinter(storage.root, as_json=as_json) as lines,
                 following(storage, lines.tell, far) if lines.is_live else nullcontext(),
             ):
                 if interval_s is None:
@@ -74,7 +76,7 @@ def told_to_ingestion(options: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in options.items() if key not in session}
 
 
-def prepared(wanted: Wanted, spark: object) -> Ingestion:
+def prepared(wanted: IngestRequest, spark: object) -> Ingestion:
     """The ingestion that is asked for, not yet begun."""
     return ingestion(
         spark,  # type: ignore[arg-type]
@@ -88,7 +90,7 @@ def prepared(wanted: Wanted, spark: object) -> Ingestion:
     )
 
 
-class Lines:
+class RoundPrinter:
     """Tells each round in a line; on a terminal, rounds without rows share one that changes."""
 
     def __init__(self, table: str, *, as_json: bool, console: Console | None = None) -> None:
@@ -115,7 +117,7 @@ class Lines:
         if self._status is not None and not self._idle:
             self._status.update(Text(text))
 
-    def __call__(self, done: IngestRound) -> None:
+    def __call__(self, done: IngestResult) -> None:
         """Tell a round."""
         if self._as_json:
             show(round_document(self._table, done), as_json=True, one_line=True)
@@ -131,7 +133,7 @@ class Lines:
         for trouble in (*done.troubles, *failed):
             say(f"warning: {trouble}", err=True)
 
-    def _is_repeated(self, done: IngestRound) -> bool:
+    def _is_repeated(self, done: IngestResult) -> bool:
         """Whether nothing happened once more: whoever reads a file of lines need not be told."""
         before, self._skipped = self._skipped, ""
         if isinstance(done.outcome, Skip):
@@ -153,7 +155,7 @@ class Lines:
         self._console.print(Text(text), soft_wrap=True)
 
 
-def round_document(table: str, done: IngestRound) -> Document:
+def round_document(table: str, done: IngestResult) -> Document:
     """All about a round."""
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     return {
@@ -180,7 +182,7 @@ def round_document(table: str, done: IngestRound) -> Document:
     }
 
 
-def round_text(done: IngestRound) -> str:
+def round_text(done: IngestResult) -> str:
     """What people want to know of a round, in a line."""
     if done.commit is None:
         told = "failed" if done.error is not None else "nothing"

@@ -15,7 +15,7 @@ from lakewright.cli.shared import (
     example,
     exit_codes,
     group,
-    told_options,
+    parse_options,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def info(
     """What a table is: its keys, columns and settings, and what happened last."""
     with exit_codes():
         printing.show(
-            looking.show_info(path, told_options(option, options_file), size=size), as_json=as_json
+            looking.show_info(path, parse_options(option, options_file), size=size), as_json=as_json
         )
 
 
@@ -61,7 +61,7 @@ def timeline(
     """What has happened to a table, oldest first."""
     with exit_codes():
         document = looking.show_timeline(
-            path, told_options(option, options_file), archived=archived, limit=limit
+            path, parse_options(option, options_file), archived=archived, limit=limit
         )
         printing.show(document, as_json=as_json)
 
@@ -87,7 +87,7 @@ def files(
     with exit_codes():
         document = looking.show_files(
             path,
-            told_options(option, options_file),
+            parse_options(option, options_file),
             partitions=partition,
             as_of=as_of,
             all_slices=all_slices,
@@ -104,7 +104,7 @@ def debt(
 ) -> None:
     """Log files that wait for a compaction, and why."""
     with exit_codes():
-        printing.show(owing.show_debt(path, told_options(option, options_file)), as_json=as_json)
+        printing.show(owing.show_debt(path, parse_options(option, options_file)), as_json=as_json)
 
 
 @look.command(
@@ -140,7 +140,7 @@ def freshness(
         waiting = None if wait is None else (wait, view, timeout)
         document = owing.show_freshness(
             path,
-            told_options(option, options_file),
+            parse_options(option, options_file),
             holding=holding,
             partitions=partitions,
             wait=waiting,

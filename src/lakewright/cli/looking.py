@@ -41,7 +41,7 @@ def show_info(path: str, options: Options, *, size: bool) -> Document:
         "metadata_table": _joined(metadata_partitions(config)),
         "instants": len(timeline),
         "timeline_from": timeline.start,
-        "savepoints": _joined(sorted(timeline.saved)),
+        "savepoints": _joined(sorted(timeline.savepointed)),
         "last_write": _last_write(snapshot, writes[-1]) if writes else None,
         "pending": [asdict(each) for each in timeline.pending()],
         **(_sizes(snapshot) if size else {}),
@@ -71,7 +71,7 @@ def _columns(snapshot: Snapshot) -> list[Document]:
 
 def _sizes(snapshot: Snapshot) -> Document:
     groups = snapshot.groups(snapshot.view())
-    slices = [group.merged() for group in groups]
+    slices = [group.latest_merged_slice() for group in groups]
     return {
         "partitions": len({item.partition for item in slices}),
         "file_groups": len(slices),
@@ -132,7 +132,9 @@ def show_files(
     _require_partitions(partitions or (), listed)
     groups = snapshot.groups(snapshot.view(requested_until=time), listed)
     slices = [
-        item for group in groups for item in (group.slices if all_slices else [group.merged()])
+        item
+        for group in groups
+        for item in (group.slices if all_slices else [group.latest_merged_slice()])
     ]
     return {
         "table": snapshot.storage.root,

@@ -16,7 +16,7 @@ from lakewright.cli.shared import (
     exit_codes,
     group,
     listed,
-    told_options,
+    parse_options,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def create(
     with exit_codes():
         document = creating.create(
             path,
-            told_options(option, options_file),
+            parse_options(option, options_file),
             name=name,
             table_type=table_type,
             key=listed(key),
@@ -130,10 +130,10 @@ def ingest(
 ) -> None:
     """Bring what a source has into a table: one batch, or batch after batch."""
     with exit_codes():
-        wanted = ingesting.Wanted(
+        wanted = ingesting.IngestRequest(
             path,
             source,
-            told_options(option, options_file),
+            parse_options(option, options_file),
             transform,
             operation,
             table_services,

@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 from lakewright.cli.printing import Document
 from lakewright.client.documents import debt_document
-from lakewright.client.service_client import Options, runner_at
+from lakewright.client.service_client import Options, service_runner
 from lakewright.services.compaction_debt import load_debt
 from lakewright.table.freshness_report import (
     freshness_document,
+    load_blocking_log_files,
     load_freshness,
-    load_holding,
     wait_until_complete,
 )
 from lakewright.table.snapshot import load_snapshot
@@ -22,8 +22,8 @@ _POLL_S = 5.0
 
 def show_debt(path: str, options: Options) -> Document:
     """What a table owes."""
-    runner = runner_at(path, options)
-    owed = load_debt(runner.sight(load_snapshot(runner.storage)))
+    runner = service_runner(path, options)
+    owed = load_debt(runner.planning_context(load_snapshot(runner.storage)))
     return {"table": runner.storage.root, **debt_document(owed)}
 
 
@@ -36,7 +36,7 @@ def show_freshness(
     wait: tuple[str, str, float] | None,
 ) -> Document:
     """How complete and how fresh a table is; `wait` for an event time, of a view, so long."""
-    runner = runner_at(path, options)
+    runner = service_runner(path, options)
     storage, clock = runner.storage, runner.clock
     if wait is not None:
         time, view, timeout = wait
@@ -48,5 +48,7 @@ def show_freshness(
         **freshness_document(found, partitions=partitions),
     }
     if holding:
-        document["holding_back"] = [asdict(each) for each in load_holding(storage, _MOST_HELD)]
+        document["holding_back"] = [
+            asdict(each) for each in load_blocking_log_files(storage, _MOST_HELD)
+        ]
     return document

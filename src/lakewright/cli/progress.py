@@ -26,7 +26,7 @@ from lakewright.cli.printing import size_text
 from lakewright.errors import LakewrightError
 from lakewright.model.instant import WRITE_ACTIONS
 from lakewright.storage.base import Storage
-from lakewright.table.markers import written_so_far
+from lakewright.table.markers import write_progress
 from lakewright.table.snapshot import load_snapshot
 from lakewright.utils.terminal import SafeConsole
 
@@ -42,7 +42,7 @@ class _SizeColumn(ProgressColumn):
 
 
 @dataclass
-class Bar:
+class ProgressBar:
     """A bar that may not be there."""
 
     progress: Progress | None = None
@@ -66,7 +66,7 @@ class Bar:
 
 
 @contextmanager
-def byte_bar(title: str, total: int) -> Iterator[Bar]:
+def byte_bar(title: str, total: int) -> Iterator[ProgressBar]:
     """A bar of bytes, with rows and the time that is left."""
     with _shown(title, total, _SizeColumn(), TimeRemainingColumn()) as bar:
         yield bar
@@ -94,7 +94,7 @@ def watching(storage: Storage, instant: str, items: int, planned: int) -> Iterat
             return
 
         def look() -> None:
-            found = written_so_far(storage, instant)
+            found = write_progress(storage, instant)
             text = f"{found.finished} files written, {size_text(found.bytes)}"
             more = f"; {size_text(planned)} to read in {items} pieces"
             bar.tell(text + more, done=min(found.finished, items))
@@ -114,7 +114,7 @@ def following(
 
     def look() -> None:
         pending = load_snapshot(storage).timeline.pending(*WRITE_ACTIONS)
-        found = [(i.requested_at, written_so_far(storage, i.requested_at)) for i in pending]
+        found = [(i.requested_at, write_progress(storage, i.requested_at)) for i in pending]
         told = [f"{at}: {so.finished} files, {size_text(so.bytes)}" for at, so in found if so.begun]
         doing = "writing " + "; ".join(told) if told else "reading"
         tell(_together(doing, work()))
@@ -147,10 +147,10 @@ def _repeated(look: Callable[[], None], name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _shown(title: str, total: int | None, *columns: ProgressColumn) -> Iterator[Bar]:
+def _shown(title: str, total: int | None, *columns: ProgressColumn) -> Iterator[ProgressBar]:
     console = SafeConsole(stderr=True)
     if not console.is_terminal:
-        yield Bar()
+        yield ProgressBar()
         return
     told = TextColumn("{task.fields[told]}", markup=False)
     with Progress(
@@ -161,4 +161,4 @@ def _shown(title: str, total: int | None, *columns: ProgressColumn) -> Iterator[
         console=console,
         transient=True,
     ) as progress:
-        yield Bar(progress, progress.add_task(title, total=total, told=""))
+        yield ProgressBar(progress, progress.add_task(title, total=total, told=""))

@@ -30,7 +30,7 @@ _WIDEST_CELL = 60
 
 
 @dataclass(frozen=True)
-class Told:
+class OutputSummary:
     """What is told beside the rows; so many are `shown` in a table, and an option gives `more`."""
 
     head: dict[str, Any] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Told:
 
 
 @contextmanager
-def writing(form: str, out: str | None, schema: pa.Schema, told: Told) -> Iterator[Sink]:
+def writing(form: str, out: str | None, schema: pa.Schema, told: OutputSummary) -> Iterator[Sink]:
     """What takes batches and writes them in a format, to a new file or to stdout."""
     if out is None:
         # A table is drawn by a console, which sees to it by itself.
@@ -77,7 +77,7 @@ def _new_file(path: str, *, binary: bool) -> Iterator[IO[Any]]:
 
 
 @contextmanager
-def _table(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
+def _table(file: IO[str], schema: pa.Schema, told: OutputSummary) -> Iterator[Sink]:
     table = Table(box=None, padding=(0, 1), pad_edge=True)
     for name in schema.names:
         table.add_column(Text(name), overflow="ellipsis", no_wrap=True)
@@ -104,7 +104,7 @@ def _table(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
 
 
 @contextmanager
-def _json(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
+def _json(file: IO[str], schema: pa.Schema, told: OutputSummary) -> Iterator[Sink]:
     """One document; rows come last, so that it can be written before all of them are known."""
     head = {name: value for name, value in told.head.items() if value is not None}
     file.write("{")
@@ -123,7 +123,7 @@ def _json(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
 
 
 @contextmanager
-def _lines(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
+def _lines(file: IO[str], schema: pa.Schema, told: OutputSummary) -> Iterator[Sink]:
     def sink(batch: pa.RecordBatch) -> None:
         file.writelines(f"{_line(row)}\n" for row in _rows(batch))
 
@@ -132,7 +132,7 @@ def _lines(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
 
 
 @contextmanager
-def _csv(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
+def _csv(file: IO[str], schema: pa.Schema, told: OutputSummary) -> Iterator[Sink]:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(schema.names)
 
@@ -144,7 +144,7 @@ def _csv(file: IO[str], schema: pa.Schema, told: Told) -> Iterator[Sink]:
 
 
 @contextmanager
-def _parquet(file: IO[bytes], schema: pa.Schema, told: Told) -> Iterator[Sink]:
+def _parquet(file: IO[bytes], schema: pa.Schema, told: OutputSummary) -> Iterator[Sink]:
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
 
         def sink(batch: pa.RecordBatch) -> None:
@@ -168,7 +168,7 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return found
 
 
-def _tell_head(told: Told) -> None:
+def _tell_head(told: OutputSummary) -> None:
     """What the format has no room for, and who reads changes must know."""
     if "checkpoint" in told.head:
         say(f"checkpoint: {told.head['checkpoint']}", err=True)

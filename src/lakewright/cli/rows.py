@@ -10,20 +10,20 @@ from importlib import import_module
 
 import pyarrow as pa
 
-from lakewright.cli.progress import Bar, byte_bar
-from lakewright.cli.row_output import FORMATS, Told, writing
+from lakewright.cli.progress import ProgressBar, byte_bar
+from lakewright.cli.row_output import FORMATS, OutputSummary, writing
 from lakewright.client.command_options import storage_at
 from lakewright.clock import zone_of
-from lakewright.engine.local import plan_bytes, pruned, read_here
+from lakewright.engine.local import plan_bytes, prune_partitions, read_local
 from lakewright.errors import InvalidError
 from lakewright.model.instant import query_time
 from lakewright.model.schema import META_COLUMNS, select_fields
-from lakewright.scan.cdc.planner import CdcPlan, plan_cdc
+from lakewright.scan.cdc.planner import CdcScanPlan, plan_cdc
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.scan.query_options import begin_of_range, end_of_range
-from lakewright.scan.scan_plan import ReadPlan, RowFilter
+from lakewright.scan.scan_plan import RowFilter, ScanPlan
 from lakewright.storage.base import Storage
-from lakewright.table.snapshot import load_moment, load_snapshot
+from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
 from lakewright.utils.terminal import say
 
 # More than this is read sooner by several tasks than by this process.
@@ -36,7 +36,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ReadRequest:
     """What the command line asks for; with a master Spark reads."""
 
     path: str
@@ -68,7 +68,7 @@ class Reading:
     """A query, planned: which rows of it are wanted, and how many."""
 
     storage: Storage
-    plan: ReadPlan | CdcPlan
+    plan: ScanPlan | CdcScanPlan
     names: tuple[str, ...]
     limit: int | None = None
     chosen: RowFilter | None = None
@@ -84,7 +84,7 @@ class Reading:
         return bounded or plan_bytes(self.plan) <= MOST_BYTES_HERE
 
 
-def show_read(wanted: Wanted, *, as_of: str | None, optimized: bool) -> None:
+def show_read(wanted: ReadRequest, *, as_of: str | None, optimized: bool) -> None:
     """Show rows of a table."""
     wanted.check()
     storage = storage_at(wanted.path, wanted.options)
@@ -99,32 +99,34 @@ def show_read(wanted: Wanted, *, as_of: str | None, optimized: bool) -> None:
     left_to_spark = wanted.where is not None and chosen is None
     plan = make(snapshot, as_of=time, columns=None if left_to_spark else list(needed))
     if chosen is not None:
-        plan = pruned(plan, chosen)
+        plan = prune_partitions(plan, chosen)
     limit = _SHOWN_ROWS + 1 if wanted.limit is None and wanted.form == "table" else wanted.limit
     reading = Reading(storage, plan, names, limit, chosen)
-    told = Told({"table": storage.root, "as_of": time}, shown=_shown(wanted), more="--limit")
+    told = OutputSummary(
+        {"table": storage.root, "as_of": time}, shown=_shown(wanted), more="--limit"
+    )
     _write(wanted, reading, told, spark=left_to_spark)
 
 
 def show_changes(
-    wanted: Wanted, *, since: str | None, until: str | None, limit: int | None, cdc: bool
+    wanted: ReadRequest, *, since: str | None, until: str | None, limit: int | None, cdc: bool
 ) -> None:
     """Show what changed in a range."""
     wanted.check()
     storage = storage_at(wanted.path, wanted.options)
-    moment = load_moment(storage)
+    moment = load_consistent_snapshot(storage)
     begin, end = begin_of_range(since), end_of_range(until)
     if cdc:
         found = plan_cdc(
             moment, since=begin, until=end, limit=limit, columns=wanted.columns or None
         )
-        read: ReadPlan | CdcPlan = found.read
-        names = tuple(found.read.result_schema.names)
+        read: ScanPlan | CdcScanPlan = found.plan
+        names = tuple(found.plan.result_schema.names)
         context = found.context
     else:
         columns = wanted.columns or None
         changed = plan_changes(moment, since=begin, until=end, limit=limit, columns=columns)
-        read, names = changed.read, wanted.names(changed.read.result_schema)
+        read, names = changed.plan, wanted.names(changed.plan.result_schema)
         context = changed.context
     head = {
         "table": storage.root,
@@ -132,7 +134,12 @@ def show_changes(
         "instants": [each.requested_at for each in context.instants],
     }
     reading = Reading(storage, read, names)
-    _write(wanted, reading, Told(head, shown=_shown(wanted), more="another --format"), spark=False)
+    _write(
+        wanted,
+        reading,
+        OutputSummary(head, shown=_shown(wanted), more="another --format"),
+        spark=False,
+    )
 
 
 def _filter(text: str | None, schema: pa.Schema) -> RowFilter | None:
@@ -143,11 +150,11 @@ def _filter(text: str | None, schema: pa.Schema) -> RowFilter | None:
     return found
 
 
-def _shown(wanted: Wanted) -> int | None:
+def _shown(wanted: ReadRequest) -> int | None:
     return _SHOWN_ROWS if wanted.form == "table" and wanted.limit is None else None
 
 
-def _write(wanted: Wanted, reading: Reading, told: Told, *, spark: bool) -> None:
+def _write(wanted: ReadRequest, reading: Reading, told: OutputSummary, *, spark: bool) -> None:
     with ExitStack() as stack:
         batches: Callable[[], Batches]
         if spark or wanted.master is not None or not reading.fits_here():
@@ -165,12 +172,12 @@ def _write(wanted: Wanted, reading: Reading, told: Told, *, spark: bool) -> None
         say(f"{count} rows written to {wanted.out}", err=True)
 
 
-def _read_with_bar(wanted: Wanted, reading: Reading, stack: ExitStack) -> Batches:
+def _read_with_bar(wanted: ReadRequest, reading: Reading, stack: ExitStack) -> Batches:
     # Rows that scroll by on the same terminal are progress enough.
     apart = wanted.out is not None or wanted.form == "table" or not sys.stdout.isatty()
     total = plan_bytes(reading.plan)
-    bar = stack.enter_context(byte_bar("reading", total)) if apart else Bar()
-    for batch in read_here(
+    bar = stack.enter_context(byte_bar("reading", total)) if apart else ProgressBar()
+    for batch in read_local(
         reading.storage,
         reading.plan,
         chosen=reading.chosen,

@@ -16,7 +16,7 @@ from lakewright.cli.shared import (
     exit_codes,
     group,
     listed,
-    told_options,
+    parse_options,
 )
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def read(
 ) -> None:
     """Rows of a table, as they are or as they were. Without Spark where there is little to read."""
     with exit_codes():
-        chosen = commands.Wanted(
+        chosen = commands.ReadRequest(
             path=path,
-            options=told_options(option, options_file),
+            options=parse_options(option, options_file),
             limit=limit,
             columns=listed(columns),
             where=where,
@@ -133,9 +133,9 @@ def changes(
 ) -> None:
     """Rows that changed in a range of completion times, and where to go on from next time."""
     with exit_codes():
-        chosen = commands.Wanted(
+        chosen = commands.ReadRequest(
             path=path,
-            options=told_options(option, options_file),
+            options=parse_options(option, options_file),
             columns=listed(columns),
             meta=meta,
             form="json" if as_json else form,

@@ -16,7 +16,7 @@ from lakewright.cli.shared import (
     example,
     exit_codes,
     group,
-    told_options,
+    parse_options,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def services_run(
         commands.run_services(
             path,
             service or (),
-            told_options(option, options_file),
+            parse_options(option, options_file),
             master=master,
             interval_s=interval if continuous else None,
             show=lambda document: printing.show(document, as_json=as_json, one_line=continuous),

@@ -9,10 +9,10 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from lakewright.spark.engine import SparkHands
+from lakewright.spark.engine import SparkEngine
 from lakewright.storage.redaction import is_secret
 
-__all__ = ["SparkHands", "start_session"]
+__all__ = ["SparkEngine", "start_session"]
 
 _QUIET = {
     "spark.ui.enabled": "false",

@@ -108,7 +108,7 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(exit_code(error)) from error
 
 
-def told_options(given: list[str] | None, file: str | None) -> dict[str, str]:
+def parse_options(given: list[str] | None, file: str | None) -> dict[str, str]:
     """Options that were given as `key=value`, before those in a file."""
     options = {} if file is None else _options_in(file)
     for text in given or ():

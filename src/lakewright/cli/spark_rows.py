@@ -16,24 +16,24 @@ from lakewright.cli.spark_work import spark_work
 from lakewright.client.command_options import spark_options
 from lakewright.engine.local import plan_bytes
 from lakewright.errors import InvalidError
-from lakewright.spark.reader import scan_any
+from lakewright.spark.reader import scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from lakewright.cli.rows import Reading, Wanted
+    from lakewright.cli.rows import Reading, ReadRequest
 
 _ANYWHERE = "local[*]"
 
 
 @contextmanager
 def spark_rows(
-    wanted: Wanted, reading: Reading
+    wanted: ReadRequest, reading: Reading
 ) -> Iterator[Callable[[], Iterator[pa.RecordBatch]]]:
     """What gives the rows that are asked for, as long as its session lives."""
     spark = start_session(wanted.master or _ANYWHERE, spark_options(wanted.options))
     try:
-        frame = _chosen(scan_any(spark, reading.storage, reading.plan), wanted, reading)
+        frame = _chosen(scan(spark, reading.storage, reading.plan), wanted, reading)
 
         def rows() -> Iterator[pa.RecordBatch]:
             with waiting("reading with Spark", plan_bytes(reading.plan), spark_work(spark)):
@@ -45,7 +45,7 @@ def spark_rows(
         spark.stop()
 
 
-def _chosen(frame: DataFrame, wanted: Wanted, reading: Reading) -> DataFrame:
+def _chosen(frame: DataFrame, wanted: ReadRequest, reading: Reading) -> DataFrame:
     if wanted.where is not None:
         try:
             frame = frame.where(F.expr(wanted.where))

@@ -16,7 +16,7 @@ from lakewright.cli.shared import (
     OptionsOption,
     PathArgument,
     exit_codes,
-    told_options,
+    parse_options,
 )
 
 if TYPE_CHECKING:
@@ -62,5 +62,5 @@ def sync(
             "hoodie.meta.sync.incremental": "false" if full else None,
         }
         given = {key: word for key, word in words.items() if word is not None}
-        document = syncing.sync_at(path, {**told_options(option, options_file), **given})
+        document = syncing.sync_at(path, {**parse_options(option, options_file), **given})
         printing.show(document, as_json=as_json)

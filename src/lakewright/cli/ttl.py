@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from lakewright.cli.printing import Document
-from lakewright.client.documents import outcome_document, verdict_document
-from lakewright.client.service_client import Options, runner_at, several_writers
-from lakewright.client.ttl import TableTtl, TtlShown, update_with_bar
+from lakewright.client.documents import decision_document, outcome_document
+from lakewright.client.service_client import Options, service_runner, with_optimistic_concurrency
+from lakewright.client.ttl import TableTtl, TtlConfig, update_with_bar
 from lakewright.errors import InvalidError
 from lakewright.options import parse_bool
 
 
-def switch_on(path: str, options: Options, run_inline: str) -> Document:
+def enable(path: str, options: Options, run_inline: str) -> Document:
     """Put the policies in force."""
     try:
         inline = parse_bool(run_inline)
@@ -19,7 +19,7 @@ def switch_on(path: str, options: Options, run_inline: str) -> Document:
     return _document(path, _ttl(path, options).on(run_inline=inline))
 
 
-def switch_off(path: str, options: Options) -> Document:
+def disable(path: str, options: Options) -> Document:
     """Put the policies out of force."""
     return _document(path, _ttl(path, options).off())
 
@@ -56,40 +56,40 @@ def delete_policy(path: str, options: Options, spec: str) -> Document:
     return _document(path, _ttl(path, options).delete(spec))
 
 
-def empty_policies(path: str, options: Options) -> Document:
+def clear_policies(path: str, options: Options) -> Document:
     """Take out all policies."""
     return _document(path, _ttl(path, options).empty())
 
 
 def run_ttl(path: str, options: Options) -> Document:
     """Take the expired partitions out."""
-    runner = runner_at(path, several_writers(options))
+    runner = service_runner(path, with_optimistic_concurrency(options))
     return {"table": runner.storage.root, **outcome_document(runner.run("ttl"))}
 
 
 def explain_ttl(path: str, options: Options) -> Document:
     """What would become of each partition."""
     ttl = _ttl(path, options)
-    verdicts = ttl.explain(runner_at(path, options).options)
+    verdicts = ttl.explain(service_runner(path, options).options)
     return {
         "table": ttl.storage.root,
         "enabled": bool(ttl.show().settings.enabled),
-        "partitions": [verdict_document(each) for each in verdicts],
+        "partitions": [decision_document(each) for each in verdicts],
     }
 
 
-def update_lines(path: str, options: Options) -> Document:
+def refresh_last_update_times(path: str, options: Options) -> Document:
     """Fill in when each partition was last written to, with a bar on the terminal."""
     ttl = _ttl(path, options)
     return {"table": ttl.storage.root, "updated_partitions": update_with_bar(ttl)}
 
 
 def _ttl(path: str, options: Options) -> TableTtl:
-    runner = runner_at(path, options)
-    return TableTtl.of(runner.storage, runner.options)
+    runner = service_runner(path, options)
+    return TableTtl.for_table(runner.storage, runner.options)
 
 
-def _document(path: str, shown: TtlShown) -> Document:
+def _document(path: str, shown: TtlConfig) -> Document:
     settings = shown.settings
     return {
         "table": path,

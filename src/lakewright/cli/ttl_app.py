@@ -17,7 +17,7 @@ from lakewright.cli.shared import (
     PathArgument,
     example,
     exit_codes,
-    told_options,
+    parse_options,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def on(
 ) -> None:
     """Put the policies of a table in force."""
     with exit_codes():
-        found = commands.switch_on(path, told_options(option, options_file), run_inline)
+        found = commands.enable(path, parse_options(option, options_file), run_inline)
         printing.show(found, as_json=as_json)
 
 
@@ -68,9 +68,7 @@ def off(
 ) -> None:
     """Put the policies of a table out of force; they stay saved."""
     with exit_codes():
-        printing.show(
-            commands.switch_off(path, told_options(option, options_file)), as_json=as_json
-        )
+        printing.show(commands.disable(path, parse_options(option, options_file)), as_json=as_json)
 
 
 @ttl.command(
@@ -105,7 +103,7 @@ def settings(
     with exit_codes():
         found = commands.change_settings(
             path,
-            told_options(option, options_file),
+            parse_options(option, options_file),
             trigger_strategy=trigger_strategy,
             trigger_value=trigger_value,
             resolve_conflicts_by=resolve_conflicts_by,
@@ -122,7 +120,7 @@ def show(
 ) -> None:
     """The settings and policies of a table."""
     with exit_codes():
-        printing.show(commands.show_ttl(path, told_options(option, options_file)), as_json=as_json)
+        printing.show(commands.show_ttl(path, parse_options(option, options_file)), as_json=as_json)
 
 
 @ttl.command(
@@ -148,7 +146,7 @@ def save(
     """Add a policy, or put it in the place of the one with the same spec."""
     with exit_codes():
         printing.show(
-            commands.save_policy(path, told_options(option, options_file), policy), as_json=as_json
+            commands.save_policy(path, parse_options(option, options_file), policy), as_json=as_json
         )
 
 
@@ -163,7 +161,7 @@ def delete(
     """Take out the policy with a spec."""
     with exit_codes():
         printing.show(
-            commands.delete_policy(path, told_options(option, options_file), spec), as_json=as_json
+            commands.delete_policy(path, parse_options(option, options_file), spec), as_json=as_json
         )
 
 
@@ -177,7 +175,7 @@ def empty(
     """Take out all policies."""
     with exit_codes():
         printing.show(
-            commands.empty_policies(path, told_options(option, options_file)), as_json=as_json
+            commands.clear_policies(path, parse_options(option, options_file)), as_json=as_json
         )
 
 
@@ -190,7 +188,7 @@ def run(
 ) -> None:
     """Take the expired partitions out of the table."""
     with exit_codes():
-        printing.show(commands.run_ttl(path, told_options(option, options_file)), as_json=as_json)
+        printing.show(commands.run_ttl(path, parse_options(option, options_file)), as_json=as_json)
 
 
 @ttl.command("explain", epilog=example("lakewright ttl explain data/trips"))
@@ -203,7 +201,7 @@ def explain(
     """What would become of each partition now, and why; nothing is written."""
     with exit_codes():
         printing.show(
-            commands.explain_ttl(path, told_options(option, options_file)), as_json=as_json
+            commands.explain_ttl(path, parse_options(option, options_file)), as_json=as_json
         )
 
 
@@ -217,5 +215,6 @@ def update(
     """Write into each partition when it was last written to, once before TTL is first used."""
     with exit_codes():
         printing.show(
-            commands.update_lines(path, told_options(option, options_file)), as_json=as_json
+            commands.refresh_last_update_times(path, parse_options(option, options_file)),
+            as_json=as_json,
         )

@@ -12,7 +12,7 @@ from lakewright.cli.shared import (
     OptionsFileOption,
     OptionsOption,
     exit_codes,
-    told_options,
+    parse_options,
 )
 from lakewright.utils.optional_imports import imported
 
@@ -61,7 +61,7 @@ def ui(
         told = context.parent.params.get("load") if context.parent is not None else None
         server.serve(
             paths,
-            told_options(option, options_file),
+            parse_options(option, options_file),
             host=host,
             port=port,
             allow_writes=allow_writes,

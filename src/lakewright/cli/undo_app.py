@@ -15,7 +15,7 @@ from lakewright.cli.shared import (
     example,
     exit_codes,
     group,
-    told_options,
+    parse_options,
 )
 from lakewright.utils.terminal import ask
 
@@ -52,11 +52,11 @@ def rollback(
 ) -> None:
     """Take back a write: its files and its place on the timeline. The newest ones first."""
     with exit_codes():
-        options = told_options(option, options_file)
+        options = parse_options(option, options_file)
         undoing.require_table(path, options)
         if not yes:
             ask(f"Take back {instant}? Its rows are gone then.", abort=True)
-        document = undoing.roll_back(path, options, instant, force=force)
+        document = undoing.rollback(path, options, instant, force=force)
         printing.show(document, as_json=as_json)
 
 
@@ -80,11 +80,11 @@ def savepoint(
 ) -> None:
     """Keep the files of a table as of a completed write, so that it can be restored."""
     with exit_codes():
-        options = told_options(option, options_file)
+        options = parse_options(option, options_file)
         if delete:
-            document = undoing.give_up(path, options, instant)
+            document = undoing.delete_savepoint(path, options, instant)
         else:
-            document = undoing.save(path, options, instant, user=user, comment=comment)
+            document = undoing.create_savepoint(path, options, instant, user=user, comment=comment)
         printing.show(document, as_json=as_json)
 
 
@@ -99,7 +99,7 @@ def restore(
 ) -> None:
     """Take a table back to a savepoint: all later writes are gone then."""
     with exit_codes():
-        options = told_options(option, options_file)
+        options = parse_options(option, options_file)
         undoing.require_table(path, options)
         if not yes:
             question = f"Take the table back to {instant}? All later writes are gone then."

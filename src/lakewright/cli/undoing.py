@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lakewright.cli.printing import Document
 from lakewright.client.command_options import storage_at
-from lakewright.client.service_client import Options, runner_at, several_writers
+from lakewright.client.service_client import Options, service_runner, with_optimistic_concurrency
 from lakewright.model.instant import Instant
-from lakewright.table.savepoint import give_up_savepoint, restore_to, save_point, take_back
+from lakewright.table import savepoint
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.transaction import Writer
+from lakewright.table.transaction import TransactionManager
 
 
 def require_table(path: str, options: Options) -> None:
@@ -16,34 +16,38 @@ def require_table(path: str, options: Options) -> None:
     load_snapshot(storage_at(path, options))
 
 
-def roll_back(path: str, options: Options, instant: str, *, force: bool = False) -> Document:
+def rollback(path: str, options: Options, instant: str, *, force: bool = False) -> Document:
     """Take back a write; with `force` also one whose completed file is damaged."""
-    done = take_back(_writer(path, options), instant, force=force)
-    return _told(path, "taken_back", instant, done)
+    done = savepoint.rollback_instant(_writer(path, options), instant, force=force)
+    return _document(path, "taken_back", instant, done)
 
 
-def save(path: str, options: Options, instant: str, *, user: str, comment: str) -> Document:
+def create_savepoint(
+    path: str, options: Options, instant: str, *, user: str, comment: str
+) -> Document:
     """Keep a state of the table."""
-    made = save_point(_writer(path, options), instant, user=user, comment=comment)
-    return _told(path, "saved", instant, made)
+    made = savepoint.create_savepoint(_writer(path, options), instant, user=user, comment=comment)
+    return _document(path, "saved", instant, made)
 
 
-def give_up(path: str, options: Options, instant: str) -> Document:
+def delete_savepoint(path: str, options: Options, instant: str) -> Document:
     """Give a savepoint up."""
-    give_up_savepoint(_writer(path, options), instant)
+    savepoint.delete_savepoint(_writer(path, options), instant)
     return {"table": path, "given_up": instant}
 
 
 def restore(path: str, options: Options, instant: str) -> Document:
     """Take the table back to a savepoint."""
-    return _told(path, "restored_to", instant, restore_to(_writer(path, options), instant))
+    return _document(
+        path, "restored_to", instant, savepoint.restore(_writer(path, options), instant)
+    )
 
 
-def _writer(path: str, options: Options) -> Writer:
-    return runner_at(path, several_writers(options)).writer
+def _writer(path: str, options: Options) -> TransactionManager:
+    return service_runner(path, with_optimistic_concurrency(options)).writer
 
 
-def _told(path: str, what: str, target: str, done: Instant) -> Document:
+def _document(path: str, what: str, target: str, done: Instant) -> Document:
     return {
         "table": path,
         what: target,

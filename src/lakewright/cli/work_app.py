@@ -16,7 +16,7 @@ from lakewright.cli.shared import (
     example,
     exit_codes,
     group,
-    told_options,
+    parse_options,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _run(
 ) -> None:
     with exit_codes():
         document = commands.run_service(
-            path, name, told_options(*given), schedule=schedule, execute=execute, master=master
+            path, name, parse_options(*given), schedule=schedule, execute=execute, master=master
         )
         printing.show(document, as_json=as_json)
 
@@ -131,7 +131,7 @@ def plan(
     """What a service would do now, and why not more."""
     with exit_codes():
         printing.show(
-            commands.preview(path, service, told_options(option, options_file)), as_json=as_json
+            commands.preview(path, service, parse_options(option, options_file)), as_json=as_json
         )
 
 
@@ -153,7 +153,7 @@ def cancel(
 ) -> None:
     """Take a cancellable plan off the timeline, or ask who executes it to stop."""
     with exit_codes():
-        options = told_options(option, options_file)
+        options = parse_options(option, options_file)
         document = commands.cancel_plan(
             path, options, instant, user=user, reason=reason, wait_s=wait
         )

@@ -17,9 +17,9 @@ from lakewright.model.plans import (
     CompactionPlan,
     Skip,
 )
-from lakewright.services.base import AnyService
-from lakewright.services.compaction_debt import Debt
-from lakewright.services.ttl.planner import TtlPlan, Verdict
+from lakewright.services.base import AnyTableService
+from lakewright.services.compaction_debt import CompactionDebt
+from lakewright.services.ttl.planner import TtlDecision, TtlPlan
 from lakewright.write.writer import Commit
 
 Document = dict[str, Any]
@@ -53,8 +53,8 @@ def plan_document(plan: Any) -> Document:
         case TtlPlan():
             return {
                 "planned": True,
-                "operations": [verdict_document(each) for each in plan.operations],
-                "records": [verdict_document(each) for each in plan.records],
+                "operations": [decision_document(each) for each in plan.operations],
+                "records": [decision_document(each) for each in plan.records],
                 "missing": _missing(plan.missing_partitions, plan.missing_reasons),
             }
     instants = getattr(plan, "instants", ())
@@ -72,7 +72,7 @@ def _event_time_document(plan: CompactionPlan | ClusteringPlan) -> Document:
     }
 
 
-def verdict_document(verdict: Verdict) -> Document:
+def decision_document(verdict: TtlDecision) -> Document:
     """What becomes of a partition, and why."""
     policy = verdict.policy
     told = f"{policy.spec}: {policy.value} {policy.units}" if policy is not None else None
@@ -128,7 +128,7 @@ def instant_document(instant: Instant) -> Document:
     return dataclasses.asdict(instant)
 
 
-def debt_document(debt: Debt) -> Document:
+def debt_document(debt: CompactionDebt) -> Document:
     """What a table owes, all in all and by partition."""
     return {
         "log_files": debt.log_files,
@@ -138,7 +138,7 @@ def debt_document(debt: Debt) -> Document:
     }
 
 
-def service_document(service: AnyService) -> Document:
+def service_document(service: AnyTableService) -> Document:
     """A service: what it is called, what it does, which options it reads."""
     does = (getdoc(type(service)) or "").partition("\n")[0]
     return {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from lakewright.client.write_client import TableWriter, parse_operation, rows_of
+from lakewright.client.write_client import WriteClient, parse_operation, spark_rows
 from lakewright.errors import InvalidError, LakewrightError
 from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.model.plans import Skip
@@ -25,7 +25,7 @@ from lakewright.write.options import (
     write_settings,
 )
 from lakewright.write.task import Operation
-from lakewright.write.writer import Commit, IncomingRows, WriteRequest, check_operation
+from lakewright.write.writer import Commit, RowSource, WriteRequest, check_operation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,7 @@ _META_FOLDER = ".hoodie"
 _LOCKS = ".hoodie/.locks"
 
 
-class Mode(Enum):
+class SaveMode(Enum):
     """What becomes of a table that is there already."""
 
     APPEND = auto()
@@ -46,12 +46,12 @@ class Mode(Enum):
 
 
 _MODES = {
-    "append": Mode.APPEND,
-    "overwrite": Mode.OVERWRITE,
-    "ignore": Mode.IGNORE,
-    "error": Mode.ERROR,
-    "errorifexists": Mode.ERROR,
-    "default": Mode.ERROR,
+    "append": SaveMode.APPEND,
+    "overwrite": SaveMode.OVERWRITE,
+    "ignore": SaveMode.IGNORE,
+    "error": SaveMode.ERROR,
+    "errorifexists": SaveMode.ERROR,
+    "default": SaveMode.ERROR,
 }
 
 
@@ -64,11 +64,11 @@ def save(
 ) -> Commit | Skip:
     """Write a DataFrame as real Hudi's data source does it, creating the table if there is none."""
     told = {key: value for key, value in options.items() if key.lower() != "path"}
-    writer = TableWriter.of(storage, told)
-    return Save(writer, parse_mode(mode), tuple(partition_by)).write(rows_of(frame))
+    writer = WriteClient.create(storage, told)
+    return SaveOperation(writer, parse_mode(mode), tuple(partition_by)).write(spark_rows(frame))
 
 
-def parse_mode(text: str | None) -> Mode:
+def parse_mode(text: str | None) -> SaveMode:
     """The save mode of a name; none is the same as `error`, as on Spark."""
     mode = _MODES.get((text or "error").lower())
     if mode is None:
@@ -77,33 +77,33 @@ def parse_mode(text: str | None) -> Mode:
 
 
 @dataclass(frozen=True)
-class Save:
+class SaveOperation:
     """A write that makes its table if need be.
 
     `extra` is recorded in the commit; `check` may refuse the write, as in `WriteRequest`.
     """
 
-    writer: TableWriter
-    mode: Mode
+    writer: WriteClient
+    mode: SaveMode
     partition_by: tuple[str, ...] = ()
     extra: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[Snapshot], None] | None = None
 
-    def write(self, rows: IncomingRows) -> Commit | Skip:
+    def write(self, rows: RowSource) -> Commit | Skip:
         """Write rows; if that fails there is a table afterwards only if there was one before."""
         operation = parse_operation(self.writer.options)
         if not self._exists():
             self._create(operation, rows)
             with self._undone_on_failure():
                 return self._run(operation, rows)
-        if self.mode is Mode.ERROR:
+        if self.mode is SaveMode.ERROR:
             raise InvalidError(
                 "there is a table already: choose the mode append, overwrite or ignore",
                 path=self._storage.root,
             )
-        if self.mode is Mode.IGNORE:
+        if self.mode is SaveMode.IGNORE:
             return Skip("there is a table already")
-        if self.mode is Mode.APPEND or operation is Operation.DELETE_PARTITION:
+        if self.mode is SaveMode.APPEND or operation is Operation.DELETE_PARTITION:
             return self._run(operation, rows)
         return self._replace(operation, rows)
 
@@ -114,26 +114,26 @@ class Save:
     def _exists(self) -> bool:
         return table_exists(self._storage)
 
-    def _replace(self, operation: Operation, rows: IncomingRows) -> Commit | Skip:
+    def _replace(self, operation: Operation, rows: RowSource) -> Commit | Skip:
         """Put rows in the place of those that are there, or another table in the table's place."""
         if operation is Operation.DELETE:
             raise InvalidError(
                 "rows to delete cannot replace a table's rows: choose the mode append",
                 path=self._storage.root,
             )
-        if self.mode is Mode.OVERWRITE and not operation.replaces and self._is_another_table():
+        if self.mode is SaveMode.OVERWRITE and not operation.replaces and self._is_another_table():
             spec = self._checked_spec(operation, rows)
             if self._make_anew(spec):
                 with self._undone_on_failure():
                     return self._run(operation, rows)
-        if operation.replaces and self.mode is Mode.OVERWRITE:
+        if operation.replaces and self.mode is SaveMode.OVERWRITE:
             return self._run(operation, rows)
         # Of an upsert people expect that it leaves one row of each key.
         combine = operation is Operation.UPSERT
         return self._run(Operation.INSERT_OVERWRITE_TABLE, rows, combine=combine)
 
     def _run(
-        self, operation: Operation, rows: IncomingRows, *, combine: bool = False
+        self, operation: Operation, rows: RowSource, *, combine: bool = False
     ) -> Commit | Skip:
         request = WriteRequest(
             operation,
@@ -154,7 +154,7 @@ class Save:
         config = load_snapshot(self._storage).config
         return bool(find_conflicts(config, self.writer.options, partition_by=self.partition_by))
 
-    def _checked_spec(self, operation: Operation, rows: IncomingRows) -> TableSpec:
+    def _checked_spec(self, operation: Operation, rows: RowSource) -> TableSpec:
         """The table to make, after everything was checked that can be without reading rows."""
         options = self.writer.options
         spec = spec_from_options(options, partition_by=self.partition_by)
@@ -167,7 +167,7 @@ class Save:
         check_operation(config, writer, operation, settings)
         return spec
 
-    def _create(self, operation: Operation, rows: IncomingRows) -> None:
+    def _create(self, operation: Operation, rows: RowSource) -> None:
         if operation in (Operation.DELETE, Operation.DELETE_PARTITION):
             raise InvalidError(
                 "there is no table to delete from: check the path", path=self._storage.root

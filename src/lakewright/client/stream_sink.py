@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lakewright.client.save import Mode, Save
-from lakewright.client.write_client import TableWriter, rows_of
+from lakewright.client.save import SaveMode, SaveOperation
+from lakewright.client.write_client import WriteClient, spark_rows
 from lakewright.clock import Clock, SystemClock
 from lakewright.errors import (
     ConflictError,
@@ -31,7 +31,7 @@ from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import Snapshot, commits_newest_first
 from lakewright.write.options import write_settings
 from lakewright.write.write_config import WriteSettings
-from lakewright.write.writer import Commit, IncomingRows
+from lakewright.write.writer import Commit, RowSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -124,21 +124,21 @@ class StreamSink:
     _query: str | None = None
 
     def __post_init__(self) -> None:
-        self._writer = TableWriter.of(self.storage, self.options, self.clock)
+        self._writer = WriteClient.create(self.storage, self.options, self.clock)
         if self.fresh:
             self._query = self.clock.new_id()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch, unless the table has it."""
-        self.write(rows_of(frame), batch_id)
+        self.write(spark_rows(frame), batch_id)
 
-    def write(self, rows: IncomingRows, batch_id: int) -> None:
+    def write(self, rows: RowSource, batch_id: int) -> None:
         """Write the rows of one batch; `commits` then tells what became of it."""
         settings = write_settings(None, self._writer.options)
         stream = Stream(settings.stream_identifier, self._known_query(), self.fresh)
-        mode = Mode.REPLACE if self.complete else Mode.APPEND
+        mode = SaveMode.REPLACE if self.complete else SaveMode.APPEND
         check = BatchCheck(stream, batch_id)
-        save = Save(self._writer, mode, self.partition_by, stream.note(batch_id), check)
+        save = SaveOperation(self._writer, mode, self.partition_by, stream.note(batch_id), check)
         self.commits = [self._attempt(save, rows, settings)]
 
     def _known_query(self) -> str | None:
@@ -153,7 +153,9 @@ class StreamSink:
                 )
         return self._query
 
-    def _attempt(self, save: Save, rows: IncomingRows, settings: WriteSettings) -> Commit | Skip:
+    def _attempt(
+        self, save: SaveOperation, rows: RowSource, settings: WriteSettings
+    ) -> Commit | Skip:
         """Write a batch; what may pass by itself is tried again, as often as the options say."""
         for left in range(settings.stream_retries, -1, -1):
             try:

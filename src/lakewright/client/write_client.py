@@ -14,36 +14,36 @@ from lakewright.catalog.options import SYNC_KEYS, sync_settings
 from lakewright.catalog.sync import sync_after_write
 from lakewright.client.ttl import TableTtl
 from lakewright.clock import Clock, SystemClock
-from lakewright.datasource.session_catalog import told_by
-from lakewright.engine.base import Hands
+from lakewright.datasource.session_catalog import spark_catalog_sync
+from lakewright.engine.base import Engine
 from lakewright.errors import InvalidError, LakewrightError
-from lakewright.metrics.commit_metrics import tell_rollback
-from lakewright.metrics.meter import metered
+from lakewright.metrics.commit_metrics import record_rollback
+from lakewright.metrics.meter import with_metrics
 from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import WRITE_NAMES, TableConfig
-from lakewright.model.ttl import HUDI_PREFIX, PREFIX, checked_settings, with_settings
+from lakewright.model.ttl import HUDI_PREFIX, PREFIX, validated_settings, with_settings
 from lakewright.options import added_options
 from lakewright.services.inline import INLINE_KEYS, run_inline
 from lakewright.services.registry import service_keys
 from lakewright.services.runner import RUN_KEYS, ServiceRunner
-from lakewright.services.ttl.hooks import BeforeWrite
-from lakewright.spark.engine import SparkHands
+from lakewright.services.ttl.hooks import PreWriteTtl
+from lakewright.spark.engine import SparkEngine
 from lakewright.spark.writer import SparkRows, refuse_speculation
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import OpenedStorage, other_options
-from lakewright.table.savepoint import give_up_savepoint, restore_to, save_point, take_back
+from lakewright.table.savepoint import create_savepoint, delete_savepoint, restore, rollback_instant
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.transaction import Writer
-from lakewright.write.options import check_write_options, config_conflicts, write_settings
+from lakewright.table.transaction import TransactionManager
+from lakewright.write.options import check_options_match_table, check_write_options, write_settings
 from lakewright.write.task import Operation
 from lakewright.write.writer import (
     Commit,
-    IncomingRows,
-    NoRows,
+    EmptyRows,
+    RowSource,
     WriteRequest,
-    partitions_named,
-    write,
+    execute_write,
+    match_partitions,
 )
 
 if TYPE_CHECKING:
@@ -61,22 +61,22 @@ _DESCRIBING = frozenset(
 
 
 @dataclass(frozen=True)
-class TableWriter:
+class WriteClient:
     """Everything that a write to one table needs besides its rows."""
 
     storage: Storage
     clock: Clock
     options: Mapping[str, str]
-    hands: Callable[[], Hands]
+    engine: Callable[[], Engine]
 
     @classmethod
-    def of(
+    def create(
         cls,
         place: Storage | OpenedStorage,
         options: Options,
         clock: Clock | None = None,
         spark: SparkSession | None = None,
-    ) -> TableWriter:
+    ) -> WriteClient:
         """Check the options' names; one of Hudi's that does not matter here is a warning.
 
         Those of storage are added to the ones that it was opened with. Services work on `spark`,
@@ -86,8 +86,8 @@ class TableWriter:
         opened = place if isinstance(place, OpenedStorage) else OpenedStorage(place)
         told = {key: str(value) for key, value in (options or {}).items()}
         checked = check_write_options(other_options(told), also=known)
-        if checked.unserved:
-            text = ", ".join(checked.unserved)
+        if checked.async_services:
+            text = ", ".join(checked.async_services)
             warnings.warn(
                 f"no service runs in the background, and none is run for {text}: run it after the "
                 "write, or from another process",
@@ -95,18 +95,18 @@ class TableWriter:
             )
         for key in checked.ignored:
             warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
-        sync_settings(checked.told)
+        sync_settings(checked.values)
         return cls(
-            metered(opened.with_options(told).storage, checked.told),
+            with_metrics(opened.with_options(told).storage, checked.values),
             clock or SystemClock(),
-            checked.told,
-            partial(spark_hands, spark, checked.told),
+            checked.values,
+            partial(spark_engine, spark, checked.values),
         )
 
     def write(
         self,
         operation: Operation,
-        rows: IncomingRows,
+        rows: RowSource,
         *,
         ordered: bool = False,
         extra: Mapping[str, str] | None = None,
@@ -122,37 +122,37 @@ class TableWriter:
         named = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         return self.run_deletion(WriteRequest(Operation.DELETE_PARTITION, patterns=named))
 
-    def run(self, request: WriteRequest, rows: IncomingRows) -> Commit:
+    def run(self, request: WriteRequest, rows: RowSource) -> Commit:
         """Do what a request asks for, with this writer's options and what they add to commits."""
         settings = write_settings(None, self.options)
         if isinstance(rows, SparkRows):
             refuse_speculation(rows.spark, settings)
         prefix = settings.commit_metadata_prefix
         told = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
-        before = BeforeWrite(self.services)
+        before = PreWriteTtl(self.services)
         request = replace(
             request, options=self.options, extra={**told, **request.extra}, first=before
         )
-        commit, after = write(self.writer(), request, rows)
-        self._store_told(after.config)
+        commit, after = execute_write(self.writer(), request, rows)
+        self._store_ttl_settings(after.config)
         done = replace(commit, services=(*before.done, *run_inline(self.services, after)))
-        sync_after_write(self.storage, self.clock, self.options, told_by(self._session))
+        sync_after_write(self.storage, self.clock, self.options, spark_catalog_sync(self._session))
         return done
 
     def _session(self) -> SparkSession:
-        hands = self.hands()
-        if not isinstance(hands, SparkHands):
+        hands = self.engine()
+        if not isinstance(hands, SparkEngine):
             raise InvalidError("the catalog of a Spark session needs Spark: name another one")
         return hands.spark
 
-    def _store_told(self, config: TableConfig) -> None:
+    def _store_ttl_settings(self, config: TableConfig) -> None:
         """Put settings of TTL that a write was told among the table's own, if they are others."""
         told = {key: value for key, value in self.options.items() if key.startswith(PREFIX)}
-        new = checked_settings(told, partitioned=bool(config.partition_fields))
+        new = validated_settings(told, partitioned=bool(config.partition_fields))
         if with_settings(config.properties, new) == config.properties:
             return
         try:
-            TableTtl.of(self.storage, self.options, self.clock).store(new)
+            TableTtl.for_table(self.storage, self.options, self.clock).store(new)
         except LakewrightError as error:
             # The write itself has completed; the next one says the same once more.
             warnings.warn(f"the settings of TTL were not stored: {error}", stacklevel=4)
@@ -160,7 +160,7 @@ class TableWriter:
     @property
     def services(self) -> ServiceRunner:
         """What runs services on the table, with the same options."""
-        return ServiceRunner(self.storage, self.clock, self.hands, self.options)
+        return ServiceRunner(self.storage, self.clock, self.engine, self.options)
 
     def run_deletion(self, request: WriteRequest) -> Commit | Skip:
         """Do what a request to delete partitions asks for, if there are such partitions."""
@@ -169,10 +169,10 @@ class TableWriter:
                 "no partition to delete was named: give paths, or patterns such as day=2026-01-*"
             )
         snapshot = load_snapshot(self.storage)
-        config_conflicts(snapshot.config, self.options, partition_by=request.partition_by)
-        if not partitions_named(snapshot, request.patterns, exact=request.exact):
+        check_options_match_table(snapshot.config, self.options, partition_by=request.partition_by)
+        if not match_partitions(snapshot, request.patterns, exact=request.exact):
             return Skip(f"the table has no partition {', '.join(request.patterns)}")
-        return self.run(request, NoRows())
+        return self.run(request, EmptyRows())
 
     def _refuse_other(self, operation: Operation) -> None:
         if OPERATION in self.options and parse_operation(self.options) is not operation:
@@ -187,38 +187,38 @@ class TableWriter:
 
         `force` is for a completed write whose file on the timeline is damaged.
         """
-        done = take_back(self.writer(), instant, keep_plan=keep_plan, force=force)
-        tell_rollback(self.services.meter, self.storage, done)
+        done = rollback_instant(self.writer(), instant, keep_plan=keep_plan, force=force)
+        record_rollback(self.services.meter, self.storage, done)
         return done
 
     def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:
         """Keep the table as it was after a write."""
-        return save_point(self.writer(), instant, user=user, comment=comment)
+        return create_savepoint(self.writer(), instant, user=user, comment=comment)
 
     def delete_savepoint(self, instant: str) -> None:
         """Give a savepoint up."""
-        give_up_savepoint(self.writer(), instant)
+        delete_savepoint(self.writer(), instant)
 
     def restore(self, instant: str) -> Instant:
         """Take the table back to a savepoint."""
-        return restore_to(self.writer(), instant)
+        return restore(self.writer(), instant)
 
     def store_settings(self, partition_by: Sequence[str] = ()) -> Skip:
         """Put settings of the table that the options name among its properties."""
         settings = {k: v for k, v in self.options.items() if k.startswith(_STORED)}
         config = load_snapshot(self.storage).config
-        config_conflicts(config, self.options, partition_by=partition_by)
+        check_options_match_table(config, self.options, partition_by=partition_by)
         if settings:
-            TableTtl.of(self.storage, self.options, self.clock).store(settings)
+            TableTtl.for_table(self.storage, self.options, self.clock).store(settings)
         left = _left_out(config, self.options)
         if left:
             text = ", ".join(sorted(left))
             warnings.warn(f"without columns these options have no effect: {text}", stacklevel=4)
         return Skip(f"there are no columns to write; {len(settings)} settings were stored")
 
-    def writer(self) -> Writer:
+    def writer(self) -> TransactionManager:
         """What begins transactions, with the settings that the options name."""
-        return Writer.from_options(self.storage, self.clock, self.options)
+        return TransactionManager.from_options(self.storage, self.clock, self.options)
 
 
 def write_frame(
@@ -230,14 +230,14 @@ def write_frame(
     ordered: bool = False,
 ) -> Commit | Skip:
     """Write a DataFrame; one without columns has no rows to write."""
-    writer = TableWriter.of(place, options, spark=frame.sparkSession)
-    rows = rows_of(frame)
+    writer = WriteClient.create(place, options, spark=frame.sparkSession)
+    rows = spark_rows(frame)
     if not rows.schema.names:
         return writer.store_settings()
     return writer.write(operation, rows, ordered=ordered)
 
 
-def spark_hands(spark: SparkSession | None, options: Mapping[str, str]) -> Hands:
+def spark_engine(spark: SparkSession | None, options: Mapping[str, str]) -> Engine:
     """The workers of a session, or of the active one."""
     session = spark or SparkSession.getActiveSession()
     if session is None:
@@ -245,12 +245,12 @@ def spark_hands(spark: SparkSession | None, options: Mapping[str, str]) -> Hands
             "rewriting rows needs Spark: open the table with spark=..., or start a session before"
         )
     refuse_speculation(session, write_settings(None, options))
-    return SparkHands(session)
+    return SparkEngine(session)
 
 
-def rows_of(frame: DataFrame) -> IncomingRows:
+def spark_rows(frame: DataFrame) -> RowSource:
     """The rows of a DataFrame."""
-    return SparkRows(frame) if frame.columns else NoRows()
+    return SparkRows(frame) if frame.columns else EmptyRows()
 
 
 def parse_operation(options: Mapping[str, str]) -> Operation:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as T
 
-from lakewright.catalog.base import LAST_COMPLETION, LAST_REQUEST, Registered, TableName
+from lakewright.catalog.base import LAST_COMPLETION, LAST_REQUEST, CatalogTable, TableName
 from lakewright.catalog.options import SyncSettings
-from lakewright.catalog.planner import Table, check_partition_fields, require_same
-from lakewright.catalog.sync import InSession, Synced, names_of
+from lakewright.catalog.planner import TableMetadata, check_partition_fields, require_same
+from lakewright.catalog.sync import InSession, SyncResult, names_of
 from lakewright.datasource.source import FORMATS, OPTIONS_METADATA, register_source
 from lakewright.errors import InvalidError
 from lakewright.model.plans import Skip
 from lakewright.spark.worker_environment import SPARK_ERRORS
-from lakewright.spark.writer import failure_of
+from lakewright.spark.writer import translate_spark_error
 from lakewright.table.freshness_report import SparkCatalog
 from lakewright.table.snapshot import Snapshot
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PART = "spark.sql.sources.schema.part."
 
 
-def told_by(session: Callable[[], SparkSession]) -> InSession:
+def spark_catalog_sync(session: Callable[[], SparkSession]) -> InSession:
     """What tells the catalog of a session, which is asked for when there is something to tell."""
     return lambda snapshot, settings, properties: sync_session(
         session(), snapshot, settings, properties
@@ -42,21 +42,21 @@ def sync_session(
     snapshot: Snapshot,
     settings: SyncSettings,
     properties: Mapping[str, str | None],
-) -> tuple[Synced, ...] | Skip:
+) -> tuple[SyncResult, ...] | Skip:
     """Give a table its names in the catalog of a session; see `sync_table`."""
     check_partition_fields(snapshot.config, settings)
     if snapshot.avro_schema() is None:
         return Skip("the table has no schema yet: nothing was written")
-    table = Table(snapshot, settings, {})
+    table = TableMetadata(snapshot, settings, {})
     try:
         register_source(spark)
         _ensure_database(spark, settings)
         return tuple(
-            _told(spark, name, table.registered(read_optimized=optimized), properties)
+            _sync_name(spark, name, table.catalog_table(read_optimized=optimized), properties)
             for name, optimized in names_of(snapshot.config, settings)
         )
     except SPARK_ERRORS as error:
-        raise failure_of(error) from error
+        raise translate_spark_error(error) from error
 
 
 def _ensure_database(spark: SparkSession, settings: SyncSettings) -> None:
@@ -67,18 +67,18 @@ def _ensure_database(spark: SparkSession, settings: SyncSettings) -> None:
     spark.sql(f"CREATE DATABASE IF NOT EXISTS `{settings.database}`")
 
 
-def _told(
+def _sync_name(
     spark: SparkSession,
     name: TableName,
-    wanted: Registered,
+    wanted: CatalogTable,
     properties: Mapping[str, str | None],
-) -> Synced:
+) -> SyncResult:
     quoted = f"`{name.database}`.`{name.table}`"
     schema = _schema_of(wanted)
     created, altered = False, False
     if spark.catalog.tableExists(quoted):
         found = spark.table(quoted).schema
-        require_same(name, Registered(location=_path_in(found)), _without_partitions(wanted))
+        require_same(name, CatalogTable(location=_path_in(found)), _without_partitions(wanted))
         altered = _plain(found) != _plain(schema)
         if altered:
             # Spark changes no columns of such a table; its files are not Spark's to delete.
@@ -89,10 +89,10 @@ def _told(
         spark.catalog.createTable(quoted, source=FORMATS[0], schema=schema)
     told = {key: wanted.properties[key] for key in (LAST_REQUEST, LAST_COMPLETION)}
     SparkCatalog(spark, wanted.location).set_properties(quoted, {**properties, **told})
-    return Synced("spark", str(name), created=created, altered=altered)
+    return SyncResult("spark", str(name), created=created, altered=altered)
 
 
-def _schema_of(table: Registered) -> T.StructType:
+def _schema_of(table: CatalogTable) -> T.StructType:
     count = sum(key.startswith(_PART) for key in table.properties)
     text = "".join(table.properties[f"{_PART}{number}"] for number in range(count))
     return T.StructType.fromJson(json.loads(text))
@@ -108,5 +108,5 @@ def _plain(schema: T.StructType) -> list[tuple[str, str]]:
     return sorted((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
-def _without_partitions(table: Registered) -> Registered:
-    return Registered(location=table.location)
+def _without_partitions(table: CatalogTable) -> CatalogTable:
+    return CatalogTable(location=table.location)

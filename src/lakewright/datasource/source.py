@@ -1,7 +1,7 @@
 """The Spark data source `hudi`, for SQL over views and catalog tables.
 
 Spark gives a Python source no column pruning, so `spark.read.format("hudi").load()` does not come
-here after `install`: it gets the DataFrame of `Table.read`, which is planned natively.
+here after `install`: it gets the DataFrame of `TableMetadata.read`, which is planned natively.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from lakewright.datasource.stream_source import stream_reader
 from lakewright.errors import InvalidError
-from lakewright.scan.cdc.planner import CdcPlan
+from lakewright.scan.cdc.planner import CdcScanPlan
 from lakewright.scan.query_options import plan_query, read_settings
-from lakewright.scan.scan_plan import ReadPlan
-from lakewright.spark.reader import ChangeReader, SliceReader, sent_with, spark_schema
+from lakewright.scan.scan_plan import ScanPlan
+from lakewright.spark.reader import CdcReader, SliceReader, spark_schema, with_values
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import storage_for, storage_options
-from lakewright.table.snapshot import load_moment, load_snapshot
+from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
 
 FORMATS = ("hudi", "org.apache.hudi")
 
@@ -49,8 +49,8 @@ class HudiSource(DataSource):
         """A reader of the columns in `schema`."""
         told = {**_stored(schema), **self.options}
         storage, plan = planned(told, schema.names, session=self.session)
-        if isinstance(plan, CdcPlan):
-            return ChangeReader(storage, plan)
+        if isinstance(plan, CdcScanPlan):
+            return CdcReader(storage, plan)
         return SliceReader(storage, plan)
 
     def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
@@ -65,7 +65,7 @@ def register_source(spark: SparkSession) -> None:
     and these must hold no credentials.
     """
     session = session_storage_options(spark)
-    spark.dataSource.register(sent_with(HudiSource, FORMATS[0], session=session))
+    spark.dataSource.register(with_values(HudiSource, FORMATS[0], session=session))
 
 
 def _stored(schema: T.StructType) -> dict[str, str]:
@@ -78,7 +78,7 @@ def planned(
     columns: Sequence[str] | None = None,
     *,
     session: Mapping[str, str] | None = None,
-) -> tuple[Storage, ReadPlan | CdcPlan]:
+) -> tuple[Storage, ScanPlan | CdcScanPlan]:
     """Plan the query that options describe, the table's path among them.
 
     `session` holds storage options that count where the query's own say nothing.
@@ -87,7 +87,7 @@ def planned(
         raise InvalidError("the table's path is missing: give it as an option", option="path")
     storage = storage_for(options["path"], {**(session or {}), **storage_options(options)})
     settings = read_settings(options)
-    load = load_moment if settings.query_type == "incremental" else load_snapshot
+    load = load_consistent_snapshot if settings.query_type == "incremental" else load_snapshot
     return storage, plan_query(load(storage), settings, columns)
 
 

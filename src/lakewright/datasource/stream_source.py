@@ -16,15 +16,15 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
-from lakewright.scan.cdc.planner import SCHEMA, CdcPlan, plan_cdc_context
-from lakewright.scan.cdc.reader import read_changes
+from lakewright.scan.cdc.planner import SCHEMA, CdcScanPlan, plan_cdc_range
+from lakewright.scan.cdc.reader import read_cdc
 from lakewright.scan.options import NEW_COLUMNS, StreamSettings, stream_settings
-from lakewright.scan.planner import QueryContext, plan_context
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.planner import QueryContext, plan_range
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.scan.slice_reader import read_slices
 from lakewright.scan.stream_offsets import (
     Offset,
-    Start,
+    StreamStart,
     batch_context,
     newest_completion,
     next_offset,
@@ -73,11 +73,11 @@ class LatestState:
 
     def tasks(
         self, context: QueryContext, columns: Sequence[str], *, fallback: bool
-    ) -> Sequence[ReadPlan]:
+    ) -> Sequence[ScanPlan]:
         """The plan of an incremental query, in pieces of a fair size."""
-        return plan_context(context, columns=columns, fallback=fallback).tasks()
+        return plan_range(context, columns=columns, fallback=fallback).tasks()
 
-    def read(self, storage: Storage, task: ReadPlan) -> Iterator[pa.RecordBatch]:
+    def read(self, storage: Storage, task: ScanPlan) -> Iterator[pa.RecordBatch]:
         """The rows of one piece."""
         return read_slices(storage, task)
 
@@ -91,13 +91,13 @@ class ChangeData:
 
     def tasks(
         self, context: QueryContext, columns: Sequence[str], *, fallback: bool
-    ) -> Sequence[CdcPlan]:
+    ) -> Sequence[CdcScanPlan]:
         """The plan of a query of change data; those of a file group are in one piece."""
-        return plan_cdc_context(context, columns=columns, fallback=fallback).tasks()
+        return plan_cdc_range(context, columns=columns, fallback=fallback).tasks()
 
-    def read(self, storage: Storage, task: CdcPlan) -> Iterator[pa.RecordBatch]:
+    def read(self, storage: Storage, task: CdcScanPlan) -> Iterator[pa.RecordBatch]:
         """The changes of one piece."""
-        return read_changes(storage, task)
+        return read_cdc(storage, task)
 
 
 FORMATS: dict[str, StreamFormat] = {"latest_state": LatestState(), "cdc": ChangeData()}
@@ -124,7 +124,7 @@ class HudiStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, str]:
         """Where the options let a new query begin; it is made sure of with the first batch."""
-        return Start(self._settings.start).as_json()
+        return StreamStart(self._settings.start).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """How much a batch holds; Spark has no limit of instants, and hands any back as it is."""

@@ -65,7 +65,7 @@ class Stage:
         self.look(said, rounds=(*self.story.rounds, told))
         return done.commit.instant
 
-    def _ingest(self) -> lw.IngestRound:
+    def _ingest(self) -> lw.IngestResult:
         options = {
             "hoodie.streamer.source.dfs.root": str(self.landing),
             "lakewright.source.files.format": "parquet",

@@ -23,7 +23,7 @@ def compact(stage: Stage, until: int) -> None:
     stage.update(doing=f"compaction by event time, up to {moment(until)}")
     table = stage.table
     partitions = len(stage.table.ttl.explain())
-    window = find_window(table.services().sight(table.snapshot()), "compaction")
+    window = find_window(table.services().planning_context(table.snapshot()), "compaction")
     looked_at = partitions if window.partitions is None else len(window.partitions)
     before = table.debt().log_files
     done = table.run("compaction", by_event_time(until))

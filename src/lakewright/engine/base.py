@@ -8,30 +8,30 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.base import Storage
-from lakewright.write.task import Token
-from lakewright.write.writer import IncomingRows
+from lakewright.write.task import WriteToken
+from lakewright.write.writer import RowSource
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 # Told the instant, how many pieces of work there are and how many bytes to read, when the work
 # begins; ends with it.
-Watch = Callable[[str, int, int], AbstractContextManager[None]]
+ProgressCallback = Callable[[str, int, int], AbstractContextManager[None]]
 
 
-def nobody_watches(instant: str, items: int, size: int) -> AbstractContextManager[None]:
+def no_progress(instant: str, items: int, size: int) -> AbstractContextManager[None]:
     """Show nothing."""
     return nullcontext()
 
 
-class Hands(Protocol):
+class Engine(Protocol):
     """Where the work of a service is done: on Spark's workers, or here in a plain loop."""
 
-    def work(
+    def map(
         self,
-        do: Callable[[Item, Token], Answer],
+        do: Callable[[Item, WriteToken], Answer],
         items: Sequence[Item],
         size: Callable[[Item], int],
     ) -> list[Answer]:
@@ -41,36 +41,36 @@ class Hands(Protocol):
         """
         ...
 
-    def rows(
+    def select(
         self,
         storage: Storage,
-        plan: ReadPlan,
+        plan: ScanPlan,
         pick: Callable[[pa.RecordBatch], pa.RecordBatch],
         schema: pa.Schema,
-    ) -> IncomingRows:
+    ) -> RowSource:
         """What `pick` leaves of the rows of a query, with columns of `schema`, to be written."""
         ...
 
 
-class LateHands:
+class LazyEngine:
     """Hands that are asked for when there is work: a clean needs no Spark."""
 
     def __init__(
         self,
-        hands: Callable[[], Hands],
+        hands: Callable[[], Engine],
         watch: Callable[[int, int], AbstractContextManager[None]],
     ) -> None:
         self._hands = hands
         self._watch = watch
 
-    def work(self, do: Any, items: Any, size: Any) -> Any:
-        """See `Hands`."""
+    def map(self, do: Any, items: Any, size: Any) -> Any:
+        """See `Engine`."""
         if not items:
             return []
         hands = self._hands()
         with self._watch(len(items), sum(map(size, items))):
-            return hands.work(do, items, size)
+            return hands.map(do, items, size)
 
-    def rows(self, storage: Any, plan: Any, pick: Any, schema: Any) -> Any:
-        """See `Hands`."""
-        return self._hands().rows(storage, plan, pick, schema)
+    def select(self, storage: Any, plan: Any, pick: Any, schema: Any) -> Any:
+        """See `Engine`."""
+        return self._hands().select(storage, plan, pick, schema)

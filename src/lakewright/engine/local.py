@@ -13,19 +13,19 @@ import pyarrow as pa
 
 from lakewright.errors import UnsupportedError
 from lakewright.model.partition_paths import partition_paths
-from lakewright.scan.cdc.planner import CdcPlan, decode_changes, encode_changes
-from lakewright.scan.cdc.reader import read_changes
-from lakewright.scan.scan_plan import ReadPlan, RowFilter, decode_plan, encode_plan, may_match
+from lakewright.scan.cdc.planner import CdcScanPlan, decode_cdc_plan, encode_cdc_plan
+from lakewright.scan.cdc.reader import read_cdc
+from lakewright.scan.scan_plan import RowFilter, ScanPlan, decode_plan, encode_plan, may_match
 from lakewright.scan.slice_reader import read_slices
 from lakewright.storage.base import Storage
-from lakewright.write.operations import run_task, run_works
-from lakewright.write.spill import to_the_end
-from lakewright.write.task import Outcome, Token, WriteTask
+from lakewright.write.operations import run_deferred, run_task
+from lakewright.write.spill import run_until_done
+from lakewright.write.task import WriteStatus, WriteTask, WriteToken
 
 
-def read_here(
+def read_local(
     storage: Storage,
-    plan: ReadPlan | CdcPlan,
+    plan: ScanPlan | CdcScanPlan,
     *,
     chosen: RowFilter | None = None,
     columns: Sequence[str] | None = None,
@@ -54,15 +54,15 @@ def read_here(
             done(size)
 
 
-def pruned(plan: ReadPlan, chosen: RowFilter) -> ReadPlan:
+def prune_partitions(plan: ScanPlan, chosen: RowFilter) -> ScanPlan:
     """The plan without the partitions that can hold no row which passes a filter."""
     keep = [s for s in plan.slices if may_match(s.partition, plan.path_columns, chosen.comparisons)]
     return plan.with_slices(keep)
 
 
-def plan_bytes(plan: ReadPlan | CdcPlan) -> int:
+def plan_bytes(plan: ScanPlan | CdcScanPlan) -> int:
     """How much a plan reads, in bytes."""
-    if isinstance(plan, CdcPlan):
+    if isinstance(plan, CdcScanPlan):
         return sum(group.cost for group in plan.groups)
     return sum(item.size for item in plan.slices)
 
@@ -72,11 +72,11 @@ def _table(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _pieces(
-    storage: Storage, plan: ReadPlan | CdcPlan
+    storage: Storage, plan: ScanPlan | CdcScanPlan
 ) -> Iterator[tuple[Iterator[pa.RecordBatch], int]]:
-    if isinstance(plan, CdcPlan):
+    if isinstance(plan, CdcScanPlan):
         for piece in plan.in_order():
-            yield read_changes(storage, piece), plan_bytes(piece)
+            yield read_cdc(storage, piece), plan_bytes(piece)
     else:
         for item in plan.slices:
             yield read_slices(storage, plan.with_slices([item])), item.size
@@ -90,45 +90,45 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-def read_locally(storage: Storage, plan: ReadPlan) -> pa.Table:
+def read_plan(storage: Storage, plan: ScanPlan) -> pa.Table:
     """The rows of a plan, slice after slice, as the workers on a cluster would give them."""
     travelled = decode_plan(encode_plan(plan))
-    batches = [batch for task in travelled.tasks() for batch in read_here(storage, task)]
+    batches = [batch for task in travelled.tasks() for batch in read_local(storage, task)]
     return pa.Table.from_batches(batches, plan.result_schema)
 
 
-def read_changes_locally(storage: Storage, plan: CdcPlan) -> pa.Table:
+def read_cdc_plan(storage: Storage, plan: CdcScanPlan) -> pa.Table:
     """What a range did to rows: write after write, and of each file group after file group."""
-    travelled = decode_changes(encode_changes(plan))
-    return pa.Table.from_batches(read_here(storage, travelled), plan.result_schema)
+    travelled = decode_cdc_plan(encode_cdc_plan(plan))
+    return pa.Table.from_batches(read_local(storage, travelled), plan.result_schema)
 
 
-class LocalHands:
+class LocalEngine:
     """Services in a plain loop."""
 
-    def work(
+    def map(
         self,
-        do: Callable[[Item, Token], Answer],
+        do: Callable[[Item, WriteToken], Answer],
         items: Sequence[Item],
         size: Callable[[Item], int],
     ) -> list[Answer]:
         """Do something with each item, the largest first."""
         ordered = sorted(items, key=size, reverse=True)
-        return [do(item, Token(number, 0, number)) for number, item in enumerate(ordered)]
+        return [do(item, WriteToken(number, 0, number)) for number, item in enumerate(ordered)]
 
-    def rows(
+    def select(
         self,
         storage: Storage,
-        plan: ReadPlan,
+        plan: ScanPlan,
         pick: Callable[[pa.RecordBatch], pa.RecordBatch],
         schema: pa.Schema,
-    ) -> LocalRows:
+    ) -> ArrowRows:
         """What `pick` leaves of the rows of a query."""
-        found = read_locally(storage, plan).combine_chunks().to_batches()
-        return LocalRows(pa.Table.from_batches(map(pick, found), schema))
+        found = read_plan(storage, plan).combine_chunks().to_batches()
+        return ArrowRows(pa.Table.from_batches(map(pick, found), schema))
 
 
-class LocalRows:
+class ArrowRows:
     """Rows of an Arrow table, written by one worker; what it hands on, by one after the other."""
 
     def __init__(self, rows: pa.Table) -> None:
@@ -139,7 +139,7 @@ class LocalRows:
         """Its columns."""
         return self._rows.schema
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         """Let a worker write the rows, those of a partition together."""
         if task.is_global and task.operation.merges:
             raise UnsupportedError("looking up keys in the whole table needs Spark")
@@ -147,8 +147,8 @@ class LocalRows:
             return []
         paths = partition_paths(self._rows, task.partitions)
         rows = self._rows.take(pa.compute.sort_indices(paths))
-        tokens = (Token(number, 0, number) for number in count())
+        tokens = (WriteToken(number, 0, number) for number in count())
         first = run_task(task, next(tokens), rows.combine_chunks().to_batches())
-        return to_the_end(
-            [first], lambda works: [run_works(task, next(tokens), [work]) for work in works]
+        return run_until_done(
+            [first], lambda works: [run_deferred(task, next(tokens), [work]) for work in works]
         )

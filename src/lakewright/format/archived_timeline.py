@@ -53,7 +53,7 @@ _PARQUET_ERRORS = (pa.ArrowException, LookupError, MemoryError, OSError, Overflo
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryEntry:
+class ArchivedInstant:
     """One archived instant: the raw bytes of its completed file, and of its plan if it had one.
 
     `metadata` and `plan` are None as well when the entry was read without content.
@@ -67,7 +67,7 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class HistoryFile:
+class ArchivedTimelineFile:
     """A file of archived instants from `first` to `last`, both inclusive."""
 
     first: str
@@ -76,7 +76,7 @@ class HistoryFile:
     size: int = 0
 
     @classmethod
-    def parse(cls, name: str, size: int = 0) -> HistoryFile:
+    def parse(cls, name: str, size: int = 0) -> ArchivedTimelineFile:
         """Read a file name; the inverse of `name`."""
         match = _FILE_NAME.fullmatch(name)
         if match is None:
@@ -93,28 +93,28 @@ class HistoryFile:
 class Manifest:
     """The live files of one version of the archived timeline."""
 
-    files: tuple[HistoryFile, ...] = ()
+    files: tuple[ArchivedTimelineFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LevelMerge:
     """Files of one level, oldest first, that become one file of the next; its size is not known."""
 
-    sources: tuple[HistoryFile, ...]
-    target: HistoryFile
+    sources: tuple[ArchivedTimelineFile, ...]
+    target: ArchivedTimelineFile
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
+class UnreferencedFiles:
     """Manifest versions and file names that nobody needs any more; delete the manifests first."""
 
     versions: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
 
 
-def parse_history_file(
+def parse_archived_file(
     data: bytes | pa.NativeFile, *, with_content: bool = True
-) -> tuple[HistoryEntry, ...]:
+) -> tuple[ArchivedInstant, ...]:
     """Read an archived timeline file; without content only names and times are decoded.
 
     Of an open file only these parts are read.
@@ -140,7 +140,7 @@ def parse_history_file(
     return tuple(_entry(*row) for row in zip(*rows, strict=True))
 
 
-def format_history_file(entries: Iterable[HistoryEntry]) -> bytes:
+def format_archived_file(entries: Iterable[ArchivedInstant]) -> bytes:
     """Write an archived timeline file, sorted by requested time."""
     rows = sorted(entries, key=lambda entry: (entry.requested_at, entry.completed_at))
     columns = [
@@ -161,7 +161,9 @@ def format_history_file(entries: Iterable[HistoryEntry]) -> bytes:
     return content
 
 
-def history_file_of(entries: Iterable[HistoryEntry], level: int = 0, size: int = 0) -> HistoryFile:
+def archived_file_of(
+    entries: Iterable[ArchivedInstant], level: int = 0, size: int = 0
+) -> ArchivedTimelineFile:
     """The name that a file of `entries` gets on `level`.
 
     Raises:
@@ -170,7 +172,7 @@ def history_file_of(entries: Iterable[HistoryEntry], level: int = 0, size: int =
     times = sorted(entry.requested_at for entry in entries)
     if not times:
         raise InvalidError("an archived timeline file needs at least one instant")
-    return HistoryFile(times[0], times[-1], level, size)
+    return ArchivedTimelineFile(times[0], times[-1], level, size)
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -224,7 +226,7 @@ def format_version(version: int) -> bytes:
 
 def files_overlapping(
     manifest: Manifest, first: str | None = None, last: str | None = None
-) -> tuple[HistoryFile, ...]:
+) -> tuple[ArchivedTimelineFile, ...]:
     """The files that may hold instants requested in [first, last]; None is an open end."""
     return tuple(
         file
@@ -253,20 +255,20 @@ def plan_level_merge(
         ]
         if len(batch) > 1:
             last = max(file.last for file in batch)
-            return LevelMerge(tuple(batch), HistoryFile(batch[0].first, last, level + 1))
+            return LevelMerge(tuple(batch), ArchivedTimelineFile(batch[0].first, last, level + 1))
     return None
 
 
 def with_merge(manifest: Manifest, merge: LevelMerge, size: int) -> Manifest:
     """The manifest after `merge` gave a file of `size` bytes."""
-    target = HistoryFile(merge.target.first, merge.target.last, merge.target.level, size)
+    target = ArchivedTimelineFile(merge.target.first, merge.target.last, merge.target.level, size)
     kept = [file for file in manifest.files if file not in merge.sources]
     return Manifest((*kept, target))
 
 
-def plan_leftovers(
+def find_unreferenced(
     manifests: Mapping[int, Manifest], names: Iterable[str], keep: int = 3
-) -> Leftovers:
+) -> UnreferencedFiles:
     """What may go: all manifests but the newest `keep`, and the files that none of those lists.
 
     Readers hold on to the version they started with, so nothing goes while at most `keep` exist.
@@ -274,10 +276,10 @@ def plan_leftovers(
     versions = sorted(manifests)
     old = versions[: -max(keep, 1)]
     if not old:
-        return Leftovers()
+        return UnreferencedFiles()
     live = {file.name for version in versions[len(old) :] for file in manifests[version].files}
     dead = sorted(name for name in set(names) - live if _FILE_NAME.fullmatch(name))
-    return Leftovers(tuple(old), tuple(dead))
+    return UnreferencedFiles(tuple(old), tuple(dead))
 
 
 def _entry(
@@ -286,7 +288,7 @@ def _entry(
     action: str | None,
     metadata: bytes | None = None,
     plan: bytes | None = None,
-) -> HistoryEntry:
+) -> ArchivedInstant:
     if not requested_at or not completed_at or not action:
         raise CorruptError(
             "an archived instant is incomplete",
@@ -294,12 +296,12 @@ def _entry(
             completed_at=completed_at,
             action=action,
         )
-    return HistoryEntry(requested_at, completed_at, action, metadata, plan)
+    return ArchivedInstant(requested_at, completed_at, action, metadata, plan)
 
 
-def _manifest_entry(entry: Any) -> HistoryFile:
+def _manifest_entry(entry: Any) -> ArchivedTimelineFile:
     name = entry.get("fileName") if isinstance(entry, dict) else None
     size = entry.get("fileLen") if isinstance(entry, dict) else None
     if not isinstance(name, str) or type(size) is not int or size < 0:
         raise CorruptError("an entry of the manifest is incomplete", entry=entry)
-    return HistoryFile.parse(name, size)
+    return ArchivedTimelineFile.parse(name, size)

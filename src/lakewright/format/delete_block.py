@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
-from lakewright.format.avro.decode import Chunk, Ints, Rows, read_values, varint_at
+from lakewright.format.avro.decode import ByteChunk, Ints, RowCursors, read_values, varint_at
 from lakewright.format.avro.encode import Part, join_parts, joined_bytes, value_parts, varint_parts
 from lakewright.format.avro.schema import AvroType
 from lakewright.format.log_block import CONTENT_VERSION, BlockKind, Header, LogBlock, format_block
@@ -189,7 +189,7 @@ def _decode(data: memoryview) -> DeleteRecords:
     bounds = np.array([*starts, end], np.int64)
     # After the last record comes the end of the list.
     bounds[-1] -= 1
-    rows = Rows(Chunk(data), bounds[:-1].copy(), bounds[1:])
+    rows = RowCursors(ByteChunk(data), bounds[:-1].copy(), bounds[1:])
     keys, partitions = read_values(_TEXT, rows), read_values(_TEXT, rows)
     if keys.null_count:
         raise CorruptError("a delete has no key")
@@ -258,7 +258,7 @@ def _after_value(data: bytes, at: int, wrapper: int) -> int:
     return varint_at(data, at)[1] if kind in ("int", "long") else _after_bytes(data, at)
 
 
-def _read_ordering(rows: Rows) -> tuple[npt.NDArray[np.bool_], tuple[pa.Array, ...]]:
+def _read_ordering(rows: RowCursors) -> tuple[npt.NDArray[np.bool_], tuple[pa.Array, ...]]:
     """Which deletes are unconditional, and the ordering values of the others."""
     wrappers = rows.varint()
     arrays = wrappers == _ARRAY_WRAPPER
@@ -275,7 +275,7 @@ def _read_ordering(rows: Rows) -> tuple[npt.NDArray[np.bool_], tuple[pa.Array, .
     return unconditional, _read_arrays(rows, arrays)
 
 
-def _read_arrays(rows: Rows, arrays: npt.NDArray[np.bool_]) -> tuple[pa.Array, ...]:
+def _read_arrays(rows: RowCursors, arrays: npt.NDArray[np.bool_]) -> tuple[pa.Array, ...]:
     inner = rows.some(arrays)
     inner.varint()
     counts = inner.varint()
@@ -300,7 +300,7 @@ class _Cells:
         self.length = length
         self.pieces: dict[int, tuple[npt.NDArray[np.int64], pa.Array]] = {}
 
-    def read(self, rows: Rows, wrappers: Ints, which: npt.NDArray[np.bool_]) -> None:
+    def read(self, rows: RowCursors, wrappers: Ints, which: npt.NDArray[np.bool_]) -> None:
         for wrapper in np.unique(wrappers[which]).tolist():
             if wrapper != _NULL:
                 index = np.flatnonzero(which & (wrappers == wrapper))

@@ -48,7 +48,7 @@ from lakewright.model.plans import (
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FieldCodec:
     """A pair of inverse functions: from decoded Avro to a value, and back."""
 
     parse: Callable[[Any], Any]
@@ -56,33 +56,33 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class RecordField:
     """Where a field of a value is kept: its name on disk and its shape there."""
 
     name: str
-    shape: Shape
+    codec: FieldCodec
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-PLAIN = Shape(_same, _same)
-TEXTS = Shape(lambda stored: tuple(stored or ()), list)
-MAP = Shape(lambda stored: dict(stored or {}), dict)
+PLAIN = FieldCodec(_same, _same)
+TEXTS = FieldCodec(lambda stored: tuple(stored or ()), list)
+MAP = FieldCodec(lambda stored: dict(stored or {}), dict)
 
 
-def stored(name: str, shape: Shape = PLAIN) -> Stored:
+def stored(name: str, shape: FieldCodec = PLAIN) -> RecordField:
     """A field kept under `name`."""
-    return Stored(name, shape)
+    return RecordField(name, shape)
 
 
-def or_else(default: Any) -> Shape:
+def or_else(default: Any) -> FieldCodec:
     """A plain value that is `default` where the file says null."""
-    return Shape(lambda stored: default if stored is None else stored, _same)
+    return FieldCodec(lambda stored: default if stored is None else stored, _same)
 
 
-def required(what: str, shape: Shape = PLAIN) -> Shape:
+def required(what: str, shape: FieldCodec = PLAIN) -> FieldCodec:
     """A value that the format allows to be null but that means nothing without it."""
 
     def parse(stored: Any) -> Any:
@@ -90,36 +90,36 @@ def required(what: str, shape: Shape = PLAIN) -> Shape:
             raise CorruptError(f"the metadata lacks {what}")
         return shape.parse(stored)
 
-    return Shape(parse, shape.format)
+    return FieldCodec(parse, shape.format)
 
 
-def optional(shape: Shape) -> Shape:
+def optional(shape: FieldCodec) -> FieldCodec:
     """A value that may be None, and is null on disk then."""
-    return Shape(
+    return FieldCodec(
         lambda stored: None if stored is None else shape.parse(stored),
         lambda value: None if value is None else shape.format(value),
     )
 
 
-def many(shape: Shape) -> Shape:
+def many(shape: FieldCodec) -> FieldCodec:
     """A tuple of values; null items say nothing and are passed over."""
-    return Shape(
+    return FieldCodec(
         lambda stored: tuple(shape.parse(each) for each in stored or () if each is not None),
         lambda values: [shape.format(each) for each in values],
     )
 
 
-def keyed(shape: Shape) -> Shape:
+def keyed(shape: FieldCodec) -> FieldCodec:
     """A mapping from text to values."""
-    return Shape(
+    return FieldCodec(
         lambda stored: {key: shape.parse(each) for key, each in (stored or {}).items()},
         lambda values: {key: shape.format(each) for key, each in values.items()},
     )
 
 
-def record(kind: Callable[..., Any], **fields: Stored) -> Shape:
+def record(kind: Callable[..., Any], **fields: RecordField) -> FieldCodec:
     """A value of `kind`, whose fields are kept as `fields` says."""
-    table = tuple((name, field.name, field.shape) for name, field in fields.items())
+    table = tuple((name, field.name, field.codec) for name, field in fields.items())
     # Large commits have many thousand records, most of whose fields are kept as they are.
     plain = tuple((name, key) for name, key, shape in table if shape is PLAIN)
     shaped = tuple((name, key, shape) for name, key, shape in table if shape is not PLAIN)
@@ -134,7 +134,7 @@ def record(kind: Callable[..., Any], **fields: Stored) -> Shape:
     def format_(value: Any) -> Any:
         return {key: shape.format(getattr(value, name)) for name, key, shape in table}
 
-    return Shape(parse, format_)
+    return FieldCodec(parse, format_)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ _EXTRA = stored("extraMetadata", MAP)
 _VERSION = stored("version")
 
 
-def _same_names(kind: type, **shapes: Shape) -> dict[str, Stored]:
+def _same_names(kind: type, **shapes: FieldCodec) -> dict[str, RecordField]:
     """The fields of `kind`, kept under the camel-case form of their own names."""
     return {
         each.name: stored(_camel_case(each.name), shapes.get(each.name, PLAIN))
@@ -426,18 +426,18 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind(Generic[Value]):
+class _RecordCodec(Generic[Value]):
     """A record of the format: its schema on disk and its shape in memory."""
 
     schema: RecordSchema
-    shape: Shape
+    codec: FieldCodec
 
     def parse(self, data: bytes) -> Value:
-        value: Value = self.shape.parse(decode_record(data, self.schema))
+        value: Value = self.codec.parse(decode_record(data, self.schema))
         return value
 
     def format(self, value: Value) -> bytes:
-        return encode_record(self.shape.format(value), self.schema)
+        return encode_record(self.codec.format(value), self.schema)
 
 
 def _with_cause(schema: RecordSchema, record: str) -> RecordSchema:
@@ -451,39 +451,49 @@ def _has_cause(rollback: RollbackPlan | RollbackMetadata) -> bool:
     return rollback.caused_by is not None or rollback.reason is not None
 
 
-_COMMIT: _Kind[CommitMetadata] = _Kind(load_schema("HoodieCommitMetadata"), COMMIT)
-_REPLACE_COMMIT: _Kind[CommitMetadata] = _Kind(
+_COMMIT: _RecordCodec[CommitMetadata] = _RecordCodec(load_schema("HoodieCommitMetadata"), COMMIT)
+_REPLACE_COMMIT: _RecordCodec[CommitMetadata] = _RecordCodec(
     load_schema("HoodieReplaceCommitMetadata"), REPLACE_COMMIT
 )
-_COMPACTION_PLAN: _Kind[CompactionPlan] = _Kind(
+_COMPACTION_PLAN: _RecordCodec[CompactionPlan] = _RecordCodec(
     load_schema("HoodieCompactionPlan"), COMPACTION_PLAN
 )
-_REQUESTED_REPLACE: _Kind[RequestedReplace] = _Kind(
+_REQUESTED_REPLACE: _RecordCodec[RequestedReplace] = _RecordCodec(
     load_schema("HoodieRequestedReplaceMetadata"), REQUESTED_REPLACE
 )
-_CLEAN_PLAN: _Kind[CleanPlan] = _Kind(load_schema("HoodieCleanerPlan"), CLEAN_PLAN)
-_CLEAN: _Kind[CleanMetadata] = _Kind(load_schema("HoodieCleanMetadata"), CLEAN)
-_ROLLBACK_PLAN: _Kind[RollbackPlan] = _Kind(load_schema("HoodieRollbackPlan"), ROLLBACK_PLAN)
-_ROLLBACK: _Kind[RollbackMetadata] = _Kind(load_schema("HoodieRollbackMetadata"), ROLLBACK)
-_SAVEPOINT: _Kind[SavepointMetadata] = _Kind(load_schema("HoodieSavepointMetadata"), SAVEPOINT)
-_RESTORE_PLAN: _Kind[RestorePlan] = _Kind(load_schema("HoodieRestorePlan"), RESTORE_PLAN)
-_RESTORE: _Kind[RestoreMetadata] = _Kind(load_schema("HoodieRestoreMetadata"), RESTORE)
-_INDEX_PLAN: _Kind[IndexPlan] = _Kind(load_schema("HoodieIndexPlan"), INDEX_PLAN)
-_INDEX_COMMIT: _Kind[IndexCommitMetadata] = _Kind(
+_CLEAN_PLAN: _RecordCodec[CleanPlan] = _RecordCodec(load_schema("HoodieCleanerPlan"), CLEAN_PLAN)
+_CLEAN: _RecordCodec[CleanMetadata] = _RecordCodec(load_schema("HoodieCleanMetadata"), CLEAN)
+_ROLLBACK_PLAN: _RecordCodec[RollbackPlan] = _RecordCodec(
+    load_schema("HoodieRollbackPlan"), ROLLBACK_PLAN
+)
+_ROLLBACK: _RecordCodec[RollbackMetadata] = _RecordCodec(
+    load_schema("HoodieRollbackMetadata"), ROLLBACK
+)
+_SAVEPOINT: _RecordCodec[SavepointMetadata] = _RecordCodec(
+    load_schema("HoodieSavepointMetadata"), SAVEPOINT
+)
+_RESTORE_PLAN: _RecordCodec[RestorePlan] = _RecordCodec(
+    load_schema("HoodieRestorePlan"), RESTORE_PLAN
+)
+_RESTORE: _RecordCodec[RestoreMetadata] = _RecordCodec(
+    load_schema("HoodieRestoreMetadata"), RESTORE
+)
+_INDEX_PLAN: _RecordCodec[IndexPlan] = _RecordCodec(load_schema("HoodieIndexPlan"), INDEX_PLAN)
+_INDEX_COMMIT: _RecordCodec[IndexCommitMetadata] = _RecordCodec(
     load_schema("HoodieIndexCommitMetadata"), INDEX_COMMIT
 )
 # Only what needs them is written with added fields: all others are exactly what real Hudi writes.
-_COMPACTION_PLAN_WITH_NEXT_BASE: _Kind[CompactionPlan] = _Kind(
+_COMPACTION_PLAN_WITH_NEXT_BASE: _RecordCodec[CompactionPlan] = _RecordCodec(
     with_nullable_text(_COMPACTION_PLAN.schema, "HoodieCompactionOperation", "nextBaseInstantTime"),
     COMPACTION_PLAN,
 )
-_CAUSED_ROLLBACK_PLAN: _Kind[RollbackPlan] = _Kind(
+_CAUSED_ROLLBACK_PLAN: _RecordCodec[RollbackPlan] = _RecordCodec(
     _with_cause(_ROLLBACK_PLAN.schema, "HoodieRollbackPlan"), ROLLBACK_PLAN
 )
-_CAUSED_ROLLBACK: _Kind[RollbackMetadata] = _Kind(
+_CAUSED_ROLLBACK: _RecordCodec[RollbackMetadata] = _RecordCodec(
     _with_cause(_ROLLBACK.schema, "HoodieRollbackMetadata"), ROLLBACK
 )
-_CAUSED_RESTORE: _Kind[RestoreMetadata] = _Kind(
+_CAUSED_RESTORE: _RecordCodec[RestoreMetadata] = _RecordCodec(
     _with_cause(_RESTORE.schema, "HoodieRollbackMetadata"), RESTORE
 )
 

@@ -184,7 +184,7 @@ def note(checkpoint: Checkpoint | None, *, batch: str, source: str | None = None
 
 
 @dataclass
-class Positions:
+class CommittedCheckpoints:
     """The positions of a source, `None` for the one without a name; each commit is read once."""
 
     source: str | None = None
@@ -235,10 +235,10 @@ def _is_there(position: CommittedCheckpoint, snapshot: Snapshot) -> bool:
 
 
 @dataclass
-class PositionCheck:
+class CheckpointValidator:
     """Refuses a batch unless the table is still where the batch was read from."""
 
-    positions: Positions
+    positions: CommittedCheckpoints
     base: CommittedCheckpoint | None
 
     def __post_init__(self) -> None:

@@ -16,8 +16,8 @@ from lakewright.errors import InvalidError
 from lakewright.ingestion.checkpoints import Checkpoint
 from lakewright.ingestion.cloud.events import quarantine_of
 from lakewright.ingestion.cloud.objects import ObjectReader, ObjectRows
-from lakewright.ingestion.cloud.options import HoldingSettings, ObjectSettings, OnBad
-from lakewright.ingestion.cloud.quarantine import Held, Quarantine
+from lakewright.ingestion.cloud.options import ObjectSettings, QuarantineSettings, UnreadablePolicy
+from lakewright.ingestion.cloud.quarantine import Quarantine, QuarantinedRecord
 from lakewright.ingestion.cloud.selection import CloudObject
 from lakewright.ingestion.source import Batch, Source
 from lakewright.options import at_least, option, option_keys, parse_choice, settings_from
@@ -163,13 +163,13 @@ class FilesSource(Source):
     settings: FileSettings
     reading: ObjectSettings
     places: Mapping[str, str] = field(default_factory=dict)
-    bad: OnBad = OnBad.ERROR
+    bad: UnreadablePolicy = UnreadablePolicy.ERROR
     quarantine: Quarantine | None = None
     clock: Clock = field(default_factory=SystemClock)
     _last: ObjectRows | None = None
 
     name: ClassVar[str] = "files"
-    keys: ClassVar[frozenset[str]] = option_keys(FileSettings, ObjectSettings, HoldingSettings)
+    keys: ClassVar[frozenset[str]] = option_keys(FileSettings, ObjectSettings, QuarantineSettings)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
@@ -177,9 +177,9 @@ class FilesSource(Source):
         settings = settings_from(FileSettings, options)
         if not settings.root:
             raise InvalidError("a source of files needs their folder", option=ROOT)
-        holding = settings_from(HoldingSettings, options)
+        holding = settings_from(QuarantineSettings, options)
         quarantine = quarantine_of(holding, options, cls.name, None)
-        if holding.bad_objects is OnBad.QUARANTINE and quarantine is None:
+        if holding.bad_objects is UnreadablePolicy.QUARANTINE and quarantine is None:
             raise InvalidError(
                 "a quarantine needs a table", option="lakewright.source.quarantine.path"
             )
@@ -221,10 +221,12 @@ class FilesSource(Source):
     def _hold(self, found: ObjectRows) -> None:
         """Note what could not be read, before anything is committed that passes over it."""
         bad = [
-            Held(self.storage.url(each.item.path), each.problem or "", size=each.item.size)
+            QuarantinedRecord(
+                self.storage.url(each.item.path), each.problem or "", size=each.item.size
+            )
             for each in found.bad
         ]
-        if bad and self.bad is OnBad.QUARANTINE and self.quarantine is not None:
+        if bad and self.bad is UnreadablePolicy.QUARANTINE and self.quarantine is not None:
             self.quarantine.put(bad)
         elif bad:
             warnings.warn(

@@ -42,14 +42,14 @@ from lakewright.scan.planner import (
     IncrementalQueryAnalyzer,
     QueryContext,
     RangeType,
-    in_order,
-    plan_context,
+    in_completion_order,
+    plan_range,
 )
-from lakewright.scan.scan_plan import ReadPlan
-from lakewright.spark.reader import scan
+from lakewright.scan.scan_plan import ScanPlan
+from lakewright.spark.reader import scan_slices
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import storage_for, storage_options
-from lakewright.table.snapshot import Snapshot, load_moment
+from lakewright.table.snapshot import Snapshot, load_consistent_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +58,7 @@ Rows = TypeVar("Rows")
 
 
 @dataclass(frozen=True)
-class TablePull:
+class IncrementalBatchPlan:
     """What the next batch reads of a table: a range of its timeline, or nothing.
 
     `checkpoint` is where the batch after this one goes on; `waiting` counts the instants that are
@@ -80,12 +80,12 @@ class TableBatch(Generic[Rows]):
     facts: Mapping[str, int | str]
 
 
-def plan_pull(
+def plan_batch(
     snapshot: Snapshot,
     after: Checkpoint | None,
     settings: TableSourceSettings,
     splitter: SnapshotLoadQuerySplitter | None = None,
-) -> TablePull:
+) -> IncrementalBatchPlan:
     """Decide what the next batch reads; with nothing to read the checkpoint stays what it is."""
     if after is None and settings.beginning is None:
         raise InvalidError(
@@ -97,17 +97,17 @@ def plan_pull(
         position, unread = TimelinePosition(""), latest_write(snapshot)
         if unread.is_empty:
             # All that is written from now on is wanted, however much it is at the next look.
-            return TablePull(None, Checkpoint(INITIAL, Version.V2))
+            return IncrementalBatchPlan(None, Checkpoint(INITIAL, Version.V2))
     else:
         position = TimelinePosition(EARLIEST) if after is None else position_of(after, snapshot)
         unread = _unread(snapshot, position)
     context = _next_batch(unread, position, settings, splitter)
     if context is None:
-        return TablePull(None, after)
+        return IncrementalBatchPlan(None, after)
     end = max(context.checkpoint or "", position.through)
     checkpoint = Checkpoint(end, Version.V2, None if after is None else after.reset)
     waiting = len(unread.instants) - len(context.instants)
-    return TablePull(context, checkpoint, waiting, unread.last_completed)
+    return IncrementalBatchPlan(context, checkpoint, waiting, unread.last_completed)
 
 
 def _unread(snapshot: Snapshot, position: TimelinePosition) -> QueryContext:
@@ -120,7 +120,7 @@ def latest_write(snapshot: Snapshot) -> QueryContext:
     """The last write that brought rows, and the services after it."""
     analyzer = IncrementalQueryAnalyzer(snapshot=snapshot, range_type=RangeType.CLOSED_CLOSED)
     found = _last_write(snapshot, snapshot.timeline.by_completion)
-    found = found or _last_write(snapshot, tuple(in_order(snapshot.archived)))
+    found = found or _last_write(snapshot, tuple(in_completion_order(snapshot.archived)))
     if found is None:
         return analyzer.analyze()
     return replace(analyzer, begin=found.completed_at).analyze()
@@ -166,7 +166,9 @@ def _bounded(unread: QueryContext, most: int, position: TimelinePosition) -> Que
 
 
 @dataclass(frozen=True)
-class HoodieSourceIncrementalQueryRunner(IncrementalQueryRunner[TablePull, TableBatch[Rows]]):
+class HoodieSourceIncrementalQueryRunner(
+    IncrementalQueryRunner[IncrementalBatchPlan, TableBatch[Rows]]
+):
     """The three steps on a table: instants from its timeline, their rows, figures about them.
 
     `read` turns a plan into rows: on Spark, or in a plain loop.
@@ -175,18 +177,18 @@ class HoodieSourceIncrementalQueryRunner(IncrementalQueryRunner[TablePull, Table
     snapshot: Snapshot
     after: Checkpoint | None
     settings: TableSourceSettings
-    read: Callable[[ReadPlan], Rows]
+    read: Callable[[ScanPlan], Rows]
     splitter: SnapshotLoadQuerySplitter | None = None
 
-    def get_metadata(self) -> TablePull:
+    def get_metadata(self) -> IncrementalBatchPlan:
         """The instants of the next batch."""
-        return plan_pull(self.snapshot, self.after, self.settings, self.splitter)
+        return plan_batch(self.snapshot, self.after, self.settings, self.splitter)
 
-    def fetch_data(self, metadata: TablePull) -> TableBatch[Rows]:
+    def fetch_data(self, metadata: IncrementalBatchPlan) -> TableBatch[Rows]:
         """Their rows, without the meta columns that say how the table keeps them."""
         if metadata.context is None:
             return TableBatch(None, metadata.checkpoint, {"bytes": 0})
-        plan = plan_context(metadata.context, fallback=self.settings.fallback)
+        plan = plan_range(metadata.context, fallback=self.settings.fallback)
         plan = replace(plan, columns=tuple(filter(self._wanted, plan.columns)))
         size = sum(item.size for item in plan.slices)
         rows = self.read(plan) if plan.slices else None
@@ -196,7 +198,9 @@ class HoodieSourceIncrementalQueryRunner(IncrementalQueryRunner[TablePull, Table
         kept = column == PARTITION_PATH and not self.settings.drop_meta_fields
         return kept or column not in META_COLUMNS
 
-    def post_actions(self, metadata: TablePull, data: TableBatch[Rows]) -> TableBatch[Rows]:
+    def post_actions(
+        self, metadata: IncrementalBatchPlan, data: TableBatch[Rows]
+    ) -> TableBatch[Rows]:
         """Figures: bytes to read, instants read and waiting, and how far behind the batch ends."""
         instants = 0 if metadata.context is None else len(metadata.context.instants)
         told = {"instants": instants, "instants_waiting": metadata.waiting}
@@ -205,7 +209,7 @@ class HoodieSourceIncrementalQueryRunner(IncrementalQueryRunner[TablePull, Table
             told["lag_ms"] = lag
         return replace(data, facts={**data.facts, **told})
 
-    def _lag_ms(self, metadata: TablePull) -> int | None:
+    def _lag_ms(self, metadata: IncrementalBatchPlan) -> int | None:
         """From the end of the batch to the newest completion; None if times are no dates."""
         if metadata.context is None or metadata.checkpoint is None or metadata.newest is None:
             return 0
@@ -242,10 +246,10 @@ class HudiTableSource(Source):
     def next_batch(self, spark: SparkSession, after: Checkpoint | None) -> Batch:
         """What the next writes brought; without rows the checkpoint given comes back."""
         runner: HoodieSourceIncrementalQueryRunner[DataFrame] = HoodieSourceIncrementalQueryRunner(
-            load_moment(self.storage),
+            load_consistent_snapshot(self.storage),
             after,
             self.settings,
-            partial(scan, spark, self.storage),
+            partial(scan_slices, spark, self.storage),
             self.splitter,
         )
         found = runner.run()

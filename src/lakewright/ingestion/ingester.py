@@ -18,28 +18,28 @@ import pyarrow as pa
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from lakewright.client.save import Mode, Save
-from lakewright.client.write_client import TableWriter, rows_of
+from lakewright.client.save import SaveMode, SaveOperation
+from lakewright.client.write_client import WriteClient, spark_rows
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError, kind_of
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.ingestion.checkpoints import (
     Checkpoint,
+    CheckpointValidator,
     CommittedCheckpoint,
-    PositionCheck,
-    Positions,
+    CommittedCheckpoints,
     note,
     resumed,
 )
 from lakewright.ingestion.source import Batch, Source
-from lakewright.metrics.meter import Meter
+from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.plans import Skip
-from lakewright.services.maintenance_loop import Step
+from lakewright.services.maintenance_loop import ServiceOutcome
 from lakewright.spark.worker_environment import SPARK_ERRORS
-from lakewright.spark.writer import failure_of
+from lakewright.spark.writer import translate_spark_error
 from lakewright.table.properties import table_exists
 from lakewright.table.snapshot import load_snapshot
-from lakewright.write.task import Operation, Outcome, WriteTask
-from lakewright.write.writer import Commit, IncomingRows, WriteRequest, commit_of
+from lakewright.write.task import Operation, WriteStatus, WriteTask
+from lakewright.write.writer import Commit, RowSource, WriteRequest, commit_result
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,7 +52,7 @@ _PATIENCE_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class IngestRound:
+class IngestResult:
     """What a round has done, why it did nothing, or why it could not; counted from 1.
 
     `rows` is how many rows there were to write, after the transformation. `lag_ms` is how far the
@@ -69,7 +69,7 @@ class IngestRound:
     took_ms: int = 0
     facts: Mapping[str, int | str] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
-    services: tuple[Step, ...] = ()
+    services: tuple[ServiceOutcome, ...] = ()
 
     @property
     def commit(self) -> Commit | None:
@@ -82,7 +82,7 @@ class IngestRound:
         return self.outcome if isinstance(self.outcome, LakewrightError) else None
 
     @property
-    def may_pass(self) -> bool:
+    def is_retryable(self) -> bool:
         """Whether what went wrong, if anything, may not go wrong again."""
         return self.error is None or isinstance(self.error, _PASSING)
 
@@ -123,18 +123,18 @@ def _number(facts: Mapping[str, int | str], name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Incoming:
+class IncomingBatch:
     """The rows of a batch, and how many there were once they are written, if that is known."""
 
-    rows: IncomingRows
+    rows: RowSource
     count: Callable[[], int | None]
 
 
-def counted(frame: Any) -> Incoming:
+def counted(frame: Any) -> IncomingBatch:
     """The rows of a DataFrame; Spark counts them as they go by."""
     seen = Observation()
     observed = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
-    return Incoming(rows_of(observed), lambda: _count_seen(seen))
+    return IncomingBatch(spark_rows(observed), lambda: _count_seen(seen))
 
 
 def _count_seen(seen: Observation) -> int | None:
@@ -155,13 +155,13 @@ def _count_seen(seen: Observation) -> int | None:
     return answer[0] if answer else None
 
 
-class NoMoreRows:
+class EmptyRowsWithSchema:
     """Nothing, in the columns that a table has."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         """There is nothing to do."""
         return ()
 
@@ -176,15 +176,15 @@ class Ingester:
     """
 
     source: Source
-    writer: TableWriter
+    writer: WriteClient
     spark: Any = None
     transform: Transform | None = None
     source_name: str | None = None
     override: str | None = None
-    incoming: Callable[[Any], Incoming] = counted
+    incoming: Callable[[Any], IncomingBatch] = counted
 
     def __post_init__(self) -> None:
-        self._positions = Positions(self.source_name)
+        self._positions = CommittedCheckpoints(self.source_name)
         self._held: Checkpoint | None = None
 
     @property
@@ -192,7 +192,7 @@ class Ingester:
         """Whether there is a table to write to: the first rows make one."""
         return table_exists(self.writer.storage)
 
-    def run(self, number: int = 1) -> IngestRound:
+    def run(self, number: int = 1) -> IngestResult:
         """Read the next batch and commit it.
 
         Raises:
@@ -200,21 +200,21 @@ class Ingester:
             LakewrightError: the batch could not be read or written; its position stays.
         """
         started = self.writer.clock.monotonic_ms()
-        with told_failures(self.writer.services.meter, self.source.name):
+        with record_failures(self.writer.services.meter, self.source.name):
             done = self._round()
-        tell_round(self.writer.services.meter, done)
+        record_round(self.writer.services.meter, done)
         took_ms = self.writer.clock.monotonic_ms() - started
         return replace(done, number=number, took_ms=took_ms)
 
-    def _round(self) -> IngestRound:
+    def _round(self) -> IngestResult:
         base = self._position()
         try:
             after = resumed(_checkpoint(base), self.override, self.source.resume_from)
             return self._next(base, self._held if base is None and self._held else after)
         except SPARK_ERRORS as error:
-            raise failure_of(error) from error
+            raise translate_spark_error(error) from error
 
-    def _next(self, base: CommittedCheckpoint | None, after: Checkpoint | None) -> IngestRound:
+    def _next(self, base: CommittedCheckpoint | None, after: Checkpoint | None) -> IngestResult:
         """Bring the next batch that can be committed; one without rows cannot be without a table.
 
         Such a position is kept in mind alone. Who comes again finds the same batches empty.
@@ -227,7 +227,7 @@ class Ingester:
             if not _moved(after, batch.checkpoint):
                 told = "the source has no rows, and the table no columns: the position stays"
                 stored = _checkpoint(base)
-                return IngestRound(
+                return IngestResult(
                     0, self.source.name, Skip(told), stored, stored, facts=batch.facts
                 )
             after = self._held = batch.checkpoint
@@ -243,10 +243,10 @@ class Ingester:
             return batch
         return replace(batch, rows=self.transform(batch.rows))
 
-    def _brought(self, base: CommittedCheckpoint | None, batch: Batch) -> IngestRound | None:
+    def _brought(self, base: CommittedCheckpoint | None, batch: Batch) -> IngestResult | None:
         """Commit a batch, or its checkpoint alone, or nothing; None if it has nowhere to go."""
         stored = _checkpoint(base)
-        done = IngestRound(0, self.source.name, Skip(""), stored, stored, facts=batch.facts)
+        done = IngestResult(0, self.source.name, Skip(""), stored, stored, facts=batch.facts)
         found = self.incoming(batch.rows) if batch.rows is not None else None
         if found is not None and found.rows.schema.names:
             return self._committed(done, batch, base, found)
@@ -255,11 +255,17 @@ class Ingester:
         columns = self._columns()
         if columns is None:
             return None
-        return self._committed(done, batch, base, Incoming(NoMoreRows(columns), lambda: 0))
+        return self._committed(
+            done, batch, base, IncomingBatch(EmptyRowsWithSchema(columns), lambda: 0)
+        )
 
     def _committed(
-        self, done: IngestRound, batch: Batch, base: CommittedCheckpoint | None, found: Incoming
-    ) -> IngestRound:
+        self,
+        done: IngestResult,
+        batch: Batch,
+        base: CommittedCheckpoint | None,
+        found: IncomingBatch,
+    ) -> IngestResult:
         checkpoint = batch.checkpoint or done.before
         if checkpoint is not None:
             checkpoint = replace(checkpoint, reset=self.override)
@@ -274,34 +280,34 @@ class Ingester:
         self,
         base: CommittedCheckpoint | None,
         batch: Batch,
-        found: Incoming,
+        found: IncomingBatch,
         checkpoint: Checkpoint | None,
     ) -> tuple[Commit | Skip, tuple[str, ...]]:
         """Write rows with their position; with what went wrong after that, if it may pass."""
         batch_id = self.writer.clock.new_id()
         extra = note(checkpoint, batch=batch_id, source=self.source_name)
-        check = PositionCheck(self._positions, base)
+        check = CheckpointValidator(self._positions, base)
         try:
             return self._write(found.rows, extra, check), ()
         except LakewrightError as error:
-            landed = self._landed(batch_id)
+            landed = self._find_commit(batch_id)
             if landed is None:
                 raise
             if not isinstance(error, _PASSING):
                 _acknowledged(batch)
                 raise
-            return commit_of(landed.instant, landed.metadata), (str(error),)
+            return commit_result(landed.instant, landed.metadata), (str(error),)
 
     def _write(
-        self, rows: IncomingRows, extra: Mapping[str, str], check: PositionCheck
+        self, rows: RowSource, extra: Mapping[str, str], check: CheckpointValidator
     ) -> Commit | Skip:
-        if isinstance(rows, NoMoreRows):
+        if isinstance(rows, EmptyRowsWithSchema):
             # Whatever is done with rows: none are added, and none replaced or deleted.
             request = WriteRequest(Operation.INSERT, extra=extra, check=check)
             return self.writer.run(request, rows)
-        return Save(self.writer, Mode.APPEND, extra=extra, check=check).write(rows)
+        return SaveOperation(self.writer, SaveMode.APPEND, extra=extra, check=check).write(rows)
 
-    def _landed(self, batch_id: str) -> CommittedCheckpoint | None:
+    def _find_commit(self, batch_id: str) -> CommittedCheckpoint | None:
         """The commit of a batch, if it is in the table though the write ended with an error."""
         try:
             found = self._position()
@@ -315,7 +321,7 @@ class Ingester:
 
 
 @contextmanager
-def told_failures(meter: Meter, source: str) -> Iterator[None]:
+def record_failures(meter: MetricsRecorder, source: str) -> Iterator[None]:
     """Count a round that fails."""
     try:
         yield
@@ -324,7 +330,7 @@ def told_failures(meter: Meter, source: str) -> Iterator[None]:
         raise
 
 
-def tell_round(meter: Meter, done: IngestRound) -> None:
+def record_round(meter: MetricsRecorder, done: IngestResult) -> None:
     """Tell what a round has brought, and what is left."""
     outcome = "commit" if done.commit is not None else "nothing_new"
     meter.count("ingest.rounds", source=done.source, outcome=outcome)

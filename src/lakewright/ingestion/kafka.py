@@ -172,7 +172,7 @@ class Topic:
             last = self._ends()
             first = self._beginnings()
         except SPARK_ERRORS as error:
-            raise failure_of(error) from error
+            raise translate_kafka_error(error) from error
         # Between the two looks Kafka may have thrown all of a partition away.
         return {number: min(first.get(number, end), end) for number, end in last.items()}, last
 
@@ -187,7 +187,7 @@ class Topic:
         try:
             return self._columns(reader.load())
         except SPARK_ERRORS as error:
-            raise failure_of(error) from error
+            raise translate_kafka_error(error) from error
 
     def _columns(self, messages: DataFrame) -> DataFrame:
         meta = [f"{text} AS {name}" for name, text in _META.items()] if self.append_offsets else []
@@ -231,7 +231,7 @@ def ends_in(progress: list[Any], topic: str) -> dict[int, int]:
     raise UnavailableError("Spark does not tell where the topic ends: is it there?", topic=topic)
 
 
-def failure_of(error: Exception) -> Exception:
+def translate_kafka_error(error: Exception) -> Exception:
     """An error of Spark's connector as one of ours."""
     text = re.sub(r"\s+", " ", str(error))[:500]
     if _NO_CONNECTOR.search(text):

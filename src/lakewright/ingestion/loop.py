@@ -13,15 +13,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lakewright.api.table import Table
-from lakewright.client.write_client import OPERATION, TableWriter, parse_operation
+from lakewright.client.write_client import OPERATION, WriteClient, parse_operation
 from lakewright.clock import Clock
 from lakewright.datasource.source import session_storage_options
 from lakewright.errors import InvalidError, LakewrightError, UnavailableError
-from lakewright.ingestion.ingester import Ingester, IngestRound, Transform
+from lakewright.ingestion.ingester import Ingester, IngestResult, Transform
 from lakewright.ingestion.source import Source, source_kind
 from lakewright.options import ignored_options, option, option_keys, parse_bool, settings_from
 from lakewright.services.inline import InlineSettings
-from lakewright.services.maintenance_loop import Round, Step, pause, run_continuously, run_round
+from lakewright.services.maintenance_loop import (
+    MaintenanceRound,
+    ServiceOutcome,
+    pause,
+    run_continuously,
+    run_round,
+)
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.factory import other_options, storage_for, storage_options
 from lakewright.table.snapshot import load_snapshot
@@ -80,11 +86,11 @@ def writer_options(options: Mapping[str, str], mode: ServiceMode) -> dict[str, s
 class ServiceThread:
     """The services that options ask for, in a thread that rounds need not wait for."""
 
-    writer: TableWriter
+    writer: WriteClient
     options: Mapping[str, str]
     interval_s: float
     clock: Clock
-    _steps: list[Step] = field(default_factory=list)
+    _steps: list[ServiceOutcome] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
@@ -100,14 +106,14 @@ class ServiceThread:
         self._thread = threading.Thread(target=work, name="lakewright-services", daemon=True)
         self._thread.start()
 
-    def run_once(self) -> tuple[Step, ...]:
+    def run_once(self) -> tuple[ServiceOutcome, ...]:
         """One round of services, in the caller's own thread; errors are outcomes."""
         try:
             return tuple(run_round(self._runner, self._names))
         except LakewrightError as error:
-            return (Step("services", error),)
+            return (ServiceOutcome("services", error),)
 
-    def taken(self) -> tuple[Step, ...]:
+    def take_outcomes(self) -> tuple[ServiceOutcome, ...]:
         """What was done since somebody asked last."""
         with self._guard:
             steps, self._steps = tuple(self._steps), []
@@ -144,9 +150,9 @@ class ServiceThread:
             )
         except LakewrightError as error:
             # The steps have told of it; the rounds go on without services.
-            self._note(Round(0, (Step("services", error),)))
+            self._note(MaintenanceRound(0, (ServiceOutcome("services", error),)))
 
-    def _note(self, found: Round) -> None:
+    def _note(self, found: MaintenanceRound) -> None:
         with self._guard:
             self._steps += found.steps
 
@@ -155,7 +161,7 @@ class ServiceThread:
 # `lw.ingest`: a source, an optional transformation, a table; once, or round after round.
 
 
-Report = Callable[[IngestRound], None]
+Report = Callable[[IngestResult], None]
 
 MIN_INTERVAL_S = 10.0
 _SRC = "<SRC>"
@@ -214,7 +220,7 @@ def ingest(
     checkpoint: str | None = None,
     report: Report | None = None,
     stop: Callable[[], bool] | None = None,
-) -> IngestRound:
+) -> IngestResult:
     """Bring what a source has into a table: one batch, or batch after batch.
 
     A source is an object or a name (`hudi`, `files`, `kafka`, ...) whose options are among
@@ -240,8 +246,8 @@ def ingest(
         checkpoint=checkpoint,
     )
     if continuous:
-        return made.run_continuously(min_interval_s, stop or _never, report or _nobody)
-    return made.run_once(report or _nobody)
+        return made.run_continuously(min_interval_s, stop or _never, report or _no_report)
+    return made.run_once(report or _no_report)
 
 
 def ingestion(
@@ -266,7 +272,7 @@ def ingestion(
     found = _source(source, told, places)
     wanted = _with_operation(_write_options(told, found, made=isinstance(source, str)), operation)
     mode = parse_mode(services)
-    writer = TableWriter.of(storage, writer_options(wanted, mode), clock, spark)
+    writer = WriteClient.create(storage, writer_options(wanted, mode), clock, spark)
     parse_operation(writer.options)
     made = Ingester(
         found,
@@ -287,7 +293,7 @@ class Ingestion:
     services: ServiceMode = ServiceMode.INLINE
     options: Mapping[str, str] | None = None
 
-    def run_once(self, report: Report) -> IngestRound:
+    def run_once(self, report: Report) -> IngestResult:
         """One batch; services of the mode `async` follow it, and their failures are only told."""
         done = self.ingester.run()
         if self.services is ServiceMode.ASYNC and done.commit is not None:
@@ -297,7 +303,7 @@ class Ingestion:
 
     def run_continuously(
         self, min_interval_s: float, stop: Callable[[], bool], report: Report
-    ) -> IngestRound:
+    ) -> IngestResult:
         """Batch after batch, until `stop` says so between two rounds.
 
         Raises:
@@ -313,7 +319,7 @@ class Ingestion:
 
     def _rounds(
         self, least_s: float, stop: Callable[[], bool], report: Report, thread: ServiceThread
-    ) -> IngestRound:
+    ) -> IngestResult:
         clock = self.ingester.writer.clock
         number = failures = 0
         while True:
@@ -321,9 +327,9 @@ class Ingestion:
             started = clock.monotonic_ms()
             done = self._attempt(number)
             if self.services is ServiceMode.ASYNC:
-                done = replace(done, services=thread.taken())
+                done = replace(done, services=thread.take_outcomes())
             report(done)
-            if done.error is not None and not done.may_pass:
+            if done.error is not None and not done.is_retryable:
                 raise done.error
             if self.services is ServiceMode.ASYNC and not thread.has_begun:
                 self._begin(thread)
@@ -339,11 +345,11 @@ class Ingestion:
             if self.ingester.table_exists:
                 thread.start()
 
-    def _attempt(self, number: int) -> IngestRound:
+    def _attempt(self, number: int) -> IngestResult:
         try:
             return self.ingester.run(number)
         except LakewrightError as error:
-            return IngestRound(number, self.ingester.source.name, error)
+            return IngestResult(number, self.ingester.source.name, error)
 
     def _thread(self, interval_s: float) -> ServiceThread:
         writer = self.ingester.writer
@@ -420,5 +426,5 @@ def _never() -> bool:
     return False
 
 
-def _nobody(done: IngestRound) -> None:
+def _no_report(done: IngestResult) -> None:
     """Hear of a round, and do nothing."""

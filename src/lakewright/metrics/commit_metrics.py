@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from lakewright.clock import zone_of
 from lakewright.errors import UnavailableError
-from lakewright.metrics.meter import Meter, listen
+from lakewright.metrics.meter import MetricsRecorder, add_reporter
 from lakewright.metrics.metric import MetricReporter
 from lakewright.model.commit_metadata import (
     SERVICE_OPERATIONS,
@@ -17,11 +17,11 @@ from lakewright.model.commit_metadata import (
     RuntimeStats,
     WriteStat,
 )
-from lakewright.model.freshness import Marks, greatest, is_ingest
+from lakewright.model.freshness import Watermarks, is_ingest, max_known
 from lakewright.model.instant import Instant, parse_time
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage
-from lakewright.table.freshness_options import call_others
+from lakewright.table.freshness_options import call_user_function
 from lakewright.table.rollback import load_rollback
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
@@ -88,7 +88,7 @@ def figure_gauges(name: str, figures: Mapping[str, float]) -> Iterable[tuple[str
 # A completed write, told as metrics.
 
 
-def tell_commit(
+def record_commit(
     transaction: Transaction,
     instant: Instant,
     metadata: CommitMetadata,
@@ -97,7 +97,7 @@ def tell_commit(
 ) -> None:
     """Tell of a write that has completed; `told` is when, its figures, and when it began."""
     writer, config = transaction.writer, transaction.snapshot.config
-    meter = Meter.of(writer.storage, writer.clock, options, config.name)
+    meter = MetricsRecorder.create(writer.storage, writer.clock, options, config.name)
     if not meter.is_on:
         return
     at_ms, figures, began_ms = told
@@ -116,7 +116,7 @@ def tell_commit(
         meter.count("conflict_resolution.success.counter")
 
 
-def tell_rollback(meter: Meter, storage: Storage, completed: Instant) -> None:
+def record_rollback(meter: MetricsRecorder, storage: Storage, completed: Instant) -> None:
     """Tell of a rollback that has completed; not if storage does not answer any more."""
     if not meter.is_on:
         return
@@ -154,7 +154,7 @@ def report_to(reporter: Reporter | MetricReporter) -> Callable[[], None]:
     on tables that track event times.
     """
     if not isinstance(reporter, Reporter):
-        return listen(reporter)
+        return add_reporter(reporter)
     _reporters.append(reporter)
 
     def end() -> None:
@@ -172,13 +172,13 @@ def report(
 ) -> None:
     """Tell all reporters, and one that an option names; who fails is warned of, and no more."""
     for tell in (*(each.report for each in _reporters), *((also,) if also else ())):
-        failure = call_others(tell, table, at_ms, values)
+        failure = call_user_function(tell, table, at_ms, values)
         if failure is not None:
             warnings.warn(f"a reporter failed: {failure}", RuntimeWarning, stacklevel=3)
 
 
 def commit_figures(
-    instant: Instant, commit: CommitMetadata, marks: Marks | None, zone: str
+    instant: Instant, commit: CommitMetadata, marks: Watermarks | None, zone: str
 ) -> tuple[int, dict[str, float]]:
     """When a commit completed, and its figures; of completion and freshness where it keeps them.
 
@@ -189,7 +189,7 @@ def commit_figures(
     figures: dict[str, float] = {}
     stats = commit.write_stats() if is_ingest(commit) else ()
     oldest = min((s.min_event_time for s in stats if s.min_event_time is not None), default=None)
-    newest = greatest(*(s.max_event_time for s in stats))
+    newest = max_known(*(s.max_event_time for s in stats))
     if oldest is not None and newest is not None:
         figures["commitLatencyInMs"] = at_ms - oldest
         figures["commitFreshnessInMs"] = at_ms - newest
@@ -198,7 +198,7 @@ def commit_figures(
     return at_ms, figures
 
 
-def view_times(marks: Marks) -> dict[str, int | None]:
+def view_times(marks: Watermarks) -> dict[str, int | None]:
     """Completion and freshness of both views, by the names under which they are published."""
     return {
         "snapshot.completion": marks.rt_completion,

@@ -11,20 +11,20 @@ from lakewright.clock import Clock
 from lakewright.errors import InvalidError, LakewrightError
 from lakewright.metrics.metric import METRICS, Metric, MetricReporter
 from lakewright.metrics.options import MetricsSettings, ReporterType, metrics_settings
-from lakewright.metrics.reporters import made
+from lakewright.metrics.reporters import make_reporter
 from lakewright.storage.base import Storage
-from lakewright.storage.metered import CountedStorage, counted
-from lakewright.table.freshness_options import call_others
+from lakewright.storage.metered import MeteredStorage, metered
+from lakewright.table.freshness_options import call_user_function
 from lakewright.table.properties import load_properties
 
 _listeners: list[MetricReporter] = []
 _made: dict[tuple[object, ...], MetricReporter] = {}
-_complained: set[str] = set()
+_warned: set[str] = set()
 _names: dict[str, str] = {}
 _lock = threading.Lock()
 
 
-def listen(reporter: MetricReporter) -> Callable[[], None]:
+def add_reporter(reporter: MetricReporter) -> Callable[[], None]:
     """Tell a reporter of all that happens in this process; gives a function that ends it."""
     _listeners.append(reporter)
 
@@ -36,7 +36,7 @@ def listen(reporter: MetricReporter) -> Callable[[], None]:
 
 
 @dataclass(frozen=True)
-class Meter:
+class MetricsRecorder:
     """The metrics of one table; asks and does nothing while nobody wants them."""
 
     storage: Storage
@@ -45,13 +45,13 @@ class Meter:
     name: str | None = None
 
     @classmethod
-    def of(
+    def create(
         cls,
         storage: Storage,
         clock: Clock,
         options: Mapping[str, str],
         name: str | None = None,
-    ) -> Meter:
+    ) -> MetricsRecorder:
         """The meter that options describe; `name` is the table's, if that is known."""
         return cls(storage, clock, metrics_settings(options), name)
 
@@ -64,26 +64,26 @@ class Meter:
         """Tell how things are."""
         told = list(values) if self.is_on else []
         if told:
-            self._tell((name, value, labels) for name, value in told)
+            self._report((name, value, labels) for name, value in told)
 
     def count(self, name: str, by: float = 1, **labels: str) -> None:
         """Add to a counter."""
         if self.is_on and by:
-            self._tell([(name, by, labels)])
+            self._report([(name, by, labels)])
 
-    def _tell(self, values: Iterable[tuple[str, float, Mapping[str, str]]]) -> None:
+    def _report(self, values: Iterable[tuple[str, float, Mapping[str, str]]]) -> None:
         now, table = self.clock.now_ms(), self._table()
         told = [
             Metric(name, METRICS[name].kind, value, {"table": table, **labels}, now)
             for name, value, labels in (*values, *self._calls())
         ]
         for reporter in self._reporters():
-            failure = call_others(reporter.take, told)
+            failure = call_user_function(reporter.take, told)
             if failure is not None:
-                complain(type(reporter).__name__.strip("_"), failure)
+                warn_once(type(reporter).__name__.strip("_"), failure)
 
     def _calls(self) -> Iterable[tuple[str, float, Mapping[str, str]]]:
-        taken = self.storage.taken() if isinstance(self.storage, CountedStorage) else {}
+        taken = self.storage.take_counts() if isinstance(self.storage, MeteredStorage) else {}
         return [("storage.calls", calls, {"kind": kind}) for kind, calls in taken.items()]
 
     def _table(self) -> str:
@@ -111,9 +111,9 @@ def _reporter(kind: ReporterType, settings: MetricsSettings) -> MetricReporter |
     with _lock:
         if key not in _made:
             held: list[MetricReporter] = []
-            failure = call_others(lambda: held.append(made(kind, settings)))
+            failure = call_user_function(lambda: held.append(make_reporter(kind, settings)))
             if failure is not None:
-                complain(kind.value, failure)
+                warn_once(kind.value, failure)
                 return None
             _made[key] = held[0]
         return _made[key]
@@ -129,10 +129,10 @@ def _identity(kind: ReporterType, settings: MetricsSettings) -> tuple[object, ..
     return kind, told.prefix, told.json_file
 
 
-def complain(who: str, failure: str) -> None:
+def warn_once(who: str, failure: str) -> None:
     """Warn of a reporter that failed, once: the write stands, whoever hears of it."""
-    if who not in _complained:
-        _complained.add(who)
+    if who not in _warned:
+        _warned.add(who)
         text = f"metrics are not reported by {who}: {failure}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
@@ -142,7 +142,7 @@ def reporter_for(kind: ReporterType, settings: MetricsSettings) -> MetricReporte
     return _reporter(kind, settings)
 
 
-def metered(storage: Storage, options: Mapping[str, str]) -> Storage:
+def with_metrics(storage: Storage, options: Mapping[str, str]) -> Storage:
     """The storage, counted if metrics are wanted; settings that cannot be are refused here."""
     settings = metrics_settings(options)
     if settings.on and ReporterType.JSON_LINES in settings.types and not settings.json_file:
@@ -150,4 +150,4 @@ def metered(storage: Storage, options: Mapping[str, str]) -> Storage:
             "metrics as JSON lines need a file, or name another reporter",
             options=["lakewright.metrics.jsonl.file", "hoodie.metrics.reporter.type"],
         )
-    return counted(storage) if settings.on or _listeners else storage
+    return metered(storage) if settings.on or _listeners else storage

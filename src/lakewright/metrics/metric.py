@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """What the value of a metric means."""
 
     GAUGE = "gauge"  # how it is now
@@ -23,7 +23,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     value: float
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     at_ms: int = 0
@@ -38,10 +38,10 @@ class MetricReporter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class MetricDescriptor:
     """A metric that there can be: its kind, what it tells, and its labels besides the table."""
 
-    kind: Kind
+    kind: MetricKind
     doc: str
     labels: tuple[str, ...] = ()
 
@@ -78,26 +78,26 @@ _GAUGES_OF_WRITES = {
 }
 
 
-def _known_of_writes() -> dict[str, Known]:
+def _known_of_writes() -> dict[str, MetricDescriptor]:
     found = {}
     for action in WRITE_NAMES:
         for name, doc in _GAUGES_OF_WRITES.items():
-            found[f"{action}.{name}"] = Known(Kind.GAUGE, f"last {action}: {doc}")
-        found[f"{action}.completed.counter"] = Known(
-            Kind.COUNTER, f"times that a {action} completed"
+            found[f"{action}.{name}"] = MetricDescriptor(MetricKind.GAUGE, f"last {action}: {doc}")
+        found[f"{action}.completed.counter"] = MetricDescriptor(
+            MetricKind.COUNTER, f"times that a {action} completed"
         )
     return found
 
 
-def _gauge(doc: str, *labels: str) -> Known:
-    return Known(Kind.GAUGE, doc, labels)
+def _gauge(doc: str, *labels: str) -> MetricDescriptor:
+    return MetricDescriptor(MetricKind.GAUGE, doc, labels)
 
 
-def _counter(doc: str, *labels: str) -> Known:
-    return Known(Kind.COUNTER, doc, labels)
+def _counter(doc: str, *labels: str) -> MetricDescriptor:
+    return MetricDescriptor(MetricKind.COUNTER, doc, labels)
 
 
-METRICS: dict[str, Known] = {
+METRICS: dict[str, MetricDescriptor] = {
     **_known_of_writes(),
     "clean.duration": _gauge("how long the last clean took, in milliseconds"),
     "clean.numFilesDeleted": _gauge("files that the last clean deleted"),

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from lakewright.metrics.metric import METRICS, Kind, Metric, MetricReporter
+from lakewright.metrics.metric import METRICS, Metric, MetricKind, MetricReporter
 from lakewright.metrics.options import MetricsSettings, ReporterType
 from lakewright.utils.optional_imports import imported
 
@@ -62,7 +62,7 @@ class InMemory:
         with self._lock:
             for metric in metrics:
                 key = metric.name, tuple(sorted(metric.labels.items()))
-                before = self.values.get(key, 0) if metric.kind is Kind.COUNTER else 0
+                before = self.values.get(key, 0) if metric.kind is MetricKind.COUNTER else 0
                 self.values[key] = before + metric.value
 
 
@@ -82,7 +82,7 @@ class Prometheus:
             series = self._series_of(metric).labels(
                 *(metric.labels[k] for k in sorted(metric.labels))
             )
-            if metric.kind is Kind.COUNTER:
+            if metric.kind is MetricKind.COUNTER:
                 series.inc(metric.value)
             else:
                 series.set(metric.value)
@@ -103,7 +103,11 @@ class Prometheus:
         with self._lock:
             if metric.name not in self._series:
                 known = METRICS.get(metric.name)
-                kind = self._client.Counter if metric.kind is Kind.COUNTER else self._client.Gauge
+                kind = (
+                    self._client.Counter
+                    if metric.kind is MetricKind.COUNTER
+                    else self._client.Gauge
+                )
                 self._series[metric.name] = kind(
                     prometheus_name(metric.name, self._prefix),
                     known.doc if known else metric.name,
@@ -162,7 +166,7 @@ def json_line(metric: Metric, prefix: str = "") -> str:
     return json.dumps(told, separators=(",", ":"))
 
 
-def made(kind: ReporterType, settings: MetricsSettings) -> MetricReporter:
+def make_reporter(kind: ReporterType, settings: MetricsSettings) -> MetricReporter:
     """A reporter as the settings describe it."""
     if kind is ReporterType.JSON_LINES:
         return JsonLines(settings.json_file or "", settings.prefix)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.errors import InvalidError
-from lakewright.model.merge import Deletes, Flags, LogOutcome, MergeRule, Upserts, merge_logs
+from lakewright.model.merge import Deletes, Flags, MergedLogRecords, MergeRule, Upserts, merge_logs
 from lakewright.model.schema import RECORD_KEY
 
 _SECONDS = (10**9, 10**10)
@@ -86,7 +86,7 @@ Changes = Sequence[Upserts | Deletes]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class EventTimeThreshold:
     """An event time, and the column that tells it.
 
     `in_order` tells that deletes compete by that column too, which then tells when they happened;
@@ -110,7 +110,7 @@ class Cut:
         late = self._late(block.ordering[0])
         return late if block.unconditional is None else late & ~np.asarray(block.unconditional)
 
-    def is_late_winner(self, outcome: LogOutcome) -> Flags:
+    def is_late_winner(self, outcome: MergedLogRecords) -> Flags:
         """Which keys are won by a version that happened then."""
         late = np.zeros(len(outcome.keys), bool)
         if self.in_order:
@@ -126,11 +126,11 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class MergedLogRecords:
+class SplitLogRecords:
     """The merged log versions of a slice: what the base file takes, and what stays beside it."""
 
-    taken: LogOutcome
-    remaining: LogOutcome
+    taken: MergedLogRecords
+    remaining: MergedLogRecords
 
     def iterator(self) -> Iterator[pa.RecordBatch]:
         """The rows that the base file takes, unless it has stronger ones."""
@@ -149,7 +149,7 @@ class MergedLogRecords:
         return _found(self.remain_logs_iterator(), keys)
 
 
-def _live(outcome: LogOutcome) -> Iterator[pa.RecordBatch]:
+def _live(outcome: MergedLogRecords) -> Iterator[pa.RecordBatch]:
     rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
     yield from rows.to_batches()
 
@@ -170,9 +170,9 @@ def split_logs(
     changes: Changes,
     schema: pa.Schema,
     rule: MergeRule,
-    cut: Cut,
+    cut: EventTimeThreshold,
     in_base: InBase | None = None,
-) -> MergedLogRecords:
+) -> SplitLogRecords:
     """Merge versions, those before a threshold and the others apart.
 
     With `in_base` no key stays back that would have no row in the base file: an index that looks
@@ -181,18 +181,18 @@ def split_logs(
     whole = merge_logs(changes, schema, rule)
     late = cut.is_late_winner(whole)
     if not late.any():
-        return MergedLogRecords(whole, whole.only(np.flatnonzero(late)))
+        return SplitLogRecords(whole, whole.select(np.flatnonzero(late)))
     early = merge_logs(_without(changes, cut), schema, rule)
     stays, undone = _staying(whole, late, early, in_base)
     # All versions of a key that does not stay back are merged, late ones too.
     back = whole.keys.filter(pa.array(stays))
     gone = whole.keys.filter(pa.array(undone))
     taken = merge_logs(_without(changes, cut, back=back, gone=gone), schema, rule)
-    return MergedLogRecords(taken, whole.only(np.flatnonzero(stays)))
+    return SplitLogRecords(taken, whole.select(np.flatnonzero(stays)))
 
 
 def _staying(
-    whole: LogOutcome, late: Flags, early: LogOutcome, in_base: InBase | None
+    whole: MergedLogRecords, late: Flags, early: MergedLogRecords, in_base: InBase | None
 ) -> tuple[Flags, Flags]:
     """Which keys stay back, and for which of them nothing is done to the base file."""
     at = pc.index_in(whole.keys, value_set=early.keys)
@@ -214,7 +214,7 @@ def _staying(
 
 def _without(
     changes: Changes,
-    cut: Cut,
+    cut: EventTimeThreshold,
     *,
     back: pa.Array | None = None,
     gone: pa.Array | None = None,

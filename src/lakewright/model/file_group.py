@@ -26,7 +26,7 @@ def bucket_of_group(file_id: str) -> int | None:
     return int(head) if digits and file_id[8:9] in {"", "-"} else None
 
 
-def look_like_buckets(file_ids: Sequence[str]) -> bool:
+def are_bucket_file_ids(file_ids: Sequence[str]) -> bool:
     """Whether all these file groups must be those of a bucket index, by their names alone."""
     named = [bucket for each in file_ids if (bucket := bucket_of_group(each)) is not None]
     return bool(named) and len(named) == len(file_ids) and min(named) < _FEW_BUCKETS
@@ -160,12 +160,12 @@ def _parse_log(name: str, size: int) -> LogFile | None:
 GroupKey = tuple[str, str]
 
 
-class TwinBaseFilesError(CorruptError):
+class DuplicateBaseFileError(CorruptError):
     """Two base files of one file group carry the same instant."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TimelineView:
     """Which instants a query sees: the committed ones within bounds, if there are any.
 
     `requested_until` is time travel, compared with requested times; with `requested_from` it is the
@@ -185,7 +185,7 @@ class View:
         instant = self.timeline.by_time.get(requested_at)
         return instant.completed_at if instant is not None else self.archived.get(requested_at)
 
-    def sees(self, requested_at: str) -> bool:
+    def includes(self, requested_at: str) -> bool:
         """Whether files that carry this instant are part of the answer."""
         if not self.timeline.is_committed(requested_at):
             return False
@@ -198,7 +198,7 @@ class View:
 
     def writes(self) -> tuple[Instant, ...]:
         """The completed writes on the active timeline that the query sees, in completion order."""
-        return tuple(i for i in self.timeline.by_completion if self.sees(i.requested_at))
+        return tuple(i for i in self.timeline.by_completion if self.includes(i.requested_at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class FileGroup:
         """What identifies the group in the table."""
         return self.partition, self.file_id
 
-    def merged(self) -> FileSlice:
+    def latest_merged_slice(self) -> FileSlice:
         """What a snapshot query reads.
 
         The newest slice may be the empty one that a pending compaction has opened; then the slice
@@ -256,7 +256,7 @@ class FileGroup:
         logs = sorted(chain(before.logs, newest.logs), key=lambda log: log.order)
         return replace(before, logs=tuple(logs))
 
-    def newest_base(self) -> FileSlice | None:
+    def latest_base_slice(self) -> FileSlice | None:
         """What a read-optimized query reads: the newest base file, without log files."""
         for candidate in reversed(self.slices):
             if candidate.base is not None:
@@ -267,7 +267,7 @@ class FileGroup:
 def build_groups(
     partition: str,
     files: Iterable[BaseFile | LogFile],
-    view: View,
+    view: TimelineView,
     *,
     replaced: Collection[GroupKey] = (),
     pending_compactions: Mapping[GroupKey, str] | None = None,
@@ -281,7 +281,7 @@ def build_groups(
     bases: dict[str, list[BaseFile]] = {}
     logs: dict[str, list[LogFile]] = {}
     for file in files:
-        if not view.sees(file.instant):
+        if not view.includes(file.instant):
             continue
         if isinstance(file, BaseFile):
             bases.setdefault(file.file_id, []).append(file)
@@ -299,7 +299,7 @@ def build_groups(
     return groups
 
 
-def twin_instants(files: Iterable[BaseFile | LogFile]) -> set[str]:
+def duplicate_base_instants(files: Iterable[BaseFile | LogFile]) -> set[str]:
     """The instants of which a file group of one partition has two base files."""
     bases = Counter((f.file_id, f.instant) for f in files if isinstance(f, BaseFile))
     return {instant for (_, instant), count in bases.items() if count > 1}
@@ -310,13 +310,13 @@ def _slice(
     file_id: str,
     bases: list[BaseFile],
     logs: list[LogFile],
-    view: View,
+    view: TimelineView,
     barrier: str | None,
 ) -> tuple[FileSlice, ...]:
     base_at: dict[str, BaseFile] = {}
     for base in bases:
         if base.instant in base_at:
-            raise TwinBaseFilesError(
+            raise DuplicateBaseFileError(
                 "two base files of one file group and one instant: one of them is of a failed task "
                 "attempt, and the commit does not tell which; run doctor",
                 partition=partition,

@@ -26,7 +26,7 @@ _COMPACT = "COMPACT"
 _LOG_COMPACT = "LOG_COMPACT"
 
 # The least event time of deletes that a compaction left beside a base file, where they tell none.
-UNTOLD = 0
+UNKNOWN_OPERATION = 0
 
 FutureTime = tuple[str, int]
 
@@ -48,7 +48,7 @@ class PartitionFreshness:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class UncompactedLog:
     """A log file that no base file holds yet: its path, who wrote it, its least event time.
 
     An event time of None is unknown, which is less than all that are known.
@@ -60,7 +60,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Fall:
+class CompletionRegression:
     """Why read-optimized completion is lower than it was `before`.
 
     `cause` is the log file that came late; None where no log file waits, and the newest ingested
@@ -68,7 +68,7 @@ class Fall:
     """
 
     before: int
-    cause: Waiting | None = None
+    cause: UncompactedLog | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ class Freshness:
     - `partitions` are looked up when they are asked for: a partition that nobody asks for costs
       nothing;
     - `waiting` is the log file that holds read-optimized completion back, None if there is none;
-    - `fell` tells why the newest write lowered read-optimized completion, if it did;
+    - `regression` tells why the newest write lowered read-optimized completion, if it did;
     - `future` are the greatest event times, by partition, that lie after the present.
     """
 
     snapshot: ViewFreshness
     read_optimized: ViewFreshness
     as_of: str | None = None
-    waiting: Waiting | None = None
-    fell: Fall | None = None
+    uncompacted_logs: UncompactedLog | None = None
+    regression: CompletionRegression | None = None
     future: tuple[FutureTime, ...] = ()
     partitions: Mapping[str, PartitionFreshness] = field(
         default_factory=dict, compare=False, repr=False
@@ -94,7 +94,7 @@ class Freshness:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Watermarks:
     """What commits, one after the other, have made of a table or of a partition.
 
     - `ingested`: whether there was an ingest commit, so that a completion of None is unknown;
@@ -106,15 +106,15 @@ class Marks:
     rt_completion: int | None = None
     rt_freshness: int | None = None
     ro_freshness: int | None = None
-    waiting: Waiting | None = None
+    uncompacted: UncompactedLog | None = None
     recounted: bool = False
 
     @property
     def ro_completion(self) -> int | None:
         """What is in base files up to this time."""
-        if self.waiting is None:
+        if self.uncompacted is None:
             return self.rt_completion
-        least = self.waiting.event_time
+        least = self.uncompacted.event_time
         return None if least is None else least - 1
 
     @property
@@ -125,38 +125,40 @@ class Marks:
             ViewFreshness(self.ro_completion, self.ro_freshness),
         )
 
-    def then(self, later: Marks) -> Marks:
+    def followed_by(self, later: Watermarks) -> Watermarks:
         """These, followed by what later commits made of them."""
         newest = later if later.ingested else self
-        return Marks(
+        return Watermarks(
             ingested=self.ingested or later.ingested,
             rt_completion=newest.rt_completion,
-            rt_freshness=greatest(self.rt_freshness, later.rt_freshness),
-            ro_freshness=greatest(self.ro_freshness, later.ro_freshness),
-            waiting=later.waiting if later.recounted else first(self.waiting, later.waiting),
+            rt_freshness=max_known(self.rt_freshness, later.rt_freshness),
+            ro_freshness=max_known(self.ro_freshness, later.ro_freshness),
+            uncompacted=later.uncompacted
+            if later.recounted
+            else most_urgent(self.uncompacted, later.uncompacted),
             recounted=self.recounted or later.recounted,
         )
 
-    def counted(self, waiting: Waiting | None) -> Marks:
+    def with_log_files(self, waiting: UncompactedLog | None) -> Watermarks:
         """These, with the log files counted anew."""
-        return replace(self, waiting=waiting, recounted=True)
+        return replace(self, uncompacted=waiting, recounted=True)
 
 
 # Of what nobody has written to yet.
-NO_MARKS = Marks()
+NO_WATERMARKS = Watermarks()
 
 
-def first(*logs: Waiting | None) -> Waiting | None:
+def most_urgent(*logs: UncompactedLog | None) -> UncompactedLog | None:
     """The log file that holds completion back most: of an unknown time, else of the least."""
     known = [log for log in logs if log is not None]
     return min(known, key=_urgency, default=None)
 
 
-def _urgency(log: Waiting) -> tuple[bool, int, str]:
+def _urgency(log: UncompactedLog) -> tuple[bool, int, str]:
     return log.event_time is not None, log.event_time or 0, log.path
 
 
-def greatest(*times: int | None) -> int | None:
+def max_known(*times: int | None) -> int | None:
     """The greatest of the times that are known."""
     return max((time for time in times if time is not None), default=None)
 
@@ -187,7 +189,7 @@ def dropped_partitions(commit: CommitMetadata) -> set[str]:
     return set() if commit.operation == _CLUSTER else commit.replaced.keys() - commit.stats.keys()
 
 
-def marks_by_partition(at: str, commit: CommitMetadata) -> dict[str, Marks]:
+def watermarks_by_partition(at: str, commit: CommitMetadata) -> dict[str, Watermarks]:
     """What a commit alone says about each partition that it wrote to; `at` is its own time.
 
     Where it removes log files, those that are left have to be counted by somebody else.
@@ -199,21 +201,23 @@ def marks_by_partition(at: str, commit: CommitMetadata) -> dict[str, Marks]:
     }
 
 
-def _marks(at: str, operation: str | None, stats: Iterable[WriteStat], *, ingests: bool) -> Marks:
+def _marks(
+    at: str, operation: str | None, stats: Iterable[WriteStat], *, ingests: bool
+) -> Watermarks:
     stats = tuple(stats)
     brought = [stat for stat in stats if ingests and _brings(stat)]
-    logs = [waiting_of(at, operation, stat) for stat in stats if is_log(stat)]
+    logs = [uncompacted_log_of(at, operation, stat) for stat in stats if is_log(stat)]
     times = [stat.min_event_time for stat in brought]
-    return Marks(
+    return Watermarks(
         ingested=bool(brought),
-        rt_completion=_least(times),
-        rt_freshness=greatest(*(stat.max_event_time for stat in brought)),
-        ro_freshness=greatest(*(stat.max_event_time for stat in stats if not is_log(stat))),
-        waiting=first(*logs),
+        rt_completion=_min_known(times),
+        rt_freshness=max_known(*(stat.max_event_time for stat in brought)),
+        ro_freshness=max_known(*(stat.max_event_time for stat in stats if not is_log(stat))),
+        uncompacted=most_urgent(*logs),
     )
 
 
-def _least(times: Iterable[int | None]) -> int | None:
+def _min_known(times: Iterable[int | None]) -> int | None:
     """The least of the times; None, unknown, if one of them is, and if there are none."""
     known = []
     for time in times:
@@ -223,7 +227,7 @@ def _least(times: Iterable[int | None]) -> int | None:
     return min(known, default=None)
 
 
-def waiting_of(at: str, operation: str | None, stat: WriteStat) -> Waiting | None:
+def uncompacted_log_of(at: str, operation: str | None, stat: WriteStat) -> UncompactedLog | None:
     """The log file of a statistic; None if it holds nothing that a base file does not hold.
 
     - The deletes in a log file of a compaction were applied to its base file, unless it tells when
@@ -234,40 +238,40 @@ def waiting_of(at: str, operation: str | None, stat: WriteStat) -> Waiting | Non
     if operation == _COMPACT and not stat.num_writes and stat.min_event_time is None:
         return None
     lost = operation == _LOG_COMPACT and bool(stat.num_deletes)
-    lost |= operation == _COMPACT and stat.min_event_time == UNTOLD
-    return Waiting(stat.path or "", at, None if lost else stat.min_event_time)
+    lost |= operation == _COMPACT and stat.min_event_time == UNKNOWN_OPERATION
+    return UncompactedLog(stat.path or "", at, None if lost else stat.min_event_time)
 
 
-def joined(parts: Iterable[Marks]) -> Marks:
+def combine(parts: Iterable[Watermarks]) -> Watermarks:
     """What the partitions of one commit say about the table."""
     parts = tuple(parts)
     brought = [part for part in parts if part.ingested]
-    return Marks(
+    return Watermarks(
         ingested=bool(brought),
-        rt_completion=_least(part.rt_completion for part in brought),
-        rt_freshness=greatest(*(part.rt_freshness for part in parts)),
-        ro_freshness=greatest(*(part.ro_freshness for part in parts)),
-        waiting=first(*(part.waiting for part in parts)),
+        rt_completion=_min_known(part.rt_completion for part in brought),
+        rt_freshness=max_known(*(part.rt_freshness for part in parts)),
+        ro_freshness=max_known(*(part.ro_freshness for part in parts)),
+        uncompacted=most_urgent(*(part.uncompacted for part in parts)),
     )
 
 
-def fall_of(before: Marks, after: Marks) -> Fall | None:
+def detect_regression(before: Watermarks, after: Watermarks) -> CompletionRegression | None:
     """Why read-optimized completion is lower after a commit than before it, if it is."""
     old, new = before.ro_completion, after.ro_completion
     if old is None or (new is not None and new >= old):
         return None
-    if new is None and after.waiting is None and not after.ingested:
+    if new is None and after.uncompacted is None and not after.ingested:
         return None
-    return Fall(old, after.waiting)
+    return CompletionRegression(old, after.uncompacted)
 
 
 def future_times(
-    marks: Mapping[str, Marks], known: Iterable[FutureTime], after_ms: int
+    marks: Mapping[str, Watermarks], known: Iterable[FutureTime], after_ms: int
 ) -> tuple[FutureTime, ...]:
     """The event times after a moment: the greatest of each partition, of the known and new ones."""
     found = dict(known)
     for partition, each in marks.items():
-        time = greatest(each.rt_freshness, found.get(partition))
+        time = max_known(each.rt_freshness, found.get(partition))
         if time is not None:
             found[partition] = time
     return tuple(sorted((path, time) for path, time in found.items() if time > after_ms))
@@ -288,15 +292,15 @@ IsThere = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PartitionFreshnessRecord:
     """The marks of a partition, of the commits from `since` on; all there are if it is empty."""
 
-    marks: Marks
+    watermarks: Watermarks
     since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class FreshnessRecord:
     """What a commit keeps: the table's values, and those of the partitions that it touched.
 
     - `at` is the commit's own requested time, `after` that of the write that completed before it,
@@ -311,12 +315,12 @@ class Stored:
     after: str = ""
     after_completed: str = ""
     over: tuple[str, ...] = ()
-    marks: Marks = NO_MARKS
-    fell: Fall | None = None
+    watermarks: Watermarks = NO_WATERMARKS
+    regression: CompletionRegression | None = None
     future: tuple[FutureTime, ...] = ()
     logs_in: frozenset[str] | None = frozenset()
     open: tuple[str, ...] = ()
-    partitions: Mapping[str, Entry] = field(default_factory=dict)
+    partitions: Mapping[str, PartitionFreshnessRecord] = field(default_factory=dict)
 
     def holds(self, instant: Instant, timeline: Timeline, is_there: IsThere) -> bool:
         """Whether it is the word of this commit, on the table as the timeline has it.
@@ -358,29 +362,29 @@ def removable(at: str, timeline: Timeline) -> tuple[str, ...]:
     return tuple(sorted(found - {at}))
 
 
-def format_stored(stored: Stored) -> str:
-    """The text that a commit keeps; the inverse of `parse_stored`."""
+def format_freshness_record(stored: FreshnessRecord) -> str:
+    """The text that a commit keeps; the inverse of `parse_freshness_record`."""
     tree = {
         "at": stored.at,
         "after": stored.after,
         "after_completed": stored.after_completed,
         "over": list(stored.over),
         "table": {
-            **_marks_tree(stored.marks),
-            "fell": _fall_tree(stored.fell),
+            **_marks_tree(stored.watermarks),
+            "fell": _fall_tree(stored.regression),
             "future": [list(pair) for pair in stored.future],
             "logs_in": None if stored.logs_in is None else sorted(stored.logs_in),
             "open": list(stored.open),
         },
         "partitions": {
-            path: {**_marks_tree(entry.marks), "since": entry.since}
+            path: {**_marks_tree(entry.watermarks), "since": entry.since}
             for path, entry in sorted(stored.partitions.items())
         },
     }
     return json.dumps(tree, separators=(",", ":"))
 
 
-def parse_stored(extra: Mapping[str, str]) -> Stored | None:
+def parse_freshness_record(extra: Mapping[str, str]) -> FreshnessRecord | None:
     """What a commit keeps among its extra metadata; None if it keeps nothing that can be read."""
     text = extra.get(FRESHNESS_KEY)
     if not text:
@@ -388,18 +392,18 @@ def parse_stored(extra: Mapping[str, str]) -> Stored | None:
     try:
         tree = json.loads(text)
         table = tree["table"]
-        return Stored(
+        return FreshnessRecord(
             at=str(tree["at"]),
             after=str(tree["after"]),
             after_completed=str(tree["after_completed"]),
             over=tuple(map(str, tree["over"])),
-            marks=_parse_marks(table),
-            fell=_fall(table["fell"]),
+            watermarks=_parse_marks(table),
+            regression=_fall(table["fell"]),
             future=tuple((str(path), int(time)) for path, time in table["future"]),
             logs_in=None if (paths := table["logs_in"]) is None else frozenset(map(str, paths)),
             open=tuple(map(str, table["open"])),
             partitions={
-                str(path): Entry(_parse_marks(item), str(item["since"]))
+                str(path): PartitionFreshnessRecord(_parse_marks(item), str(item["since"]))
                 for path, item in tree["partitions"].items()
             },
         )
@@ -407,7 +411,7 @@ def parse_stored(extra: Mapping[str, str]) -> Stored | None:
         return None
 
 
-def _marks_tree(marks: Marks) -> dict[str, Any]:
+def _marks_tree(marks: Watermarks) -> dict[str, Any]:
     return {
         "snapshot_completion": marks.rt_completion,
         "snapshot_freshness": marks.rt_freshness,
@@ -415,39 +419,41 @@ def _marks_tree(marks: Marks) -> dict[str, Any]:
         "read_optimized_freshness": marks.ro_freshness,
         "ingested": marks.ingested,
         "recounted": marks.recounted,
-        "waiting": _waiting_tree(marks.waiting),
+        "waiting": _waiting_tree(marks.uncompacted),
     }
 
 
-def _parse_marks(tree: Mapping[str, Any]) -> Marks:
-    return Marks(
+def _parse_marks(tree: Mapping[str, Any]) -> Watermarks:
+    return Watermarks(
         ingested=bool(tree["ingested"]),
         rt_completion=_time(tree["snapshot_completion"]),
         rt_freshness=_time(tree["snapshot_freshness"]),
         ro_freshness=_time(tree["read_optimized_freshness"]),
-        waiting=_waiting(tree["waiting"]),
+        uncompacted=_waiting(tree["waiting"]),
         recounted=bool(tree["recounted"]),
     )
 
 
-def _waiting_tree(waiting: Waiting | None) -> dict[str, Any] | None:
+def _waiting_tree(waiting: UncompactedLog | None) -> dict[str, Any] | None:
     if waiting is None:
         return None
     return {"log": waiting.path, "instant": waiting.instant, "event_time": waiting.event_time}
 
 
-def _waiting(tree: Mapping[str, Any] | None) -> Waiting | None:
+def _waiting(tree: Mapping[str, Any] | None) -> UncompactedLog | None:
     if tree is None:
         return None
-    return Waiting(str(tree["log"]), str(tree["instant"]), _time(tree["event_time"]))
+    return UncompactedLog(str(tree["log"]), str(tree["instant"]), _time(tree["event_time"]))
 
 
-def _fall_tree(fell: Fall | None) -> dict[str, Any] | None:
+def _fall_tree(fell: CompletionRegression | None) -> dict[str, Any] | None:
     return None if fell is None else {"before": fell.before, "cause": _waiting_tree(fell.cause)}
 
 
-def _fall(tree: Mapping[str, Any] | None) -> Fall | None:
-    return None if tree is None else Fall(int(tree["before"]), _waiting(tree["cause"]))
+def _fall(tree: Mapping[str, Any] | None) -> CompletionRegression | None:
+    return (
+        None if tree is None else CompletionRegression(int(tree["before"]), _waiting(tree["cause"]))
+    )
 
 
 def _time(value: Any) -> int | None:

@@ -59,10 +59,10 @@ class Instant:
     @property
     def is_write(self) -> bool:
         """Whether the action changes which rows or files the table has, once completed."""
-        return self.comparable_action in WRITE_ACTIONS
+        return self.completed_action in WRITE_ACTIONS
 
     @property
-    def comparable_action(self) -> str:
+    def completed_action(self) -> str:
         """The word under which the states of one action are told to belong together."""
         return COMPLETED_NAME.get(self.action, self.action)
 
@@ -105,14 +105,14 @@ def parse_instant(file_name: str) -> Instant | None:
     return None
 
 
-def furthest(instants: list[Instant]) -> list[Instant]:
+def latest_states(instants: list[Instant]) -> list[Instant]:
     """Of the files of each action keep the one of the highest state, oldest action first.
 
     Pending files stay on storage after completion, so most actions have three files.
     """
     best: dict[tuple[str, str], Instant] = {}
     for instant in instants:
-        key = (instant.requested_at, instant.comparable_action)
+        key = (instant.requested_at, instant.completed_action)
         known = best.get(key)
         if known is None or _RANK[instant.state] > _RANK[known.state]:
             best[key] = instant

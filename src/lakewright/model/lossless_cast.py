@@ -21,7 +21,7 @@ _BEYOND_LONG = 2.0**63
 _Leaf = tuple[str, pa.Array, pa.DataType]
 
 
-def refuse_changes(rows: pa.Table, schema: pa.Schema) -> None:
+def check_lossless(rows: pa.Table, schema: pa.Schema) -> None:
     """Refuse rows of which a value would change in the types of `schema`.
 
     Raises:

@@ -60,7 +60,7 @@ class Deletes:
 
 
 @dataclass(frozen=True)
-class LogOutcome:
+class MergedLogRecords:
     """The merged versions of all log blocks of a slice: one entry for each key.
 
     `sources[c]` tells for each key in which row of `rows` its value of column c is, or -1 if the
@@ -75,7 +75,7 @@ class LogOutcome:
     ordering: tuple[pa.Array, ...]
     sources: dict[str, Indexes] = field(default_factory=dict)
 
-    def only(self, at: Indexes) -> LogOutcome:
+    def select(self, at: Indexes) -> MergedLogRecords:
         """The same for some of the keys, by their positions."""
         chosen = pa.array(at)
         return replace(
@@ -91,7 +91,7 @@ class LogOutcome:
 
 def merge_logs(
     blocks: Sequence[Upserts | Deletes], schema: pa.Schema, rule: MergeRule
-) -> LogOutcome:
+) -> MergedLogRecords:
     """Merge the blocks of a slice, given in the order in which they were written."""
     versions = _Versions.gather(blocks, schema, rule)
     rank = _rank(versions.ordering) if rule.ordering else versions.sequence
@@ -99,7 +99,7 @@ def merge_logs(
     order = np.lexsort((versions.sequence, rank, since_reset, versions.code))
     last = np.append(np.flatnonzero(np.diff(versions.code[order])), len(order) - 1)
     winner = order[last] if len(order) else order
-    return LogOutcome(
+    return MergedLogRecords(
         keys=versions.keys,
         rows=versions.rows,
         row=versions.row[winner],
@@ -301,11 +301,11 @@ def _extreme(choose: np.ufunc, start: int, versions: _Versions, chosen: Flags) -
 
 
 # Told of rows before and after a change, of both in the same order; None where there are none.
-Seen: TypeAlias = Callable[[pa.Table | None, pa.Table | None], None]
+RowChangeCallback: TypeAlias = Callable[[pa.Table | None, pa.Table | None], None]
 
 
 @dataclass
-class Tally:
+class MergeCounts:
     """What merging did to the rows of a base file, counted while it goes on."""
 
     base: int = 0
@@ -316,10 +316,10 @@ class Tally:
 
 def merge_with_base(
     batches: Iterable[pa.RecordBatch],
-    outcome: LogOutcome,
+    outcome: MergedLogRecords,
     rule: MergeRule,
-    tally: Tally | None = None,
-    seen: Seen | None = None,
+    tally: MergeCounts | None = None,
+    seen: RowChangeCallback | None = None,
 ) -> Iterator[pa.Table]:
     """The merged rows of a slice: base rows that stay, then rows that come from the logs.
 
@@ -327,28 +327,28 @@ def merge_with_base(
     them are held than the outcome has keys, or one of them if that is more. `seen` is told of rows
     that do not stay as they were.
     """
-    return _merged(batches, outcome, rule, kept=True, tally=tally or Tally(), seen=seen)
+    return _merged(batches, outcome, rule, kept=True, tally=tally or MergeCounts(), seen=seen)
 
 
-def changed_rows(
-    batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule
+def updated_rows(
+    batches: Iterable[pa.RecordBatch], outcome: MergedLogRecords, rule: MergeRule
 ) -> Iterator[pa.Table]:
     """The merged rows that come from the logs: base rows updated in part must be given whole."""
-    return _merged(batches, outcome, rule, kept=False, tally=Tally())
+    return _merged(batches, outcome, rule, kept=False, tally=MergeCounts())
 
 
-def beaten_rows(
-    batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule
+def overwritten_rows(
+    batches: Iterable[pa.RecordBatch], outcome: MergedLogRecords, rule: MergeRule
 ) -> Iterator[Indexes]:
     """The numbers of base rows that do not stay; key and ordering columns tell."""
     first = 0
-    for meeting in _meetings(batches, outcome, rule):
+    for meeting in _key_matches(batches, outcome, rule):
         yield first + meeting.at[meeting.wins]
         first += len(meeting.base)
 
 
 @dataclass(frozen=True)
-class _Meeting:
+class _KeyMatch:
     """Base rows whose keys are in the logs: where they are, which keys, and which logs win."""
 
     base: pa.Table
@@ -357,28 +357,28 @@ class _Meeting:
     wins: Flags
 
 
-def _meetings(
-    batches: Iterable[pa.RecordBatch], outcome: LogOutcome, rule: MergeRule
-) -> Iterator[_Meeting]:
+def _key_matches(
+    batches: Iterable[pa.RecordBatch], outcome: MergedLogRecords, rule: MergeRule
+) -> Iterator[_KeyMatch]:
     for table in _gathered(batches, len(outcome.keys)):
         match = pc.index_in(table.column(RECORD_KEY), value_set=outcome.keys).combine_chunks()
         at = np.flatnonzero(np.asarray(match.is_valid()))
         key = np.asarray(match.drop_null(), dtype=np.int64)
         wins = outcome.beats_any_base[key] | ~_base_is_newer(table, at, key, outcome, rule)
-        yield _Meeting(table, at, key, wins)
+        yield _KeyMatch(table, at, key, wins)
 
 
 def _merged(
     batches: Iterable[pa.RecordBatch],
-    outcome: LogOutcome,
+    outcome: MergedLogRecords,
     rule: MergeRule,
     *,
     kept: bool,
-    tally: Tally,
-    seen: Seen | None = None,
+    tally: MergeCounts,
+    seen: RowChangeCallback | None = None,
 ) -> Iterator[pa.Table]:
     taken = np.zeros(len(outcome.keys), bool)
-    for meeting in _meetings(batches, outcome, rule):
+    for meeting in _key_matches(batches, outcome, rule):
         taken[meeting.key] = True
         if kept:
             keep = np.ones(len(meeting.base), bool)
@@ -418,7 +418,7 @@ def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table
 
 
 def _patched(
-    base: pa.Table | None, base_row: Indexes | None, key: Indexes, outcome: LogOutcome
+    base: pa.Table | None, base_row: Indexes | None, key: Indexes, outcome: MergedLogRecords
 ) -> pa.Table:
     """The winning log rows of `key`, with what they leave out taken from their base rows."""
     if not outcome.sources:
@@ -439,7 +439,7 @@ def _patched(
 
 
 def _base_is_newer(
-    base: pa.Table, hit: Indexes, key: Indexes, outcome: LogOutcome, rule: MergeRule
+    base: pa.Table, hit: Indexes, key: Indexes, outcome: MergedLogRecords, rule: MergeRule
 ) -> Flags:
     newer = np.zeros(len(hit), bool)
     tie = np.ones(len(hit), bool)

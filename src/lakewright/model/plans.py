@@ -235,7 +235,7 @@ class CleanPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class RollbackCause:
     """By what a cancellable plan is taken back, and why."""
 
     by: str

@@ -330,7 +330,7 @@ class IndexType(StrEnum):
         return self.name.startswith("GLOBAL")
 
 
-class ChangeLogging(StrEnum):
+class CdcLoggingMode(StrEnum):
     """What change files hold beside the kind of a change and its key."""
 
     KEYS = "OP_KEY_ONLY"
@@ -338,21 +338,21 @@ class ChangeLogging(StrEnum):
     BOTH = "DATA_BEFORE_AFTER"
 
 
-def change_logging(properties: Mapping[str, str]) -> ChangeLogging | None:
+def cdc_logging_mode(properties: Mapping[str, str]) -> CdcLoggingMode | None:
     """What is logged of each change, by the properties of a table or the options for a new one.
 
     None if changes are not logged.
     """
     if properties.get(CHANGE_DATA, "").strip().lower() != "true":
         return None
-    word = properties.get(CHANGE_LOGGING, "").strip().upper() or ChangeLogging.BOTH
-    if word not in list(ChangeLogging):
+    word = properties.get(CHANGE_LOGGING, "").strip().upper() or CdcLoggingMode.BOTH
+    if word not in list(CdcLoggingMode):
         raise InvalidError(
             "changes are not logged in this way",
-            known=list(ChangeLogging),
+            known=list(CdcLoggingMode),
             **{CHANGE_LOGGING: word},
         )
-    return ChangeLogging(word)
+    return CdcLoggingMode(word)
 
 
 _OTHER_INDEXES = frozenset(
@@ -396,7 +396,7 @@ def generator_type(text: str) -> str:
     return _GENERATOR_CLASSES[name]
 
 
-def told_merge_mode(options: Mapping[str, str]) -> MergeMode | None:
+def requested_merge_mode(options: Mapping[str, str]) -> MergeMode | None:
     """The merge mode that options ask for by its name, by a strategy or by a payload class.
 
     Raises:
@@ -404,11 +404,11 @@ def told_merge_mode(options: Mapping[str, str]) -> MergeMode | None:
         InvalidError: they contradict each other.
     """
     asked: dict[str, MergeMode] = {}
-    for key, text in told(options, MERGE_MODE).items():
+    for key, text in option_value(options, MERGE_MODE).items():
         asked[key] = _merge_mode_option(text, key)
     strategies = {strategy: mode for mode, strategy in STRATEGIES.items()}
     for known, name in ((strategies, MERGE_STRATEGY), (_ORDERED_PAYLOADS, PAYLOAD)):
-        for key, text in told(options, name).items():
+        for key, text in option_value(options, name).items():
             if text not in known:
                 raise UnsupportedError(
                     "rows are merged by event time or by commit time, not by a class of one's own",
@@ -422,7 +422,7 @@ def told_merge_mode(options: Mapping[str, str]) -> MergeMode | None:
     return next(iter(asked.values()), None)
 
 
-def told(options: Mapping[str, str], name: str) -> dict[str, str]:
+def option_value(options: Mapping[str, str], name: str) -> dict[str, str]:
     """What options say about a property of the table, under each of its names; blank is nothing."""
     names = (name, *WRITE_NAMES.get(name, ()))
     return {key: options[key].strip() for key in names if options.get(key, "").strip()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from lakewright.model.instant import COMPLETED_NAME, Instant, State, furthest
+from lakewright.model.instant import COMPLETED_NAME, Instant, State, latest_states
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Timeline:
         plans = {i.requested_at: i.action for i in known if i.action in COMPLETED_NAME}
         begun = {i.requested_at for i in known if i.is_write and not i.is_completed}
         done = {i.requested_at for i in known if i.is_write and i.is_completed}
-        return cls(tuple(furthest(known)), plans, frozenset(done - begun))
+        return cls(tuple(latest_states(known)), plans, frozenset(done - begun))
 
     def with_completed(self, completed: Instant, action: str) -> Timeline:
         """The timeline with one more completed write, which was pending as `action`."""
         plans = {completed.requested_at: action} if action in COMPLETED_NAME else {}
-        instants = furthest([*self.instants, completed])
+        instants = latest_states([*self.instants, completed])
         return Timeline(tuple(instants), {**self.plans, **plans})
 
     def __iter__(self) -> Iterator[Instant]:
@@ -60,16 +60,16 @@ class Timeline:
         return tuple(sorted(self.completed_writes, key=lambda i: (i.completed_at or "", i)))
 
     @cached_property
-    def saved(self) -> frozenset[str]:
+    def savepointed(self) -> frozenset[str]:
         """Requested times of the instants that a savepoint holds."""
         return frozenset(
             i.requested_at for i in self.instants if i.action == "savepoint" and i.is_completed
         )
 
     @cached_property
-    def unsaved_writes(self) -> tuple[Instant, ...]:
+    def writes_without_savepoint(self) -> tuple[Instant, ...]:
         """The completed writes that no savepoint holds: only these keep the beginning in place."""
-        return tuple(i for i in self.completed_writes if i.requested_at not in self.saved)
+        return tuple(i for i in self.completed_writes if i.requested_at not in self.savepointed)
 
     @cached_property
     def start(self) -> str | None:
@@ -79,7 +79,7 @@ class Timeline:
         saved commit does not mark the beginning. Pending writes do: nothing is archived past them.
         """
         writes = [i.requested_at for i in self.instants if i.is_write]
-        return next((at for at in writes if at not in self.saved), min(writes, default=None))
+        return next((at for at in writes if at not in self.savepointed), min(writes, default=None))
 
     def pending(self, *actions: str) -> tuple[Instant, ...]:
         """The requested and inflight instants, all or those of the given actions."""

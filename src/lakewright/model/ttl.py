@@ -34,14 +34,14 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 LONG_AGO = datetime(1000, 1, 1, tzinfo=UTC)
 
 
-class Level(StrEnum):
+class TtlLevel(StrEnum):
     """What goes when it is old: whole partitions, or single rows."""
 
     PARTITION = "PARTITION"
     RECORD = "RECORD"
 
 
-class Unit(StrEnum):
+class TtlUnit(StrEnum):
     """What a policy counts in."""
 
     YEARS = "YEARS"
@@ -50,14 +50,14 @@ class Unit(StrEnum):
     DAYS = "DAYS"
 
 
-_MONTHS = {Unit.YEARS: 12, Unit.MONTHS: 1}
-_DAYS = {Unit.WEEKS: 7, Unit.DAYS: 1}
+_MONTHS = {TtlUnit.YEARS: 12, TtlUnit.MONTHS: 1}
+_DAYS = {TtlUnit.WEEKS: 7, TtlUnit.DAYS: 1}
 # On average over the 400 years in which the calendar repeats itself.
 _DAYS_IN_MONTH = 146_097 / 4800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class TtlPolicy:
     """How long the partitions live that a spec names; the spec is the policy's identity.
 
     In a spec `*` and `?` stand for text within one level of a partition path, and `**` as a level
@@ -65,9 +65,9 @@ class Policy:
     """
 
     spec: str
-    units: Unit
+    units: TtlUnit
     value: int
-    level: Level = Level.PARTITION
+    level: TtlLevel = TtlLevel.PARTITION
 
     def matches(self, partition: str) -> bool:
         """Whether a partition, by its path, falls under this policy.
@@ -150,7 +150,7 @@ def _between_any_levels(spec: str) -> list[str]:
     return parts
 
 
-def parse_policy(given: Mapping[str, Any] | str) -> Policy:
+def parse_policy(given: Mapping[str, Any] | str) -> TtlPolicy:
     """A policy from its four fields, as a mapping or as JSON; the level may be left out.
 
     Raises:
@@ -169,15 +169,15 @@ def parse_policy(given: Mapping[str, Any] | str) -> Policy:
             **({"missing": missing} if missing else {}),
         )
     level = fields.get("level")
-    return Policy(
+    return TtlPolicy(
         spec=parse_spec(fields["spec"]),
-        level=Level.PARTITION if level is None else _word(Level, "level", level),
-        units=_word(Unit, "units", fields["units"]),
+        level=TtlLevel.PARTITION if level is None else _word(TtlLevel, "level", level),
+        units=_word(TtlUnit, "units", fields["units"]),
         value=_value(fields["value"]),
     )
 
 
-def parse_policies(text: str) -> tuple[Policy, ...]:
+def parse_policies(text: str) -> tuple[TtlPolicy, ...]:
     """The policies that a table stores, as a JSON list.
 
     Raises:
@@ -194,7 +194,7 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
     return policies
 
 
-def format_policies(policies: tuple[Policy, ...]) -> str:
+def format_policies(policies: tuple[TtlPolicy, ...]) -> str:
     """Policies as a table stores them; the inverse of `parse_policies`."""
     return json.dumps([policy.document() for policy in policies], separators=(",", ":"))
 
@@ -218,14 +218,14 @@ def parse_spec(given: object) -> str:
     return spec
 
 
-def with_policy(policies: tuple[Policy, ...], new: Policy) -> tuple[Policy, ...]:
+def with_policy(policies: tuple[TtlPolicy, ...], new: TtlPolicy) -> tuple[TtlPolicy, ...]:
     """The policies with another one, in the place of the one with its spec, if there is one."""
     if any(policy.spec == new.spec for policy in policies):
         return tuple(new if policy.spec == new.spec else policy for policy in policies)
     return (*policies, new)
 
 
-def without_policy(policies: tuple[Policy, ...], spec: str) -> tuple[Policy, ...]:
+def without_policy(policies: tuple[TtlPolicy, ...], spec: str) -> tuple[TtlPolicy, ...]:
     """The policies but the one with a spec; InvalidError if there is none."""
     plain = parse_spec(spec)
     known = [policy.spec for policy in policies]
@@ -287,7 +287,7 @@ _CLASSES = {
 }
 
 
-class Trigger(StrEnum):
+class TtlTrigger(StrEnum):
     """What has to pass between two runs after writes: commits, or days."""
 
     NUM_COMMITS = "NUM_COMMITS"
@@ -301,7 +301,7 @@ class ConflictRule(StrEnum):
     MIN_TTL = "MIN_TTL"
 
 
-class Keep(StrEnum):
+class RetentionBasis(StrEnum):
     """What the age of a partition is counted from, in Hudi's words."""
 
     BY_TIME = "KEEP_BY_TIME"
@@ -313,13 +313,13 @@ def _paths(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip().strip("/")))
 
 
-def _strategy_class(text: str) -> Keep | None:
+def _strategy_class(text: str) -> RetentionBasis | None:
     name = text.strip().rpartition(".")[2]
     if not name:
         return None
     if name not in _CLASSES:
         raise ValueError(f"one of {', '.join(_CLASSES)} expected: classes of one's own do not run")
-    return Keep(_CLASSES[name])
+    return RetentionBasis(_CLASSES[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,10 +344,10 @@ class TtlSettings:
         doc="Whether the trigger is checked after each write; else TTL runs before writes, and "
         "after each clean.",
     )
-    trigger: Trigger = option(
+    trigger: TtlTrigger = option(
         TRIGGER,
-        Trigger.NUM_COMMITS,
-        parse=parse_word(Trigger),
+        TtlTrigger.NUM_COMMITS,
+        parse=parse_word(TtlTrigger),
         doc="NUM_COMMITS: after a number of commits. TIME_ELAPSED: after a number of days.",
     )
     trigger_value: int = option(
@@ -360,7 +360,7 @@ class TtlSettings:
         doc="Which of the policies that match a partition decides. MAX_TTL: the one by which it "
         "lives longest. MIN_TTL: the one by which it goes first.",
     )
-    policies: tuple[Policy, ...] = option(
+    policies: tuple[TtlPolicy, ...] = option(
         POLICIES,
         (),
         parse=parse_policies,
@@ -385,14 +385,14 @@ class TtlSettings:
         parse=int,
         doc="How many days all partitions live; 0 or less: for ever.",
     )
-    hudi_type: Keep = option(
+    hudi_type: RetentionBasis = option(
         HUDI_TYPE,
-        Keep.BY_TIME,
-        parse=parse_word(Keep),
+        RetentionBasis.BY_TIME,
+        parse=parse_word(RetentionBasis),
         doc="KEEP_BY_TIME: since the last write to the partition. KEEP_BY_CREATION_TIME: since the "
         "first. KEEP_BY_EVENT_TIME: since the beginning of the day or hour that its path names.",
     )
-    hudi_class: Keep | None = option(
+    hudi_class: RetentionBasis | None = option(
         "hoodie.partition.ttl.strategy.class",
         None,
         parse=_strategy_class,
@@ -424,7 +424,7 @@ class TtlSettings:
     )
 
     @property
-    def in_order(self) -> tuple[Policy, ...]:
+    def in_order(self) -> tuple[TtlPolicy, ...]:
         """The policies in the order in which they decide; how long a month is, on average."""
         last_first = self.conflict_rule is ConflictRule.MAX_TTL
         ordered = sorted(self.policies, key=lambda each: (each.usual_days, each.spec))
@@ -435,15 +435,15 @@ TTL_KEYS = option_keys(TtlSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ActivePolicy:
     """A policy in force; `selected`, where there is one, leaves out all other partitions.
 
     `path_time` is set where an age is counted from what a path tells; `default_expires` is then
     about the partition without a value.
     """
 
-    policy: Policy
-    keep: Keep = Keep.BY_TIME
+    policy: TtlPolicy
+    basis: RetentionBasis = RetentionBasis.BY_TIME
     selected: frozenset[str] = frozenset()
     path_time: PathTime | None = None
     default_expires: bool = False
@@ -455,16 +455,16 @@ class Rule:
         return self.policy.matches(partition)
 
 
-def rules_in_force(settings: TtlSettings) -> tuple[Rule, ...]:
+def active_policies(settings: TtlSettings) -> tuple[ActivePolicy, ...]:
     """All that may take a partition, or rows, out of the table."""
     own = settings.policies if settings.enabled else ()
-    rules = tuple(Rule(policy) for policy in own)
+    rules = tuple(ActivePolicy(policy) for policy in own)
     if settings.hudi_days <= 0:
         return rules
-    policy = Policy(spec=_ALL, units=Unit.DAYS, value=settings.hudi_days)
+    policy = TtlPolicy(spec=_ALL, units=TtlUnit.DAYS, value=settings.hudi_days)
     keep = settings.hudi_class or settings.hudi_type
-    rule = Rule(policy, keep, frozenset(settings.hudi_selected))
-    if keep is Keep.BY_EVENT_TIME:
+    rule = ActivePolicy(policy, keep, frozenset(settings.hudi_selected))
+    if keep is RetentionBasis.BY_EVENT_TIME:
         path_time = PathTime(settings.path_format, settings.path_start)
         rule = replace(rule, path_time=path_time, default_expires=settings.default_expires)
     return (*rules, rule)
@@ -475,14 +475,14 @@ def ttl_settings(properties: Mapping[str, str], options: Mapping[str, str]) -> T
 
     A table that has TTL switched off keeps what it stores to itself.
     """
-    stored, told = spelled(properties), spelled(options)
+    stored, told = canonical_keys(properties), canonical_keys(options)
     own = settings_from(TtlSettings, stored)
     if own.enabled is False:
         stored = {key: value for key, value in stored.items() if not key.startswith(HUDI_PREFIX)}
     return settings_from(TtlSettings, {**stored, **told})
 
 
-def spelled(options: Mapping[str, str]) -> dict[str, str]:
+def canonical_keys(options: Mapping[str, str]) -> dict[str, str]:
     """The options of TTL among others, each by the one name under which it is stored.
 
     Raises:
@@ -501,7 +501,7 @@ def spelled(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def checked_settings(
+def validated_settings(
     options: Mapping[str, str], *, partitioned: bool, keyed: bool = True
 ) -> dict[str, str]:
     """The settings of TTL among options as a table stores them.
@@ -510,14 +510,14 @@ def checked_settings(
         InvalidError: a key does not exist, a value is wrong, the table has no partitions, or has no
             keys and is to have rows deleted.
     """
-    told = spelled(options)
+    told = canonical_keys(options)
     for key in told:
         if key not in TTL_KEYS:
             raise InvalidError("there is no such option", option=key, known=sorted(TTL_KEYS))
     settings = settings_from(TtlSettings, told)
     if told and not partitioned and (settings.enabled or settings.policies):
         refuse_unpartitioned()
-    if not keyed and any(policy.level is Level.RECORD for policy in settings.policies):
+    if not keyed and any(policy.level is TtlLevel.RECORD for policy in settings.policies):
         refuse_keyless()
     plain = {
         ENABLED: str(bool(settings.enabled)).lower(),

@@ -39,7 +39,7 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _BY_WORD = dict(_COMPARE.values())
 
 
-class _ForSparkError(Exception):
+class _NotTranslatableError(Exception):
     """A part of a filter that only Spark is sure to take as it is meant."""
 
 
@@ -54,7 +54,7 @@ def parse_filter(text: str, schema: pa.Schema) -> RowFilter | None:
         _require_column(column, schema)
     try:
         expression = _condition(tree, schema)
-    except _ForSparkError:
+    except _NotTranslatableError:
         return None
     names = dict.fromkeys(_field(each, schema).name for each in tree.find_all(exp.Column))
     comparisons = tuple(found for part in _parts(tree) if (found := _comparison(part, schema)))
@@ -101,7 +101,7 @@ def _condition(node: exp.Expression, schema: pa.Schema) -> Any:
             return expression
     if type(node) in _COMPARE:
         return _compared(*_sides(node, schema))
-    raise _ForSparkError
+    raise _NotTranslatableError
 
 
 def _sides(node: exp.Expression, schema: pa.Schema) -> tuple[pa.Field, str, Any]:
@@ -135,10 +135,10 @@ def _require_column(node: exp.Column, schema: pa.Schema) -> None:
 
 def _field(node: Any, schema: pa.Schema) -> pa.Field:
     if not isinstance(node, exp.Column) or node.table:
-        raise _ForSparkError
+        raise _NotTranslatableError
     found = [each for each in schema.names if each.casefold() == node.name.casefold()]
     if len(found) != 1:
-        raise _ForSparkError
+        raise _NotTranslatableError
     return schema.field(found[0])
 
 
@@ -150,10 +150,10 @@ def _value(node: Any, field: pa.Field) -> pa.Scalar:
     negative = isinstance(node, exp.Neg)
     literal = node.this if negative else node
     if not isinstance(literal, exp.Literal):
-        raise _ForSparkError
+        raise _NotTranslatableError
     if literal.is_string:
         if negative:
-            raise _ForSparkError
+            raise _NotTranslatableError
         return _from_text(literal.name, kind)
     return _number(f"-{literal.name}" if negative else literal.name, kind)
 
@@ -168,7 +168,7 @@ def _number(text: str, kind: pa.DataType) -> pa.Scalar:
             return pa.scalar(float(text), pa.float64())
     except ValueError:
         pass
-    raise _ForSparkError
+    raise _NotTranslatableError
 
 
 def _from_text(text: str, kind: pa.DataType) -> pa.Scalar:
@@ -183,7 +183,7 @@ def _from_text(text: str, kind: pa.DataType) -> pa.Scalar:
             return pa.scalar(moment.replace(tzinfo=UTC) if kind.tz else moment, kind)
     except ValueError:
         pass
-    raise _ForSparkError
+    raise _NotTranslatableError
 
 
 def _parts(node: exp.Expression) -> Iterator[exp.Expression]:

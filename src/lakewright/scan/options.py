@@ -185,13 +185,13 @@ _OF_RANGES = (
 
 def stream_settings(options: Mapping[str, str]) -> StreamSettings:
     """Check the options of a stream."""
-    told = _told(options)
+    told = _stream_options(options)
     unfit = next((key for key in _OF_RANGES if key in told), None)
     if unfit is not None:
         raise InvalidError(
             "a stream goes on from where it begins: give its start", option=unfit, instead=START
         )
-    without_effect(options)
+    ignored_stream_options(options)
     settings = settings_from(StreamSettings, told)
     if settings.table_version is not None and settings.table_version < 8:
         raise UnsupportedError(
@@ -203,12 +203,14 @@ def stream_settings(options: Mapping[str, str]) -> StreamSettings:
     return settings
 
 
-def without_effect(options: Mapping[str, str]) -> list[str]:
+def ignored_stream_options(options: Mapping[str, str]) -> list[str]:
     """The options of Hudi's among these that do not matter for a stream; refuses unknown ones."""
-    return ignored_options(_told(options), _KEYS, _REFUSED, elsewhere=storage_option_names())
+    return ignored_options(
+        _stream_options(options), _KEYS, _REFUSED, elsewhere=storage_option_names()
+    )
 
 
-def _told(options: Mapping[str, str]) -> dict[str, str]:
+def _stream_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options that are about the stream: not the table's path, nor those of its storage."""
     told = {key.lower(): value for key, value in other_options(options).items()}
     told.pop("path", None)

@@ -21,15 +21,20 @@ from lakewright.model.file_group import (
     FileSlice,
     GroupKey,
     LogFile,
-    View,
+    TimelineView,
     parse_data_file,
 )
 from lakewright.model.instant import Instant
 from lakewright.model.schema import META_FIELDS
 from lakewright.model.table_config import TableConfig, TableType
-from lakewright.scan.scan_plan import ReadPlan, path_columns, plan_read
+from lakewright.scan.scan_plan import ScanPlan, path_columns, plan_scan
 from lakewright.storage.base import join_path, split_path
-from lakewright.table.snapshot import FilesByPartition, Snapshot, files_of, going_files
+from lakewright.table.snapshot import (
+    FilesByPartition,
+    Snapshot,
+    files_being_cleaned,
+    files_of_slice,
+)
 
 EARLIEST = "earliest"
 # A log compaction does not keep the commit times of the rows it moves, but the log files it was
@@ -173,7 +178,7 @@ class IncrementalQueryAnalyzer:
             archived = (
                 self.snapshot.archived if since is None else self.snapshot.archived_after(since)
             )
-            return in_order(
+            return in_completion_order(
                 i for i in (*archived, *timeline.completed_writes) if self._holds(i.completed_at)
             )
         last = [i for i in timeline.by_completion if self._holds(i.completed_at)][-1:]
@@ -183,7 +188,7 @@ class IncrementalQueryAnalyzer:
             if last
             else self.snapshot.archived
         )
-        return in_order((*last, *(i for i in later if self._holds(i.completed_at))))[-1:]
+        return in_completion_order((*last, *(i for i in later if self._holds(i.completed_at))))[-1:]
 
     def _holds(self, completed_at: str | None) -> bool:
         if completed_at is None or (self.end is not None and completed_at > self.end):
@@ -210,7 +215,7 @@ class IncrementalQueryAnalyzer:
         return moved, brought
 
 
-def in_order(instants: Iterable[Instant]) -> list[Instant]:
+def in_completion_order(instants: Iterable[Instant]) -> list[Instant]:
     """Completed instants in the order of completion."""
     return sorted(instants, key=lambda i: (i.completed_at or "", i.requested_at))
 
@@ -225,11 +230,11 @@ def is_compaction(config: TableConfig, instant: Instant) -> bool:
 
 
 @dataclass(frozen=True)
-class ChangePlan:
+class IncrementalScan:
     """An incremental query: the instants of its range, and how to read their rows."""
 
     context: QueryContext
-    read: ReadPlan
+    plan: ScanPlan
 
 
 def plan_snapshot(
@@ -238,13 +243,15 @@ def plan_snapshot(
     as_of: str | None = None,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
-) -> ReadPlan:
+) -> ScanPlan:
     """The table as it is, or as it was when the instant `as_of` was the newest request.
 
     With `partitions` only these are listed and read.
     """
     view = _as_of(snapshot, as_of)
-    slices = [group.merged() for group in snapshot.groups(view, snapshot.files(partitions))]
+    slices = [
+        group.latest_merged_slice() for group in snapshot.groups(view, snapshot.files(partitions))
+    ]
     return _plan(snapshot.config, snapshot.schema(view), slices, columns)
 
 
@@ -254,13 +261,15 @@ def plan_read_optimized(
     as_of: str | None = None,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
-) -> ReadPlan:
+) -> ScanPlan:
     """The newest base files alone: fast, and as old as the last compaction.
 
     With `partitions` only these are listed and read.
     """
     view = _as_of(snapshot, as_of)
-    newest = [group.newest_base() for group in snapshot.groups(view, snapshot.files(partitions))]
+    newest = [
+        group.latest_base_slice() for group in snapshot.groups(view, snapshot.files(partitions))
+    ]
     slices = [item for item in newest if item is not None]
     return _plan(snapshot.config, snapshot.schema(view), slices, columns)
 
@@ -273,7 +282,7 @@ def plan_changes(
     limit: int | None = None,
     columns: Sequence[str] | None = None,
     fallback: bool = True,
-) -> ChangePlan:
+) -> IncrementalScan:
     """The rows that instants which completed in (since, until] wrote, as of `until`.
 
     Without `since` these are all rows as of `until`.
@@ -282,16 +291,16 @@ def plan_changes(
         snapshot=snapshot, begin=since or EARLIEST, end=until, limit=limit
     )
     context = analyzer.analyze()
-    return ChangePlan(context, plan_context(context, columns=columns, fallback=fallback))
+    return IncrementalScan(context, plan_range(context, columns=columns, fallback=fallback))
 
 
-def plan_context(
+def plan_range(
     context: QueryContext,
     *,
     columns: Sequence[str] | None = None,
     fallback: bool = True,
     schema_of_end: bool = False,
-) -> ReadPlan:
+) -> ScanPlan:
     """The rows that the instants of a range wrote, as of its end.
 
     From the beginning these are all rows as of the end. Else, as for every reader of the format,
@@ -307,14 +316,14 @@ def plan_context(
     snapshot = context.snapshot
     snapshot.config.require_changes()
     view = snapshot.view(completed_until=context.until)
-    schema = schema_seen(snapshot, view if schema_of_end else snapshot.view())
+    schema = schema_or_empty(snapshot, view if schema_of_end else snapshot.view())
     if context.is_empty:
         return _plan(snapshot.config, schema, [], columns)
     if context.is_snapshot:
-        slices = [group.merged() for group in snapshot.groups(view)]
+        slices = [group.latest_merged_slice() for group in snapshot.groups(view)]
         return _plan(snapshot.config, schema, slices, columns)
-    found = _Range(context, view)
-    lost = found.lost
+    found = _IncrementalFiles(context, view)
+    lost = found.find_cleaned_file
     if lost is not None and not fallback:
         raise InvalidError(
             "files of the range were cleaned; its rows may be read from the newest files",
@@ -322,16 +331,16 @@ def plan_context(
             file=lost,
         )
     if lost is not None:
-        slices = [group.merged() for group in snapshot.groups(snapshot.view())]
+        slices = [group.latest_merged_slice() for group in snapshot.groups(snapshot.view())]
         return _plan(snapshot.config, schema, slices, columns, context.commit_times)
     if context.from_beginning:
-        slices = [group.merged() for group in snapshot.groups(view, found.files)]
+        slices = [group.latest_merged_slice() for group in snapshot.groups(view, found.files)]
         wrote = None if context.whole else context.commit_times
         return _plan(snapshot.config, schema, slices, columns, wrote)
     return _plan(snapshot.config, schema, found.slices, columns, context.commit_times)
 
 
-def schema_seen(snapshot: Snapshot, view: View) -> pa.Schema:
+def schema_or_empty(snapshot: Snapshot, view: TimelineView) -> pa.Schema:
     """The schema of the table, or of rows without columns where nothing was written yet."""
     if snapshot.avro_schema(view) is not None:
         return snapshot.schema(view)
@@ -339,11 +348,11 @@ def schema_seen(snapshot: Snapshot, view: View) -> pa.Schema:
 
 
 @dataclass(frozen=True)
-class _Range:
+class _IncrementalFiles:
     """The files of a range, as of its end."""
 
     context: QueryContext
-    view: View
+    view: TimelineView
 
     @property
     def _snapshot(self) -> Snapshot:
@@ -368,7 +377,7 @@ class _Range:
         return self._snapshot.files(None if self.context.from_beginning else touched)
 
     @cached_property
-    def _window(self) -> View:
+    def _window(self) -> TimelineView:
         """A view of the range from its first request to its last."""
         if self.context.from_beginning:
             return self.view
@@ -376,7 +385,7 @@ class _Range:
         return replace(self.view, requested_from=min(requested), requested_until=max(requested))
 
     @property
-    def lost(self) -> str | None:
+    def find_cleaned_file(self) -> str | None:
         """A file of the range that a clean took, or is about to."""
         # The timeline forgets a replacement once the replaced files are gone; the range does not.
         replaced = self._snapshot.replaced(self.view).union(
@@ -386,16 +395,18 @@ class _Range:
             for file_id in file_ids
         )
         groups = self._written - replaced
-        return _cleaned(self._snapshot, self._window, self.files, self._commits, groups)
+        return _find_cleaned_file(self._snapshot, self._window, self.files, self._commits, groups)
 
     @property
     def slices(self) -> list[FileSlice]:
         """What was written in the range's window, to file groups that the range touched."""
         found = self._snapshot.groups(self._window, self.files)
-        slices = [group.merged() for group in found if group.key in self._written]
+        slices = [group.latest_merged_slice() for group in found if group.key in self._written]
         if not any(item.logs for item in slices):
             return slices
-        whole = {g.key: g.merged() for g in self._snapshot.groups(self.view, self.files)}
+        whole = {
+            g.key: g.latest_merged_slice() for g in self._snapshot.groups(self.view, self.files)
+        }
         return [
             replace(item, whole=whole[item.partition, item.file_id]) if item.logs else item
             for item in slices
@@ -408,9 +419,9 @@ def _plan(
     slices: Sequence[FileSlice],
     columns: Sequence[str] | None,
     commits: frozenset[str] | None = None,
-) -> ReadPlan:
+) -> ScanPlan:
     told = path_columns(config, schema, {item.partition for item in slices})
-    return plan_read(config, schema, slices, columns=columns, commits=commits, path_columns=told)
+    return plan_scan(config, schema, slices, columns=columns, commits=commits, path_columns=told)
 
 
 def _written(commits: Iterable[CommitMetadata]) -> set[GroupKey]:
@@ -424,9 +435,9 @@ def _written(commits: Iterable[CommitMetadata]) -> set[GroupKey]:
     }
 
 
-def _cleaned(
+def _find_cleaned_file(
     snapshot: Snapshot,
-    view: View,
+    view: TimelineView,
     files: FilesByPartition,
     commits: Iterable[CommitMetadata],
     groups: Collection[GroupKey],
@@ -436,7 +447,7 @@ def _cleaned(
     What a clean keeps together is not what an earlier view reads together: a compaction that this
     view does not see may have left the older logs of a slice to the cleaner, and not the newer.
     """
-    going = going_files(snapshot)
+    going = files_being_cleaned(snapshot)
     there = {
         join_path(partition, file.name)
         for partition, names in files.items()
@@ -445,8 +456,8 @@ def _cleaned(
     }
     for group in snapshot.groups(view, _with_listed(files, commits)):
         if group.key in groups:
-            found = group.merged()
-            lost = [path for f in files_of(found) if (path := found.path(f)) not in there]
+            found = group.latest_merged_slice()
+            lost = [path for f in files_of_slice(found) if (path := found.path(f)) not in there]
             if lost:
                 return lost[0]
     return None
@@ -466,7 +477,7 @@ def _with_listed(
     return {partition: [*names.values()] for partition, names in known.items()}
 
 
-def _as_of(snapshot: Snapshot, as_of: str | None) -> View:
+def _as_of(snapshot: Snapshot, as_of: str | None) -> TimelineView:
     """What is seen at a point in time, or now; a time whose files were cleaned is refused."""
     retained = None if as_of is None else snapshot.earliest_retained()
     if as_of is not None and retained is not None and as_of < retained:

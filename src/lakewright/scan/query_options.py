@@ -9,17 +9,17 @@ from lakewright.clock import zone_of
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.instant import Instant, full_time, is_time, query_time
 from lakewright.options import ignored_options, settings_from
-from lakewright.scan.cdc.planner import CdcPlan, plan_cdc_context
+from lakewright.scan.cdc.planner import CdcScanPlan, plan_cdc_range
 from lakewright.scan.options import READ_KEYS, REFUSED_READ_OPTIONS, ReadSettings
 from lakewright.scan.planner import (
     EARLIEST,
     IncrementalQueryAnalyzer,
     QueryContext,
-    plan_context,
+    plan_range,
     plan_read_optimized,
     plan_snapshot,
 )
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.factory import other_options, storage_option_names
 from lakewright.table.snapshot import Snapshot
 
@@ -60,10 +60,10 @@ def read_settings(options: Mapping[str, str]) -> ReadSettings:
 
 def plan_query(
     snapshot: Snapshot, settings: ReadSettings, columns: Sequence[str] | None = None
-) -> ReadPlan | CdcPlan:
+) -> ScanPlan | CdcScanPlan:
     """Plan the query that the settings describe."""
     if settings.query_type == "incremental":
-        plan = plan_cdc_context if settings.incremental_format == "cdc" else plan_context
+        plan = plan_cdc_range if settings.incremental_format == "cdc" else plan_range
         return plan(
             query_context(snapshot, settings),
             columns=columns,

@@ -23,7 +23,7 @@ from lakewright.model.file_group import BaseFile, FileSlice, LogFile
 from lakewright.model.merge import MergeRule
 from lakewright.model.schema import COMMIT_TIME, OPERATION, RECORD_KEY, select_fields
 from lakewright.model.table_config import MergeMode, TableConfig
-from lakewright.utils.bin_packing import deal
+from lakewright.utils.bin_packing import pack_by_size
 
 # Only characters that stand for themselves in a folder name, in a URI and in a glob.
 _SAFE = re.compile(r"[A-Za-z0-9_.-]+")
@@ -183,7 +183,7 @@ ROW, FILE = "_hoodie_lakewright_row", "_hoodie_lakewright_file"
 
 
 @dataclass(frozen=True)
-class ReadPlan:
+class ScanPlan:
     """The slices of a query and what becomes of their rows.
 
     `schema` is the table's whole query schema, `columns` what the query gives of it. `commits`, if
@@ -219,7 +219,7 @@ class ReadPlan:
         return chosen if known else chosen.append(pa.field(OPERATION, pa.string()))
 
     @property
-    def told(self) -> tuple[PathColumn, ...]:
+    def partition_columns_from_path(self) -> tuple[PathColumn, ...]:
         """The columns of the result that a file's path tells."""
         return tuple(column for column in self.path_columns if column.name in self.columns)
 
@@ -229,22 +229,22 @@ class ReadPlan:
         return select_fields(self.schema, (RECORD_KEY, *self.rule.ordering))
 
     @property
-    def beaten_schema(self) -> pa.Schema:
+    def overwritten_schema(self) -> pa.Schema:
         """What tells a base row that does not stay: its number, its file and its partition."""
-        told = [self.schema.field(column.name) for column in self.told]
+        told = [self.schema.field(column.name) for column in self.partition_columns_from_path]
         return pa.schema([pa.field(ROW, pa.int64()), pa.field(FILE, pa.string()), *told])
 
-    def with_slices(self, slices: Iterable[FileSlice]) -> ReadPlan:
+    def with_slices(self, slices: Iterable[FileSlice]) -> ScanPlan:
         """The same query on other slices."""
         return replace(self, slices=tuple(slices))
 
     @property
-    def plain(self) -> ReadPlan:
+    def base_only(self) -> ScanPlan:
         """The part that is read as it is: slices without log files."""
         return self.with_slices(s for s in self.slices if not s.logs)
 
     @cached_property
-    def masked(self) -> ReadPlan:
+    def masked(self) -> ScanPlan:
         """The part whose base rows are read as they are but for those that log files have changed.
 
         It pays where most rows stay: those then need not go through a worker. What the workers
@@ -269,12 +269,12 @@ class ReadPlan:
         return self.with_slices(fitting if worth else ())
 
     @property
-    def merging(self) -> ReadPlan:
+    def merge_on_read(self) -> ScanPlan:
         """The part whose base rows must be merged with log files one by one."""
         masked = set(self.masked.slices)
         return self.with_slices(s for s in self.slices if s.logs and s not in masked)
 
-    def tasks(self) -> list[ReadPlan]:
+    def tasks(self) -> list[ScanPlan]:
         """The plan cut into pieces of a fair size for one worker each."""
 
         def cost(item: FileSlice) -> int:
@@ -283,7 +283,7 @@ class ReadPlan:
         total = sum(cost(item) for item in self.slices)
         size = sum(item.size for item in self.slices)
         pieces = max(-(-total // _TASK_BYTES), min(_SPREAD_TASKS, -(-size // _SPREAD_BYTES)))
-        return [self.with_slices(piece) for piece in deal(self.slices, cost, pieces)]
+        return [self.with_slices(piece) for piece in pack_by_size(self.slices, cost, pieces)]
 
 
 def merge_rule(config: TableConfig) -> MergeRule:
@@ -292,7 +292,7 @@ def merge_rule(config: TableConfig) -> MergeRule:
     return MergeRule(ordering, config.delete_marker)
 
 
-def plan_read(
+def plan_scan(
     config: TableConfig,
     schema: pa.Schema,
     slices: Sequence[FileSlice],
@@ -300,7 +300,7 @@ def plan_read(
     columns: Sequence[str] | None = None,
     commits: frozenset[str] | None = None,
     path_columns: tuple[PathColumn, ...] = (),
-) -> ReadPlan:
+) -> ScanPlan:
     """Plan a query over these slices; a table whose rows cannot be merged is refused here."""
     rule = merge_rule(config)
     if any(item.logs for item in slices):
@@ -312,15 +312,15 @@ def plan_read(
                 "rows are ordered by a field that is no column of the table", fields=missing
             )
     names = tuple(dict.fromkeys(select_fields(schema, columns).names))
-    return ReadPlan(schema, names, tuple(slices), rule, commits, path_columns)
+    return ScanPlan(schema, names, tuple(slices), rule, commits, path_columns)
 
 
-def encode_plan(plan: ReadPlan) -> str:
+def encode_plan(plan: ScanPlan) -> str:
     """A plan as text, small enough to travel as an option of a data source."""
     return pack(plan_value(plan))
 
 
-def decode_plan(text: str) -> ReadPlan:
+def decode_plan(text: str) -> ScanPlan:
     """The inverse of `encode_plan`; InvalidError for another text."""
     with decoding():
         return plan_of(unpack(text))
@@ -346,7 +346,7 @@ def decoding() -> Iterator[None]:
         raise InvalidError("an option holds no plan of a query", option="plan") from error
 
 
-def plan_value(plan: ReadPlan) -> dict[str, object]:
+def plan_value(plan: ScanPlan) -> dict[str, object]:
     """A plan as a value of JSON."""
     return {
         "schema": base64.b64encode(plan.schema.serialize().to_pybytes()).decode("ascii"),
@@ -361,11 +361,11 @@ def plan_value(plan: ReadPlan) -> dict[str, object]:
     }
 
 
-def plan_of(value: dict[str, Any]) -> ReadPlan:
+def plan_of(value: dict[str, Any]) -> ScanPlan:
     """The inverse of `plan_value`."""
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["schema"])))
     marker = value["delete_marker"]
-    return ReadPlan(
+    return ScanPlan(
         schema=schema,
         columns=tuple(value["columns"]),
         slices=tuple(slice_of(item) for item in value["slices"]),

@@ -15,16 +15,16 @@ from lakewright.format.log_block import BlockKind, LogBlock, parse_blocks
 from lakewright.model.file_group import FileSlice
 from lakewright.model.merge import (
     Deletes,
-    LogOutcome,
+    MergedLogRecords,
     MergeRule,
     Upserts,
-    beaten_rows,
-    changed_rows,
     merge_logs,
     merge_with_base,
+    overwritten_rows,
+    updated_rows,
 )
 from lakewright.model.schema import COMMIT_TIME, RECORD_KEY, conform
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.base import Storage
 
 
@@ -73,7 +73,7 @@ def effective_blocks(
 _BATCH_ROWS = 64 * 1024
 
 
-def read_slices(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+def read_slices(storage: Storage, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """The rows of all slices of a plan, in its result schema."""
     wanted = None if plan.commits is None else pa.array(sorted(plan.commits), pa.string())
     for item in plan.slices:
@@ -84,7 +84,7 @@ def read_slices(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
                 yield from table.select(plan.columns).combine_chunks().to_batches(_BATCH_ROWS)
 
 
-def _read_slice(storage: Storage, item: FileSlice, plan: ReadPlan) -> Iterator[pa.Table]:
+def _read_slice(storage: Storage, item: FileSlice, plan: ScanPlan) -> Iterator[pa.Table]:
     schema = plan.merge_schema
     if not item.logs:
         yield from base_rows(storage, item, schema)
@@ -98,35 +98,37 @@ def _read_slice(storage: Storage, item: FileSlice, plan: ReadPlan) -> Iterator[p
     yield from merge_with_base(_batches(storage, item, schema), outcome, plan.rule)
 
 
-def read_changed(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+def read_updated_rows(storage: Storage, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """Those rows of all slices of a plan that come from log files, in its result schema."""
     for item in plan.slices:
         outcome = _outcome(storage, item, plan)
         # Rows updated in part are made of both, and need all columns of their base rows.
         schema = plan.merge_schema if outcome.sources else plan.key_schema
-        for table in changed_rows(_batches(storage, item, schema), outcome, plan.rule):
+        for table in updated_rows(_batches(storage, item, schema), outcome, plan.rule):
             if table.num_rows:
                 yield from table.select(plan.columns).combine_chunks().to_batches(_BATCH_ROWS)
 
 
-def read_beaten(storage: Storage, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+def read_overwritten_rows(storage: Storage, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """Which rows of base files do not stay: in `plan.beaten_schema`."""
     for item in plan.slices:
         if item.base is None:
             continue
         outcome = _outcome(storage, item, plan)
-        values = [column.value(item.partition) for column in plan.told]
-        for at in beaten_rows(_batches(storage, item, plan.key_schema), outcome, plan.rule):
+        values = [column.value(item.partition) for column in plan.partition_columns_from_path]
+        for at in overwritten_rows(_batches(storage, item, plan.key_schema), outcome, plan.rule):
             told = [item.base.name, *values]
-            kinds = [field.type for field in plan.beaten_schema][1:]
+            kinds = [field.type for field in plan.overwritten_schema][1:]
             columns = [
                 pa.repeat(pa.scalar(value, kind), len(at))
                 for value, kind in zip(told, kinds, strict=True)
             ]
-            yield pa.RecordBatch.from_arrays([pa.array(at), *columns], schema=plan.beaten_schema)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(at), *columns], schema=plan.overwritten_schema
+            )
 
 
-def _outcome(storage: Storage, item: FileSlice, plan: ReadPlan) -> LogOutcome:
+def _outcome(storage: Storage, item: FileSlice, plan: ScanPlan) -> MergedLogRecords:
     return _merge_blocks(read_blocks(storage, item), item, plan, plan.merge_schema)
 
 
@@ -171,14 +173,14 @@ def read_blocks(storage: Storage, item: FileSlice) -> list[LogBlock]:
 
 
 def _merge_blocks(
-    blocks: list[LogBlock], item: FileSlice, plan: ReadPlan, schema: pa.Schema
-) -> LogOutcome:
+    blocks: list[LogBlock], item: FileSlice, plan: ScanPlan, schema: pa.Schema
+) -> MergedLogRecords:
     return merge_blocks(effective_blocks(blocks, plan.commits), item, schema, plan.rule)
 
 
 def merge_blocks(
     blocks: Sequence[LogBlock], item: FileSlice, schema: pa.Schema, rule: MergeRule
-) -> LogOutcome:
+) -> MergedLogRecords:
     """The winners among the rows of blocks, given in the order in which they are merged."""
     with found_in(f"log files of {item.path(item.logs[0])}"):
         changes = [block_changes(block, schema, item.file_id) for block in blocks]

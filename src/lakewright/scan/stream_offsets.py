@@ -23,7 +23,7 @@ _UP_TO, _SINCE, _START = "offsetCommitTime", "since", "startOffset"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StreamStart:
     """Where a stream is to begin that has read nothing yet: a word, or a completion time."""
 
     word: str
@@ -65,11 +65,11 @@ def parse_start(text: str) -> str:
     return full_time(word)
 
 
-def parse_offset(value: Mapping[str, object]) -> Start | Offset:
+def parse_offset(value: Mapping[str, object]) -> StreamStart | Offset:
     """What Spark has kept of an offset."""
     start, completed_at, since = (value.get(key) for key in (_START, _UP_TO, _SINCE))
     if isinstance(start, str):
-        return Start(start)
+        return StreamStart(start)
     known = isinstance(completed_at, str) and (since is None or isinstance(since, str))
     if not known:
         raise CorruptError("the checkpoint of a stream holds no offset of a table", offset=value)
@@ -84,22 +84,24 @@ def newest_completion(timeline: Timeline) -> str:
 
 
 def next_offset(
-    start: Start | Offset, snapshot: Snapshot, *, until: str, limit: int | None = None
+    start: StreamStart | Offset, snapshot: Snapshot, *, until: str, limit: int | None = None
 ) -> Offset | None:
     """Where the batch after `start` ends, at `until` at the latest; None if there is none.
 
     A batch has at most `limit` writes. A stream that begins with the latest ends a batch without
     rows where it begins: else it would begin elsewhere when it is started again.
     """
-    begin = start.position(until) if isinstance(start, Start) else start.completed_at
-    since = begin if isinstance(start, Start) else None
+    begin = start.position(until) if isinstance(start, StreamStart) else start.completed_at
+    since = begin if isinstance(start, StreamStart) else None
     if begin < until:
         end = until if limit is None else _limited(snapshot, begin, until, limit)
         return Offset(end, since)
-    return Offset(begin, since) if start == Start(LATEST) else None
+    return Offset(begin, since) if start == StreamStart(LATEST) else None
 
 
-def batch_context(snapshot: Snapshot, start: Start | Offset, end: Offset) -> QueryContext | None:
+def batch_context(
+    snapshot: Snapshot, start: StreamStart | Offset, end: Offset
+) -> QueryContext | None:
     """The instants of a batch, the same whenever it is asked for; None for one without any."""
     begin = _begin(start, end)
     if begin >= end.completed_at:
@@ -107,7 +109,7 @@ def batch_context(snapshot: Snapshot, start: Start | Offset, end: Offset) -> Que
     return _analyzer(snapshot, begin, end.completed_at).analyze()
 
 
-def _begin(start: Start | Offset, end: Offset) -> str:
+def _begin(start: StreamStart | Offset, end: Offset) -> str:
     if isinstance(start, Offset):
         return start.completed_at
     if end.since is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from lakewright.clock import Clock
-from lakewright.engine.base import Hands
+from lakewright.engine.base import Engine
 from lakewright.errors import ConflictError, CorruptError, InvalidError
 from lakewright.format.timeline_metadata import (
     format_clean,
@@ -22,9 +22,9 @@ from lakewright.format.timeline_metadata import (
 )
 from lakewright.model.instant import COMPLETED_NAME
 from lakewright.model.plans import CANCELLABLE, SERVICE_KEY, ClusteringPlan, RequestedReplace, Skip
-from lakewright.table.plan_execution import Attempt
+from lakewright.table.plan_execution import ExecutionAttempt
 from lakewright.table.snapshot import Snapshot
-from lakewright.table.transaction import Equipment, Writer
+from lakewright.table.transaction import TransactionManager, WriterContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ _PLANS = {
     "clustering": PlanCodec(_format_clustering, _parse_clustering),
     "clean": PlanCodec(format_clean_plan, parse_clean_plan),
 }
-PLAIN_RESULTS = {"clean": PlanCodec(format_clean, parse_clean)}
+METADATA_ONLY_RESULTS = {"clean": PlanCodec(format_clean, parse_clean)}
 
 
 def plan_codec(action: str) -> PlanCodec:
@@ -63,7 +63,7 @@ def plan_codec(action: str) -> PlanCodec:
     return _PLANS[action]
 
 
-def signed(plan: Any, name: str, action: str, *, cancellable: bool = False) -> Any:
+def with_service_metadata(plan: Any, name: str, action: str, *, cancellable: bool = False) -> Any:
     """The plan with the name of its service, where that is another than its action.
 
     And with the mark of those that others need not wait for, if it is such a plan.
@@ -85,12 +85,12 @@ PlanT = TypeVar("PlanT")
 ResultT = TypeVar("ResultT")
 
 
-class WrittenMeanwhileError(ConflictError):
+class ConcurrentWriteError(ConflictError):
     """An execution has to look at what was written meanwhile: it is to be done once more."""
 
 
 @dataclass(frozen=True)
-class Sight:
+class PlanningContext:
     """The table as planning sees it; nothing in here changes, and planning changes nothing.
 
     `instant` is the time that the plan will have on the timeline: writes that completed before it
@@ -104,7 +104,7 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class Job:
+class ExecutionContext:
     """What executing a plan works with; `snapshot` is the table when the execution began.
 
     `attempt` is set where the result is a commit: the names of its files tell of it.
@@ -113,17 +113,17 @@ class Job:
     snapshot: Snapshot
     instant: str
     options: Mapping[str, str]
-    hands: Hands
-    equipment: Equipment
-    attempt: Attempt | None = None
+    engine: Engine
+    writer: WriterContext
+    attempt: ExecutionAttempt | None = None
 
     @property
     def clock(self) -> Clock:
         """The clock of this process."""
-        return self.equipment.clock
+        return self.writer.clock
 
 
-class Service(ABC, Generic[PlanT, ResultT]):
+class TableService(ABC, Generic[PlanT, ResultT]):
     """One kind of maintenance.
 
     - `name` is what people call it; `keys` are the options it reads.
@@ -131,43 +131,43 @@ class Service(ABC, Generic[PlanT, ResultT]):
       result: `compaction` and `logcompaction` have a `CompactionPlan` and `CommitMetadata`,
       `clustering` a `ClusteringPlan` and `CommitMetadata`, `clean` a `CleanPlan` and
       `CleanMetadata`. Empty for a service that leaves no trace there.
-    - `writes` is for a service without an action whose `run` is an ordinary write: it takes the
+    - `writes` is for a service without an action whose `execute` is an ordinary write: it takes the
       table's lock itself, and what it plans is planned anew if somebody else was faster.
-    - `prepares` is for a service that has something to do whether a plan is due or not.
+    - `has_pre_plan` is for a service that has something to do whether a plan is due or not.
     """
 
     name: ClassVar[str]
     action: ClassVar[str]
     writes: ClassVar[bool] = False
-    prepares: ClassVar[bool] = False
+    has_pre_plan: ClassVar[bool] = False
     keys: ClassVar[frozenset[str]] = frozenset()
 
-    def prepare(self, writer: Writer, seen: Snapshot) -> Skip | None:
+    def pre_plan(self, writer: TransactionManager, seen: Snapshot) -> Skip | None:
         """Do what comes before a plan, and tell it if that was anything; nobody holds the lock."""
         return None
 
-    def due(self, sight: Sight) -> Skip | None:
+    def check_trigger(self, sight: PlanningContext) -> Skip | None:
         """Why nothing can be due, if timeline and options alone tell that; reads nothing else."""
         return None
 
     @abstractmethod
-    def plan(self, sight: Sight) -> PlanT | Skip:
+    def plan(self, sight: PlanningContext) -> PlanT | Skip:
         """What is to be done, or why nothing is; reads the table and changes nothing."""
 
-    def follows(self, name: str, sight: Sight) -> bool:
+    def runs_after(self, name: str, sight: PlanningContext) -> bool:
         """Whether the service is to run each time that another one has completed."""
         return False
 
-    def place(self, plan: PlanT, instant: str) -> str:
+    def plan_instant(self, plan: PlanT, instant: str) -> str:
         """The instant at which a plan stands on the timeline; the one it was made for."""
         return instant
 
-    def verify(self, job: Job, result: ResultT, now: Snapshot) -> None:
+    def verify(self, job: ExecutionContext, result: ResultT, now: Snapshot) -> None:
         """Raise ConflictError if a result must not complete on the table as it is by then."""
 
     @abstractmethod
-    def run(self, job: Job, plan: PlanT) -> ResultT:
+    def execute(self, job: ExecutionContext, plan: PlanT) -> ResultT:
         """Do it; may be called again after a failure, on the table as it was before."""
 
 
-AnyService = Service[Any, Any]
+AnyTableService = TableService[Any, Any]

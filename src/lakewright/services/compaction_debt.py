@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lakewright.model.file_group import FileSlice, GroupKey, View
+from lakewright.model.file_group import FileSlice, GroupKey, TimelineView
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
-from lakewright.services.base import Sight
-from lakewright.services.planning import find_window, held_groups, need_log_files, overtaken
+from lakewright.services.base import PlanningContext
+from lakewright.services.planning import (
+    file_groups_in_pending_plans,
+    find_window,
+    require_merge_on_read,
+    superseded_plans,
+)
 from lakewright.table.snapshot import Snapshot
 
 _NEW = "written since the last plan"
@@ -31,7 +36,7 @@ class PartitionDebt:
 
 
 @dataclass(frozen=True, slots=True)
-class Debt:
+class CompactionDebt:
     """The partitions that owe work, the oldest debt first."""
 
     partitions: tuple[PartitionDebt, ...] = ()
@@ -56,28 +61,30 @@ class Debt:
         return bool(self.partitions)
 
 
-def load_debt(sight: Sight) -> Debt:
+def load_debt(sight: PlanningContext) -> CompactionDebt:
     """What the table owes now; looks only into partitions that can owe something."""
     snapshot = sight.snapshot
-    need_log_files(snapshot, "debt")
+    require_merge_on_read(snapshot, "debt")
     window = find_window(sight, "compaction")
     if window.is_empty:
-        return Debt()
+        return CompactionDebt()
     view = snapshot.view()
     files = snapshot.files(window.partitions)
-    slices = [group.merged() for group in snapshot.groups(view, files)]
-    held = held_groups(snapshot)
+    slices = [group.latest_merged_slice() for group in snapshot.groups(view, files)]
+    held = file_groups_in_pending_plans(snapshot)
     reasons = _reasons(snapshot)
-    return debt_of(slices, snapshot.with_completions(view, files), held, reasons, _void(snapshot))
+    return debt_of(
+        slices, snapshot.with_completion_times(view, files), held, reasons, _void(snapshot)
+    )
 
 
 def debt_of(
     slices: Iterable[FileSlice],
-    view: View,
+    view: TimelineView,
     held: Mapping[GroupKey, str],
     reasons: Mapping[str, str] | None,
     void: Mapping[str, str] | None = None,
-) -> Debt:
+) -> CompactionDebt:
     """The debt of these slices; `reasons` are those of the last plan, None if there is none.
 
     `void` tells, by partition, of plans that can never be executed.
@@ -98,7 +105,7 @@ def debt_of(
         oldest = min(view.completion(log.instant) or log.instant for log in logs)
         size = sum(log.size for log in logs)
         found.append(PartitionDebt(partition, len(logs), size, oldest, reason))
-    return Debt(tuple(sorted(found, key=lambda each: (each.oldest, each.partition))))
+    return CompactionDebt(tuple(sorted(found, key=lambda each: (each.oldest, each.partition))))
 
 
 def _reasons(snapshot: Snapshot) -> dict[str, str] | None:
@@ -112,7 +119,7 @@ def _reasons(snapshot: Snapshot) -> dict[str, str] | None:
 
 def _void(snapshot: Snapshot) -> dict[str, str]:
     """Why plans are void, by the partitions that they were for."""
-    reasons = overtaken(snapshot)
+    reasons = superseded_plans(snapshot)
     return {
         partition: reasons[instant.requested_at]
         for instant, plan in (snapshot.pending_plans() if reasons else ())

@@ -17,14 +17,14 @@ from lakewright.model.instant import COMPLETED_NAME
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.options import option, option_keys, parse_bool, settings_from
-from lakewright.services.base import AnyService
-from lakewright.services.compaction.options import TRIGGER, Trigger
-from lakewright.services.metrics import not_due, observe
-from lakewright.services.planning import overtaken
+from lakewright.services.base import AnyTableService
+from lakewright.services.compaction.options import TRIGGER, CompactionTrigger
+from lakewright.services.metrics import not_due, record_outcome
+from lakewright.services.planning import superseded_plans
 from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.write.commit_hooks import is_checked, settings_for_writes
+from lakewright.write.commit_hooks import is_ttl_triggered, ttl_settings_or_off
 from lakewright.write.writer import Commit
 
 _TTL = "ttl"
@@ -123,12 +123,12 @@ def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, .
     """
     settings = settings_from(InlineSettings, runner.options)
     # Strategies that need no trigger would be asked after every write.
-    runner = replace(runner, options={TRIGGER: Trigger.NUM_COMMITS, **runner.options})
+    runner = replace(runner, options={TRIGGER: CompactionTrigger.NUM_COMMITS, **runner.options})
     results: list[Commit | Skip] = []
     steps = deque(settings.steps(after.config, ttl=_ttl_is_due(after, runner.options)))
     while steps:
         name, only_scheduled = steps.popleft()
-        tries = _Tries(name)
+        tries = _ServiceAttempts(name)
         after = _step(runner, name, after, tries, only_scheduled=only_scheduled)
         results += tries.done
         if tries.errors and settings.is_error(name):
@@ -142,17 +142,17 @@ def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, .
 
 def _ttl_is_due(after: Snapshot, options: Mapping[str, str]) -> bool:
     """Whether TTL runs after a write, as the commit says itself; Hudi's own runs after each."""
-    settings = settings_for_writes(after.config, options)
+    settings = ttl_settings_or_off(after.config, options)
     if settings.hudi_inline and settings.hudi_days > 0:
         return True
     if not settings.enabled or not settings.run_inline:
         return False
     newest = after.timeline.by_completion[-1]
-    return is_checked(after.commits([newest])[0], newest.requested_at)
+    return is_ttl_triggered(after.commits([newest])[0], newest.requested_at)
 
 
 @dataclass
-class _Tries:
+class _ServiceAttempts:
     """What has become of the things that one service had to do."""
 
     name: str
@@ -174,12 +174,17 @@ class _Tries:
 
 
 def _step(
-    runner: ServiceRunner, name: str, after: Snapshot, tries: _Tries, *, only_scheduled: bool
+    runner: ServiceRunner,
+    name: str,
+    after: Snapshot,
+    tries: _ServiceAttempts,
+    *,
+    only_scheduled: bool,
 ) -> Snapshot:
     """Run one service; gives the table as it was seen last."""
     service = service_by_name(name)
-    if service.prepares and after.timeline.pending(*COMPLETED_NAME):
-        tries.attempt(lambda: runner.prepare(service, after))
+    if service.has_pre_plan and after.timeline.pending(*COMPLETED_NAME):
+        tries.attempt(lambda: runner.pre_plan(service, after))
     if not only_scheduled and service.action:
         # What others have scheduled, or an attempt that died has left, comes first.
         tries.attempt(lambda: _execute_waiting(runner, service.action, after, tries))
@@ -190,8 +195,10 @@ def _step(
     return looked[-1]
 
 
-def _execute_waiting(runner: ServiceRunner, action: str, after: Snapshot, tries: _Tries) -> None:
-    void = overtaken(after)
+def _execute_waiting(
+    runner: ServiceRunner, action: str, after: Snapshot, tries: _ServiceAttempts
+) -> None:
+    void = superseded_plans(after)
     for instant in after.timeline.pending(action):
         at = instant.requested_at
         if at in void:
@@ -212,11 +219,11 @@ def _execute_if_there(runner: ServiceRunner, at: str) -> Commit | Skip:
 
 
 def _plan_next(
-    runner: ServiceRunner, service: AnyService, after: Snapshot, *, only_scheduled: bool
+    runner: ServiceRunner, service: AnyTableService, after: Snapshot, *, only_scheduled: bool
 ) -> Commit | Skip:
-    early = service.due(runner.sight(after))
+    early = service.check_trigger(runner.planning_context(after))
     if early is not None:
-        return observe(runner.meter, service.name, not_due(early))
+        return record_outcome(runner.meter, service.name, not_due(early))
     if not only_scheduled:
         return runner.run(service.name, prepared=True)
     scheduled = runner.schedule(service.name)

@@ -17,22 +17,22 @@ from lakewright.model.plans import CompactionOperation, CompactionPlan, Compacti
 from lakewright.model.timeline import Timeline
 from lakewright.options import at_least, option, option_keys, settings_from
 from lakewright.scan.slice_reader import effective_blocks, merge_blocks, read_blocks
-from lakewright.services.base import Job, Service, Sight
-from lakewright.services.compaction.executor import io_bytes, require_as_planned, slice_of
+from lakewright.services.base import ExecutionContext, PlanningContext, TableService
+from lakewright.services.compaction.executor import check_plan_is_current, io_bytes, slice_of
 from lakewright.services.compaction.planner import finish_plan, free_slices, why_nothing
 from lakewright.services.compaction.service import delta_commits, last_compaction
 from lakewright.services.compaction.strategies import candidate
 from lakewright.services.planning import (
-    Left,
+    IncrementalWindow,
     LogPlanningSettings,
-    Window,
+    SkippedPartitions,
     find_window,
-    look_into,
-    need_log_files,
+    load_planning_input,
+    require_merge_on_read,
 )
-from lakewright.services.rewrite import rewritten, service_task
-from lakewright.storage.base import Storage, at_once
-from lakewright.write.file_group_writer import GroupWriter
+from lakewright.services.rewrite import rewrite_task, run_rewrite
+from lakewright.storage.base import Storage, map_in_threads
+from lakewright.write.file_group_writer import FileGroupWriter
 from lakewright.write.operations import delete_records
 from lakewright.write.task import Operation, WriteTask
 
@@ -40,7 +40,7 @@ from lakewright.write.task import Operation, WriteTask
 def groups_in_parts(storage: Storage, slices: Sequence[FileSlice]) -> frozenset[GroupKey]:
     """The groups of those slices that have a block of partial rows; reads headers of blocks."""
     logs = [(slice_, log) for slice_ in slices for log in slice_.logs]
-    found = at_once(partial(_holds_parts, storage), logs)
+    found = map_in_threads(partial(_holds_parts, storage), logs)
     return frozenset(
         (slice_.partition, slice_.file_id)
         for (slice_, _), in_parts in zip(logs, found, strict=True)
@@ -84,7 +84,9 @@ _FEWEST_LOGS = 2
 InParts = Callable[[Sequence[FileSlice]], Collection[GroupKey]]
 
 
-def not_due(timeline: Timeline, settings: LogCompactionSettings) -> Skip | None:
+def check_log_compaction_trigger(
+    timeline: Timeline, settings: LogCompactionSettings
+) -> Skip | None:
     """Why it is too early for a log compaction; None if it may be tried."""
     own = timeline.completed_services("logcompaction")
     compaction = last_compaction(timeline) or ""
@@ -145,7 +147,7 @@ def plan_log_compaction(
     *,
     settings: LogCompactionSettings,
     history: LogHistory,
-    window: Window,
+    window: IncrementalWindow,
     held: Mapping[GroupKey, str],
     in_parts: InParts,
 ) -> CompactionPlan | Skip:
@@ -155,26 +157,26 @@ def plan_log_compaction(
     made of as well, as in real plans: who executes it finds out which of them count. `in_parts` is
     asked about the slices that are worth it otherwise.
     """
-    left = Left()
+    left = SkippedPartitions()
     worth: list[tuple[FileSlice, FileSlice]] = []
     least = settings.blocks_threshold
     for slice_ in free_slices(slices, held, left):
         settled = history.settled(slice_)
         if history.fresh(slice_) < least or len(slice_.logs) < _FEWEST_LOGS:
-            left.because(slice_.partition, f"fewer than {max(least, _FEWEST_LOGS)} new log files")
+            left.add(slice_.partition, f"fewer than {max(least, _FEWEST_LOGS)} new log files")
         elif history.fresh(settled) < least or len(settled.logs) < _FEWEST_LOGS:
-            left.because(slice_.partition, f"write {history.first_pending} is not done")
+            left.add(slice_.partition, f"write {history.first_pending} is not done")
         else:
             worth.append((slice_, settled))
     refused = in_parts([settled for _, settled in worth])
     operations: list[CompactionOperation] = []
     for slice_, settled in worth:
         if (slice_.partition, slice_.file_id) in refused:
-            left.because(slice_.partition, "log files hold parts of rows")
+            left.add(slice_.partition, "log files hold parts of rows")
             continue
         operations.append(candidate(settled, settings.max_file_size).operation)
         if len(settled.logs) < len(slice_.logs):
-            left.because(slice_.partition, f"write {history.first_pending} is not done")
+            left.add(slice_.partition, f"write {history.first_pending} is not done")
     plan = finish_plan(operations, left, window)
     if plan is None:
         return Skip(why_nothing("compact in log files", left))
@@ -190,7 +192,7 @@ def plan_log_compaction(
 # file.
 
 
-def log_compact(job: Job, plan: CompactionPlan) -> CommitMetadata:
+def execute_log_compaction(job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
     """Execute a plan, whoever made it; gives what the commit records.
 
     A group whose log files hold parts of rows stays as it is: the plan ends, and a compaction can
@@ -199,12 +201,12 @@ def log_compact(job: Job, plan: CompactionPlan) -> CommitMetadata:
     Raises:
         ConflictError: the groups are not what they were when they were planned.
     """
-    require_as_planned(job.snapshot, Instant(job.instant, "logcompaction", State.INFLIGHT), plan)
-    task = service_task(job, Operation.LOG_COMPACT)
-    return rewritten(job, task, partial(_join, task), plan.operations, size=io_bytes)
+    check_plan_is_current(job.snapshot, Instant(job.instant, "logcompaction", State.INFLIGHT), plan)
+    task = rewrite_task(job, Operation.LOG_COMPACT)
+    return run_rewrite(job, task, partial(_join, task), plan.operations, size=io_bytes)
 
 
-def _join(task: WriteTask, operation: CompactionOperation, groups: GroupWriter) -> None:
+def _join(task: WriteTask, operation: CompactionOperation, groups: FileGroupWriter) -> None:
     item = slice_of(operation)
     blocks = read_blocks(task.storage, item)
     if any(block.is_partial for block in blocks):
@@ -215,7 +217,7 @@ def _join(task: WriteTask, operation: CompactionOperation, groups: GroupWriter) 
     parts = {block.instant for block in blocks}
     for block in blocks:
         parts.update(block.compacted_instants)
-    groups.relog(
+    groups.rewrite_logs(
         item,
         outcome.rows.take(pa.array(outcome.row[stays])),
         delete_records(item.partition, outcome),
@@ -227,26 +229,26 @@ def _join(task: WriteTask, operation: CompactionOperation, groups: GroupWriter) 
 # Log compaction as a table service.
 
 
-class LogCompaction(Service[CompactionPlan, CommitMetadata]):
+class LogCompaction(TableService[CompactionPlan, CommitMetadata]):
     """Makes one log file of the many of a file group."""
 
     name: ClassVar[str] = "logcompaction"
     action: ClassVar[str] = "logcompaction"
     keys: ClassVar[frozenset[str]] = option_keys(LogCompactionSettings)
 
-    def due(self, sight: Sight) -> Skip | None:
+    def check_trigger(self, sight: PlanningContext) -> Skip | None:
         """Why there were too few writes to look for many log files."""
         settings = settings_from(LogCompactionSettings, sight.options)
-        need_log_files(sight.snapshot, self.name)
-        return not_due(sight.snapshot.timeline, settings)
+        require_merge_on_read(sight.snapshot, self.name)
+        return check_log_compaction_trigger(sight.snapshot.timeline, settings)
 
-    def plan(self, sight: Sight) -> CompactionPlan | Skip:
+    def plan(self, sight: PlanningContext) -> CompactionPlan | Skip:
         """The file groups with many log files."""
         settings = settings_from(LogCompactionSettings, sight.options)
         window = find_window(sight, self.action, enabled=settings.incremental)
         if window.is_empty:
             return Skip("nothing was written or left since the last log compaction")
-        seen = look_into(sight, window, list)
+        seen = load_planning_input(sight, window, list)
         return plan_log_compaction(
             seen.slices,
             settings=settings,
@@ -256,6 +258,6 @@ class LogCompaction(Service[CompactionPlan, CommitMetadata]):
             in_parts=partial(groups_in_parts, sight.snapshot.storage),
         )
 
-    def run(self, job: Job, plan: CompactionPlan) -> CommitMetadata:
+    def execute(self, job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
         """Write the new log files."""
-        return log_compact(job, plan)
+        return execute_log_compaction(job, plan)

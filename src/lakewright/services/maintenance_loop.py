@@ -15,10 +15,10 @@ from lakewright.clock import Clock
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
 from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip
-from lakewright.services.planning import overtaken
+from lakewright.services.planning import superseded_plans
 from lakewright.services.registry import service_by_name
-from lakewright.services.runner import ServiceRunner, parsed_plan, plan_data
-from lakewright.table.plan_execution import GuardError
+from lakewright.services.runner import ServiceRunner, parse_plan, read_plan_bytes
+from lakewright.table.plan_execution import PlanInProgressError
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.writer import Commit
 
@@ -28,7 +28,7 @@ _MOST_RESTS = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ServiceOutcome:
     """What a round has done for a service, why it did nothing, or why it could not."""
 
     service: str
@@ -47,11 +47,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class MaintenanceRound:
     """All steps of one round, in order; rounds are counted from 1."""
 
     number: int
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ServiceOutcome, ...] = ()
 
     @property
     def errors(self) -> tuple[LakewrightError, ...]:
@@ -66,7 +66,7 @@ def run_continuously(
     interval_s: float,
     clock: Clock,
     stop: Callable[[], bool],
-    report: Callable[[Round], None],
+    report: Callable[[MaintenanceRound], None],
 ) -> None:
     """Run services in rounds, `interval_s` apart, until `stop` says so between two steps.
 
@@ -80,33 +80,33 @@ def run_continuously(
         raise InvalidError("the pause between two rounds must be above 0", seconds=interval_s)
     if not names:
         raise InvalidError("no service to run was named")
-    course = _Course([service_by_name(name).name for name in names])
+    course = _Backoff([service_by_name(name).name for name in names])
     number = 0
     while not stop():
         number += 1
         resting = course.resting()
         steps = (*resting, *run_round(runner, course.at_work(), stop))
         if steps:
-            report(Round(number, steps))
+            report(MaintenanceRound(number, steps))
         course.note(steps)
         pause(interval_s, clock, stop)
 
 
 def run_round(
     runner: ServiceRunner, names: Sequence[str], stop: Callable[[], bool] = lambda: False
-) -> Iterator[Step]:
+) -> Iterator[ServiceOutcome]:
     """Execute the waiting plans of some services, then run each; errors are outcomes."""
     services = list(dict.fromkeys(service_by_name(name).name for name in names))
     try:
-        look = _Look.at(runner, services)
+        look = _PendingWork.at(runner, services)
     except LakewrightError as error:
-        yield from (Step(name, error) for name in services)
+        yield from (ServiceOutcome(name, error) for name in services)
         return
     lost: set[str] = set()
     for instant in look.waiting:
         if stop():
             return
-        step = look.take_up(instant, without=lost)
+        step = look.execute(instant, without=lost)
         if step is not None:
             lost |= {step.service} if step.is_final else set()
             yield step
@@ -125,7 +125,7 @@ def pause(seconds: float, clock: Clock, stop: Callable[[], bool]) -> None:
 
 
 @dataclass
-class _Course:
+class _Backoff:
     """Who takes part in the rounds: services leave it for good, or rest for some rounds."""
 
     names: list[str]
@@ -136,18 +136,20 @@ class _Course:
         """Those whose turn it is."""
         return [name for name in self.names if name not in self.rests]
 
-    def resting(self) -> tuple[Step, ...]:
+    def resting(self) -> tuple[ServiceOutcome, ...]:
         """One round less for those that rest; told as steps."""
         steps = []
         for name, left in list(self.rests.items()):
             if left:
                 self.rests[name] = left - 1
-                steps.append(Step(name, Skip(f"rests after {self.failures[name]} failures")))
+                steps.append(
+                    ServiceOutcome(name, Skip(f"rests after {self.failures[name]} failures"))
+                )
             else:
                 del self.rests[name]
         return tuple(steps)
 
-    def note(self, steps: Sequence[Step]) -> None:
+    def note(self, steps: Sequence[ServiceOutcome]) -> None:
         """Remember who failed; raises the error of the last one that takes part."""
         for name in self.at_work():
             failed = [step for step in steps if step.service == name and step.error is not None]
@@ -164,7 +166,7 @@ class _Course:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _PendingWork:
     """The plans that wait when a round begins.
 
     `living` are being executed; `void` can never be, and tells why.
@@ -177,12 +179,12 @@ class _Look:
     void: Mapping[str, str]
 
     @classmethod
-    def at(cls, runner: ServiceRunner, names: Sequence[str]) -> _Look:
+    def at(cls, runner: ServiceRunner, names: Sequence[str]) -> _PendingWork:
         """Look at the table now."""
         snapshot = load_snapshot(runner.storage)
         begun = {i.requested_at for i in snapshot.timeline.pending()}
-        living = runner.writer.living(begun)
-        return cls(runner, names, snapshot, living, overtaken(snapshot))
+        living = runner.writer.live_instants(begun)
+        return cls(runner, names, snapshot, living, superseded_plans(snapshot))
 
     @property
     def waiting(self) -> tuple[Instant, ...]:
@@ -190,39 +192,41 @@ class _Look:
         actions = {service_by_name(name).action for name in self.names} - {""}
         return self.snapshot.timeline.pending(*actions) if actions else ()
 
-    def take_up(self, instant: Instant, without: Collection[str]) -> Step | None:
+    def execute(self, instant: Instant, without: Collection[str]) -> ServiceOutcome | None:
         """Execute a plan of one of the services; None for one of another service."""
         by_action = [n for n in self.names if service_by_name(n).action == instant.action]
         try:
             name = self._owner(instant)
         except LakewrightError as error:
-            return Step(by_action[0], error)
+            return ServiceOutcome(by_action[0], error)
         if name is None or name not in self.names or name in without:
             return None
         if instant.requested_at in self.living:
-            return Step(name, Skip(f"{instant.action} {instant.requested_at} is being executed"))
+            return ServiceOutcome(
+                name, Skip(f"{instant.action} {instant.requested_at} is being executed")
+            )
         if instant.requested_at in self.void:
-            return Step(name, Skip(self.void[instant.requested_at]))
+            return ServiceOutcome(name, Skip(self.void[instant.requested_at]))
         return _attempt(self.runner, name, partial(self.runner.execute, instant.requested_at))
 
     def _owner(self, instant: Instant) -> str | None:
         """The name of the service that a plan is for; None if the plan is gone."""
-        data = plan_data(self.snapshot, instant)
-        return None if data is None else parsed_plan(instant, data)[0].name
+        data = read_plan_bytes(self.snapshot, instant)
+        return None if data is None else parse_plan(instant, data)[0].name
 
 
-def _attempt(runner: ServiceRunner, name: str, do: Callable[[], Commit | Skip]) -> Step:
+def _attempt(runner: ServiceRunner, name: str, do: Callable[[], Commit | Skip]) -> ServiceOutcome:
     try:
-        return Step(name, _unless_gone(runner, do))
+        return ServiceOutcome(name, _unless_gone(runner, do))
     except LakewrightError as error:
-        return Step(name, error)
+        return ServiceOutcome(name, error)
 
 
 def _unless_gone(runner: ServiceRunner, do: Callable[[], Commit | Skip]) -> Commit | Skip:
     """Do something with a plan; that somebody has it, or took it back meanwhile, is no error."""
     try:
         return do()
-    except GuardError as error:
+    except PlanInProgressError as error:
         return Skip(str(error))
     except (ConflictError, InvalidError) as error:
         at = error.facts.get("instant")

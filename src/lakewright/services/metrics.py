@@ -7,10 +7,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from lakewright.errors import ConflictError, LakewrightError, kind_of
-from lakewright.metrics.meter import Meter
+from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.commit_metadata import DELETE_PARTITION, CleanMetadata
 from lakewright.model.plans import Skip
-from lakewright.services.base import Sight
+from lakewright.services.base import PlanningContext
 from lakewright.services.compaction_debt import load_debt
 from lakewright.write.writer import Commit
 
@@ -24,7 +24,9 @@ def not_due(skip: Skip) -> Skip:
 
 
 @contextmanager
-def executing(meter: Meter, service: str, *, cancellable: bool = False) -> Iterator[None]:
+def record_failures(
+    meter: MetricsRecorder, service: str, *, cancellable: bool = False
+) -> Iterator[None]:
     """Count what becomes of an execution that fails."""
     try:
         yield
@@ -35,7 +37,9 @@ def executing(meter: Meter, service: str, *, cancellable: bool = False) -> Itera
         raise
 
 
-def observe(meter: Meter, service: str, done: Commit | Skip, took_ms: int = 0) -> Commit | Skip:
+def record_outcome(
+    meter: MetricsRecorder, service: str, done: Commit | Skip, took_ms: int = 0
+) -> Commit | Skip:
     """Tell what a service did, or why it did nothing; gives it back."""
     if isinstance(done, Skip):
         meter.count("service.skipped", service=service, reason=done.kind or _NOTHING)
@@ -47,7 +51,7 @@ def observe(meter: Meter, service: str, done: Commit | Skip, took_ms: int = 0) -
     return done
 
 
-def observe_debt(meter: Meter, look: Callable[[], Sight]) -> None:
+def record_debt(meter: MetricsRecorder, look: Callable[[], PlanningContext]) -> None:
     """Tell how many log files wait, where that is wanted; what cannot be counted is not told."""
     if not meter.is_on or not meter.settings.debt:
         return
@@ -56,7 +60,7 @@ def observe_debt(meter: Meter, look: Callable[[], Sight]) -> None:
         meter.gauge([("debt.logFiles", debt.log_files), ("debt.logBytes", debt.log_bytes)])
 
 
-def observe_clean(meter: Meter, result: CleanMetadata) -> None:
+def record_clean(meter: MetricsRecorder, result: CleanMetadata) -> None:
     """Tell what a clean did."""
     meter.gauge(
         [("clean.duration", result.took_ms), ("clean.numFilesDeleted", result.files_deleted)]

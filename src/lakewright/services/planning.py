@@ -13,8 +13,8 @@ from lakewright.model.instant import Instant
 from lakewright.model.plans import MISSING_REASONS, ClusteringPlan, CompactionPlan, Skip
 from lakewright.model.table_config import TableType
 from lakewright.options import at_least, option, parse_bool, settings_from
-from lakewright.services.base import Sight
-from lakewright.table.heartbeat import alive
+from lakewright.services.base import PlanningContext
+from lakewright.table.heartbeat import live_heartbeats
 from lakewright.table.options import HeartbeatSettings, plan_settings
 from lakewright.table.partition_changes import last_service, partitions_since
 from lakewright.table.snapshot import FilesByPartition, Snapshot
@@ -24,20 +24,20 @@ Plan = CompactionPlan | ClusteringPlan
 _OVERTAKEN = ("compaction", "logcompaction")
 
 
-def overtaken(snapshot: Snapshot) -> dict[str, str]:
+def superseded_plans(snapshot: Snapshot) -> dict[str, str]:
     """Why pending plans are void, by their requested time; reads plans only if some may be."""
     last = _last_compaction(snapshot)
     waiting = [i for i in snapshot.timeline.pending(*_OVERTAKEN) if i.requested_at < last]
     found = {}
     for instant in waiting:
         plan = snapshot.plan_of(instant.requested_at, instant.action)
-        reason = why_void(snapshot, instant, plan) if plan is not None else None
+        reason = superseded_reason(snapshot, instant, plan) if plan is not None else None
         if reason is not None:
             found[instant.requested_at] = reason
     return found
 
 
-def why_void(snapshot: Snapshot, instant: Instant, plan: Plan) -> str | None:
+def superseded_reason(snapshot: Snapshot, instant: Instant, plan: Plan) -> str | None:
     """Why a plan cannot be executed any more; None if nothing like that is known of it.
 
     One file group is enough, as a plan is executed as a whole.
@@ -95,12 +95,12 @@ class LogPlanningSettings(PlanningSettings):
 
 
 @dataclass
-class Left:
+class SkippedPartitions:
     """The partitions that a plan does not schedule completely, each with the first reason met."""
 
     reasons: dict[str, str] = field(default_factory=dict)
 
-    def because(self, partition: str, reason: str) -> None:
+    def add(self, partition: str, reason: str) -> None:
         """Note that something in a partition is left; an earlier reason stands."""
         self.reasons.setdefault(partition, reason)
 
@@ -109,7 +109,7 @@ class Left:
         """The partitions, sorted."""
         return tuple(sorted(self.reasons))
 
-    def extra(self) -> dict[str, str]:
+    def to_extra_metadata(self) -> dict[str, str]:
         """What is stored in the plan, for `missing_reasons`; nothing if nothing is left."""
         if not self.reasons:
             return {}
@@ -144,7 +144,7 @@ class IncrementalPartitionAwareStrategy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class IncrementalWindow:
     """The partitions that planning looks at, sorted.
 
     `partitions` is None where all of the table are to be listed, `reason` tells why. `is_recorded`
@@ -170,31 +170,31 @@ class Window:
 
 
 def find_window(
-    sight: Sight,
+    sight: PlanningContext,
     action: str,
     *,
     enabled: bool = True,
     aware: bool = True,
     service: str | None = None,
-) -> Window:
+) -> IncrementalWindow:
     """The window of a plan of `action`; all partitions where there is nothing to begin it with.
 
     `aware` tells whether the strategy can do with some of the partitions. `service` is the name of
     a service that shares the action of another: each has its own last plan.
     """
     if not enabled:
-        return Window(None, "incremental planning is switched off", is_recorded=False)
+        return IncrementalWindow(None, "incremental planning is switched off", is_recorded=False)
     if not aware:
-        return Window(None, "the strategy wants to see all partitions")
+        return IncrementalWindow(None, "the strategy wants to see all partitions")
     snapshot = sight.snapshot
     last, plan = last_service(snapshot, action, service or action)
     if last is None:
-        return Window(None, f"no {action} has completed on the active timeline")
+        return IncrementalWindow(None, f"no {action} has completed on the active timeline")
     if plan is None:
-        return Window(None, f"the plan of the last {action} is not there any more")
+        return IncrementalWindow(None, f"the plan of the last {action} is not there any more")
     if plan.missing_partitions is None:
-        return Window(None, f"the plan of the last {action} does not tell what it left")
-    return Window(partitions_since(snapshot, last, plan, until=sight.instant))
+        return IncrementalWindow(None, f"the plan of the last {action} does not tell what it left")
+    return IncrementalWindow(partitions_since(snapshot, last, plan, until=sight.instant))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -205,48 +205,50 @@ KeepPartitions = Callable[[Sequence[str]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Sighted:
+class PlanningInput:
     """The newest slice of each file group, by partition and file id; groups that are spoken for."""
 
     slices: list[FileSlice]
     held: dict[GroupKey, str]
 
 
-def look_into(sight: Sight, window: Window, keep: KeepPartitions) -> Sighted:
+def load_planning_input(
+    sight: PlanningContext, window: IncrementalWindow, keep: KeepPartitions
+) -> PlanningInput:
     """List the partitions of a window that `keep` leaves in, and no others if it names any."""
     if window.partitions is not None:
         files = sight.snapshot.files(keep(window.partitions))
     else:
         listed = sight.snapshot.files()
         files = {path: listed[path] for path in keep(list(listed))}
-    return Sighted(newest_slices(sight, files), groups_to_leave(sight))
+    return PlanningInput(latest_slices(sight, files), locked_file_groups(sight))
 
 
-def newest_slices(sight: Sight, files: FilesByPartition) -> list[FileSlice]:
+def latest_slices(sight: PlanningContext, files: FilesByPartition) -> list[FileSlice]:
     """The slices as they are at the instant of the plan: what completes later is not in them."""
     snapshot = sight.snapshot
     late = any((i.completed_at or "") >= sight.instant for i in snapshot.timeline.completed_writes)
     # The bound needs the completion times of archived writes, which cost a look into history.
     view = snapshot.view(completed_until=sight.instant) if late else snapshot.view()
-    return [group.merged() for group in snapshot.groups(view, files)]
+    return [group.latest_merged_slice() for group in snapshot.groups(view, files)]
 
 
 @dataclass(frozen=True)
-class Cancellable:
+class CancellablePlans:
     """The pending plans that others need not wait for, and which of them are being executed."""
 
     plans: Mapping[Instant, Plan]
-    living: frozenset[Instant]
+    executing: frozenset[Instant]
 
     @classmethod
-    def of(cls, sight: Sight, plans: Iterable[tuple[Instant, Plan]]) -> Cancellable:
+    def of(cls, sight: PlanningContext, plans: Iterable[tuple[Instant, Plan]]) -> CancellablePlans:
         """Those among some plans; asks for heartbeats only if there are any."""
         found = {instant: plan for instant, plan in plans if plan.cancellable}
         if not found:
             return cls({}, frozenset())
         settings = settings_from(HeartbeatSettings, sight.options)
         times = {instant.requested_at for instant in found}
-        living = alive(sight.snapshot.storage, times, settings, sight.now_ms)
+        living = live_heartbeats(sight.snapshot.storage, times, settings, sight.now_ms)
         return cls(found, frozenset(i for i in found if i.requested_at in living))
 
     def with_groups_of(self, plan: Plan) -> list[Instant]:
@@ -255,7 +257,7 @@ class Cancellable:
         return [i for i, other in self.plans.items() if not mine.isdisjoint(other.file_groups)]
 
 
-def groups_to_leave(sight: Sight) -> dict[GroupKey, str]:
+def locked_file_groups(sight: PlanningContext) -> dict[GroupKey, str]:
     """The file groups that a plan must leave to others, each with what it waits for.
 
     A plan that is not cancellable goes over those that are, unless they are being executed.
@@ -264,29 +266,29 @@ def groups_to_leave(sight: Sight) -> dict[GroupKey, str]:
     held = _held(sight.snapshot, plans)
     if plan_settings(sight.snapshot.config, sight.options).cancellable:
         return held
-    passed = Cancellable.of(sight, plans)
-    over = {_named(instant) for instant in passed.plans if instant not in passed.living}
-    busy = {_named(i): f"{_named(i)}, which is being executed" for i in passed.living}
+    passed = CancellablePlans.of(sight, plans)
+    over = {_named(instant) for instant in passed.plans if instant not in passed.executing}
+    busy = {_named(i): f"{_named(i)}, which is being executed" for i in passed.executing}
     return {key: busy.get(holder, holder) for key, holder in held.items() if holder not in over}
 
 
-def plans_below(sight: Sight, plan: Plan) -> tuple[Instant, ...] | Skip:
+def plans_to_supersede(sight: PlanningContext, plan: Plan) -> tuple[Instant, ...] | Skip:
     """The cancellable plans that have to go before a plan appears; Skip if one is being executed.
 
     Whoever made the plan may not have asked for the groups to leave.
     """
-    found = Cancellable.of(sight, sight.snapshot.pending_plans())
+    found = CancellablePlans.of(sight, sight.snapshot.pending_plans())
     below = found.with_groups_of(plan)
-    firm = [i for i in below if why_void(sight.snapshot, i, found.plans[i]) is None]
+    firm = [i for i in below if superseded_reason(sight.snapshot, i, found.plans[i]) is None]
     if plan.cancellable and firm:
         return Skip(f"{_named(firm[0])} has some of its file groups already")
-    busy = [instant for instant in below if instant in found.living]
+    busy = [instant for instant in below if instant in found.executing]
     if busy:
         return Skip(f"{_named(busy[0])} has some of its file groups, and is being executed")
     return tuple(below)
 
 
-def held_groups(snapshot: Snapshot) -> dict[GroupKey, str]:
+def file_groups_in_pending_plans(snapshot: Snapshot) -> dict[GroupKey, str]:
     """The file groups that pending plans are going to rewrite, each with what it waits for.
 
     A plan that can never be executed holds nothing.
@@ -298,7 +300,7 @@ def _held(snapshot: Snapshot, plans: Iterable[tuple[Instant, Plan]]) -> dict[Gro
     return {
         key: _named(instant)
         for instant, plan in plans
-        if why_void(snapshot, instant, plan) is None
+        if superseded_reason(snapshot, instant, plan) is None
         for key in plan.file_groups
     }
 
@@ -307,7 +309,7 @@ def _named(instant: Instant) -> str:
     return f"{instant.action} {instant.requested_at}"
 
 
-def need_log_files(snapshot: Snapshot, service: str) -> None:
+def require_merge_on_read(snapshot: Snapshot, service: str) -> None:
     """Raise InvalidError for a table that never has log files."""
     if snapshot.config.table_type is not TableType.MERGE_ON_READ:
         raise InvalidError(

@@ -8,25 +8,25 @@ from lakewright.errors import InvalidError
 from lakewright.model.plans import SERVICE_KEY
 from lakewright.options import ADDED_OPTIONS
 from lakewright.services.archiving.service import Archiving
-from lakewright.services.base import AnyService, plan_codec
+from lakewright.services.base import AnyTableService, plan_codec
 from lakewright.services.cleaning.service import Cleaning
 from lakewright.services.clustering.service import Clustering
 from lakewright.services.compaction.service import Compaction
 from lakewright.services.log_compaction import LogCompaction
-from lakewright.services.ttl.service import Ttl
+from lakewright.services.ttl.service import PartitionTtl
 
-_OWN: tuple[AnyService, ...] = (
+_OWN: tuple[AnyTableService, ...] = (
     Compaction(),
     LogCompaction(),
     Clustering(),
     Cleaning(),
     Archiving(),
-    Ttl(),
+    PartitionTtl(),
 )
-_SERVICES: dict[str, AnyService] = {service.name: service for service in _OWN}
+_SERVICES: dict[str, AnyTableService] = {service.name: service for service in _OWN}
 
 
-def register(service: AnyService) -> None:
+def register(service: AnyTableService) -> None:
     """Add a service, or put another in the place of one that was added; own ones stay."""
     if service.action:
         plan_codec(service.action)
@@ -44,7 +44,7 @@ def unregister(name: str) -> None:
     ADDED_OPTIONS.pop(f"service {name}", None)
 
 
-def services() -> tuple[AnyService, ...]:
+def services() -> tuple[AnyTableService, ...]:
     """All services."""
     return tuple(_SERVICES.values())
 
@@ -54,7 +54,7 @@ def service_keys() -> frozenset[str]:
     return frozenset().union(*(service.keys for service in services()))
 
 
-def service_by_name(name: str) -> AnyService:
+def service_by_name(name: str) -> AnyTableService:
     """The service that people call by a name."""
     found = _SERVICES.get(name.strip().lower())
     if found is None:
@@ -62,7 +62,7 @@ def service_by_name(name: str) -> AnyService:
     return found
 
 
-def service_of_plan(action: str, extra: Mapping[str, str]) -> AnyService:
+def service_of_plan(action: str, extra: Mapping[str, str]) -> AnyTableService:
     """Who executes a plan: the service that made it, else the one that the action names."""
     name = extra.get(SERVICE_KEY)
     if name is not None and name in _SERVICES:

@@ -10,18 +10,18 @@ from typing import TypeVar
 
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
-from lakewright.services.base import Job
-from lakewright.table.rollback import rollback_of
+from lakewright.services.base import ExecutionContext
+from lakewright.table.rollback import pending_rollback_of
 from lakewright.table.snapshot import load_timeline
-from lakewright.write.file_group_writer import GroupWriter
-from lakewright.write.options import effective_config, write_settings
-from lakewright.write.task import Operation, Outcome, Token, WriteTask
-from lakewright.write.writer import refuse_failed
+from lakewright.write.file_group_writer import FileGroupWriter
+from lakewright.write.options import with_write_time_options, write_settings
+from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.writer import raise_worker_errors
 
 Item = TypeVar("Item")
 
 
-def service_task(job: Job, operation: Operation) -> WriteTask:
+def rewrite_task(job: ExecutionContext, operation: Operation) -> WriteTask:
     """An execution, as every worker needs to know it."""
     snapshot = job.snapshot
     settings = write_settings(snapshot.config, job.options)
@@ -30,7 +30,7 @@ def service_task(job: Job, operation: Operation) -> WriteTask:
     if schema is None:
         raise InvalidError("the table has no schema yet: nothing was written")
     return WriteTask(
-        snapshot=replace(snapshot, config=effective_config(snapshot.config, job.options)),
+        snapshot=replace(snapshot, config=with_write_time_options(snapshot.config, job.options)),
         instant=job.instant,
         operation=operation,
         settings=settings,
@@ -41,18 +41,18 @@ def service_task(job: Job, operation: Operation) -> WriteTask:
     )
 
 
-def rewritten(
-    job: Job,
+def run_rewrite(
+    job: ExecutionContext,
     task: WriteTask,
-    do: Callable[[Item, GroupWriter], None],
+    do: Callable[[Item, FileGroupWriter], None],
     items: Sequence[Item],
     *,
     size: Callable[[Item], int],
     replaced: Mapping[str, tuple[str, ...]] | None = None,
 ) -> CommitMetadata:
     """Let workers do each item, and gather what they wrote; a failure leaves no file."""
-    outcomes = job.hands.work(partial(_outcome, task, do), items, size)
-    refuse_failed(task, outcomes)
+    outcomes = job.engine.map(partial(_outcome, task, do), items, size)
+    raise_worker_errors(task, outcomes)
     stats: dict[str, list[WriteStat]] = {}
     notes: Counter[str] = Counter()
     for outcome in outcomes:
@@ -69,26 +69,26 @@ def rewritten(
 
 
 def _outcome(
-    task: WriteTask, do: Callable[[Item, GroupWriter], None], item: Item, token: Token
-) -> Outcome:
+    task: WriteTask, do: Callable[[Item, FileGroupWriter], None], item: Item, token: WriteToken
+) -> WriteStatus:
     """An error of ours comes back as a value, so that no task is tried again."""
     if task.attempt is not None:
         token = replace(token, stage=task.attempt.number)
-    groups = GroupWriter(task, token)
+    groups = FileGroupWriter(task, token)
     try:
-        _refuse_stopped(task)
+        _check_stop_requested(task)
         do(item, groups)
     except LakewrightError as error:
-        return groups.outcome(error=error)
-    return groups.outcome()
+        return groups.status(error=error)
+    return groups.status()
 
 
-def _refuse_stopped(task: WriteTask) -> None:
+def _check_stop_requested(task: WriteTask) -> None:
     """ConflictError before a file group, if somebody has asked the execution to stop."""
     if task.attempt is None or not task.attempt.stoppable:
         return
     now = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
-    asked = rollback_of(now, task.instant)
+    asked = pending_rollback_of(now, task.instant)
     if asked is not None:
         raise ConflictError(
             "the execution was asked to stop",

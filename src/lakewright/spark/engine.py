@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from lakewright.scan.scan_plan import ReadPlan
-from lakewright.spark.reader import scan, spark_schema
+from lakewright.scan.scan_plan import ScanPlan
+from lakewright.spark.reader import scan_slices, spark_schema
 from lakewright.spark.worker_environment import SPARK_ERRORS
-from lakewright.spark.writer import SparkRows, failure_of, on_workers
+from lakewright.spark.writer import SparkRows, map_on_workers, translate_spark_error
 from lakewright.storage.base import Storage
-from lakewright.write.task import Token
+from lakewright.write.task import WriteToken
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,34 +22,34 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class SparkHands:
+class SparkEngine:
     """The workers of a Spark session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
 
-    def work(
+    def map(
         self,
-        do: Callable[[Item, Token], Answer],
+        do: Callable[[Item, WriteToken], Answer],
         items: Sequence[Item],
         size: Callable[[Item], int],
     ) -> list[Answer]:
-        """Let workers do something with each item; see `Hands`."""
+        """Let workers do something with each item; see `Engine`."""
         try:
-            bundles = on_workers(self.spark, partial(_each, do), items, size)
+            bundles = map_on_workers(self.spark, partial(_each, do), items, size)
         except SPARK_ERRORS as error:
-            raise failure_of(error) from error
+            raise translate_spark_error(error) from error
         return [answer for bundle in bundles for answer in bundle]
 
-    def rows(
+    def select(
         self,
         storage: Storage,
-        plan: ReadPlan,
+        plan: ScanPlan,
         pick: Callable[[pa.RecordBatch], pa.RecordBatch],
         schema: pa.Schema,
     ) -> SparkRows:
-        """What `pick` leaves of the rows of a query; see `Hands`."""
-        frame = scan(self.spark, storage, plan)
+        """What `pick` leaves of the rows of a query; see `Engine`."""
+        frame = scan_slices(self.spark, storage, plan)
         return SparkRows(frame.mapInArrow(partial(_picked, pick), spark_schema(schema)))
 
 
@@ -59,5 +59,7 @@ def _picked(
     return map(pick, batches)
 
 
-def _each(do: Callable[[Item, Token], Answer], items: Sequence[Item], token: Token) -> list[Answer]:
+def _each(
+    do: Callable[[Item, WriteToken], Answer], items: Sequence[Item], token: WriteToken
+) -> list[Answer]:
     return [do(item, token) for item in items]

@@ -18,10 +18,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from lakewright.clock import SystemClock
 from lakewright.errors import UnavailableError, UnsupportedError
 from lakewright.model.schema import COMMIT_TIME
-from lakewright.scan.cdc.planner import CdcPlan, decode_changes, encode_changes
-from lakewright.scan.cdc.reader import read_changes
-from lakewright.scan.scan_plan import FILE, ROW, PathColumn, ReadPlan, decode_plan, encode_plan
-from lakewright.scan.slice_reader import read_beaten, read_changed, read_slices
+from lakewright.scan.cdc.planner import CdcScanPlan, decode_cdc_plan, encode_cdc_plan
+from lakewright.scan.cdc.reader import read_cdc
+from lakewright.scan.scan_plan import FILE, ROW, PathColumn, ScanPlan, decode_plan, encode_plan
+from lakewright.scan.slice_reader import read_overwritten_rows, read_slices, read_updated_rows
 from lakewright.spark.worker_environment import SPARK_ERRORS, require_workers
 from lakewright.storage.base import Storage
 
@@ -43,9 +43,9 @@ _PATTERNS = re.compile(r"[][{}*?\\]")
 _PLAIN_ROOT = re.compile(r"[A-Za-z0-9_./:=@-]+")
 
 
-def scan(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
+def scan_slices(spark: SparkSession, storage: Storage, plan: ScanPlan) -> DataFrame:
     """The rows of a plan as a DataFrame; nothing is read before it is used."""
-    plain, masked, merging = plan.plain, plan.masked, plan.merging
+    plain, masked, merging = plan.base_only, plan.masked, plan.merge_on_read
     native = plain if plain.slices else masked
     if native.slices and not _can_open(spark, storage, native):
         plain, masked, merging = plan.with_slices(()), plan.with_slices(()), plan
@@ -53,7 +53,7 @@ def scan(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
     if plain.slices:
         parts.append(_native(spark, storage, plain))
     if masked.slices:
-        parts.append(_kept(spark, storage, masked))
+        parts.append(_unmasked_base_rows(spark, storage, masked))
         parts.append(_by_workers(spark, storage, masked, "changed", masked.result_schema))
     if merging.slices:
         parts.append(_by_workers(spark, storage, merging, "merged", merging.result_schema))
@@ -62,7 +62,7 @@ def scan(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
     return reduce(lambda left, right: left.union(right), parts)
 
 
-def _can_open(spark: SparkSession, storage: Storage, plan: ReadPlan) -> bool:
+def _can_open(spark: SparkSession, storage: Storage, plan: ScanPlan) -> bool:
     """Whether Spark itself has a file system for the table's place.
 
     It has one for local files; for object stores only if their JAR is there. Without it the
@@ -83,20 +83,20 @@ def _can_open(spark: SparkSession, storage: Storage, plan: ReadPlan) -> bool:
         ) from error
 
 
-def _kept(spark: SparkSession, storage: Storage, plan: ReadPlan) -> DataFrame:
+def _unmasked_base_rows(spark: SparkSession, storage: Storage, plan: ScanPlan) -> DataFrame:
     """Spark's own scan of base files without the rows that log files have changed.
 
     These are joined by what tells their partition too: a filter on it then reaches both sides.
     """
-    beaten = _by_workers(spark, storage, plan, "beaten", plan.beaten_schema)
+    beaten = _by_workers(spark, storage, plan, "beaten", plan.overwritten_schema)
     frame = _native(spark, storage, plan, numbered=True)
-    kept = frame.join(F.broadcast(beaten), plan.beaten_schema.names, "left_anti")
+    kept = frame.join(F.broadcast(beaten), plan.overwritten_schema.names, "left_anti")
     # A join puts the columns that it joins by in front.
     return kept.select(*(quoted(name) for name in plan.columns))
 
 
 def _native(
-    spark: SparkSession, storage: Storage, plan: ReadPlan, *, numbered: bool = False
+    spark: SparkSession, storage: Storage, plan: ScanPlan, *, numbered: bool = False
 ) -> DataFrame:
     """Spark's own parquet scan of base files.
 
@@ -111,7 +111,7 @@ def _native(
     if plan.commits is not None:
         frame = frame.where(F.col(COMMIT_TIME).isin(sorted(plan.commits)))
     # A column of the table's own by that name would hide Spark's.
-    by_path = () if "_metadata" in schema.names else plan.told
+    by_path = () if "_metadata" in schema.names else plan.partition_columns_from_path
     told = {column.name: F.expr(path_expression(column, storage.root)) for column in by_path}
     if numbered:
         told |= {ROW: F.col("_metadata.row_index"), FILE: F.col("_metadata.file_name")}
@@ -156,11 +156,11 @@ def _segment(path: str, start: int, column: PathColumn) -> str:
 
 
 def _by_workers(
-    spark: SparkSession, storage: Storage, plan: ReadPlan, part: str, schema: pa.Schema
+    spark: SparkSession, storage: Storage, plan: ScanPlan, part: str, schema: pa.Schema
 ) -> DataFrame:
     """What workers make of slices: all merged rows, those changed by log files, or those beaten."""
     return (
-        spark.read.format(registered(spark, SliceSource, storage))
+        spark.read.format(register_planned_source(spark, SliceSource, storage))
         .schema(spark_schema(schema))
         .option("plan", encode_plan(plan))
         .option("part", part)
@@ -168,7 +168,7 @@ def _by_workers(
     )
 
 
-_PARTS = {"merged": read_slices, "changed": read_changed, "beaten": read_beaten}
+_PARTS = {"merged": read_slices, "changed": read_updated_rows, "beaten": read_overwritten_rows}
 
 
 class PlannedSource(DataSource):
@@ -183,19 +183,21 @@ class PlannedSource(DataSource):
     storage: ClassVar[Storage]
 
 
-def registered(spark: SparkSession, source: type[PlannedSource], storage: Storage) -> str:
+def register_planned_source(
+    spark: SparkSession, source: type[PlannedSource], storage: Storage
+) -> str:
     """The name of a source that reads from a storage; the session gets to know it once."""
     require_workers(spark)
     packed = pickle.dumps(storage)
     name = f"{source.kind}_{hmac.new(_NAMING_KEY, packed, 'sha256').hexdigest()[:16]}"
     known = f"spark.lakewright.source.{name}"
     if spark.conf.get(known, "") != "true":
-        spark.dataSource.register(sent_with(source, name, storage=storage))
+        spark.dataSource.register(with_values(source, name, storage=storage))
         spark.conf.set(known, "true")
     return name
 
 
-def sent_with(source: type[DataSource], name: str, **values: Any) -> type[DataSource]:
+def with_values(source: type[DataSource], name: str, **values: Any) -> type[DataSource]:
     """A source under a name of its own, with values that Spark sends to workers along with it."""
     made: type[DataSource] = type(
         "SentSource", (source,), {**values, "name": classmethod(lambda _: name)}
@@ -219,7 +221,7 @@ class SlicePartition(InputPartition):
     """The work of one task."""
 
     storage: Storage
-    plan: ReadPlan
+    plan: ScanPlan
 
 
 class SliceReader(DataSourceReader):
@@ -229,7 +231,7 @@ class SliceReader(DataSourceReader):
     stands twice in a query, a filter of the one would take rows from the other.
     """
 
-    def __init__(self, storage: Storage, plan: ReadPlan, part: str = "merged") -> None:
+    def __init__(self, storage: Storage, plan: ScanPlan, part: str = "merged") -> None:
         self._storage = storage
         self._plan = plan
         self._read = _PARTS[part]
@@ -296,56 +298,56 @@ def _spark_type(kind: pa.DataType) -> T.DataType:
 # A plan of change data on Spark: Arrow workers, each with some file groups.
 
 
-def scan_any(spark: SparkSession, storage: Storage, plan: ReadPlan | CdcPlan) -> DataFrame:
+def scan(spark: SparkSession, storage: Storage, plan: ScanPlan | CdcScanPlan) -> DataFrame:
     """The rows or changes of a plan as a DataFrame; nothing is read before it is used."""
-    if isinstance(plan, CdcPlan):
-        return scan_changes(spark, storage, plan)
-    return scan(spark, storage, plan)
+    if isinstance(plan, CdcScanPlan):
+        return scan_cdc(spark, storage, plan)
+    return scan_slices(spark, storage, plan)
 
 
-def scan_changes(spark: SparkSession, storage: Storage, plan: CdcPlan) -> DataFrame:
+def scan_cdc(spark: SparkSession, storage: Storage, plan: CdcScanPlan) -> DataFrame:
     """The changes of a plan as a DataFrame; those of a file group stay together, and in order."""
     if not plan.groups:
         return spark.createDataFrame([], spark_schema(plan.result_schema))
     return (
-        spark.read.format(registered(spark, ChangeSource, storage))
+        spark.read.format(register_planned_source(spark, CdcSource, storage))
         .schema(spark_schema(plan.result_schema))
-        .option("plan", encode_changes(plan))
+        .option("plan", encode_cdc_plan(plan))
         .load()
     )
 
 
-class ChangeSource(PlannedSource):
+class CdcSource(PlannedSource):
     """File groups of a planned query of change data."""
 
     kind = "lakewright_changes"
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
         """A reader of the plan in the options."""
-        return ChangeReader(self.storage, decode_changes(self.options["plan"]))
+        return CdcReader(self.storage, decode_cdc_plan(self.options["plan"]))
 
 
 @dataclass
-class ChangePartition(InputPartition):
+class CdcPartition(InputPartition):
     """The work of one task."""
 
     storage: Storage
-    plan: CdcPlan
+    plan: CdcScanPlan
 
 
-class ChangeReader(DataSourceReader):
+class CdcReader(DataSourceReader):
     """Reads the changes of file groups."""
 
-    def __init__(self, storage: Storage, plan: CdcPlan) -> None:
+    def __init__(self, storage: Storage, plan: CdcScanPlan) -> None:
         self._storage = storage
         self._plan = plan
 
     def partitions(self) -> Sequence[InputPartition]:
         """The file groups in pieces of a fair size."""
-        return [ChangePartition(self._storage, task) for task in self._plan.tasks()]
+        return [CdcPartition(self._storage, task) for task in self._plan.tasks()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one piece; where there is none Spark asks for those of a blank one."""
-        if not isinstance(partition, ChangePartition):
+        if not isinstance(partition, CdcPartition):
             return iter(())
-        return read_changes(partition.storage, partition.plan)
+        return read_cdc(partition.storage, partition.plan)

@@ -45,7 +45,7 @@ def own_version() -> str:
         return ""
 
 
-def asking() -> Callable[[object], str]:
+def worker_probe() -> Callable[[object], str]:
     """A function that tells about the Python which runs it; it needs nothing but that Python.
 
     Spark sends a function that is made within another one as code, and others by their name: of
@@ -67,7 +67,7 @@ def asking() -> Callable[[object], str]:
     return tell
 
 
-def check_told(text: str, version_here: str) -> None:
+def check_worker_answer(text: str, version_here: str) -> None:
     """InvalidError if a worker whose Python told this about itself cannot do our work."""
     told = json.loads(text)
     here = {"workers": told["python"], "driver": sys.executable}
@@ -136,7 +136,7 @@ def require_workers(spark: SparkSession) -> None:
     if spark.conf.get(_CHECKED, "") == "true":
         return
     # Not by Arrow: a Python without it is one of those that are looked for.
-    tell = F.udf(asking(), "string", useArrow=False)
+    tell = F.udf(worker_probe(), "string", useArrow=False)
     try:
         told = spark.range(0, 1, 1, 1).select(tell("id").alias("told")).collect()
     except SPARK_ERRORS as error:
@@ -146,5 +146,5 @@ def require_workers(spark: SparkSession) -> None:
         raise UnavailableError(
             "Spark's workers did not run Python", reason=str(error)[:1000]
         ) from error
-    check_told(told[0].told, own_version())
+    check_worker_answer(told[0].told, own_version())
     spark.conf.set(_CHECKED, "true")

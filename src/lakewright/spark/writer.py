@@ -24,13 +24,13 @@ from lakewright.model.partition_paths import DEFAULT_PARTITION, PartitionField, 
 from lakewright.model.record_keys import record_keys
 from lakewright.model.schema import META_COLUMNS, OPERATION, PARTITION_PATH, RECORD_KEY
 from lakewright.scan.planner import plan_snapshot
-from lakewright.spark.reader import quoted, scan
+from lakewright.spark.reader import quoted, scan_slices
 from lakewright.spark.worker_environment import SPARK_ERRORS, problem_in, require_workers
-from lakewright.utils.bin_packing import deal
-from lakewright.write.incoming_rows import LEAVES, rows_in
-from lakewright.write.operations import run_task, run_works, spreads_freely
-from lakewright.write.spill import to_the_end
-from lakewright.write.task import Operation, Outcome, Token, Work, WriteTask
+from lakewright.utils.bin_packing import pack_by_size
+from lakewright.write.incoming_rows import MOVED_COLUMN, rows_in
+from lakewright.write.operations import needs_no_shuffle, run_deferred, run_task
+from lakewright.write.spill import run_until_done
+from lakewright.write.task import DeferredWork, Operation, WriteStatus, WriteTask, WriteToken
 from lakewright.write.write_config import SortMode, WriteSettings
 
 if TYPE_CHECKING:
@@ -106,16 +106,20 @@ _OLD_PATH = "_lakewright_old_path"
 _OLD_ORDER = "_lakewright_old_order"
 
 
-def placed(frame: DataFrame, task: WriteTask) -> DataFrame:
+def tag_global_location(frame: DataFrame, task: WriteTask) -> DataFrame:
     """The rows with the partition that each goes to, and a second one for each that leaves."""
-    columns = [column for column in frame.columns if column not in (PARTITION_PATH, LEAVES)]
+    columns = [column for column in frame.columns if column not in (PARTITION_PATH, MOVED_COLUMN)]
     keyed = frame.drop(PARTITION_PATH).withColumn(_KEY, key_column(task))
     if task.operation is Operation.DELETE:
         return _deletes(keyed, task, columns)
     newest = _newest(keyed, task).withColumn(PARTITION_PATH, path_column(task))
     joined = newest.join(_existing(newest, task), _KEY, "left")
     moves = F.col(_OLD_PATH).isNotNull() & (F.col(_OLD_PATH) != F.col(PARTITION_PATH))
-    told = F.coalesce(F.col(LEAVES), F.lit(False)) if LEAVES in frame.columns else F.lit(False)
+    told = (
+        F.coalesce(F.col(MOVED_COLUMN), F.lit(False))
+        if MOVED_COLUMN in frame.columns
+        else F.lit(False)
+    )
     gone = told | _deleted(task)
     stays_behind = gone if task.settings.update_partition_path else F.lit(True)
     target = F.when(moves & stays_behind, F.col(_OLD_PATH)).otherwise(F.col(PARTITION_PATH))
@@ -129,7 +133,7 @@ def placed(frame: DataFrame, task: WriteTask) -> DataFrame:
     return joined.withColumn("_lakewright_to", F.explode(destinations)).select(
         *(quoted(name) for name in columns),
         F.col("_lakewright_to.path").alias(PARTITION_PATH),
-        F.col("_lakewright_to.leaves").alias(LEAVES),
+        F.col("_lakewright_to.leaves").alias(MOVED_COLUMN),
     )
 
 
@@ -138,7 +142,7 @@ def _deletes(keyed: DataFrame, task: WriteTask, columns: list[str]) -> DataFrame
     return joined.select(
         *(quoted(name) for name in columns),
         F.col(_OLD_PATH).alias(PARTITION_PATH),
-        F.lit(True).alias(LEAVES),
+        F.lit(True).alias(MOVED_COLUMN),
     )
 
 
@@ -149,7 +153,9 @@ def _existing(frame: DataFrame, task: WriteTask) -> DataFrame:
         known = frame.sparkSession.createDataFrame([], empty)
         return known.withColumn(_OLD_ORDER, F.lit(None)) if task.rule.ordering else known
     columns = (RECORD_KEY, PARTITION_PATH, *task.rule.ordering)
-    rows = scan(frame.sparkSession, task.storage, plan_snapshot(task.snapshot, columns=columns))
+    rows = scan_slices(
+        frame.sparkSession, task.storage, plan_snapshot(task.snapshot, columns=columns)
+    )
     chosen = [F.col(RECORD_KEY).alias(_KEY), F.col(PARTITION_PATH).alias(_OLD_PATH)]
     if task.rule.ordering:
         chosen.append(_order(task).alias(_OLD_ORDER))
@@ -244,23 +250,23 @@ class SparkRows:
         """Its columns, as Spark hands them to Arrow."""
         return arrow_schema(self._frame.schema)
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         """Shuffle the rows once, and let each task write the partitions it got."""
         spark = self._frame.sparkSession
         try:
             frame = _with_keys_checked(_needed(self._frame, task), task)
             if task.is_global and task.operation.merges:
-                frame = placed(frame, task)
+                frame = tag_global_location(frame, task)
             packed = pickle.dumps(task)
-            with _fine_shuffle(spark):
-                routed = _spread(frame, task) if spreads_freely(task) else _routed(frame, task)
+            with _small_shuffle_partitions(spark):
+                routed = _spread(frame, task) if needs_no_shuffle(task) else _routed(frame, task)
                 first = _outcomes(routed, partial(_work, packed))
-            return to_the_end(first, partial(_run_works, spark, packed))
+            return run_until_done(first, partial(_run_deferred, spark, packed))
         except SPARK_ERRORS as error:
             raise _translated(error, task) from error
 
 
-def _outcomes(frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]) -> list[Outcome]:
+def _outcomes(frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]) -> list[WriteStatus]:
     # Pickles of our own function on workers, as Spark's own are between processes of a session.
     rows = frame.mapInArrow(work, "outcome binary").collect()
     return [pickle.loads(row.outcome) for row in rows]
@@ -270,18 +276,22 @@ def _work(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
     return _answer(run_task(pickle.loads(packed), _token(), batches))
 
 
-def _run_works(spark: SparkSession, packed: bytes, works: Sequence[Work]) -> list[Outcome]:
+def _run_deferred(
+    spark: SparkSession, packed: bytes, works: Sequence[DeferredWork]
+) -> list[WriteStatus]:
     """Deal out what tasks have handed on."""
-    return on_workers(spark, partial(_work_bundle, packed), works, lambda work: work.size)
+    return map_on_workers(spark, partial(_deferred_bundle, packed), works, lambda work: work.size)
 
 
-def _work_bundle(packed: bytes, works: Sequence[Work], token: Token) -> Outcome:
-    return run_works(pickle.loads(packed), token, works)
+def _deferred_bundle(
+    packed: bytes, works: Sequence[DeferredWork], token: WriteToken
+) -> WriteStatus:
+    return run_deferred(pickle.loads(packed), token, works)
 
 
-def on_workers(
+def map_on_workers(
     spark: SparkSession,
-    do: Callable[[Sequence[Item], Token], Answer],
+    do: Callable[[Sequence[Item], WriteToken], Answer],
     items: Sequence[Item],
     size: Callable[[Item], int],
 ) -> list[Answer]:
@@ -294,7 +304,7 @@ def on_workers(
     require_workers(spark)
     # A cluster may have grown since it was asked how many tasks it runs at once.
     tasks = max(_parallelism(spark) * _TASKS_PER_CORE, sum(map(size, items)) // _BUNDLE_BYTES)
-    bundles = deal(items, size, tasks)
+    bundles = pack_by_size(items, size, tasks)
     numbers = spark.range(0, len(bundles), 1, len(bundles))
     rows = numbers.mapInArrow(partial(_bundle, pickle.dumps((do, bundles))), "answer binary")
     return [pickle.loads(row.answer) for row in rows.collect()]
@@ -308,15 +318,15 @@ def _bundle(packed: bytes, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
             yield pa.RecordBatch.from_pydict({"answer": [answer]})
 
 
-def _token() -> Token:
+def _token() -> WriteToken:
     context = TaskContext.get()
     if context is None:
-        return Token()
-    return Token(context.partitionId(), context.stageId(), context.taskAttemptId())
+        return WriteToken()
+    return WriteToken(context.partitionId(), context.stageId(), context.taskAttemptId())
 
 
-def _answer(outcome: Outcome) -> Iterator[pa.RecordBatch]:
-    if outcome != Outcome():
+def _answer(outcome: WriteStatus) -> Iterator[pa.RecordBatch]:
+    if outcome != WriteStatus():
         yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
 
 
@@ -349,7 +359,7 @@ def _routed(frame: DataFrame, task: WriteTask) -> DataFrame:
     """All rows of a partition in one task, one partition after the other."""
     if not task.partitions.fields:
         return frame.repartition(1)
-    placed_already = {LEAVES, PARTITION_PATH}.issubset(frame.columns)
+    placed_already = {MOVED_COLUMN, PARTITION_PATH}.issubset(frame.columns)
     route = F.col(PARTITION_PATH) if placed_already else _route(frame, task)
     tasks = task.settings.parallelism
     if not tasks and not _adapts(frame.sparkSession):
@@ -365,7 +375,7 @@ def _adapts(spark: SparkSession) -> bool:
 
 
 @contextmanager
-def _fine_shuffle(spark: SparkSession) -> Iterator[None]:
+def _small_shuffle_partitions(spark: SparkSession) -> Iterator[None]:
     """Let Spark deal rows out in many small parts, which it then puts together to even tasks.
 
     A few rows so become one task, and partitions of different sizes meet by their sizes. With as
@@ -460,10 +470,10 @@ def _parallelism(spark: SparkSession) -> int:
 def _translated(error: Exception, task: WriteTask) -> Exception:
     if _NO_KEY in str(error):
         return InvalidError("rows have no record key", fields=task.keys.fields)
-    return failure_of(error)
+    return translate_spark_error(error)
 
 
-def failure_of(error: Exception) -> Exception:
+def translate_spark_error(error: Exception) -> Exception:
     """An error of Spark as one of ours."""
     text = str(error)
     refused = _REFUSED.search(text)

@@ -24,9 +24,9 @@ from lakewright.errors import InvalidError
 from lakewright.options import check_names
 from lakewright.scan.options import READ_KEYS
 from lakewright.spark.reader import spark_schema
-from lakewright.sql.session import Goal, Session
+from lakewright.sql.session import Session, TargetTable
 from lakewright.sql.store_assignment import column_named, quoted, type_sql
-from lakewright.sql.tokenizer import Cursor, statement_of, words_of
+from lakewright.sql.tokenizer import Cursor, statement_of, tokenize
 from lakewright.storage.base import is_hadoop_setting
 from lakewright.storage.factory import (
     other_options,
@@ -133,7 +133,7 @@ def _without_secrets(text: str) -> str:
 
 def _parted(text: str) -> tuple[str, str]:
     """A statement up to its query, and the query as it was written; empty if there is none."""
-    cursor = Cursor(text, words_of(text) or ())
+    cursor = Cursor(text, tokenize(text) or ())
     cursor.until(("USING",))
     cursor.until(("AS", "SELECT", "WITH", "VALUES", "FROM"))
     if cursor.ended:
@@ -218,7 +218,7 @@ def _make(session: Session, statement: CreateTable, path: str) -> CreateTable:
     statement = replace(statement, columns=columns, partition_by=partition_by)
     _make_empty(session, statement, path)
     table = session.open(path, options=storage_options(statement.options))
-    goal = Goal(session, table, table.snapshot(), "")
+    goal = TargetTable(session, table, table.snapshot(), "")
     goal.write(Operation.BULK_INSERT, frame.select(*(quoted(name) for name, _ in columns)))
     return statement
 

@@ -12,9 +12,9 @@ from lakewright.sql.parser import (
     Change,
     Delete,
     DropPartitions,
-    Found,
     Insert,
     Merge,
+    StatementTarget,
     Target,
     Truncate,
     Update,
@@ -23,10 +23,10 @@ from lakewright.sql.parser import (
 )
 from lakewright.sql.procedures.base import parse_call
 from lakewright.sql.procedures.registry import run_call
-from lakewright.sql.session import Goal, Session, looking_again
+from lakewright.sql.session import Session, TargetTable, retry_on_change
 from lakewright.sql.statements import run_delete, run_drop, run_insert, run_truncate, run_update
 from lakewright.sql.table_names import address_of, named_path
-from lakewright.sql.tokenizer import marker, statement_of, with_named_markers, words_of
+from lakewright.sql.tokenizer import marker, statement_of, tokenize, with_named_markers
 from lakewright.write.writer import Commit
 
 if TYPE_CHECKING:
@@ -53,19 +53,21 @@ def run_change(session: Session, text: str) -> DataFrame | None:
         return None
     target, change = parsed
 
-    def look() -> Goal:
+    def look() -> TargetTable:
         table = session.table(address)
-        return Goal(session, table, table.snapshot(), _alias(target))
+        return TargetTable(session, table, table.snapshot(), _alias(target))
 
     return _answer(session, change, _done(session, look, change, found.ctes))
 
 
-def _with_named_markers(session: Session, text: str, found: Found) -> tuple[Session, Found]:
+def _with_named_markers(
+    session: Session, text: str, found: StatementTarget
+) -> tuple[Session, StatementTarget]:
     """The same with names for parameters that have only a place."""
     if not isinstance(session.args, (list, tuple)) or not session.args:
         return session, found
     named = {marker(number): value for number, value in enumerate(session.args)}
-    again = find_target(with_named_markers(text, words_of(text) or ()))
+    again = find_target(with_named_markers(text, tokenize(text) or ()))
     assert again is not None
     return replace(session, args=named), again
 
@@ -76,15 +78,17 @@ def _alias(target: Target) -> str:
     return "hudi_table" if named_path(target.name) is not None else target.name[-1]
 
 
-def _done(session: Session, look: Callable[[], Goal], change: Change, ctes: str) -> Commit | None:
+def _done(
+    session: Session, look: Callable[[], TargetTable], change: Change, ctes: str
+) -> Commit | None:
     if isinstance(change, Truncate):
         return run_truncate(look(), change)
     if isinstance(change, DropPartitions):
         return run_drop(look(), change)
-    return looking_again(session, look, lambda goal: _written(goal, change, ctes))
+    return retry_on_change(session, look, lambda goal: _written(goal, change, ctes))
 
 
-def _written(goal: Goal, change: Insert | Update | Delete | Merge, ctes: str) -> Commit:
+def _written(goal: TargetTable, change: Insert | Update | Delete | Merge, ctes: str) -> Commit:
     if isinstance(change, Insert):
         return run_insert(goal, change, ctes)
     if isinstance(change, Update):

@@ -13,11 +13,11 @@ from pyspark.sql import types as T
 
 from lakewright.errors import InvalidError
 from lakewright.model.schema import PARTITION_PATH, RECORD_KEY
-from lakewright.sql.parser import Action, Assignments, Clause, Merge, When
-from lakewright.sql.session import Goal
+from lakewright.sql.parser import Assignments, Clause, Merge, MergeAction, When
+from lakewright.sql.session import TargetTable
 from lakewright.sql.statements import default_as_null
 from lakewright.sql.store_assignment import column_named, quoted
-from lakewright.write.incoming_rows import LEAVES
+from lakewright.write.incoming_rows import MOVED_COLUMN
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 
@@ -29,7 +29,7 @@ _TWICE = "lakewright: a row of the table matches several rows of the source"
 _MOVES = "lakewright: a row would get another key or partition"
 
 
-def run_merge(goal: Goal, merge: Merge, ctes: str) -> Commit:
+def run_merge(goal: TargetTable, merge: Merge, ctes: str) -> Commit:
     """Carry a MERGE out on the table as it was seen."""
     goal.require_keys()
     # It is read by two or three queries, which must see the same rows.
@@ -41,12 +41,12 @@ def run_merge(goal: Goal, merge: Merge, ctes: str) -> Commit:
         rows = reduce(lambda one, other: one.unionAll(other), frames)
         return goal.write(Operation.UPSERT, rows, marked=True)
     except InvalidError as error:
-        raise _told(error) from error
+        raise _translate_error(error) from error
     finally:
         source.unpersist()
 
 
-def _told(error: InvalidError) -> InvalidError:
+def _translate_error(error: InvalidError) -> InvalidError:
     reason = str(error.facts.get("reason", ""))
     if _TWICE in reason:
         return InvalidError(
@@ -63,7 +63,7 @@ def _told(error: InvalidError) -> InvalidError:
 class _Parts:
     """The rows that a MERGE writes, by what is about them."""
 
-    def __init__(self, goal: Goal, merge: Merge, source: DataFrame, ctes: str) -> None:
+    def __init__(self, goal: TargetTable, merge: Merge, source: DataFrame, ctes: str) -> None:
         self.goal, self.merge, self.source, self.ctes = goal, merge, source, ctes
         self.alias = quoted(goal.alias)
         self.source_alias = quoted(merge.source_alias or _SOURCE)
@@ -103,7 +103,7 @@ class _Parts:
             + f" AS {quoted(column.name)}"
             for column in self.goal.columns
         ]
-        return self._select([*columns, f"false AS {LEAVES}"], joined, clauses)
+        return self._select([*columns, f"false AS {MOVED_COLUMN}"], joined, clauses)
 
     def _changed(
         self, clauses: Sequence[Clause], join: tuple[str | DataFrame, ...], *, unique: bool
@@ -118,13 +118,13 @@ class _Parts:
             if column.name in self.goal.fixed:
                 texts = [_unmoved(text, old) for text in texts]
             columns.append(f"{_chosen(clauses, texts)} AS {quoted(column.name)}")
-        leaves = ["true" if clause.action is Action.DELETE else "false" for clause in clauses]
+        leaves = ["true" if clause.action is MergeAction.DELETE else "false" for clause in clauses]
         flag = _chosen(clauses, leaves)
         if unique:
             keys = f"{self.alias}.{RECORD_KEY}, {self.alias}.{PARTITION_PATH}"
             several = f"count(1) OVER (PARTITION BY {keys}) > 1"
             flag = f"CASE WHEN {several} THEN raise_error('{_TWICE}') ELSE {flag} END"
-        return self._select([*columns, f"{flag} AS {LEAVES}"], joined, clauses)
+        return self._select([*columns, f"{flag} AS {MOVED_COLUMN}"], joined, clauses)
 
     def _select(
         self,
@@ -141,12 +141,12 @@ class _Parts:
 
     def _values(self, clause: Clause) -> dict[str, str]:
         """The expressions that a clause assigns to columns."""
-        if clause.action is Action.DELETE:
+        if clause.action is MergeAction.DELETE:
             return {}
         if clause.assignments is None:
             return self._by_name()
         found = _assigned(self.goal, clause.assignments)
-        if clause.action is Action.INSERT:
+        if clause.action is MergeAction.INSERT:
             return {column.name: "NULL" for column in self.goal.columns} | found
         return found
 
@@ -184,7 +184,7 @@ class _Parts:
         return old if text is None else self.goal.stored(text, types[text], column)
 
 
-def _assigned(goal: Goal, assignments: Assignments) -> dict[str, str]:
+def _assigned(goal: TargetTable, assignments: Assignments) -> dict[str, str]:
     found = {goal.column(parts).name: default_as_null(text) for parts, text in assignments}
     if len(found) < len(assignments):
         raise InvalidError("a column is assigned twice", columns=sorted(found))

@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.sql.table_names import named_path
-from lakewright.sql.tokenizer import Cursor, Word, statement_of, words_of
+from lakewright.sql.tokenizer import Cursor, Token, statement_of, tokenize
 
 Assignments = tuple[tuple[tuple[str, ...], str], ...]
 # Columns of a partition with the texts of their values; None where the rows tell.
@@ -57,7 +57,7 @@ class When(Enum):
     NOT_MATCHED_BY_SOURCE = auto()
 
 
-class Action(Enum):
+class MergeAction(Enum):
     """What a clause of MERGE does with a row."""
 
     UPDATE = auto()
@@ -70,7 +70,7 @@ class Clause:
     """A clause of MERGE; `assignments` is None for a star, where columns meet by name."""
 
     when: When
-    action: Action
+    action: MergeAction
     condition: str | None = None
     assignments: Assignments | None = ()
 
@@ -141,7 +141,7 @@ def _source(cursor: Cursor) -> tuple[str, str | None]:
             _past_time(cursor)
         source = cursor.text[cursor.words[first].start : cursor.words[cursor.at - 1].end]
     if cursor.take("AS") or cursor.peek() != "ON":
-        name = cursor.word().name
+        name = cursor.token().name
         if cursor.peek() == "(":  # names for the columns
             source = f"{source} AS `{name}`({cursor.in_brackets()})"
     return source, name
@@ -152,7 +152,7 @@ def _past_time(cursor: Cursor) -> None:
     ahead = 1 if cursor.peek() == "FOR" else 0
     if cursor.peek(ahead + 1) == "AS" and cursor.peek(ahead + 2) == "OF":
         for _ in range(ahead + 4):
-            cursor.word()
+            cursor.token()
 
 
 def _clause(cursor: Cursor) -> Clause:
@@ -161,15 +161,15 @@ def _clause(cursor: Cursor) -> Clause:
     cursor.expect("THEN")
     if when is When.NOT_MATCHED:
         cursor.expect("INSERT")
-        return Clause(when, Action.INSERT, condition, _inserted(cursor))
+        return Clause(when, MergeAction.INSERT, condition, _inserted(cursor))
     if cursor.take("DELETE"):
-        return Clause(when, Action.DELETE, condition)
+        return Clause(when, MergeAction.DELETE, condition)
     cursor.expect("UPDATE", "SET")
     if cursor.take("*"):
         if when is When.NOT_MATCHED_BY_SOURCE:
             raise cursor.error("rows without source have no columns for a star")
-        return Clause(when, Action.UPDATE, condition, None)
-    return Clause(when, Action.UPDATE, condition, _assigned(cursor))
+        return Clause(when, MergeAction.UPDATE, condition, None)
+    return Clause(when, MergeAction.UPDATE, condition, _assigned(cursor))
 
 
 def _when(cursor: Cursor) -> When:
@@ -217,7 +217,7 @@ _AFTER_TARGET = frozenset({"SET", "WHERE", "USING", "VALUES", "SELECT", "PARTITI
 
 
 @dataclass(frozen=True)
-class Found:
+class StatementTarget:
     """A statement that changes a table: which kind, which table, and where the rest begins.
 
     `ctes` is the WITH before it, ready to be put before a query.
@@ -229,12 +229,12 @@ class Found:
     cursor: Cursor
 
 
-def find_target(text: str) -> Found | None:
+def find_target(text: str) -> StatementTarget | None:
     """The table that a statement changes; None for other statements."""
     text = statement_of(text)
     if not _BEGINS.match(text):
         return None
-    words = words_of(text)
+    words = tokenize(text)
     if not words:
         return None
     cursor = Cursor(text, words)
@@ -244,7 +244,7 @@ def find_target(text: str) -> Found | None:
         return None
     if not cursor.words[cursor.at].is_name:
         return None
-    return Found(kind, Target(cursor.name()), ctes or "", cursor)
+    return StatementTarget(kind, Target(cursor.name()), ctes or "", cursor)
 
 
 def _ctes(cursor: Cursor) -> str | None:
@@ -253,12 +253,12 @@ def _ctes(cursor: Cursor) -> str | None:
     cursor.take("WITH")
     cursor.take("RECURSIVE")
     while True:
-        if cursor.ended or not cursor.word().is_name:
+        if cursor.ended or not cursor.token().is_name:
             return None
         if cursor.peek() == "(":
             cursor.in_brackets()
         while cursor.peek() not in ("(", ""):  # AS, MAX RECURSION LEVEL n
-            cursor.word()
+            cursor.token()
         cursor.in_brackets()
         if not cursor.take(","):
             break
@@ -287,7 +287,7 @@ def _kind(cursor: Cursor) -> str | None:
     return None
 
 
-def parse_change(found: Found) -> tuple[Target, Change] | None:
+def parse_change(found: StatementTarget) -> tuple[Target, Change] | None:
     """What is to be done with a table of ours; None for what Spark does in its catalog alone.
 
     Raises:
@@ -335,10 +335,10 @@ def _nothing(cursor: Cursor) -> None:
 
 def _alias(cursor: Cursor) -> str | None:
     if cursor.take("AS"):
-        return cursor.word().name
+        return cursor.token().name
     if cursor.ended or cursor.peek() in _AFTER_TARGET:
         return None
-    return cursor.word().name
+    return cursor.token().name
 
 
 def parse_assignments(cursor: Cursor, ends: tuple[str, ...]) -> Assignments:
@@ -428,7 +428,7 @@ _AFTER_TABLE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TableReference:
     """A table that is read between two places of a text.
 
     `as_of` is the point in time, None for now; it is empty where it is told by an expression.
@@ -443,18 +443,18 @@ class Reading:
     aliased: bool = False
 
 
-def readings(text: str) -> tuple[Reading, ...]:
+def table_references(text: str) -> tuple[TableReference, ...]:
     """The places of a text, in order; most texts have none, which is told quickly."""
     if not _MAY_READ.search(text):
         return ()
-    words = words_of(text)
+    words = tokenize(text)
     if words is None:
         return ()
     cursor = Cursor(text, words)
     found = []
     while cursor.at < len(words):
         here = cursor.at
-        reading = _reading(cursor)
+        reading = _table_reference(cursor)
         if reading is not None:
             found.append(reading)
         elif cursor.at == here:
@@ -462,7 +462,7 @@ def readings(text: str) -> tuple[Reading, ...]:
     return tuple(found)
 
 
-def _reading(cursor: Cursor) -> Reading | None:
+def _table_reference(cursor: Cursor) -> TableReference | None:
     """The reading that begins here, if one does."""
     first = cursor.words[cursor.at]
     if not first.is_name:
@@ -472,12 +472,12 @@ def _reading(cursor: Cursor) -> Reading | None:
         cursor.take(_CHANGES)
         arguments = tuple(_literal(cursor, part) for part in cursor.parts())
         return _ended(cursor, first, arguments[:1], changes=arguments[1:])
-    name = [cursor.word().name]
+    name = [cursor.token().name]
     while cursor.peek() == "." and cursor.at + 1 < len(cursor.words):
         if not cursor.words[cursor.at + 1].is_name:
             return None
         cursor.take(".")
-        name.append(cursor.word().name)
+        name.append(cursor.token().name)
     if before not in _BEFORE_TABLE:
         return None
     time = _time(cursor)
@@ -488,16 +488,16 @@ def _reading(cursor: Cursor) -> Reading | None:
 
 def _ended(
     cursor: Cursor,
-    first: Word,
+    first: Token,
     name: tuple[str, ...],
     *,
     as_of: str | None = None,
     changes: tuple[str, ...] | None = None,
-) -> Reading:
+) -> TableReference:
     end = cursor.words[cursor.at - 1].end
     more = cursor.at < len(cursor.words) and cursor.words[cursor.at].is_name
     aliased = more and cursor.peek() not in _AFTER_TABLE
-    return Reading(first.start, end, name, as_of, changes, aliased)
+    return TableReference(first.start, end, name, as_of, changes, aliased)
 
 
 def _time(cursor: Cursor) -> str | None:
@@ -519,7 +519,7 @@ def _time(cursor: Cursor) -> str | None:
 
 def _literal(cursor: Cursor, text: str) -> str:
     """The text or number that an argument of the table function is."""
-    words = words_of(text) or ()
+    words = tokenize(text) or ()
     if len(words) != 1 or (words[0].value is None and not words[0].raw.isdigit()):
         raise InvalidError("an argument of hudi_table_changes is a text in quotes", argument=text)
     return words[0].value if words[0].value is not None else words[0].raw

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as T
 
 from lakewright.client.write_client import OPERATION as WRITE_OPERATION
-from lakewright.client.write_client import TableWriter, rows_of
+from lakewright.client.write_client import WriteClient, spark_rows
 from lakewright.errors import ConflictError, InvalidError, UnsupportedError
 from lakewright.model.plans import Skip
 from lakewright.model.schema import META_COLUMNS, OPERATION
 from lakewright.model.table_config import TableConfig
 from lakewright.scan.planner import plan_snapshot
-from lakewright.spark.reader import scan_any
-from lakewright.sql.parser import Reading, readings
+from lakewright.spark.reader import scan
+from lakewright.sql.parser import TableReference, table_references
 from lakewright.sql.store_assignment import column_named, quoted, stored, type_sql
 from lakewright.sql.table_names import Address, address_of, named_path
 from lakewright.table.snapshot import Snapshot
@@ -84,7 +84,7 @@ class Session:
         """A text with the tables in it that we read."""
         pieces: list[str | DataFrame] = []
         at = 0
-        for reading in readings(text):
+        for reading in table_references(text):
             frame = self._frame(reading)
             if frame is None:
                 continue
@@ -93,7 +93,7 @@ class Session:
             at = reading.end
         return [*pieces, text[at:]]
 
-    def _frame(self, reading: Reading) -> DataFrame | None:
+    def _frame(self, reading: TableReference) -> DataFrame | None:
         if reading.changes is not None:
             return self._changes(reading.name[0] if reading.name else "", reading.changes)
         address = address_of(self.spark, reading.name)
@@ -122,7 +122,7 @@ class Session:
         return changes.dataframe
 
 
-def _short(reading: Reading) -> str:
+def _short(reading: TableReference) -> str:
     """By which name the rest of a query can speak of a table."""
     if reading.changes is not None:
         return "hudi_table_changes"
@@ -146,7 +146,7 @@ class ChangedError(ConflictError):
 
 
 @dataclass(frozen=True)
-class Goal:
+class TargetTable:
     """The table of a statement at one look, and by which name the statement speaks of it."""
 
     session: Session
@@ -158,7 +158,7 @@ class Goal:
     def rows(self) -> DataFrame:
         """All its rows."""
         plan = plan_snapshot(self.snapshot, as_of=None, columns=None)
-        return scan_any(self.session.spark, self.table.storage, plan)
+        return scan(self.session.spark, self.table.storage, plan)
 
     @property
     def config(self) -> TableConfig:
@@ -244,13 +244,13 @@ class Goal:
     ) -> Commit:
         """Write rows that were computed from this look; ChangedError if it is out of date."""
         options = {**self.options, **(more or {}), RETRIES: "0"}
-        writer = TableWriter.of(self.table.storage, options, spark=self.session.spark)
+        writer = WriteClient.create(self.table.storage, options, spark=self.session.spark)
         request = WriteRequest(operation, check=_unchanged_since(self.snapshot), marked=marked)
-        return writer.run(request, rows_of(frame))
+        return writer.run(request, spark_rows(frame))
 
     def delete_partitions(self, patterns: tuple[str, ...], exact: bool) -> Commit | Skip:
         """Take partitions out of the table; `exact` ones are paths, whatever is in them."""
-        writer = TableWriter.of(self.table.storage, self.options, spark=self.session.spark)
+        writer = WriteClient.create(self.table.storage, self.options, spark=self.session.spark)
         request = WriteRequest(Operation.DELETE_PARTITION, patterns=patterns, exact=exact)
         return writer.run_deletion(request)
 
@@ -270,14 +270,14 @@ def _unchanged_since(seen: Snapshot) -> Callable[[Snapshot], None]:
     return check
 
 
-def looking_again(
-    session: Session, look: Callable[[], Goal], do: Callable[[Goal], Commit]
+def retry_on_change(
+    session: Session, look: Callable[[], TargetTable], do: Callable[[TargetTable], Commit]
 ) -> Commit:
     """Do something with the table as it is; again if somebody else was quicker.
 
     Who loses to another writer later is done again as often as the session's options allow.
     """
-    retries = int(look_up(session, RETRIES) or 0)
+    retries = int(session_setting(session, RETRIES) or 0)
     looks = _LOOKS
     while True:
         try:
@@ -292,7 +292,7 @@ def looking_again(
                 raise
 
 
-def look_up(session: Session, key: str) -> str:
+def session_setting(session: Session, key: str) -> str:
     """A setting of the session; it may have the prefix of Spark's own."""
     conf = session.spark.conf
     return str(conf.get(key, "") or conf.get(f"spark.{key}", "") or "")

@@ -13,7 +13,7 @@ from lakewright.client.write_client import parse_operation
 from lakewright.errors import InvalidError
 from lakewright.model.partition_paths import partition_paths
 from lakewright.sql.parser import Delete, DropPartitions, Insert, Partition, Truncate, Update
-from lakewright.sql.session import INSERT_OPERATION, Goal, look_up
+from lakewright.sql.session import INSERT_OPERATION, TargetTable, session_setting
 from lakewright.sql.store_assignment import column_named, quoted, type_sql
 from lakewright.write.task import Operation, table_partition_rule
 from lakewright.write.writer import Commit
@@ -26,7 +26,7 @@ _OVERWRITE_MODE = "hoodie.datasource.overwrite.mode"
 _SPARK_OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
 
-def run_insert(goal: Goal, insert: Insert, ctes: str) -> Commit:
+def run_insert(goal: TargetTable, insert: Insert, ctes: str) -> Commit:
     """Add the rows of a query, or replace those that are there."""
     frame = _inserted(goal, insert, goal.session.query(f"{ctes}{insert.query}"))
     if not insert.overwrite:
@@ -42,19 +42,21 @@ def run_insert(goal: Goal, insert: Insert, ctes: str) -> Commit:
     return goal.write(operation, frame)
 
 
-def _overwrites_partitions(goal: Goal) -> bool:
+def _overwrites_partitions(goal: TargetTable) -> bool:
     """Whether INSERT OVERWRITE without PARTITION replaces the partitions that it has rows for."""
-    told = look_up(goal.session, _OVERWRITE_MODE)
+    told = session_setting(goal.session, _OVERWRITE_MODE)
     mode = told or goal.session.spark.conf.get(_SPARK_OVERWRITE_MODE, "static")
     return str(mode).lower() == "dynamic"
 
 
-def _insert_operation(goal: Goal) -> Operation:
+def _insert_operation(goal: TargetTable) -> Operation:
     """An insert, as in Hudi, unless the session says otherwise."""
-    return parse_operation({_OPERATION: look_up(goal.session, INSERT_OPERATION) or "insert"})
+    return parse_operation(
+        {_OPERATION: session_setting(goal.session, INSERT_OPERATION) or "insert"}
+    )
 
 
-def _inserted(goal: Goal, insert: Insert, frame: DataFrame) -> DataFrame:
+def _inserted(goal: TargetTable, insert: Insert, frame: DataFrame) -> DataFrame:
     """The rows of a query with the table's columns: by place, or by name."""
     static = {
         column_named(goal.columns, name).name: text
@@ -83,14 +85,14 @@ def _inserted(goal: Goal, insert: Insert, frame: DataFrame) -> DataFrame:
     return _told_apart(goal, numbered, source)
 
 
-def _told_apart(goal: Goal, frame: DataFrame, source: dict[str, str]) -> DataFrame:
+def _told_apart(goal: TargetTable, frame: DataFrame, source: dict[str, str]) -> DataFrame:
     missing = [name for name in goal.config.record_key_fields if name.split(".")[0] not in source]
     if missing:
         raise InvalidError("rows need a value in each column of the key", missing=missing)
     return goal.cast(frame, source)
 
 
-def _check_partition(goal: Goal, partition: Partition) -> None:
+def _check_partition(goal: TargetTable, partition: Partition) -> None:
     known = [name.lower() for name in goal.config.partition_fields]
     unknown = [name for name, _ in partition if name.lower() not in known]
     if unknown:
@@ -101,7 +103,7 @@ def _check_partition(goal: Goal, partition: Partition) -> None:
         )
 
 
-def run_delete(goal: Goal, delete: Delete, ctes: str) -> Commit:
+def run_delete(goal: TargetTable, delete: Delete, ctes: str) -> Commit:
     """Delete the rows that a condition holds for."""
     goal.require_keys()
     alias = quoted(goal.alias)
@@ -112,7 +114,7 @@ def run_delete(goal: Goal, delete: Delete, ctes: str) -> Commit:
     return goal.write(Operation.DELETE, frame)
 
 
-def run_update(goal: Goal, update: Update, ctes: str) -> Commit:
+def run_update(goal: TargetTable, update: Update, ctes: str) -> Commit:
     """Give columns of the rows that a condition holds for new values."""
     goal.require_keys()
     new = {goal.column(parts).name: default_as_null(text) for parts, text in update.assignments}
@@ -129,7 +131,7 @@ def run_update(goal: Goal, update: Update, ctes: str) -> Commit:
     return goal.write(Operation.UPSERT, goal.cast(frame, source))
 
 
-def _refuse_fixed(goal: Goal, names: Iterable[str]) -> None:
+def _refuse_fixed(goal: TargetTable, names: Iterable[str]) -> None:
     """InvalidError if a row would get another key or partition."""
     fixed = [name for name in names if name in goal.fixed]
     if fixed:
@@ -145,19 +147,19 @@ def default_as_null(text: str) -> str:
     return "NULL" if text.strip().upper() == "DEFAULT" else text
 
 
-def _columns(goal: Goal, but: Sequence[str] = ()) -> str:
+def _columns(goal: TargetTable, but: Sequence[str] = ()) -> str:
     alias = quoted(goal.alias)
     return ", ".join(f"{alias}.{quoted(c.name)}" for c in goal.columns if c.name not in but)
 
 
-def run_truncate(goal: Goal, truncate: Truncate) -> Commit | None:
+def run_truncate(goal: TargetTable, truncate: Truncate) -> Commit | None:
     """Take all rows out of the table, or those of a partition; None if there are none."""
     if truncate.partition:
         return run_drop(goal, DropPartitions((truncate.partition,), if_exists=True))
     return goal.write(Operation.INSERT_OVERWRITE_TABLE, goal.rows.limit(0))
 
 
-def run_drop(goal: Goal, drop: DropPartitions) -> Commit | None:
+def run_drop(goal: TargetTable, drop: DropPartitions) -> Commit | None:
     """Take partitions out of the table; None if there are none."""
     done = goal.delete_partitions(*_paths(goal, drop.partitions))
     if isinstance(done, Commit):
@@ -167,7 +169,7 @@ def run_drop(goal: Goal, drop: DropPartitions) -> Commit | None:
     return None
 
 
-def _paths(goal: Goal, partitions: Sequence[Partition]) -> tuple[tuple[str, ...], bool]:
+def _paths(goal: TargetTable, partitions: Sequence[Partition]) -> tuple[tuple[str, ...], bool]:
     """Paths of partitions that are named by values, and whether they are exact.
 
     There is a star for each column that is not named.
@@ -179,7 +181,7 @@ def _paths(goal: Goal, partitions: Sequence[Partition]) -> tuple[tuple[str, ...]
     return tuple(_path(goal, partition) for partition in partitions), exact[0]
 
 
-def _path(goal: Goal, partition: Partition) -> str:
+def _path(goal: TargetTable, partition: Partition) -> str:
     _check_partition(goal, partition)
     fields = goal.config.partition_fields
     told = {name.lower(): text for name, text in partition if text is not None}

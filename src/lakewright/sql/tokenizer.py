@@ -24,7 +24,7 @@ _NAME = re.compile(r"[^\W\d]\w*|\d+[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Token:
     """A word, mark, name or literal; `raw` is how it was written, `value` what a literal means."""
 
     raw: str
@@ -49,31 +49,31 @@ class Word:
         return self.raw[1:-1].replace("``", "`") if quoted else self.raw
 
 
-def words_of(text: str) -> tuple[Word, ...] | None:
+def tokenize(text: str) -> tuple[Token, ...] | None:
     """The words of a text, without comments; None if it cannot be read as SQL."""
     try:
         tokens = Spark().tokenize(text)
     except SqlglotError:
         return None
-    found: list[Word] = []
+    found: list[Token] = []
     for token in tokens:
         start, end = token.start, token.end + 1
         if found and start < found[-1].end:
             continue  # a literal such as 10L counts as three, in one place
         raw = text[start:end]
         if _TEXT.match(raw):
-            found.append(Word(raw, start, end, token.text))
+            found.append(Token(raw, start, end, token.text))
         elif not _SEVERAL.fullmatch(raw):
-            found.append(Word(raw, start, end))
+            found.append(Token(raw, start, end))
         else:  # such as FOR VERSION
             found += [
-                Word(part[0], start + part.start(), start + part.end())
+                Token(part[0], start + part.start(), start + part.end())
                 for part in _PART.finditer(raw)
             ]
     return tuple(found)
 
 
-def with_named_markers(text: str, words: tuple[Word, ...]) -> str:
+def with_named_markers(text: str, words: tuple[Token, ...]) -> str:
     """The text with `:_lakewright_0`, ... for question marks: parts of it are evaluated apart."""
     pieces, at, number = [], 0, 0
     for word in words:
@@ -93,7 +93,7 @@ class Cursor:
     """Reads the words of a statement one after the other."""
 
     text: str
-    words: tuple[Word, ...]
+    words: tuple[Token, ...]
     at: int = 0
 
     def peek(self, ahead: int = 0) -> str:
@@ -126,7 +126,7 @@ class Cursor:
             at=self.text[start : start + 40] or "the end",
         )
 
-    def word(self) -> Word:
+    def token(self) -> Token:
         """Go past a word, whatever it is."""
         if self.at >= len(self.words):
             raise self.error("more expected")
@@ -137,7 +137,7 @@ class Cursor:
         """Go past a name with dots between its parts."""
         parts = []
         while True:
-            word = self.word()
+            word = self.token()
             if not word.is_name:
                 self.at -= 1
                 raise self.error("a name expected")
@@ -191,7 +191,7 @@ class Cursor:
         self.expect("(")
         found = []
         while True:
-            found.append(self.word())
+            found.append(self.token())
             if not found[-1].is_name:
                 self.at -= 1
                 raise self.error("a name expected")

@@ -43,7 +43,7 @@ class FileStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class IgnoredEntry:
     """Something in a table's folder that listings pass over; `name` is its path, escaped."""
 
     name: str
@@ -82,17 +82,17 @@ class Storage(Protocol):
         ...
 
     @property
-    def keeps_time(self) -> bool:
+    def has_own_clock(self) -> bool:
         """Whether times of modification are those of a clock of its own, not of this machine."""
         return False
 
     @property
-    def listings_at_once(self) -> int:
+    def parallel_listings(self) -> int:
         """How many trees are listed at once: little is waited for on a disk, where threads cost."""
         return 2
 
     @property
-    def forgets(self) -> bool:
+    def loses_unsynced(self) -> bool:
         """Whether a power cut can take away what was written with `unsynced`."""
         return False
 
@@ -120,7 +120,7 @@ class Storage(Protocol):
         """Return unfinished files, which no other listing shows: being written, or of the dead."""
         return []
 
-    def list_passed_over(self) -> list[PassedOver]:
+    def list_ignored(self) -> list[IgnoredEntry]:
         """Return what no listing shows although it is there, for a person to look at."""
         return []
 
@@ -282,7 +282,7 @@ def content_version(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def at_once(
+def map_in_threads(
     work: Callable[[Item], Result], items: Sequence[Item], most: int = MOST_THREADS
 ) -> list[Result]:
     """Do `work` on all items in threads and give the results in order; the first error raises."""

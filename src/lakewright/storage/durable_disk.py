@@ -310,7 +310,7 @@ def _gone(disk: Disk, folder: int, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedFile:
     """A file that is being written: its folder, its temporary name, and the name it will have."""
 
     folder: int
@@ -320,7 +320,7 @@ class Unfinished:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class DirectoryChanges:
     """What can be changed below `root`; folders are named relative to it, names are single."""
 
     root: str
@@ -378,17 +378,17 @@ class Changes:
         return below, made
 
     @contextmanager
-    def unfinished(self, folder: str, target: str) -> Iterator[Unfinished]:
+    def unfinished(self, folder: str, target: str) -> Iterator[UnfinishedFile]:
         """A new file to write to, which goes when the block ends unless it was published."""
         with self.opened(folder, make=True) as opened:
             name = temporary_name()
             try:
                 with self.disk.create(opened, name) as file:
-                    yield Unfinished(opened, name, target, file)
+                    yield UnfinishedFile(opened, name, target, file)
             finally:
                 self._unlink(opened, name)
 
-    def publish(self, unfinished: Unfinished) -> None:
+    def publish(self, unfinished: UnfinishedFile) -> None:
         """Let a file appear; FileExistsError if its name is taken."""
         folder, target = unfinished.folder, unfinished.target
         self._finish(unfinished)
@@ -409,14 +409,14 @@ class Changes:
             self._unlink(folder, target)
             raise
 
-    def publish_over(self, unfinished: Unfinished) -> None:
+    def publish_over(self, unfinished: UnfinishedFile) -> None:
         """Let a file appear in the place of another, if there is one."""
         self._finish(unfinished)
         self._unlink_sidecar(unfinished.folder, unfinished.target)
         self.disk.rename(unfinished.folder, unfinished.name, unfinished.target)
         self._sync_folder(unfinished.folder)
 
-    def _finish(self, unfinished: Unfinished) -> None:
+    def _finish(self, unfinished: UnfinishedFile) -> None:
         """Sync what was written; a file without content has nothing that could get lost."""
         unfinished.file.flush()
         descriptor = unfinished.file.fileno()

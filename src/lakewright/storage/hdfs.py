@@ -25,7 +25,6 @@ from lakewright.storage.base import (
     FileStatus,
     MissingFileError,
     Storage,
-    at_once,
     check_folder,
     check_path,
     check_range,
@@ -33,6 +32,7 @@ from lakewright.storage.base import (
     is_path,
     is_temporary,
     join_path,
+    map_in_threads,
     temporary_name,
 )
 from lakewright.storage.object_store import RangedInput
@@ -73,14 +73,14 @@ _SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True)
-class HdfsPlace:
+class HdfsLocation:
     """A folder of a NameNode (`host:port`) or of a nameservice; `folder` is "" or "/a/b"."""
 
     authority: str
     folder: str
 
     @classmethod
-    def parse(cls, uri: str, options: Mapping[str, str]) -> HdfsPlace:
+    def parse(cls, uri: str, options: Mapping[str, str]) -> HdfsLocation:
         """Read a URI such as `hdfs://namenode:8020/lake/trips`; `fs.defaultFS` fills in a host."""
         authority, path = _split(uri)
         default = options.get(_DEFAULT_FS, "")
@@ -239,32 +239,32 @@ class HdfsStorage(Storage):
     HDFS itself takes no colon in a name: that is an InvalidError.
     """
 
-    place: HdfsPlace
+    location: HdfsLocation
     options: Options = field(default=(), repr=False)
 
     @classmethod
     def at(cls, uri: str, options: Mapping[str, str] | None = None) -> HdfsStorage:
         """Open a storage by its URI; a wrong setting is an InvalidError here, not later."""
         told = normal_options(options or {})
-        storage = cls(HdfsPlace.parse(uri, dict(told)), told)
-        client_for(storage.place.authority, told)
+        storage = cls(HdfsLocation.parse(uri, dict(told)), told)
+        client_for(storage.location.authority, told)
         write_options(told)
         return storage
 
     @property
-    def keeps_time(self) -> bool:
+    def has_own_clock(self) -> bool:
         """The NameNode has its own clock."""
         return True
 
     @property
-    def listings_at_once(self) -> int:
+    def parallel_listings(self) -> int:
         """How many trees are listed at once."""
         return MOST_THREADS
 
     @property
     def root(self) -> str:
         """The base path as a `hdfs://` URI; like Hadoop's, it escapes no character."""
-        return self.place.text
+        return self.location.text
 
     def list_files(self, folder: str) -> list[FileStatus]:
         """Return the files directly in `folder`, sorted by name."""
@@ -280,7 +280,7 @@ class HdfsStorage(Storage):
     def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
         """Return `list_files` of each folder, all at once."""
         wanted = list(folders)
-        return dict(zip(wanted, at_once(self.list_files, wanted), strict=True))
+        return dict(zip(wanted, map_in_threads(self.list_files, wanted), strict=True))
 
     def list_tree(self, folder: str) -> Iterator[FileStatus]:
         """Yield all files in `folder` and below; the folders of a level are listed at once."""
@@ -313,7 +313,7 @@ class HdfsStorage(Storage):
 
     def read_many(self, paths: Iterable[str]) -> list[bytes]:
         """Return `read` of each path, in order, all at once."""
-        return at_once(self.read, list(paths))
+        return map_in_threads(self.read, list(paths))
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Open a file for random access; where its blocks are is asked once."""
@@ -347,7 +347,7 @@ class HdfsStorage(Storage):
 
     def delete_many(self, paths: Iterable[str]) -> None:
         """Remove several files, all at once."""
-        at_once(self.delete, [check_path(path) for path in paths])
+        map_in_threads(self.delete, [check_path(path) for path in paths])
 
     def delete_folder(self, folder: str) -> None:
         """Remove a folder and all below it, in one step; never the root."""
@@ -369,14 +369,14 @@ class HdfsStorage(Storage):
 
     @property
     def _client(self) -> Client:
-        return client_for(self.place.authority, self.options)
+        return client_for(self.location.authority, self.options)
 
     def _full(self, path: str) -> str:
-        return f"{self.place.folder}/{check_path(path)}"
+        return f"{self.location.folder}/{check_path(path)}"
 
     def _scan(self, folder: str) -> tuple[list[FileStatus], list[str]]:
         """The files of a folder, temporary ones too, and the folders in it."""
-        full = self._full(folder) if folder else self.place.folder or "/"
+        full = self._full(folder) if folder else self.location.folder or "/"
         files, folders = [], []
         with suppress(MissingFileError), reading(folder):
             for entry in self._client.list_status(full):
@@ -395,7 +395,7 @@ class HdfsStorage(Storage):
     def _walk(self, folder: str) -> Iterator[FileStatus]:
         waiting = [folder]
         while waiting:
-            scanned = at_once(self._scan, waiting)
+            scanned = map_in_threads(self._scan, waiting)
             for files, _ in scanned:
                 yield from files
             waiting = [below for _, folders in scanned for below in folders]

@@ -22,10 +22,9 @@ import pyarrow as pa
 from lakewright.errors import ConflictError, CorruptError, InvalidError
 from lakewright.storage.base import (
     FileStatus,
+    IgnoredEntry,
     MissingFileError,
-    PassedOver,
     VersionedStorage,
-    at_once,
     check_folder,
     check_path,
     check_range,
@@ -35,9 +34,17 @@ from lakewright.storage.base import (
     is_path,
     is_temporary,
     join_path,
+    map_in_threads,
     split_path,
 )
-from lakewright.storage.durable_disk import DISK, Changes, Disk, is_sidecar, matches, sidecar_name
+from lakewright.storage.durable_disk import (
+    DISK,
+    DirectoryChanges,
+    Disk,
+    is_sidecar,
+    matches,
+    sidecar_name,
+)
 from lakewright.storage.os_errors import NOT_A_FILE, filling, reading, writing
 
 _MANY = 32  # fewer files are gone before threads have started
@@ -91,7 +98,7 @@ class LocalStorage(VersionedStorage):
         return f"file://{self.folder}"
 
     @property
-    def forgets(self) -> bool:
+    def loses_unsynced(self) -> bool:
         """What was not synced may be gone after a power cut."""
         return True
 
@@ -125,7 +132,7 @@ class LocalStorage(VersionedStorage):
                         found.append(_status(path, os.stat(full)))
         return found
 
-    def list_passed_over(self) -> list[PassedOver]:
+    def list_ignored(self) -> list[IgnoredEntry]:
         """Return what has a name that is no path, and links to folders."""
         found = []
         with reading(""):
@@ -134,9 +141,9 @@ class LocalStorage(VersionedStorage):
                     full = f"{parent}/{name}"
                     shown = _escaped(os.path.relpath(full, self.folder))
                     if not is_path(name):
-                        found.append(PassedOver(shown, "the name is no path of a table"))
+                        found.append(IgnoredEntry(shown, "the name is no path of a table"))
                     elif os.path.islink(full) and os.path.isdir(full):
-                        found.append(PassedOver(shown, "a symbolic link to a folder"))
+                        found.append(IgnoredEntry(shown, "a symbolic link to a folder"))
         return sorted(found, key=lambda each: each.name)
 
     def status(self, path: str) -> FileStatus | None:
@@ -236,7 +243,7 @@ class LocalStorage(VersionedStorage):
             for start in range(0, len(names), _TOGETHER)
         ]
         few = not self.durable and sum(map(len, by_folder.values())) < _MANY
-        at_once(self._delete_in, works, 1 if few else self.disk.threads)
+        map_in_threads(self._delete_in, works, 1 if few else self.disk.threads)
 
     def delete_folder(self, folder: str) -> None:
         """Remove a folder and all below it, or a link and nothing behind it; never the root."""
@@ -252,8 +259,8 @@ class LocalStorage(VersionedStorage):
         if self.durable:
             by_folder = _by_folder(paths)
             files = [join_path(folder, name) for folder in by_folder for name in by_folder[folder]]
-            at_once(self._sync_content, files, self.disk.threads)
-            at_once(self._sync_named, [*by_folder], self.disk.threads)
+            map_in_threads(self._sync_content, files, self.disk.threads)
+            map_in_threads(self._sync_named, [*by_folder], self.disk.threads)
 
     def prune_folders(self, folder: str) -> None:
         """Remove a folder and those below it as far as no file is in them; never the root."""
@@ -292,8 +299,8 @@ class LocalStorage(VersionedStorage):
         return True
 
     @property
-    def _changes(self) -> Changes:
-        return Changes(self.folder, self.durable, self.disk)
+    def _changes(self) -> DirectoryChanges:
+        return DirectoryChanges(self.folder, self.durable, self.disk)
 
     def _sync_content(self, path: str) -> None:
         with writing(path), suppress(*NOT_A_FILE):

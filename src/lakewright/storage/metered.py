@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 
-from lakewright.storage.base import FileStatus, PassedOver, Storage, VersionedStorage
+from lakewright.storage.base import FileStatus, IgnoredEntry, Storage, VersionedStorage
 
 Result = TypeVar("Result")
 
@@ -32,19 +32,19 @@ class ForwardingStorage(Storage):
         return self.inner.root
 
     @property
-    def keeps_time(self) -> bool:
+    def has_own_clock(self) -> bool:
         """As the storage behind."""
-        return self.inner.keeps_time
+        return self.inner.has_own_clock
 
     @property
-    def listings_at_once(self) -> int:
+    def parallel_listings(self) -> int:
         """As the storage behind."""
-        return self.inner.listings_at_once
+        return self.inner.parallel_listings
 
     @property
-    def forgets(self) -> bool:
+    def loses_unsynced(self) -> bool:
         """As the storage behind."""
-        return self.inner.forgets
+        return self.inner.loses_unsynced
 
     def url(self, path: str) -> str:
         """Forward; this asks nothing of the store and is not counted."""
@@ -70,9 +70,9 @@ class ForwardingStorage(Storage):
         """Forward; it is not counted, as only a disk has such files."""
         return self.inner.list_temporary()
 
-    def list_passed_over(self) -> list[PassedOver]:
+    def list_ignored(self) -> list[IgnoredEntry]:
         """Forward; it is not counted, as only a disk has such files."""
-        return self.inner.list_passed_over()
+        return self.inner.list_ignored()
 
     def status(self, path: str) -> FileStatus | None:
         """Forward."""
@@ -179,7 +179,7 @@ def _itself(storage: Storage) -> Storage:
     return storage
 
 
-class CountedStorage(ForwardingStorage):
+class MeteredStorage(ForwardingStorage):
     """Counts calls by kind, one for each path; sent to a worker it is the storage behind."""
 
     __slots__ = ("_calls", "_lock")
@@ -192,7 +192,7 @@ class CountedStorage(ForwardingStorage):
     def __reduce__(self) -> tuple[Any, ...]:
         return _itself, (self.inner,)
 
-    def taken(self) -> dict[str, int]:
+    def take_counts(self) -> dict[str, int]:
         """The calls since this was asked last."""
         with self._lock:
             found = dict(self._calls)
@@ -206,7 +206,7 @@ class CountedStorage(ForwardingStorage):
         return method(*arguments)
 
 
-class CountedVersionedStorage(CountedStorage, VersionedStorage):
+class MeteredVersionedStorage(MeteredStorage, VersionedStorage):
     """The same, of a storage that has versions."""
 
     __slots__ = ()
@@ -222,9 +222,9 @@ class CountedVersionedStorage(CountedStorage, VersionedStorage):
         return self._call(self.inner.replace_if, path, data, version)
 
 
-def counted(storage: Storage) -> CountedStorage:
+def metered(storage: Storage) -> MeteredStorage:
     """The storage, counted; one that is counted already stays as it is."""
-    if isinstance(storage, CountedStorage):
+    if isinstance(storage, MeteredStorage):
         return storage
     versioned = isinstance(storage, VersionedStorage)
-    return CountedVersionedStorage(storage) if versioned else CountedStorage(storage)
+    return MeteredVersionedStorage(storage) if versioned else MeteredStorage(storage)

@@ -31,13 +31,13 @@ from lakewright.storage.base import (
     FileStatus,
     MissingFileError,
     VersionedStorage,
-    at_once,
     check_folder,
     check_path,
     check_range,
     flag,
     is_hadoop_setting,
     is_path,
+    map_in_threads,
     split_path,
 )
 from lakewright.storage.redaction import without_secrets
@@ -148,7 +148,7 @@ _PASSING_CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectLocation:
     """A bucket (or container) and a prefix in it, on one kind of store.
 
     `text` is the URI as Spark wants it; `account` is set for Azure only.
@@ -161,7 +161,7 @@ class Place:
     account: str | None = None
 
     @classmethod
-    def parse(cls, uri: str) -> Place:
+    def parse(cls, uri: str) -> ObjectLocation:
         """Read a URI such as `s3://bucket/folder/table`."""
         scheme, _, rest = uri.partition("://")
         authority, _, path = rest.partition("/")
@@ -186,7 +186,7 @@ def option_names(kind: str) -> frozenset[str]:
     return _OF_EVERY_KIND.union(_CLIENT_KEYS[kind], prefixed)
 
 
-def normal_options(place: Place, options: Mapping[str, str]) -> Options:
+def normal_options(place: ObjectLocation, options: Mapping[str, str]) -> Options:
     """Turn plain or Hadoop-style options into the client's own, sorted; others of Hadoop go."""
     found: dict[str, str] = {}
     plain = {name.removeprefix("spark.hadoop."): value for name, value in options.items()}
@@ -219,7 +219,7 @@ def _translated(found: dict[str, str]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=64)
-def client_for(place: Place, options: Options) -> ObjectStore:
+def client_for(place: ObjectLocation, options: Options) -> ObjectStore:
     """Return the client of this process for a place; a wrong option is an InvalidError."""
     given = {**_DEFAULTS, **dict(options)}
     http = {name: given.pop(name) for name in _HTTP_KEYS if name in given}
@@ -242,15 +242,15 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0][:300]
 
 
-def _s3(place: Place, config: Any, **settings: Any) -> ObjectStore:
+def _s3(place: ObjectLocation, config: Any, **settings: Any) -> ObjectStore:
     return S3Store(place.bucket, prefix=place.prefix or None, config=config, **settings)
 
 
-def _gcs(place: Place, config: Any, **settings: Any) -> ObjectStore:
+def _gcs(place: ObjectLocation, config: Any, **settings: Any) -> ObjectStore:
     return GCSStore(place.bucket, prefix=place.prefix or None, config=config, **settings)
 
 
-def _azure(place: Place, config: Any, **settings: Any) -> ObjectStore:
+def _azure(place: ObjectLocation, config: Any, **settings: Any) -> ObjectStore:
     if place.account:
         config.setdefault("account_name", place.account)
     return AzureStore(place.bucket, prefix=place.prefix or None, config=config, **settings)
@@ -375,31 +375,31 @@ class ObjectStorage(VersionedStorage):
     Zero-byte keys that end in a slash, which Hadoop leaves as folders, are never shown as files.
     """
 
-    place: Place
+    location: ObjectLocation
     options: Options = field(default=(), repr=False)
 
     @classmethod
     def at(cls, uri: str, options: Mapping[str, str] | None = None) -> ObjectStorage:
         """Open a storage by its URI; a wrong option is an InvalidError here, not later."""
-        place = Place.parse(uri)
+        place = ObjectLocation.parse(uri)
         storage = cls(place, normal_options(place, options or {}))
-        client_for(storage.place, storage.options)
+        client_for(storage.location, storage.options)
         return storage
 
     @property
-    def keeps_time(self) -> bool:
+    def has_own_clock(self) -> bool:
         """The service has its own clock."""
         return True
 
     @property
-    def listings_at_once(self) -> int:
+    def parallel_listings(self) -> int:
         """How many trees are listed at once."""
         return MOST_THREADS
 
     @property
     def root(self) -> str:
         """The base path as a URI; S3 is `s3a://`, as Spark reads it."""
-        return self.place.text
+        return self.location.text
 
     def list_files(self, folder: str) -> list[FileStatus]:
         """Return the files directly in `folder`, sorted by name."""
@@ -414,7 +414,7 @@ class ObjectStorage(VersionedStorage):
     def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
         """Return `list_files` of each folder, all at once."""
         wanted = list(folders)
-        return dict(zip(wanted, at_once(self.list_files, wanted), strict=True))
+        return dict(zip(wanted, map_in_threads(self.list_files, wanted), strict=True))
 
     def list_tree(self, folder: str) -> Iterator[FileStatus]:
         """Yield all files in `folder` and below; one listing, whatever the depth."""
@@ -461,7 +461,7 @@ class ObjectStorage(VersionedStorage):
 
     def read_many(self, paths: Iterable[str]) -> list[bytes]:
         """Return `read` of each path, in order, all at once."""
-        return at_once(self.read, list(paths))
+        return map_in_threads(self.read, list(paths))
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Open a file for random access; each read is one request, the caller closes it."""
@@ -526,7 +526,7 @@ class ObjectStorage(VersionedStorage):
                 obstore.delete(self._client, wanted)
         except MissingFileError:
             # Stores without bulk delete stop at the first that is missing.
-            at_once(self._delete_one, wanted)
+            map_in_threads(self._delete_one, wanted)
 
     def delete_folder(self, folder: str) -> None:
         """Remove a folder and all below it; never the root."""
@@ -534,7 +534,7 @@ class ObjectStorage(VersionedStorage):
 
     @property
     def _client(self) -> ObjectStore:
-        return client_for(self.place, self.options)
+        return client_for(self.location, self.options)
 
     def _list_level(self, folder: str) -> tuple[list[FileStatus], list[str]]:
         with translated_errors(folder):

@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from lakewright.errors import found_in
 from lakewright.format.archived_timeline import (
-    HistoryEntry,
-    HistoryFile,
+    ArchivedInstant,
+    ArchivedTimelineFile,
     Manifest,
     files_overlapping,
     manifest_name,
-    parse_history_file,
+    parse_archived_file,
     parse_manifest,
     parse_manifest_name,
     parse_version,
@@ -32,10 +32,10 @@ def load_manifest(storage: Storage, folder: str) -> Manifest:
     The version file is replaced by deleting and creating it, so it may be missing for a moment:
     then the newest manifest counts.
     """
-    return _once_more(lambda: _manifest(storage, folder))
+    return _retry_once(lambda: _manifest(storage, folder))
 
 
-def _once_more(load: Callable[[], _Loaded]) -> _Loaded:
+def _retry_once(load: Callable[[], _Loaded]) -> _Loaded:
     """What is loaded; a second time if archiving has just swept up the state that was met."""
     try:
         return load()
@@ -66,18 +66,20 @@ def load_entries(
     first: str = "",
     last: str = "9",
     with_content: bool = False,
-) -> list[HistoryEntry]:
+) -> list[ArchivedInstant]:
     """The archived entries with requested times in [first, last], oldest first."""
 
-    def load() -> list[HistoryEntry]:
+    def load() -> list[ArchivedInstant]:
         files = files_overlapping(_manifest(storage, folder), first, last)
         return _entries(storage, folder, files, with_content=with_content)
 
-    entries = [entry for entry in _once_more(load) if first <= entry.requested_at <= last]
+    entries = [entry for entry in _retry_once(load) if first <= entry.requested_at <= last]
     return sorted(entries, key=lambda entry: entry.requested_at)
 
 
-def load_late_entries(storage: Storage, folder: str, since_ms: int) -> list[HistoryEntry]:
+def load_entries_archived_since(
+    storage: Storage, folder: str, since_ms: int
+) -> list[ArchivedInstant]:
     """The archived entries, without content, that may have been archived since a moment.
 
     A moment after the newest file tells nothing: the clock of whoever named it may be ahead of the
@@ -88,15 +90,15 @@ def load_late_entries(storage: Storage, folder: str, since_ms: int) -> list[Hist
         return []
     begin_ms = since_ms if max(written.values()) >= since_ms else 0
 
-    def load() -> list[HistoryEntry]:
+    def load() -> list[ArchivedInstant]:
         listed = _manifest(storage, folder).files
         files = [file for file in listed if written.get(file.name, begin_ms) >= begin_ms]
         return _entries(storage, folder, files, with_content=False)
 
-    return _once_more(load)
+    return _retry_once(load)
 
 
-def held_from(storage: Storage, folder: str, first: str, last: str = "9") -> list[str]:
+def archived_times_in(storage: Storage, folder: str, first: str, last: str = "9") -> list[str]:
     """The requested times, from `first` to `last`, of the writes that history holds.
 
     Also of those that archiving which was interrupted has left on the active timeline.
@@ -106,24 +108,24 @@ def held_from(storage: Storage, folder: str, first: str, last: str = "9") -> lis
 
 
 def _entries(
-    storage: Storage, folder: str, files: Iterable[HistoryFile], *, with_content: bool
-) -> list[HistoryEntry]:
+    storage: Storage, folder: str, files: Iterable[ArchivedTimelineFile], *, with_content: bool
+) -> list[ArchivedInstant]:
     files = list(files)
     large = [file for file in files if not with_content and file.size > _READ_WHOLE_BYTES]
     small = [file for file in files if file not in large]
-    entries: list[HistoryEntry] = []
+    entries: list[ArchivedInstant] = []
     paths = [f"{folder}/{file.name}" for file in small]
     for path, data in zip(paths, storage.read_many(paths), strict=True):
         with found_in(path):
-            entries += parse_history_file(data, with_content=with_content)
+            entries += parse_archived_file(data, with_content=with_content)
     for file in large:
         path = f"{folder}/{file.name}"
         with found_in(path), storage.open_input(path) as source:
-            entries += parse_history_file(source, with_content=False)
+            entries += parse_archived_file(source, with_content=False)
     return entries
 
 
-def archived_writes(entries: Iterable[HistoryEntry]) -> list[Instant]:
+def write_instants(entries: Iterable[ArchivedInstant]) -> list[Instant]:
     """The writes among history entries, as instants."""
     return [
         Instant(entry.requested_at, entry.action, completed_at=entry.completed_at)

@@ -45,7 +45,7 @@ from lakewright.model.instant import WRITE_ACTIONS, Instant, State
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
 from lakewright.model.timeline import Timeline
 from lakewright.table.markers import marked_files
-from lakewright.table.properties import read_if_there
+from lakewright.table.properties import read_optional
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
 Group = tuple[str, str]
@@ -56,7 +56,7 @@ Groups = frozenset[Group]
 _BUCKET = re.compile(r"(\d{8})-")
 
 
-class Kind(Enum):
+class OperationKind(Enum):
     """What a footprint was left by."""
 
     WRITE = auto()
@@ -65,41 +65,41 @@ class Kind(Enum):
 
 
 _WHOLE_TABLE = "INSERT_OVERWRITE_TABLE"
-_KINDS = {"COMPACT": Kind.COMPACTION, "LOG_COMPACT": Kind.LOG_COMPACTION}
+_KINDS = {"COMPACT": OperationKind.COMPACTION, "LOG_COMPACT": OperationKind.LOG_COMPACTION}
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class ConcurrentOperation:
     """The file groups that one instant touches, by (partition, file id) or (partition, bucket).
 
-    `bases` got a new base file, `logs` nothing but log files, `replaced` leave the table; `written`
-    are the former two with their whole file ids. `log_files` are, by partition and name, those that
-    a write made, or that a plan folds in. `completed_at` is known once the completed file is there.
-    `cancellable` is a plan that others need not wait for. An overwrite that has not completed will
-    take all groups out of the partitions `emptied`, or `everywhere`.
+    `base_groups` get a new base file, `log_groups` only log files, `replaced_groups` are removed;
+    `written_file_ids` are the full file ids of the first two. `log_files` are the log files, by
+    partition and name, that the write created or that the plan compacts. `completed_at` is set once
+    the completed file exists. A `cancellable` plan does not block writers. A pending overwrite will
+    replace all file groups of `emptied_partitions`, or of the `whole_table`.
     """
 
     instant: str
     action: str
-    kind: Kind = Kind.WRITE
-    bases: Groups = frozenset()
-    logs: Groups = frozenset()
-    replaced: Groups = frozenset()
-    written: Groups = frozenset()
+    kind: OperationKind = OperationKind.WRITE
+    base_groups: Groups = frozenset()
+    log_groups: Groups = frozenset()
+    replaced_groups: Groups = frozenset()
+    written_file_ids: Groups = frozenset()
     log_files: frozenset[tuple[str, str]] = frozenset()
     completed_at: str | None = None
     cancellable: bool = False
-    emptied: frozenset[str] = frozenset()
-    everywhere: bool = False
+    emptied_partitions: frozenset[str] = frozenset()
+    whole_table: bool = False
 
-    def names_of(self, group: Group) -> frozenset[str]:
+    def file_ids_of(self, group: Group) -> frozenset[str]:
         """The file ids under which a group, which may be a bucket, was written."""
-        return frozenset(id_ for p, id_ in self.written if _group(p, id_) == group)
+        return frozenset(id_ for p, id_ in self.written_file_ids if _group(p, id_) == group)
 
     @property
     def groups(self) -> Groups:
         """All groups that are touched."""
-        return self.bases | self.logs | self.replaced
+        return self.base_groups | self.log_groups | self.replaced_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,10 @@ class Conflict:
     reason: str
 
 
-Load = Callable[[Sequence[Instant]], Sequence[Footprint]]
+Load = Callable[[Sequence[Instant]], Sequence[ConcurrentOperation]]
 
 
-def footprint_of_commit(instant: Instant, metadata: CommitMetadata) -> Footprint:
+def operation_of_commit(instant: Instant, metadata: CommitMetadata) -> ConcurrentOperation:
     """What a write has touched, or says in its inflight file that it will touch."""
     bases: set[Group] = set()
     logs: set[Group] = set()
@@ -123,14 +123,14 @@ def footprint_of_commit(instant: Instant, metadata: CommitMetadata) -> Footprint
             if stat.file_id:
                 (logs if _is_log(stat) else bases).add(_group(partition, stat.file_id))
     replaced = {_group(p, file_id) for p, ids in metadata.replaced.items() for file_id in ids}
-    return Footprint(
+    return ConcurrentOperation(
         instant.requested_at,
-        instant.comparable_action,
-        _KINDS.get((metadata.operation or "").upper(), Kind.WRITE),
-        bases=frozenset(bases),
-        logs=frozenset(logs - bases),
-        replaced=frozenset(replaced),
-        written=metadata.file_groups(),
+        instant.completed_action,
+        _KINDS.get((metadata.operation or "").upper(), OperationKind.WRITE),
+        base_groups=frozenset(bases),
+        log_groups=frozenset(logs - bases),
+        replaced_groups=frozenset(replaced),
+        written_file_ids=metadata.file_groups(),
         log_files=frozenset(
             (partition, _name(stat))
             for partition, stats in metadata.stats.items()
@@ -141,48 +141,55 @@ def footprint_of_commit(instant: Instant, metadata: CommitMetadata) -> Footprint
     )
 
 
-def footprint_of_compaction(instant: Instant, plan: CompactionPlan) -> Footprint:
+def operation_of_compaction_plan(instant: Instant, plan: CompactionPlan) -> ConcurrentOperation:
     """What a compaction will touch, or has touched, by its plan."""
-    return Footprint(
+    return ConcurrentOperation(
         instant.requested_at,
-        instant.comparable_action,
-        Kind.COMPACTION,
-        bases=frozenset(_group(o.partition, o.file_id) for o in plan.operations),
+        instant.completed_action,
+        OperationKind.COMPACTION,
+        base_groups=frozenset(_group(o.partition, o.file_id) for o in plan.operations),
         log_files=frozenset((o.partition, name) for o in plan.operations for name in o.logs),
         completed_at=instant.completed_at,
         cancellable=plan.cancellable,
     )
 
 
-def footprint_of_clustering(instant: Instant, plan: ClusteringPlan) -> Footprint:
+def operation_of_clustering_plan(instant: Instant, plan: ClusteringPlan) -> ConcurrentOperation:
     """What a pending clustering will take out of the table."""
     groups = frozenset(_group(o.partition, o.file_id) for o in plan.operations)
-    return Footprint(
+    return ConcurrentOperation(
         instant.requested_at,
-        instant.comparable_action,
-        replaced=groups,
+        instant.completed_action,
+        replaced_groups=groups,
         cancellable=plan.cancellable,
     )
 
 
-def footprint_of_plan(instant: Instant, plan: CompactionPlan | ClusteringPlan) -> Footprint:
+def operation_of_plan(
+    instant: Instant, plan: CompactionPlan | ClusteringPlan
+) -> ConcurrentOperation:
     """What a plan of any kind will touch."""
     if isinstance(plan, ClusteringPlan):
-        return footprint_of_clustering(instant, plan)
-    found = footprint_of_compaction(instant, plan)
+        return operation_of_clustering_plan(instant, plan)
+    found = operation_of_compaction_plan(instant, plan)
     if instant.action != "logcompaction":
         return found
-    return replace(found, kind=Kind.LOG_COMPACTION, bases=frozenset(), logs=found.bases)
+    return replace(
+        found,
+        kind=OperationKind.LOG_COMPACTION,
+        base_groups=frozenset(),
+        log_groups=found.base_groups,
+    )
 
 
-def with_announced(
-    known: Footprint, files: Iterable[str], operation: str | None = None
-) -> Footprint:
+def with_marker_files(
+    known: ConcurrentOperation, files: Iterable[str], operation: str | None = None
+) -> ConcurrentOperation:
     """What a pending write has touched, with the data files that its markers name.
 
     `operation` is what an overwrite says of itself.
     """
-    bases, logs, partitions = set(known.bases), set(known.logs), set()
+    bases, logs, partitions = set(known.base_groups), set(known.log_groups), set()
     for path in files:
         partition, _, name = path.rpartition("/")
         file = parse_data_file(name)
@@ -193,22 +200,22 @@ def with_announced(
     overwrites = known.action == "replacecommit"
     return replace(
         known,
-        bases=frozenset(bases),
-        logs=frozenset(logs - bases),
-        emptied=frozenset(partitions) if overwrites else frozenset(),
-        everywhere=overwrites and operation == _WHOLE_TABLE,
+        base_groups=frozenset(bases),
+        log_groups=frozenset(logs - bases),
+        emptied_partitions=frozenset(partitions) if overwrites else frozenset(),
+        whole_table=overwrites and operation == _WHOLE_TABLE,
     )
 
 
-def rivals(
-    mine: Footprint,
+def candidate_instants(
+    mine: ConcurrentOperation,
     before: Timeline,
     now: Timeline,
     *,
     yields_to_clustering: bool = True,
     living: frozenset[str] = frozenset(),
 ) -> tuple[Instant, ...]:
-    """The instants that have to be compared with a write that saw `before` and completes `now`.
+    """The instants that have to be compared with a write that saw `base` and completes `current`.
 
     A write that does not yield to pending clusterings leaves it to them to find out: their plans
     do not hold what it wrote, so they fail. `living` are the pending ones whose writers are alive.
@@ -217,7 +224,7 @@ def rivals(
     completed = [i for i in now.completed_writes if i.requested_at not in known]
     # Compactions are looked at only where a file of ours could end up below theirs: a base file, or
     # a log file whose completion time was chosen before the plan was made.
-    is_below = mine.bases or mine.completed_at is not None
+    is_below = mine.base_groups or mine.completed_at is not None
     later = ("replacecommit", "compaction") if is_below else ("replacecommit",)
     pending = [i for i in now.pending(*later) if i.requested_at > mine.instant]
     pending += now.pending("clustering") if yields_to_clustering else ()
@@ -227,8 +234,8 @@ def rivals(
     return tuple(i for i in (*completed, *pending) if i.requested_at != mine.instant)
 
 
-def conflict_of(
-    mine: Footprint,
+def find_conflict(
+    mine: ConcurrentOperation,
     before: Timeline,
     now: Timeline,
     load: Load,
@@ -237,61 +244,69 @@ def conflict_of(
     yields_to_clustering: bool = True,
     living: frozenset[str] = frozenset(),
 ) -> Conflict | None:
-    """The first clash of a write that saw `before` and is about to complete `now`.
+    """The first clash of a write that saw `base` and is about to complete `current`.
 
     `load` gives the footprints of the rivals, and is called only if there are any.
     """
     others: tuple[Instant, ...] = ()
     if mine.groups:
-        others = rivals(mine, before, now, yields_to_clustering=yields_to_clustering, living=living)
+        others = candidate_instants(
+            mine, before, now, yields_to_clustering=yields_to_clustering, living=living
+        )
     if not others:
         return None
     for instant, other in zip(others, load(others), strict=True):
         if other.cancellable and not instant.is_completed:
             continue
-        groups = _clashes(mine, other, non_blocking=non_blocking)
+        groups = _conflicting_groups(mine, other, non_blocking=non_blocking)
         if mine.cancellable and not instant.is_completed:
             # What a pending write would find when it completes after this.
-            groups |= _clashes(other, mine, non_blocking=non_blocking)
+            groups |= _conflicting_groups(other, mine, non_blocking=non_blocking)
         if groups:
             return Conflict(instant, tuple(sorted(groups)), _reason(instant, other))
     return None
 
 
-def _clashes(mine: Footprint, other: Footprint, *, non_blocking: bool) -> Groups:
-    if mine.cancellable and other.everywhere:
+def _conflicting_groups(
+    mine: ConcurrentOperation, other: ConcurrentOperation, *, non_blocking: bool
+) -> Groups:
+    if mine.cancellable and other.whole_table:
         return mine.groups
-    emptied = frozenset(g for g in mine.groups if g[0] in other.emptied)
+    emptied = frozenset(g for g in mine.groups if g[0] in other.emptied_partitions)
     if mine.cancellable and emptied:
         return emptied
     both = mine.groups & other.groups
     if not both:
         return both
     kinds = {mine.kind, other.kind}
-    gone = other.replaced if mine.cancellable else frozenset()
-    if Kind.COMPACTION in kinds:
+    gone = other.replaced_groups if mine.cancellable else frozenset()
+    if OperationKind.COMPACTION in kinds:
         return both & (_hidden_by_compaction(mine, other) | gone)
-    if mine.kind is Kind.LOG_COMPACTION:
-        found = other.groups if other.kind is mine.kind else other.bases | _unfolded(other, mine)
+    if mine.kind is OperationKind.LOG_COMPACTION:
+        found = (
+            other.groups
+            if other.kind is mine.kind
+            else other.base_groups | _uncompacted_logs(other, mine)
+        )
         return both & (found | gone)
     if non_blocking and mine.action == other.action == "deltacommit":
         # Log files of one bucket are merged whoever wrote them; of two base files one is hidden.
         # A bucket under two names would be two file groups.
-        other_name = {g for g in both if mine.names_of(g) != other.names_of(g)}
+        other_name = {g for g in both if mine.file_ids_of(g) != other.file_ids_of(g)}
         plain = {g for g in both if not _is_bucket(g)}
-        return frozenset(plain | other_name) | (mine.bases & other.bases)
+        return frozenset(plain | other_name) | (mine.base_groups & other.base_groups)
     return both
 
 
-def _hidden_by_compaction(mine: Footprint, other: Footprint) -> Groups:
-    compaction, write = (mine, other) if mine.kind is Kind.COMPACTION else (other, mine)
-    if write.kind is not Kind.WRITE:
+def _hidden_by_compaction(mine: ConcurrentOperation, other: ConcurrentOperation) -> Groups:
+    compaction, write = (mine, other) if mine.kind is OperationKind.COMPACTION else (other, mine)
+    if write.kind is not OperationKind.WRITE:
         return write.groups
-    hidden = write.bases if write.instant < compaction.instant else frozenset()
-    return hidden | _unfolded(write, compaction)
+    hidden = write.base_groups if write.instant < compaction.instant else frozenset()
+    return hidden | _uncompacted_logs(write, compaction)
 
 
-def _unfolded(write: Footprint, compaction: Footprint) -> Groups:
+def _uncompacted_logs(write: ConcurrentOperation, compaction: ConcurrentOperation) -> Groups:
     """The groups of log files that completed below a compaction and are not in its plan.
 
     An execution knows of no plan here. What it is compared with was not there when it began, when
@@ -304,9 +319,12 @@ def _unfolded(write: Footprint, compaction: Footprint) -> Groups:
     return frozenset(_group(partition, file.file_id) for partition, file in files if file)
 
 
-def _reason(instant: Instant, other: Footprint) -> str:
+def _reason(instant: Instant, other: ConcurrentOperation) -> str:
     done = "completed" if instant.is_completed else "is pending"
-    what = {Kind.COMPACTION: "a compaction", Kind.LOG_COMPACTION: "a log compaction"}
+    what = {
+        OperationKind.COMPACTION: "a compaction",
+        OperationKind.LOG_COMPACTION: "a log compaction",
+    }
     name = what.get(other.kind, f"a {instant.action}")
     return f"{name} {done} that touches the same file groups as this write"
 
@@ -334,23 +352,23 @@ def _is_bucket(group: Group) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Meanwhile:
+class ConflictChecker:
     """The table as a write found it, and as it is when the write wants to complete."""
 
-    before: Timeline
-    now: Snapshot
+    base: Timeline
+    current: Snapshot
 
-    def require_not_taken_back(self, instant: str) -> None:
+    def check_not_rolled_back(self, instant: str) -> None:
         """ConflictError if this write, or one that it builds upon, was rolled back."""
-        restores = self._begun("restore")
+        restores = self._started_since("restore")
         if restores:
             raise ConflictError(
                 "the table was restored to an earlier state meanwhile",
                 instant=instant,
                 restore=restores[0].requested_at,
             )
-        seen = {i.requested_at for i in self.before.completed_writes}
-        for rollback in self._begun("rollback"):
+        seen = {i.requested_at for i in self.base.completed_writes}
+        for rollback in self._started_since("rollback"):
             targets = self._targets(rollback)
             if instant in targets:
                 message = "this write was rolled back by another writer"
@@ -360,7 +378,7 @@ class Meanwhile:
                 continue
             raise ConflictError(message, instant=instant, rollback=rollback.requested_at)
         # A writer may take its completed write back itself, where it had no lock in common with us.
-        gone = sorted(at for at in seen if not self.now.timeline.is_committed(at))
+        gone = sorted(at for at in seen if not self.current.timeline.is_committed(at))
         if gone:
             raise ConflictError(
                 "a write that this one builds upon is not there any more",
@@ -370,9 +388,9 @@ class Meanwhile:
 
     def rollbacks_of(self, instant: str) -> tuple[Instant, ...]:
         """The rollbacks of a write that somebody began meanwhile."""
-        return tuple(i for i in self._begun("rollback") if instant in self._targets(i))
+        return tuple(i for i in self._started_since("rollback") if instant in self._targets(i))
 
-    def require_no_conflict(
+    def check_commit(
         self,
         instant: Instant,
         metadata: CommitMetadata,
@@ -386,8 +404,8 @@ class Meanwhile:
         `instant` is the completed one where the completed file is there already. A cancellable
         plan also gives way to writes under way, as far as they are known to touch them.
         """
-        mine = footprint_of_commit(instant, metadata)
-        self.require_no_clash(
+        mine = operation_of_commit(instant, metadata)
+        self.check_operation(
             instant,
             replace(mine, cancellable=gives_way_to is not None),
             non_blocking=non_blocking,
@@ -395,10 +413,10 @@ class Meanwhile:
             living=gives_way_to or frozenset(),
         )
 
-    def require_no_clash(
+    def check_operation(
         self,
         instant: Instant,
-        mine: Footprint,
+        mine: ConcurrentOperation,
         *,
         non_blocking: bool,
         yields_to_clustering: bool = True,
@@ -406,13 +424,13 @@ class Meanwhile:
     ) -> None:
         """The same for a write, or a plan, that touches what a footprint tells."""
         now = self._with_archived()
-        found = conflict_of(
+        found = find_conflict(
             mine,
-            self.before,
+            self.base,
             now,
-            self._footprints_with_plans
+            self._operations_with_plans
             if mine.completed_at is not None
-            else partial(self._footprints, living=living),
+            else partial(self._operations, living=living),
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
             living=living,
@@ -426,17 +444,17 @@ class Meanwhile:
         A pending write keeps everything after it on the active timeline, but not what began before
         it: that may have completed and been archived since.
         """
-        pending = {i.requested_at for i in self.before.pending() if i.is_write}
-        gone = pending - self.now.timeline.by_time.keys()
+        pending = {i.requested_at for i in self.base.pending() if i.is_write}
+        gone = pending - self.current.timeline.by_time.keys()
         if not gone:
-            return self.now.timeline
-        archived = [i for i in self.now.archived if i.requested_at in gone]
-        return Timeline.of([*self.now.timeline, *archived])
+            return self.current.timeline
+        archived = [i for i in self.current.archived if i.requested_at in gone]
+        return Timeline.of([*self.current.timeline, *archived])
 
-    def _begun(self, action: str) -> list[Instant]:
+    def _started_since(self, action: str) -> list[Instant]:
         """The instants of an action that are new, or were pending before."""
-        done = {i.requested_at for i in self.before.completed(action)}
-        found = [i for i in self.now.timeline if i.action == action]
+        done = {i.requested_at for i in self.base.completed(action)}
+        found = [i for i in self.current.timeline if i.action == action]
         return [i for i in found if i.requested_at not in done]
 
     def _targets(self, rollback: Instant) -> frozenset[str]:
@@ -452,22 +470,27 @@ class Meanwhile:
             metadata = parse_rollback(done)
         return frozenset(i.requested_at for i in metadata.instants) or frozenset(metadata.commits)
 
-    def _footprints(
+    def _operations(
         self, instants: Sequence[Instant], *, living: frozenset[str] = frozenset()
-    ) -> list[Footprint]:
+    ) -> list[ConcurrentOperation]:
         completed = [i for i in instants if i.is_completed]
         commits = zip(completed, self._commits(completed), strict=True)
-        known = {instant: footprint_of_commit(instant, commit) for instant, commit in commits}
+        known = {instant: operation_of_commit(instant, commit) for instant, commit in commits}
         return [
-            known.get(i) or (self._announced(i) if i.requested_at in living else self._planned(i))
+            known.get(i)
+            or (
+                self._marked_operation(i)
+                if i.requested_at in living
+                else self._planned_operation(i)
+            )
             for i in instants
         ]
 
     def _commits(self, completed: Sequence[Instant]) -> Sequence[CommitMetadata]:
         try:
-            return self.now.commits(completed)
+            return self.current.commits(completed)
         except CorruptError as error:
-            latest = load_snapshot(self.now.storage)
+            latest = load_snapshot(self.current.storage)
             there = {i.requested_at for i in (*latest.timeline, *latest.archived)}
             gone = [i.requested_at for i in completed if i.requested_at not in there]
             if not gone:
@@ -477,52 +500,56 @@ class Meanwhile:
                 gone=gone,
             ) from error
 
-    def _footprints_with_plans(self, instants: Sequence[Instant]) -> list[Footprint]:
+    def _operations_with_plans(self, instants: Sequence[Instant]) -> list[ConcurrentOperation]:
         """The same, and completed compactions with the log files that their plans name."""
-        found = self._footprints(instants)
+        found = self._operations(instants)
         for position, instant in enumerate(instants):
-            if instant.is_completed and found[position].kind is Kind.COMPACTION:
-                plan = self.now.plan_of(instant.requested_at, "compaction")
+            if instant.is_completed and found[position].kind is OperationKind.COMPACTION:
+                plan = self.current.plan_of(instant.requested_at, "compaction")
                 if isinstance(plan, CompactionPlan):
-                    found[position] = footprint_of_compaction(instant, plan)
+                    found[position] = operation_of_compaction_plan(instant, plan)
         return found
 
-    def _planned(self, instant: Instant) -> Footprint:
+    def _planned_operation(self, instant: Instant) -> ConcurrentOperation:
         """What a pending action will touch; nothing if it was rolled back just now."""
         requested = replace(instant, state=State.REQUESTED)
         data = self._read(requested)
         if not data:
-            return self._under_way(instant)
+            return self._pending_operation(instant)
         with found_in(requested.file_name):
             if instant.action == "compaction":
-                return footprint_of_compaction(instant, parse_compaction_plan(data))
+                return operation_of_compaction_plan(instant, parse_compaction_plan(data))
             plan = parse_requested_replace(data).plan
-        return footprint_of_clustering(instant, plan) if plan else self._under_way(instant)
+        return (
+            operation_of_clustering_plan(instant, plan)
+            if plan
+            else self._pending_operation(instant)
+        )
 
-    def _announced(self, instant: Instant) -> Footprint:
+    def _marked_operation(self, instant: Instant) -> ConcurrentOperation:
         """What a pending write is known to touch, which may be less than it will."""
         files: tuple[str, ...] = ()
         operation = None
         # A glance at the work of others: what is wrong there, or half written, is not for us.
         with suppress(CorruptError, UnsupportedError):
-            files = marked_files(self.now.storage, instant.requested_at)
+            files = marked_files(self.current.storage, instant.requested_at)
             data = self._read(replace(instant, state=State.REQUESTED))
             operation = parse_requested_replace(data).operation if data else None
-        return with_announced(self._under_way(instant), files, operation)
+        return with_marker_files(self._pending_operation(instant), files, operation)
 
-    def _under_way(self, instant: Instant) -> Footprint:
+    def _pending_operation(self, instant: Instant) -> ConcurrentOperation:
         data = self._read(instant) if instant.state is State.INFLIGHT else None
         if not data:
-            return Footprint(instant.requested_at, instant.comparable_action)
+            return ConcurrentOperation(instant.requested_at, instant.completed_action)
         with found_in(instant.file_name):
-            return footprint_of_commit(instant, parse_commit(data))
+            return operation_of_commit(instant, parse_commit(data))
 
     def _read(self, instant: Instant) -> bytes | None:
-        path = self.now.timeline_path(instant)
-        return read_if_there(self.now.storage, path)
+        path = self.current.timeline_path(instant)
+        return read_optional(self.current.storage, path)
 
 
-def latest_time(timeline: Iterable[Instant]) -> str:
+def max_timeline_time(timeline: Iterable[Instant]) -> str:
     """The greatest time that anybody has put on the timeline; empty if there is none."""
     return max(
         (time for i in timeline for time in (i.requested_at, i.completed_at or "")), default=""

@@ -31,11 +31,11 @@ from lakewright.model.table_config import (
     TableConfig,
     TableType,
     csv,
+    option_value,
     same_fields,
-    told,
 )
 from lakewright.model.ttl import PREFIX as TTL_PREFIX
-from lakewright.model.ttl import TTL_KEYS, checked_settings
+from lakewright.model.ttl import TTL_KEYS, validated_settings
 from lakewright.options import HUDI_OPTIONS, OWN_OPTIONS, added_options, parse_bool, settings_from
 from lakewright.storage.base import Storage
 from lakewright.table.options import PLAN_KEYS, PlanSettings
@@ -148,7 +148,7 @@ def _check_spec(spec: TableSpec, options: Mapping[str, str]) -> None:
     if spec.schema is not None and spec.event_time in spec.schema.names:
         column = spec.schema.field(spec.event_time)
         event_range(pa.array([], column.type), column.name)  # refuses what holds no times
-    _check_told_twice(spec, options)
+    _check_options_agree(spec, options)
     for key, value in _FIXED.items():
         if options.get(key, value).strip().lower() != value.lower():
             raise UnsupportedError("tables like this are not written", **{key: options[key]})
@@ -177,7 +177,7 @@ def _has_field(schema: pa.Schema, name: str) -> bool:
     return True
 
 
-def _check_told_twice(spec: TableSpec, options: Mapping[str, str]) -> None:
+def _check_options_agree(spec: TableSpec, options: Mapping[str, str]) -> None:
     """What the spec says, options must not say otherwise."""
     said = {
         keys.RECORD_KEY: spec.record_key,
@@ -186,13 +186,17 @@ def _check_told_twice(spec: TableSpec, options: Mapping[str, str]) -> None:
         keys.EVENT_TIME: (spec.event_time,) if spec.event_time is not None else None,
     }
     for name, value in said.items():
-        for key, text in told(options, name).items():
+        for key, text in option_value(options, name).items():
             if value is not None and not same_fields(csv(text), value):
                 raise InvalidError("an option contradicts the table", option=key, value=text)
-    names = {key: text for key, text in told(options, keys.TABLE_NAME).items() if text != spec.name}
+    names = {
+        key: text
+        for key, text in option_value(options, keys.TABLE_NAME).items()
+        if text != spec.name
+    }
     types = {
         key: text
-        for key, text in told(options, keys.TABLE_TYPE).items()
+        for key, text in option_value(options, keys.TABLE_TYPE).items()
         if keys.parse_table_type(text) is not spec.table_type
     }
     for key, text in (names | types).items():
@@ -200,7 +204,7 @@ def _check_told_twice(spec: TableSpec, options: Mapping[str, str]) -> None:
 
 
 def _version(options: Mapping[str, str]) -> str:
-    asked = set(told(options, "hoodie.table.version").values()) or {"9"}
+    asked = set(option_value(options, "hoodie.table.version").values()) or {"9"}
     if len(asked) > 1 or not asked <= {"8", "9"}:
         raise UnsupportedError("tables are written in version 8 or 9", asked=sorted(asked))
     return asked.pop()
@@ -215,7 +219,7 @@ def _time_zone(options: Mapping[str, str]) -> str:
 
 def _merging(spec: TableSpec, options: Mapping[str, str], version: str) -> dict[str, str]:
     ordered = MergeMode.EVENT_TIME if spec.ordering else MergeMode.COMMIT_TIME
-    mode = keys.told_merge_mode(options) or ordered
+    mode = keys.requested_merge_mode(options) or ordered
     if mode is MergeMode.EVENT_TIME and not spec.ordering:
         raise InvalidError("merging by event time needs an ordering column", table=spec.name)
     merging = {keys.MERGE_MODE: str(mode)}
@@ -233,7 +237,7 @@ def _merging(spec: TableSpec, options: Mapping[str, str], version: str) -> dict[
 
 def _delete_marker(options: Mapping[str, str]) -> dict[str, str]:
     both = (keys.DELETE_FIELD, keys.DELETE_MARKER)
-    found = {key: told(options, MERGE_PROPERTY + key) for key in both}
+    found = {key: option_value(options, MERGE_PROPERTY + key) for key in both}
     given = {key: next(iter(values.values())) for key, values in found.items() if values}
     if len(given) == 1:
         raise InvalidError("a mark for deleted rows is a column and a value", **given)
@@ -242,7 +246,10 @@ def _delete_marker(options: Mapping[str, str]) -> dict[str, str]:
 
 def _paths(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
     hive_style, slashes = _flag(options, keys.HIVE_STYLE), _flag(options, keys.SLASH_DATES)
-    extractors = [*told(options, keys.EXTRACTOR).values(), _extractor(spec, hive_style, slashes)]
+    extractors = [
+        *option_value(options, keys.EXTRACTOR).values(),
+        _extractor(spec, hive_style, slashes),
+    ]
     return {
         keys.GENERATOR: _generator(spec, options),
         keys.EXTRACTOR: extractors[0],
@@ -270,7 +277,7 @@ def _generator(spec: TableSpec, options: Mapping[str, str]) -> str:
     asked = {
         keys.generator_type(text)
         for name in (keys.GENERATOR, "hoodie.table.keygenerator.class")
-        for text in told(options, name).values()
+        for text in option_value(options, name).values()
     }
     if len(asked) > 1:
         raise InvalidError("options ask for different key generators", asked=sorted(asked))
@@ -335,7 +342,7 @@ def _index(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
 
 def _change_data(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
     captured = _flag(options, keys.CHANGE_DATA)
-    logging = keys.change_logging({**options, keys.CHANGE_DATA: captured})
+    logging = keys.cdc_logging_mode({**options, keys.CHANGE_DATA: captured})
     if logging is None:
         return {keys.CHANGE_DATA: captured}
     if not spec.record_key:
@@ -367,7 +374,9 @@ def _stored(options: Mapping[str, str]) -> dict[str, str]:
 
 def _ttl(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
     told = {key: value for key, value in options.items() if key.startswith(TTL_PREFIX)}
-    return checked_settings(told, partitioned=bool(spec.partition_by), keyed=bool(spec.record_key))
+    return validated_settings(
+        told, partitioned=bool(spec.partition_by), keyed=bool(spec.record_key)
+    )
 
 
 def _flag(options: Mapping[str, str], key: str) -> str:
@@ -384,7 +393,7 @@ def _flag(options: Mapping[str, str], key: str) -> str:
 KEEP = ".hoodie/timeline/.keep"
 
 _DATA_SUFFIXES = (".parquet", ".orc", ".hfile", ".lance", "_hudiext")
-_REMAINS = (".hoodie/timeline/", ".hoodie/metadata/")
+_ALLOWED_LEFTOVERS = (".hoodie/timeline/", ".hoodie/metadata/")
 
 
 def create_table(storage: Storage, clock: Clock, spec: TableSpec) -> TableConfig:
@@ -398,7 +407,7 @@ def create_table(storage: Storage, clock: Clock, spec: TableSpec) -> TableConfig
     """
     properties = with_table_checksum(table_properties(spec))
     config = TableConfig.from_properties(properties)
-    _check_place(storage)
+    _check_location(storage)
     now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
     data = format_properties(properties, [f"Properties saved on {now.isoformat()}"])
     # It may be left by somebody who died right here, or be that of a rival.
@@ -407,11 +416,11 @@ def create_table(storage: Storage, clock: Clock, spec: TableSpec) -> TableConfig
     try:
         storage.create(PROPERTIES, data)
     except ConflictError as error:
-        raise _there_already(storage) from error
+        raise _already_exists(storage) from error
     return config
 
 
-def _check_place(storage: Storage) -> None:
+def _check_location(storage: Storage) -> None:
     """Refuse a place where there is a table, or what readers would take for a part of the new one.
 
     A foreign data file in the folder of a partition makes every reader fail; instants of a table
@@ -419,9 +428,9 @@ def _check_place(storage: Storage) -> None:
     """
     for path in (PROPERTIES, BACKUP):
         if storage.exists(path):
-            raise _there_already(storage)
+            raise _already_exists(storage)
     for file in storage.list_tree(""):
-        if file.path.startswith(_REMAINS) and file.path != KEEP:
+        if file.path.startswith(_ALLOWED_LEFTOVERS) and file.path != KEEP:
             raise InvalidError("there are remains of a table", path=storage.root, file=file.path)
         if _looks_like_data(file.name) and not file.path.startswith(".hoodie/"):
             raise InvalidError("there are data files already", path=storage.root, file=file.path)
@@ -432,5 +441,5 @@ def _looks_like_data(name: str) -> bool:
     return is_log or name.endswith(_DATA_SUFFIXES)
 
 
-def _there_already(storage: Storage) -> InvalidError:
+def _already_exists(storage: Storage) -> InvalidError:
     return InvalidError("there is a table already", path=storage.root)

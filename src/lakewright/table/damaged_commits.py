@@ -18,13 +18,13 @@ from lakewright.format.timeline_metadata import (
     parse_savepoint,
 )
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
-from lakewright.model.file_group import GroupKey, View, parse_data_file
+from lakewright.model.file_group import GroupKey, TimelineView, parse_data_file
 from lakewright.model.instant import WRITE_ACTIONS, Instant
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import split_path
 from lakewright.table.instant_files import find_files
-from lakewright.table.properties import read_if_there
-from lakewright.table.snapshot import Snapshot, slices_seen
+from lakewright.table.properties import read_optional
+from lakewright.table.snapshot import Snapshot, slices_before_cleaning
 
 _PARSERS: Mapping[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(WRITE_ACTIONS, parse_commit),
@@ -44,9 +44,9 @@ def parse_completed(action: str, data: bytes) -> Any:
     return _PARSERS[action](data)
 
 
-def damage_of(snapshot: Snapshot, completed: Instant) -> str | None:
+def find_damage(snapshot: Snapshot, completed: Instant) -> str | None:
     """What is wrong with the completed file of an instant; None if it is whole, or is gone."""
-    data = read_if_there(snapshot.storage, snapshot.timeline_path(completed))
+    data = read_optional(snapshot.storage, snapshot.timeline_path(completed))
     if data is None:
         return None
     try:
@@ -58,7 +58,7 @@ def damage_of(snapshot: Snapshot, completed: Instant) -> str | None:
 
 def require_readable(snapshot: Snapshot, write: Instant) -> None:
     """CorruptError that tells the way out, for a completed write whose file is damaged."""
-    damage = damage_of(snapshot, write) if write.is_completed else None
+    damage = find_damage(snapshot, write) if write.is_completed else None
     if damage is not None:
         raise CorruptError(
             f"the completed file of this write is damaged: {damage}. Bring it back from a copy; "
@@ -68,14 +68,14 @@ def require_readable(snapshot: Snapshot, write: Instant) -> None:
         )
 
 
-def known_by_names(snapshot: Snapshot, target: Instant) -> Snapshot:
+def with_commits_from_file_names(snapshot: Snapshot, target: Instant) -> Snapshot:
     """A snapshot that knows damaged commits by the names of their data files.
 
     Which file groups a replace commit took out is not in any name. Of `target`, which is to be
     rolled back, the worst is assumed: that it replaced every group, unless its plan tells which.
     """
     timeline = snapshot.timeline
-    damaged = [i for i in timeline.completed_writes if damage_of(snapshot, i) is not None]
+    damaged = [i for i in timeline.completed_writes if find_damage(snapshot, i) is not None]
     if not damaged:
         return snapshot
     files = find_files(snapshot.storage, {i.requested_at for i in damaged})
@@ -83,7 +83,7 @@ def known_by_names(snapshot: Snapshot, target: Instant) -> Snapshot:
     for instant in damaged:
         at = instant.requested_at
         operation = _OPERATIONS.get(timeline.plans.get(at, ""))
-        known = known.with_write(timeline, at, _told_by(files[at], operation))
+        known = known.with_write(timeline, at, _metadata_from_paths(files[at], operation))
     if target in damaged and target.action == "replacecommit":
         (told,) = known.commits([target])
         replaced = _grouped(_replaced_at_most(known, target))
@@ -92,7 +92,7 @@ def known_by_names(snapshot: Snapshot, target: Instant) -> Snapshot:
     return known
 
 
-def _told_by(paths: Iterable[str], operation: str | None) -> CommitMetadata:
+def _metadata_from_paths(paths: Iterable[str], operation: str | None) -> CommitMetadata:
     stats: dict[str, tuple[WriteStat, ...]] = {}
     for path in paths:
         partition, name = split_path(path)
@@ -113,7 +113,7 @@ def _replaced_at_most(snapshot: Snapshot, target: Instant) -> frozenset[GroupKey
         if plan is not None:
             return plan.file_groups
     rest = Timeline(tuple(i for i in snapshot.timeline if i != target))
-    slices, _ = slices_seen(snapshot, View(rest), since=at)
+    slices, _ = slices_before_cleaning(snapshot, TimelineView(rest), since=at)
     return frozenset((found.partition, found.file_id) for found in slices)
 
 

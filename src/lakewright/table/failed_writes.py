@@ -22,70 +22,70 @@ from lakewright.model.instant import WRITE_ACTIONS, is_time, parse_time
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import FileStatus, Storage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
-from lakewright.table.heartbeat import alive, check_heartbeat, is_expired
+from lakewright.table.heartbeat import check_heartbeat, is_expired, live_heartbeats
 from lakewright.table.markers import FOLDER as MARKERS
-from lakewright.table.markers import ROWS, delete_markers
+from lakewright.table.markers import SPILL, delete_markers
 from lakewright.table.options import HeartbeatSettings, TransactionSettings
-from lakewright.table.orphan_files import find_strays, sweep_strays
+from lakewright.table.orphan_files import delete_orphan_files, find_orphan_files
 from lakewright.table.rollback import (
-    CompletedMeanwhileError,
+    CompletedConcurrentlyError,
     failed_writes,
     load_rollback,
     resume_rollbacks,
-    run_rollback,
+    rollback_locked,
 )
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.time_generator import TimeSource
+from lakewright.table.time_generator import TimeGenerator
 
 # The digits of a local time are off by an hour where clocks are set for winter, and clocks differ.
 _UNSURE_MS = 2 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
+class TemporaryFiles:
     """The files that come and go with writes, as storage lists them, and the folders of markers."""
 
     temporary: tuple[FileStatus, ...] = ()
     heartbeats: tuple[FileStatus, ...] = ()
     markers: tuple[FileStatus, ...] = ()
     marked: tuple[str, ...] = ()
-    rows: tuple[FileStatus, ...] = ()
+    spilled: tuple[FileStatus, ...] = ()
 
     @classmethod
-    def of(cls, storage: Storage) -> Traces:
+    def load(cls, storage: Storage) -> TemporaryFiles:
         """Those of a table now."""
         return cls(
             temporary=tuple(storage.list_temporary()),
             heartbeats=tuple(storage.list_files(HEARTBEATS)),
             markers=tuple(storage.list_tree(MARKERS)),
             marked=tuple(folder.rpartition("/")[2] for folder in storage.list_folders(MARKERS)),
-            rows=tuple(storage.list_tree(ROWS)),
+            spilled=tuple(storage.list_tree(SPILL)),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
+class LeftoverFiles:
     """What is to be deleted: files by path, and all markers of some instants.
 
-    `strays` are instants with markers that tell of data files which are no part of their commit,
+    `orphans` are instants with markers that tell of data files which are no part of their commit,
     `aging` those of which a task attempt may still be running.
     """
 
     files: tuple[str, ...] = ()
     marked: tuple[str, ...] = ()
-    strays: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
     aging: tuple[str, ...] = ()
 
 
-def leftovers(
-    traces: Traces,
+def select_leftovers(
+    traces: TemporaryFiles,
     timeline: Timeline,
     now_ms: int,
     settings: HeartbeatSettings,
     *,
     archived: Collection[str] = (),
     zone: tzinfo,
-) -> Leftovers:
+) -> LeftoverFiles:
     """What of `traces` nobody can be using any more. Pure.
 
     Everything is as old as the heartbeat of a dead writer at least, and no pending write can have
@@ -103,9 +103,9 @@ def leftovers(
     ]
     rows = [
         f.path
-        for f in traces.rows
+        for f in traces.spilled
         if is_expired(f.modified_ms, settings, now_ms)
-        and f.path.removeprefix(f"{ROWS}/").partition("/")[0] not in pending
+        and f.path.removeprefix(f"{SPILL}/").partition("/")[0] not in pending
     ]
     young = {
         f.path.removeprefix(f"{MARKERS}/").partition("/")[0]
@@ -114,20 +114,20 @@ def leftovers(
     }
     done = {i.requested_at for i in timeline.completed_writes}.union(archived) - pending - young
     marked = [at for at in traces.marked if at in done]
-    return Leftovers(tuple(sorted([*temporary, *heartbeats, *rows])), tuple(sorted(marked)))
+    return LeftoverFiles(tuple(sorted([*temporary, *heartbeats, *rows])), tuple(sorted(marked)))
 
 
-def find_leftovers(storage: Storage, settings: HeartbeatSettings, clock: Clock) -> Leftovers:
+def find_leftovers(storage: Storage, settings: HeartbeatSettings, clock: Clock) -> LeftoverFiles:
     """What of a table is needed no more.
 
     Traces are listed before the timeline: so each trace of a write that is pending is looked at
     with a timeline that shows the write.
     """
-    traces = Traces.of(storage)
+    traces = TemporaryFiles.load(storage)
     snapshot = load_snapshot(storage)
     # History is read only where there are markers from before the active timeline.
     old = [at for at in traces.marked if snapshot.timeline.is_archived(at)]
-    dead = leftovers(
+    dead = select_leftovers(
         traces,
         snapshot.timeline,
         clock.now_ms(),
@@ -135,17 +135,17 @@ def find_leftovers(storage: Storage, settings: HeartbeatSettings, clock: Clock) 
         archived=snapshot.archived_times if old else (),
         zone=zone_of(snapshot.config.timeline_zone),
     )
-    strays = find_strays(snapshot, settings, clock.now_ms())
-    harmless = {each.instant for each in strays if not each.files}
+    orphans = find_orphan_files(snapshot, settings, clock.now_ms())
+    harmless = {each.instant for each in orphans if not each.files}
     return replace(
         dead,
         marked=tuple(at for at in dead.marked if at in harmless),
-        strays=tuple(each.instant for each in strays if each.files and each.is_over),
-        aging=tuple(each.instant for each in strays if each.files and not each.is_over),
+        orphans=tuple(each.instant for each in orphans if each.files and each.is_expired),
+        aging=tuple(each.instant for each in orphans if each.files and not each.is_expired),
     )
 
 
-def sweep(storage: Storage, dead: Leftovers) -> None:
+def delete_leftovers(storage: Storage, dead: LeftoverFiles) -> None:
     """Delete what was found to be left over, but strays; may be repeated, and needs no lock."""
     storage.delete_many(dead.files)
     for instant in dead.marked:
@@ -167,30 +167,32 @@ def _oldest_ms(pending: Iterable[str], zone: tzinfo, now_ms: int) -> int:
 # What a writer puts right before it begins: the writes and rollbacks of writers that died.
 
 
-def repaired(
+def rollback_failed_writes(
     snapshot: Snapshot,
     transaction: TransactionSettings,
     heartbeat: HeartbeatSettings,
-    times: TimeSource,
+    times: TimeGenerator,
     clock: Clock,
 ) -> Snapshot:
     """The table after what dead writers left is rolled back; the caller holds the table's lock.
 
     One listing of the folder of markers while nothing is pending and nothing was rolled back.
     """
-    snapshot = _rolled_back(snapshot, transaction, heartbeat, times, clock)
+    snapshot = _rollback_each(snapshot, transaction, heartbeat, times, clock)
     # Task attempts may have gone on after their write was completed, aborted or rolled back.
-    return snapshot.passing_over(sweep_strays(snapshot, heartbeat, clock.now_ms()))
+    return snapshot.with_unlisted_files(delete_orphan_files(snapshot, heartbeat, clock.now_ms()))
 
 
-def _rolled_back(
+def _rollback_each(
     snapshot: Snapshot,
     transaction: TransactionSettings,
     heartbeat: HeartbeatSettings,
-    times: TimeSource,
+    times: TimeGenerator,
     clock: Clock,
 ) -> Snapshot:
-    if any(i.action == "rollback" for i in snapshot.timeline) and hide_late(snapshot):
+    if any(i.action == "rollback" for i in snapshot.timeline) and delete_late_completed_files(
+        snapshot
+    ):
         snapshot = load_snapshot(snapshot.storage)
     pending = snapshot.timeline.pending("rollback", *WRITE_ACTIONS)
     if not pending:
@@ -198,18 +200,18 @@ def _rolled_back(
     storage, by_markers = snapshot.storage, transaction.rollback_by_markers
     # A plan that is being executed may have been asked to stop, by a rollback.
     begun = {i.requested_at for i in snapshot.timeline.pending()}
-    living = alive(storage, begun, heartbeat, clock.now_ms())
+    living = live_heartbeats(storage, begun, heartbeat, clock.now_ms())
     if any(i.action == "rollback" and i.requested_at not in living for i in pending):
         resume_rollbacks(snapshot, times, clock, by_markers=by_markers, alive=living)
         snapshot = load_snapshot(storage)
     failed = failed_writes(snapshot.timeline, transaction.failed_writes, living)
     for target in failed:
-        with suppress(CompletedMeanwhileError):
-            run_rollback(snapshot, target, times, clock, by_markers=by_markers)
+        with suppress(CompletedConcurrentlyError):
+            rollback_locked(snapshot, target, times, clock, by_markers=by_markers)
     return load_snapshot(storage) if failed else snapshot
 
 
-def hide_late(snapshot: Snapshot) -> bool:
+def delete_late_completed_files(snapshot: Snapshot) -> bool:
     """Delete completed files that appeared after their write was rolled back for good.
 
     Who holds still right before its last step, for longer than its lock and heartbeat are valid,

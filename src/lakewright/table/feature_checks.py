@@ -11,7 +11,7 @@ from lakewright.model.table_config import (
     MergeMode,
     TableConfig,
     TableType,
-    change_logging,
+    cdc_logging_mode,
 )
 from lakewright.model.timeline import Timeline
 from lakewright.table.options import Concurrency
@@ -73,7 +73,7 @@ _REFUSALS = (
 )
 
 
-def require_writable(config: TableConfig) -> None:
+def check_writable(config: TableConfig) -> None:
     """Raise UnsupportedError if the table has a feature that our writes would break."""
     for refusal in _REFUSALS:
         value = refusal.found(config)
@@ -81,10 +81,12 @@ def require_writable(config: TableConfig) -> None:
             raise UnsupportedError(refusal.message, table=config.name, **{refusal.property: value})
 
 
-def require_beginnable(config: TableConfig, timeline: Timeline, concurrency: Concurrency) -> None:
+def check_write_can_begin(
+    config: TableConfig, timeline: Timeline, concurrency: Concurrency
+) -> None:
     """Raise unless a write may begin on the table as it is now."""
-    require_writable(config)
-    captured = change_logging(config.properties) is not None
+    check_writable(config)
+    captured = cdc_logging_mode(config.properties) is not None
     non_blocking = concurrency is Concurrency.NON_BLOCKING
     if non_blocking and config.table_type is not TableType.MERGE_ON_READ:
         raise InvalidError(

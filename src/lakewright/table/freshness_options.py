@@ -76,7 +76,7 @@ def load_function(reference: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def call_others(function: Callable[..., object], *arguments: object) -> str | None:
+def call_user_function(function: Callable[..., object], *arguments: object) -> str | None:
     """Call code that is not ours after a commit, which stands; gives what went wrong, if it did."""
     try:
         function(*arguments)

@@ -13,7 +13,7 @@ from lakewright.model.freshness import Freshness, ViewFreshness
 from lakewright.model.instant import parse_time, query_time
 from lakewright.options import settings_from
 from lakewright.storage.base import Storage
-from lakewright.table.freshness import HeldBack, holding, measure
+from lakewright.table.freshness import BlockingLogFile, blocking_log_files, compute_freshness
 from lakewright.table.freshness_options import FreshnessSettings
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
@@ -30,12 +30,12 @@ def load_freshness(
     storage: Storage, clock: Clock, options: Mapping[str, str] | None = None
 ) -> Freshness:
     """Completion and freshness of a table as it is now."""
-    return measured(load_snapshot(storage), clock, options or {})
+    return freshness_of(load_snapshot(storage), clock, options or {})
 
 
-def load_holding(storage: Storage, limit: int) -> tuple[HeldBack, ...]:
+def load_blocking_log_files(storage: Storage, limit: int) -> tuple[BlockingLogFile, ...]:
     """The log files that hold read-optimized completion back, the worst first."""
-    return holding(load_snapshot(storage), limit)
+    return blocking_log_files(load_snapshot(storage), limit)
 
 
 def wait_until_complete(
@@ -57,8 +57,8 @@ def wait_until_complete(
     end_ms = clock.monotonic_ms() + round(timeout * 1000)
     while True:
         snapshot = load_snapshot(storage)
-        wanted = event_ms(time, snapshot)
-        found = measured(snapshot, clock, {})
+        wanted = parse_event_time(time, snapshot)
+        found = freshness_of(snapshot, clock, {})
         reached: ViewFreshness = getattr(found, view)
         if reached.completion is not None and reached.completion >= wanted:
             return found
@@ -67,14 +67,16 @@ def wait_until_complete(
             raise UnavailableError(
                 "the view is not complete up to this time yet: wait longer, or run a compaction",
                 view=view,
-                wanted=_told(wanted),
-                completion=_told(reached.completion),
-                held_back_by=[_sentence(each) for each in holding(snapshot, _MOST_SHOWN)],
+                wanted=_time_or_unknown(wanted),
+                completion=_time_or_unknown(reached.completion),
+                held_back_by=[
+                    _sentence(each) for each in blocking_log_files(snapshot, _MOST_SHOWN)
+                ],
             )
         clock.sleep(min(poll, left_ms / 1000))
 
 
-def event_ms(time: int | str | datetime, snapshot: Snapshot) -> int:
+def parse_event_time(time: int | str | datetime, snapshot: Snapshot) -> int:
     """An event time in milliseconds: a number, thirteen digits, a date and time, or an instant."""
     if isinstance(time, int):
         return time
@@ -84,17 +86,17 @@ def event_ms(time: int | str | datetime, snapshot: Snapshot) -> int:
     return round(parse_time(query_time(time, zone), zone).timestamp() * 1000)
 
 
-def measured(snapshot: Snapshot, clock: Clock, options: Mapping[str, str]) -> Freshness:
+def freshness_of(snapshot: Snapshot, clock: Clock, options: Mapping[str, str]) -> Freshness:
     """Completion and freshness of a table as of one look at it."""
     tolerance = settings_from(FreshnessSettings, options).future_tolerance_ms
-    return measure(snapshot, future_from_ms=clock.now_ms() + tolerance)
+    return compute_freshness(snapshot, future_from_ms=clock.now_ms() + tolerance)
 
 
-def _sentence(held: HeldBack) -> str:
-    return f"{held.waiting.path} of {held.instant}: {_told(held.event_time)}"
+def _sentence(held: BlockingLogFile) -> str:
+    return f"{held.as_uncompacted_log.path} of {held.instant}: {_time_or_unknown(held.event_time)}"
 
 
-def _told(time: int | None) -> str:
+def _time_or_unknown(time: int | None) -> str:
     """An event time for people."""
     return "unknown" if time is None else f"{time} ({time_text(time)})"
 
@@ -117,8 +119,8 @@ def freshness_document(found: Freshness, *, partitions: bool) -> Document:
             {"view": "snapshot", **_view_document(found.snapshot)},
             {"view": "read_optimized", **_view_document(found.read_optimized)},
         ],
-        "waiting": [asdict(found.waiting)] if found.waiting is not None else [],
-        "fell_from": found.fell.before if found.fell is not None else None,
+        "waiting": [asdict(found.uncompacted_logs)] if found.uncompacted_logs is not None else [],
+        "fell_from": found.regression.before if found.regression is not None else None,
         "future": [
             {"partition": path, "event_time": time, "at": time_text(time)}
             for path, time in found.future

@@ -9,7 +9,7 @@ from contextlib import suppress
 from lakewright.clock import Clock
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.storage.base import Storage
-from lakewright.table.locks.retry import Moment, Repetition
+from lakewright.table.locks.retry import DualTimestamp, PeriodicTask
 from lakewright.table.options import HeartbeatSettings
 
 FOLDER = ".hoodie/.heartbeat"
@@ -17,19 +17,19 @@ _PATIENCE_S = 10.0
 _GONE = "this writer's heartbeat is gone: its write was rolled back"
 
 
-def last_beats(storage: Storage) -> dict[str, int]:
+def last_heartbeats(storage: Storage) -> dict[str, int]:
     """When each heartbeat that is there was last renewed, by its instant; one listing."""
     return {file.name: file.modified_ms for file in storage.list_files(FOLDER)}
 
 
-def alive(
+def live_heartbeats(
     storage: Storage, instants: Iterable[str], settings: HeartbeatSettings, now_ms: int
 ) -> frozenset[str]:
     """Those of `instants` that have a heartbeat which is not expired; one listing."""
     check_heartbeat(settings)
     beating = {
         instant
-        for instant, beat_ms in last_beats(storage).items()
+        for instant, beat_ms in last_heartbeats(storage).items()
         if not is_expired(beat_ms, settings, now_ms)
     }
     return frozenset(beating.intersection(instants))
@@ -60,9 +60,9 @@ class Heartbeat:
         self._instant = instant
         self._settings = settings
         self._clock = clock
-        self._last: Moment | None = None
+        self._last: DualTimestamp | None = None
         self._lost = ""
-        self._beating: Repetition | None = None
+        self._beating: PeriodicTask | None = None
         self._stops = 0
         # Never held while storage is asked: a beat that hangs must not keep a commit waiting.
         self._guard = threading.Lock()
@@ -75,7 +75,7 @@ class Heartbeat:
         # Also with one tolerable miss a beat comes well before the one before it expires.
         period_ms = min(self._settings.interval_ms, self._settings.expires_after_ms // 2)
         name = f"heartbeat {self._instant}"
-        self._beating = Repetition(self.beat, period_ms / 1000, self._clock, name=name)
+        self._beating = PeriodicTask(self.beat, period_ms / 1000, self._clock, name=name)
 
     def beat(self) -> bool:
         """Renew the heartbeat unless it is lost, and tell which; the thread does this.
@@ -83,9 +83,9 @@ class Heartbeat:
         UnavailableError if storage does not answer: the next beat may still be in time.
         """
         # Others go by the time of the file, which is this one or later.
-        moment = Moment.of(self._clock)
+        moment = DualTimestamp.now(self._clock)
         last, stops = self._last, self._stops
-        if last is not None and self._look(last):
+        if last is not None and self._lost_reason(last):
             return False
         self._storage.replace(self._path, b"")
         with self._guard:
@@ -98,7 +98,7 @@ class Heartbeat:
         last = self._last
         if last is None:
             raise ConflictError("the heartbeat was not started", instant=self._instant)
-        lost = self._look(last)
+        lost = self._lost_reason(last)
         if lost:
             raise ConflictError(lost, instant=self._instant, file=self._path)
 
@@ -110,7 +110,7 @@ class Heartbeat:
         it leaves when it ends expires, too.
         """
         if self._beating is not None:
-            self._beating.end(_PATIENCE_S)
+            self._beating.stop(_PATIENCE_S)
             self._beating = None
         with self._guard:
             last, self._last = self._last, None
@@ -120,7 +120,7 @@ class Heartbeat:
             with suppress(LakewrightError):
                 self._storage.delete(self._path)
 
-    def _look(self, last: Moment) -> str:
+    def _lost_reason(self, last: DualTimestamp) -> str:
         """Why the heartbeat has stopped, here or on storage, if it has; that is for good."""
         if not self._lost:
             lost = self._why_lost(last)
@@ -128,13 +128,13 @@ class Heartbeat:
                 self._lost = self._lost or lost
         return self._lost
 
-    def _may_be_inherited(self, last: Moment) -> bool:
+    def _may_be_inherited(self, last: DualTimestamp) -> bool:
         return self._inheritable and (self._is_late(last) or self._lost == _GONE)
 
-    def _is_late(self, last: Moment) -> bool:
+    def _is_late(self, last: DualTimestamp) -> bool:
         return last.age_ms(self._clock) > self._settings.expires_after_ms
 
-    def _why_lost(self, last: Moment) -> str:
+    def _why_lost(self, last: DualTimestamp) -> str:
         if self._is_late(last):
             return "this writer's heartbeat has expired: its write may be rolled back"
         found = self._storage.status(self._path)

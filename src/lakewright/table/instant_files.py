@@ -11,14 +11,14 @@ from lakewright.model.commit_metadata import RollbackMetadata, RolledBackPartiti
 from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
 from lakewright.model.instant import COMPLETED_NAME, Instant, State
 from lakewright.model.plans import InstantRef, RequestedReplace
-from lakewright.storage.base import FileStatus, Storage, at_once, split_path
-from lakewright.table.markers import end_markers, rows_folder
+from lakewright.storage.base import FileStatus, Storage, map_in_threads, split_path
+from lakewright.table.markers import finish_markers, spill_folder
 from lakewright.table.snapshot import Snapshot, list_timeline
 
 _HOODIE = ".hoodie"
 
-InstantKey = tuple[str, str]
-TimelineFiles = Mapping[InstantKey, Sequence[Instant]]
+ActionKey = tuple[str, str]
+TimelineFiles = Mapping[ActionKey, Sequence[Instant]]
 
 
 def absolute_path(storage: Storage, path: str) -> str:
@@ -26,16 +26,16 @@ def absolute_path(storage: Storage, path: str) -> str:
     return storage.url(path).removeprefix("file://")
 
 
-def key_of(instant: Instant | InstantRef) -> InstantKey:
+def action_key(instant: Instant | InstantRef) -> ActionKey:
     """What the timeline files of one action have in common, whatever their state."""
     return instant.requested_at, COMPLETED_NAME.get(instant.action, instant.action)
 
 
-def timeline_files(snapshot: Snapshot) -> dict[InstantKey, list[Instant]]:
+def timeline_files(snapshot: Snapshot) -> dict[ActionKey, list[Instant]]:
     """The timeline files of every action as they are now, the lower states included."""
-    found: dict[InstantKey, list[Instant]] = {}
+    found: dict[ActionKey, list[Instant]] = {}
     for instant in list_timeline(snapshot.storage, snapshot.config):
-        found.setdefault(key_of(instant), []).append(instant)
+        found.setdefault(action_key(instant), []).append(instant)
     return found
 
 
@@ -55,7 +55,7 @@ def find_files(
     return {at: tuple(sorted(paths)) for at, paths in found.items()}
 
 
-def hide(snapshot: Snapshot, states: Sequence[Instant]) -> None:
+def revert_to_pending(snapshot: Snapshot, states: Sequence[Instant]) -> None:
     """Make a completed instant pending again: from here on no reader sees what it wrote.
 
     Its pending files are made first if they are missing, as an inflight write is all that tells
@@ -68,13 +68,13 @@ def hide(snapshot: Snapshot, states: Sequence[Instant]) -> None:
         requested = next((i for i in states if i.state is State.REQUESTED), None)
         action = requested.action if requested else completed[0].action
         if requested is None:
-            _create(snapshot, Instant(*key_of(completed[0]), State.REQUESTED))
+            _create(snapshot, Instant(*action_key(completed[0]), State.REQUESTED))
         _create(snapshot, Instant(completed[0].requested_at, action, State.INFLIGHT))
     for instant in completed:
         snapshot.storage.delete(snapshot.timeline_path(instant))
 
 
-def remove(
+def delete_instant(
     snapshot: Snapshot,
     requested_at: str,
     states: Sequence[Instant],
@@ -88,15 +88,15 @@ def remove(
     """
     storage = snapshot.storage
     storage.delete_many(files)
-    # Where there was only the completed file, `hide` has made the others under the same name.
+    # Where only the completed file existed, `revert_to_pending` created the others with its action.
     actions = {i.action for i in states if not i.is_completed} or {i.action for i in states}
     planned = actions & COMPLETED_NAME.keys() if keep_plan else set()
     for state, gone in ((State.INFLIGHT, actions), (State.REQUESTED, actions - planned)):
         for action in sorted(gone):
             storage.delete(snapshot.timeline_path(Instant(requested_at, action, state)))
     # A task that is still running may have written since the plan was made, or may after this.
-    end_markers(storage, requested_at)
-    storage.unsynced().delete_folder(rows_folder(requested_at))
+    finish_markers(storage, requested_at)
+    storage.unsynced().delete_folder(spill_folder(requested_at))
     storage.unsynced().delete(f"{_HOODIE}/.heartbeat/{requested_at}")
 
 
@@ -148,7 +148,7 @@ def _listed(storage: Storage, partitions: Iterable[str] | None) -> list[FileStat
         return [status for files in listed.values() for status in files]
     folders = [folder for folder in storage.list_folders("") if folder != _HOODIE]
     statuses = storage.list_files("")
-    for tree in at_once(lambda folder: list(storage.list_tree(folder)), folders):
+    for tree in map_in_threads(lambda folder: list(storage.list_tree(folder)), folders):
         statuses += tree
     return statuses
 
@@ -160,7 +160,7 @@ def _data_file(name: str) -> BaseFile | LogFile | None:
     return None
 
 
-def is_whole(snapshot: Snapshot, completed: Instant) -> bool:
+def all_files_present(snapshot: Snapshot, completed: Instant) -> bool:
     """Whether all files of a completed write are there.
 
     One that completed while it was being rolled back as a pending one may have lost some.
@@ -171,8 +171,8 @@ def is_whole(snapshot: Snapshot, completed: Instant) -> bool:
     return paths <= {file.path for files in listed.values() for file in files}
 
 
-def remove_late(snapshot: Snapshot, target: InstantRef) -> None:
+def delete_late_completed(snapshot: Snapshot, target: InstantRef) -> None:
     """Delete the completed file that a writer made as its write was being rolled back."""
-    for instant in timeline_files(snapshot).get(key_of(target), []):
+    for instant in timeline_files(snapshot).get(action_key(target), []):
         if instant.is_completed:
             snapshot.storage.delete(snapshot.timeline_path(instant))

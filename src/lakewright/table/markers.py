@@ -23,7 +23,7 @@ from lakewright.storage.base import MissingFileError, Storage, join_path, split_
 
 FOLDER = ".hoodie/.temp"
 # Rows that tasks of a write hand on to others: not among the markers, see `marker_folder`.
-ROWS = ".hoodie/.lakewright/rows"
+SPILL = ".hoodie/.lakewright/rows"
 _ONE = re.compile(r"(?P<path>.+?)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
 # One marker for each line; but a server that was started anew joins those it finds by commas, and
 # leaves out the break before the next.
@@ -52,7 +52,7 @@ def renew_marker(storage: Storage, instant: str, data_path: str, kind: MarkerKin
     storage.unsynced().replace(_marker(instant, data_path, kind), b"")
 
 
-def is_marked(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> bool:
+def marker_exists(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> bool:
     """Whether the marker that `create_marker` makes is there."""
     return storage.exists(_marker(instant, data_path, kind))
 
@@ -81,14 +81,14 @@ def delete_markers(storage: Storage, instant: str) -> None:
     storage.unsynced().delete_folder(marker_folder(instant))
 
 
-def delete_markers_of(storage: Storage, instant: str, data_paths: Iterable[str]) -> None:
+def delete_markers_for(storage: Storage, instant: str, data_paths: Iterable[str]) -> None:
     """Delete the markers of some files, whose task attempts have reported."""
     storage.unsynced().delete_many(
         _marker(instant, path, kind) for path in sorted(data_paths) for kind in MarkerKind
     )
 
 
-def end_markers(storage: Storage, instant: str, reported: Collection[str] = ()) -> None:
+def finish_markers(storage: Storage, instant: str, reported: Collection[str] = ()) -> None:
     """End the markers of a write that has ended; `reported` are files of attempts that have, too.
 
     Files of the other task attempts are deleted, and their markers age from now on. Markers that
@@ -99,7 +99,9 @@ def end_markers(storage: Storage, instant: str, reported: Collection[str] = ()) 
     paths = {file.path: file.path.removeprefix(f"{folder}/") for file in files}
     matches = {path: _ONE.fullmatch(name) for path, name in paths.items()}
     data_paths = {path: match["path"] for path, match in matches.items() if match}
-    over = {p for p, data in data_paths.items() if data in reported or is_registration(data)}
+    over = {
+        p for p, data in data_paths.items() if data in reported or is_attempt_registration(data)
+    }
     unreported = [file for file in files if file.path not in over]
     if unreported:
         # Where lists of markers cannot be read, a rollback has found the files by listing.
@@ -116,7 +118,7 @@ def end_markers(storage: Storage, instant: str, reported: Collection[str] = ()) 
         storage.prune_folders(folder)
 
 
-def registration(instant: str, partition: str, new_id: str) -> tuple[int, str]:
+def attempt_registration(instant: str, partition: str, new_id: str) -> tuple[int, str]:
     """The number of a new execution of a plan, and the file whose marker registers it.
 
     That file is never made. Its number follows from its id, which tells it from data files.
@@ -126,7 +128,7 @@ def registration(instant: str, partition: str, new_id: str) -> tuple[int, str]:
     return number, join_path(partition, name)
 
 
-def is_registration(data_path: str) -> bool:
+def is_attempt_registration(data_path: str) -> bool:
     """Whether a marker of this path registers an execution, and stands for no file."""
     file: BaseFile | LogFile | None = None
     with suppress(CorruptError, UnsupportedError):
@@ -143,7 +145,9 @@ def _number_of(new_id: str) -> int:
     return int(new_id.replace("-", "")[-8:], 16) & _MOST
 
 
-def rival_of(storage: Storage, instant: str, data_path: str, alive: frozenset[str]) -> str | None:
+def conflicting_instant(
+    storage: Storage, instant: str, data_path: str, alive: frozenset[str]
+) -> str | None:
     """Another instant in `alive` that has marked a file of the same file group, if there is one.
 
     This spares work that is bound to fail; whether two writes are in conflict is decided when the
@@ -173,9 +177,9 @@ def marker_folder(instant: str) -> str:
     return f"{FOLDER}/{instant}"
 
 
-def rows_folder(instant: str) -> str:
+def spill_folder(instant: str) -> str:
     """Where the rows lie that tasks of a write hand on to others."""
-    return f"{ROWS}/{instant}"
+    return f"{SPILL}/{instant}"
 
 
 def _places(instant: str, partition: str) -> list[str]:
@@ -245,7 +249,7 @@ def _is_of(path: str, partition: str, file_id: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenSoFar:
+class WriteProgress:
     """The files that a pending write has begun, and those of them that are there by now."""
 
     begun: int = 0
@@ -253,9 +257,9 @@ class WrittenSoFar:
     bytes: int = 0
 
 
-def written_so_far(storage: Storage, instant: str) -> WrittenSoFar:
+def write_progress(storage: Storage, instant: str) -> WriteProgress:
     """Look at the markers of an instant, and at the partitions that they name."""
     marked = set(marked_files(storage, instant))
     listed = storage.list_many(sorted({split_path(path)[0] for path in marked}))
     sizes = [file.size for files in listed.values() for file in files if file.path in marked]
-    return WrittenSoFar(len(marked), len(sizes), sum(sizes))
+    return WriteProgress(len(marked), len(sizes), sum(sizes))

@@ -22,7 +22,7 @@ class Concurrency(StrEnum):
     NON_BLOCKING = "NON_BLOCKING_CONCURRENCY_CONTROL"
 
 
-class FailedWrites(StrEnum):
+class FailedWritesPolicy(StrEnum):
     """When pending writes are rolled back: at the next write, or once their writer is dead."""
 
     EAGER = "EAGER"
@@ -30,23 +30,26 @@ class FailedWrites(StrEnum):
     NEVER = "NEVER"
 
 
-class Updates(StrEnum):
+class ClusteringUpdateStrategy(StrEnum):
     """What becomes of an update of rows that a pending clustering is about to move."""
 
     REJECT = "REJECT"
     ALLOW = "ALLOW"
 
 
-_UPDATES = {"SparkRejectUpdateStrategy": Updates.REJECT, "SparkAllowUpdateStrategy": Updates.ALLOW}
+_UPDATES = {
+    "SparkRejectUpdateStrategy": ClusteringUpdateStrategy.REJECT,
+    "SparkAllowUpdateStrategy": ClusteringUpdateStrategy.ALLOW,
+}
 
 
-def _updates(text: str) -> Updates:
+def _updates(text: str) -> ClusteringUpdateStrategy:
     word = text.strip().rpartition(".")[2]
     if word in _UPDATES:
         return _UPDATES[word]
-    if word.upper() in list(Updates):
-        return Updates(word.upper())
-    raise ValueError(f"one of {', '.join([*_UPDATES, *Updates])} expected")
+    if word.upper() in list(ClusteringUpdateStrategy):
+        return ClusteringUpdateStrategy(word.upper())
+    raise ValueError(f"one of {', '.join([*_UPDATES, *ClusteringUpdateStrategy])} expected")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +136,10 @@ class TransactionSettings:
         doc="SINGLE_WRITER, OPTIMISTIC_CONCURRENCY_CONTROL, or NON_BLOCKING_CONCURRENCY_CONTROL "
         "(merge-on-read with bucket index).",
     )
-    failed_writes_policy: FailedWrites = option(
+    failed_writes_policy: FailedWritesPolicy = option(
         "hoodie.clean.failed.writes.policy",
-        FailedWrites.EAGER,
-        parse=parse_word(FailedWrites),
+        FailedWritesPolicy.EAGER,
+        parse=parse_word(FailedWritesPolicy),
         aliases=("hoodie.cleaner.policy.failed.writes",),
         doc="EAGER: the next write rolls back pending writes. LAZY, which several writers imply: "
         "only those whose heartbeat has expired.",
@@ -159,9 +162,9 @@ class TransactionSettings:
         parse=parse_bool,
         doc="Look for other writers of the same file group before each file, not only at the end.",
     )
-    clustering_updates: Updates = option(
+    clustering_updates: ClusteringUpdateStrategy = option(
         "hoodie.clustering.updates.strategy",
-        Updates.REJECT,
+        ClusteringUpdateStrategy.REJECT,
         parse=_updates,
         doc="What becomes of an update of rows that a pending clustering is about to move: "
         "SparkRejectUpdateStrategy refuses it, SparkAllowUpdateStrategy carries it out, upon which "
@@ -180,10 +183,12 @@ class TransactionSettings:
         return self.concurrency is not Concurrency.SINGLE
 
     @property
-    def failed_writes(self) -> FailedWrites:
+    def failed_writes(self) -> FailedWritesPolicy:
         """The policy in effect: with several writers nobody alive is rolled back."""
-        eager = self.failed_writes_policy is FailedWrites.EAGER
-        return FailedWrites.LAZY if self.several_writers and eager else self.failed_writes_policy
+        eager = self.failed_writes_policy is FailedWritesPolicy.EAGER
+        return (
+            FailedWritesPolicy.LAZY if self.several_writers and eager else self.failed_writes_policy
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

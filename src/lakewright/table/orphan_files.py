@@ -18,7 +18,7 @@ from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.model.instant import epoch_ms, is_time
 from lakewright.storage.base import FileStatus
-from lakewright.table.conflicts import latest_time
+from lakewright.table.conflicts import max_timeline_time
 from lakewright.table.heartbeat import is_expired
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import marker_folder
@@ -27,22 +27,22 @@ from lakewright.table.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Strays:
+class OrphanFiles:
     """What the markers of a write that has ended name and its commit does not list."""
 
     instant: str
     markers: tuple[str, ...]
     files: tuple[str, ...]
-    is_over: bool
+    is_expired: bool
     """Whether no task attempt of the write can be running any more."""
 
 
-def find_strays(
+def find_orphan_files(
     snapshot: Snapshot,
     settings: HeartbeatSettings,
     now_ms: int,
     only: Collection[str] | None = None,
-) -> list[Strays]:
+) -> list[OrphanFiles]:
     """What the markers of ended writes tell: of all instants, or `only` of some."""
     found = []
     for folder in snapshot.storage.list_folders(MARKERS):
@@ -58,12 +58,12 @@ def find_strays(
         except CorruptError as error:
             warnings.warn(f"files of {at} may be left: {error}", RuntimeWarning, stacklevel=2)
             continue
-        is_over = _is_over(snapshot, at, markers, settings, now_ms)
-        found.append(Strays(at, tuple(file.path for file in markers), files, is_over))
+        is_over = _is_expired(snapshot, at, markers, settings, now_ms)
+        found.append(OrphanFiles(at, tuple(file.path for file in markers), files, is_over))
     return found
 
 
-def sweep_strays(
+def delete_orphan_files(
     snapshot: Snapshot,
     settings: HeartbeatSettings,
     now_ms: int,
@@ -76,12 +76,12 @@ def sweep_strays(
     beginning.
     """
     storage = snapshot.storage
-    found = find_strays(snapshot, settings, now_ms, only)
+    found = find_orphan_files(snapshot, settings, now_ms, only)
     for each in found:
         if each.files:
             storage.delete_many(each.files)
         # Where nothing is unlisted, a driver died before it could delete the markers.
-        if each.is_over or not each.files:
+        if each.is_expired or not each.files:
             storage.delete_many(each.markers)
             storage.prune_folders(marker_folder(each.instant))
     return frozenset(path for each in found for path in each.files)
@@ -91,13 +91,13 @@ def _has_ended(snapshot: Snapshot, at: str) -> bool:
     """Whether the write of an instant was completed, aborted or rolled back."""
     timeline = snapshot.timeline
     # What is newer than the timeline has begun since it was listed.
-    if not is_time(at) or at > latest_time(timeline):
+    if not is_time(at) or at > max_timeline_time(timeline):
         return False
     states = [i for i in timeline if i.requested_at == at]
     return all(i.is_completed for i in states) and (not states or at in timeline.by_time)
 
 
-def _is_over(
+def _is_expired(
     snapshot: Snapshot,
     at: str,
     markers: list[FileStatus],

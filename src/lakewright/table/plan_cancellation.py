@@ -15,21 +15,21 @@ from functools import partial
 from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.model.instant import COMPLETED_NAME, Instant, State, epoch_ms
-from lakewright.model.plans import Cause, ClusteringPlan, CompactionPlan
-from lakewright.table.feature_checks import require_writable
+from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
+from lakewright.table.feature_checks import check_writable
 from lakewright.table.locks.base import Lock, under_lock
-from lakewright.table.options import FailedWrites
+from lakewright.table.options import FailedWritesPolicy
 from lakewright.table.properties import drop_metadata_table
 from lakewright.table.rollback import (
-    ended_rollback_of,
+    completed_rollback_of,
+    pending_rollback_of,
     request_rollback,
     resume_rollbacks,
-    rollback_of,
-    run_rollback,
+    rollback_locked,
 )
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.time_generator import TimeSource
-from lakewright.table.transaction import Writer
+from lakewright.table.time_generator import TimeGenerator
+from lakewright.table.transaction import TransactionManager
 
 _MINUTE_MS = 60_000
 _CLEAN = "clean"
@@ -38,7 +38,9 @@ _POLL_S = 1.0
 Plan = CompactionPlan | ClusteringPlan
 
 
-def cancel(writer: Writer, at: str, cause: Cause, *, wait_s: float = 0.0) -> Instant:
+def cancel_plan(
+    writer: TransactionManager, at: str, cause: RollbackCause, *, wait_s: float = 0.0
+) -> Instant:
     """Take a cancellable plan back, whoever made it; gives its rollback. May be repeated.
 
     A plan that is being executed is asked to stop: its rollback is only requested then, and whoever
@@ -50,30 +52,32 @@ def cancel(writer: Writer, at: str, cause: Cause, *, wait_s: float = 0.0) -> Ins
     """
     deadline = writer.clock.monotonic_ms() + round(wait_s * 1000)
     while True:
-        done = under_lock(writer.new_lock, partial(_cancelled, writer, at, cause))
+        done = under_lock(writer.new_lock, partial(_cancel_locked, writer, at, cause))
         if done.is_completed or writer.clock.monotonic_ms() >= deadline:
             return done
         writer.clock.sleep(_POLL_S)
 
 
-def _cancelled(writer: Writer, at: str, cause: Cause, lock: Lock) -> Instant:
+def _cancel_locked(
+    writer: TransactionManager, at: str, cause: RollbackCause, lock: Lock
+) -> Instant:
     snapshot = load_snapshot(writer.storage)
-    require_writable(snapshot.config)
+    check_writable(snapshot.config)
     found = [i for i in snapshot.timeline if i.requested_at == at]
-    if not found and rollback_of(snapshot, at) is not None:
+    if not found and pending_rollback_of(snapshot, at) is not None:
         # Who was taking it back has died on the way.
-        _ended(writer, at, lock)
+        _finish_rollback(writer, at, lock)
         snapshot = load_snapshot(writer.storage)
-    ended = ended_rollback_of(snapshot, at) if not found else None
+    ended = completed_rollback_of(snapshot, at) if not found else None
     if ended is not None:
         return ended
     planned = _cancellable(snapshot, at, found)
     times = writer.times(snapshot.config, snapshot.timeline, lock)
     lock.verify()
-    if writer.living([at]):
+    if writer.live_instants([at]):
         by_markers = writer.transaction.rollback_by_markers
         return request_rollback(snapshot, planned, times, by_markers=by_markers, cause=cause)
-    return remove_plans(writer, snapshot, [planned], times, cause)[0]
+    return rollback_plans(writer, snapshot, [planned], times, cause)[0]
 
 
 def _cancellable(snapshot: Snapshot, at: str, found: list[Instant]) -> Instant:
@@ -114,8 +118,12 @@ def _cancellable_plans(snapshot: Snapshot) -> list[Instant]:
     return found
 
 
-def remove_plans(
-    writer: Writer, snapshot: Snapshot, plans: Iterable[Instant], times: TimeSource, cause: Cause
+def rollback_plans(
+    writer: TransactionManager,
+    snapshot: Snapshot,
+    plans: Iterable[Instant],
+    times: TimeGenerator,
+    cause: RollbackCause,
 ) -> list[Instant]:
     """Roll pending plans back that nobody executes; gives the rollbacks.
 
@@ -123,7 +131,7 @@ def remove_plans(
     """
     config = drop_metadata_table(writer.storage, snapshot.config)
     return [
-        run_rollback(
+        rollback_locked(
             replace(snapshot, config=config),
             plan,
             times,
@@ -136,7 +144,7 @@ def remove_plans(
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class CancelledPlan:
     """A cancellable plan that is gone, and why."""
 
     plan: Instant
@@ -146,30 +154,34 @@ class Removed:
         return f"{self.plan.action} {self.plan.requested_at}, {self.reason}"
 
 
-def remove_abandoned(writer: Writer, seen: Snapshot) -> tuple[Removed, ...]:
+def rollback_abandoned_plans(
+    writer: TransactionManager, seen: Snapshot
+) -> tuple[CancelledPlan, ...]:
     """Take the cancellable plans back that nobody executes; `seen` is where to look for them.
 
     For each there is a transaction of its own: unless its heartbeat beats, or it is too young on
     the timeline as it is then, a rollback is requested. These are carried out after that.
     """
-    if writer.transaction.failed_writes is FailedWrites.NEVER:
+    if writer.transaction.failed_writes is FailedWritesPolicy.NEVER:
         return ()
     going = []
     for instant in _cancellable_plans(seen):
-        reason = under_lock(writer.new_lock, partial(_condemned, writer, instant))
-        going += [Removed(instant, reason)] if reason else []
+        reason = under_lock(
+            writer.new_lock, partial(_request_rollback_if_abandoned, writer, instant)
+        )
+        going += [CancelledPlan(instant, reason)] if reason else []
     times = [each.plan.requested_at for each in going]
-    ended = [under_lock(writer.new_lock, partial(_ended, writer, at)) for at in times]
+    ended = [under_lock(writer.new_lock, partial(_finish_rollback, writer, at)) for at in times]
     return tuple(each for each, is_gone in zip(going, ended, strict=True) if is_gone)
 
 
-def _condemned(writer: Writer, seen: Instant, lock: Lock) -> str:
+def _request_rollback_if_abandoned(writer: TransactionManager, seen: Instant, lock: Lock) -> str:
     """Request the rollback of a plan that nobody executes, and say why; empty if it stays."""
     at = seen.requested_at
-    if writer.living([at]):
+    if writer.live_instants([at]):
         return ""
     snapshot = load_snapshot(writer.storage)
-    require_writable(snapshot.config)
+    check_writable(snapshot.config)
     current = snapshot.timeline.by_time.get(at)
     if current is None or current.action not in COMPLETED_NAME:
         return ""
@@ -179,19 +191,21 @@ def _condemned(writer: Writer, seen: Instant, lock: Lock) -> str:
         times = writer.times(snapshot.config, snapshot.timeline, lock)
         by_markers = writer.transaction.rollback_by_markers
         lock.verify()
-        cause = Cause(_CLEAN, reason)
+        cause = RollbackCause(_CLEAN, reason)
         request_rollback(snapshot, current, times, by_markers=by_markers, cause=cause)
     return reason
 
 
-def _why_abandoned(writer: Writer, snapshot: Snapshot, current: Instant, plan: Plan) -> str:
+def _why_abandoned(
+    writer: TransactionManager, snapshot: Snapshot, current: Instant, plan: Plan
+) -> str:
     if not plan.cancellable:
         return ""
     if current.state is State.INFLIGHT:
         return "its execution has died"
-    if writer.transaction.failed_writes is not FailedWrites.LAZY:
+    if writer.transaction.failed_writes is not FailedWritesPolicy.LAZY:
         return ""
-    minutes = writer.plans(snapshot.config).rollback_delay_minutes
+    minutes = writer.plan_settings(snapshot.config).rollback_delay_minutes
     age = age_ms(snapshot, plan.planned_at(current.requested_at), writer.clock.now_ms())
     is_old = minutes == 0 or age >= minutes * _MINUTE_MS
     return f"nobody has begun it in {minutes} minutes" if is_old else ""
@@ -205,11 +219,11 @@ def age_ms(snapshot: Snapshot, time: str, now_ms: int) -> int:
         return now_ms
 
 
-def _ended(writer: Writer, at: str, lock: Lock) -> bool:
+def _finish_rollback(writer: TransactionManager, at: str, lock: Lock) -> bool:
     """Carry the rollback of a plan out, unless somebody has begun to execute the plan after all."""
     snapshot = load_snapshot(writer.storage)
     config = drop_metadata_table(writer.storage, snapshot.config)
-    living = writer.living(i.requested_at for i in snapshot.timeline.pending())
+    living = writer.live_instants(i.requested_at for i in snapshot.timeline.pending())
     return bool(
         resume_rollbacks(
             replace(snapshot, config=config),

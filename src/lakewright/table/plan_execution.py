@@ -21,25 +21,25 @@ from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import parse_data_file
 from lakewright.model.instant import WRITE_ACTIONS, Instant, State
-from lakewright.model.plans import Cause, ClusteringPlan, CompactionPlan
+from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage, split_path
-from lakewright.table.conflicts import Meanwhile, footprint_of_plan
+from lakewright.table.conflicts import ConflictChecker, operation_of_plan
 from lakewright.table.locks.base import Lock, holding, under_lock
 from lakewright.table.markers import (
     MarkerKind,
+    attempt_registration,
     create_marker,
-    delete_markers_of,
-    end_markers,
-    is_marked,
+    delete_markers_for,
+    finish_markers,
     marked_files,
+    marker_exists,
     marker_folder,
-    registration,
 )
-from lakewright.table.options import Concurrency, Updates
-from lakewright.table.rollback import PendingRollback, rollback_of, run_rollback
+from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
+from lakewright.table.rollback import PendingRollback, pending_rollback_of, rollback_locked
 from lakewright.table.snapshot import Snapshot, list_timeline, load_snapshot
-from lakewright.table.transaction import Equipment, Transaction
+from lakewright.table.transaction import Transaction, WriterContext
 
 _ITSELF = "its execution"
 # An error may name many file groups.
@@ -47,7 +47,7 @@ _LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ExecutionAttempt:
     """One execution of the plan of an instant; `number` tells it from all others.
 
     `file` is one that it could have made, in a partition of the plan. A `stoppable` one looks for
@@ -60,26 +60,28 @@ class Attempt:
     stoppable: bool = False
 
     @classmethod
-    def of(cls, instant: str, partition: str, new_id: str, *, stoppable: bool = False) -> Attempt:
+    def create(
+        cls, instant: str, partition: str, new_id: str, *, stoppable: bool = False
+    ) -> ExecutionAttempt:
         """An attempt whose number comes from a new id."""
-        return cls(instant, *registration(instant, partition, new_id), stoppable)
+        return cls(instant, *attempt_registration(instant, partition, new_id), stoppable)
 
-    def begin(self, storage: Storage) -> None:
+    def register(self, storage: Storage) -> None:
         """Make it count."""
         create_marker(storage, self.instant, self.file, MarkerKind.CREATE)
 
-    def counts(self, storage: Storage) -> bool:
+    def is_current(self, storage: Storage) -> bool:
         """Whether nobody has rolled it back."""
-        return is_marked(storage, self.instant, self.file, MarkerKind.CREATE)
+        return marker_exists(storage, self.instant, self.file, MarkerKind.CREATE)
 
-    def owns(self, path: str) -> bool:
+    def wrote(self, path: str) -> bool:
         """Whether a data file is one of this attempt, by its name."""
         file = parse_data_file(split_path(path)[1])
         token = file.token or "" if file is not None else ""
         return token.split("-")[1:2] == [str(self.number)]
 
 
-class Execution(Transaction):
+class PlanTransaction(Transaction):
     """A plan that is being executed; leaving the block before it completes takes it back.
 
     The plan stays, unless it is cancellable.
@@ -87,20 +89,20 @@ class Execution(Transaction):
 
     def __init__(
         self,
-        writer: Equipment,
+        writer: WriterContext,
         snapshot: Snapshot,
         planned: Instant,
-        attempt: Attempt,
+        attempt: ExecutionAttempt,
         known: Timeline,
     ) -> None:
         """`known` is what the plan rests on."""
         # Others decide by its heartbeat what becomes of a cancellable plan, whoever they are.
-        beats = attempt.stoppable or writer.guards(snapshot.config)
+        beats = attempt.stoppable or writer.uses_execution_guard(snapshot.config)
         at, action = planned.requested_at, planned.action
         super().__init__(writer, snapshot, at, action, known, beats=beats, inheritable=True)
         self.attempt = attempt
         self.cancellable = attempt.stoppable
-        self._cause = Cause(_ITSELF, "it was not completed")
+        self._cause = RollbackCause(_ITSELF, "it was not completed")
         self._plan_is_gone = False
 
     def __exit__(
@@ -126,97 +128,100 @@ class Execution(Transaction):
             self.start_heartbeat()
             lock.verify()
             self._storage.create(self.pending_path(State.INFLIGHT), b"")
-            self.attempt.begin(self._storage)
+            self.attempt.register(self._storage)
             started = True
         finally:
             if not started:
                 # Somebody without our lock may have begun it right now.
                 self.stop_heartbeat(leave_file=True)
 
-    def require_way(self, plan: CompactionPlan | ClusteringPlan) -> None:
+    def check_preemption(self, plan: CompactionPlan | ClusteringPlan) -> None:
         """ConflictError where a cancellable plan has met a faster write before it does anything."""
         if self.cancellable:
             pending = self._pending(State.INFLIGHT)
             transaction = self.writer.transaction
-            Meanwhile(self._known, self.snapshot).require_no_clash(
+            ConflictChecker(self._known, self.snapshot).check_operation(
                 pending,
-                footprint_of_plan(pending, plan),
+                operation_of_plan(pending, plan),
                 non_blocking=transaction.concurrency is Concurrency.NON_BLOCKING,
-                yields_to_clustering=transaction.clustering_updates is Updates.REJECT,
-                living=self._gives_way_to(self.snapshot) or frozenset(),
+                yields_to_clustering=transaction.clustering_updates
+                is ClusteringUpdateStrategy.REJECT,
+                living=self._higher_priority_writes(self.snapshot) or frozenset(),
             )
 
-    def _gives_way_to(self, now: Snapshot) -> frozenset[str] | None:
+    def _higher_priority_writes(self, now: Snapshot) -> frozenset[str] | None:
         if not self.cancellable:
             return None
-        return self.writer.living(i.requested_at for i in now.timeline.pending(*WRITE_ACTIONS))
+        return self.writer.live_instants(
+            i.requested_at for i in now.timeline.pending(*WRITE_ACTIONS)
+        )
 
-    def _landed(self, now: Snapshot) -> Instant | None:
+    def _find_completed(self, now: Snapshot) -> Instant | None:
         """Only what this attempt has asked for is its own."""
-        found = super()._landed(now)
+        found = super()._find_completed(now)
         return found if found is not None and found == self._asked else None
 
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
         self._listed = metadata.files()
 
-    def _require_completable(
+    def _check_can_commit(
         self, now: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
     ) -> None:
-        self._require_counting()
-        if self.cancellable and self._others():
+        self._check_attempt_is_current()
+        if self.cancellable and self._other_completed_files():
             raise ConflictError("this plan was completed by somebody else", instant=self.instant)
-        if self._hide_others():
+        if self._delete_other_completed_files():
             raise UnavailableError(
                 "a completed file came late, of an execution that was rolled back: it is gone, "
                 "complete again",
                 instant=self.instant,
             )
-        super()._require_completable(now, files, metadata)
+        super()._check_can_commit(now, files, metadata)
         # Files of attempts that were rolled back may have appeared after that.
         self._remove_unlisted()
 
-    def _require_no_strays_used(self, now: Snapshot, metadata: CommitMetadata) -> None:
+    def _check_no_orphans_read(self, now: Snapshot, metadata: CommitMetadata) -> None:
         """Nothing to do: the plan names the files that were read, and none of them is a stray."""
 
-    def _require_counting(self) -> None:
-        if not self.attempt.counts(self._storage):
+    def _check_attempt_is_current(self) -> None:
+        if not self.attempt.is_current(self._storage):
             raise ConflictError(
                 "this execution was rolled back by another process", instant=self.instant
             )
 
-    def _hide_others(self) -> bool:
+    def _delete_other_completed_files(self) -> bool:
         """Delete the completed file of an attempt that was rolled back, if one came late."""
-        late = self._others()
+        late = self._other_completed_files()
         self._storage.delete_many(self.snapshot.timeline_path(instant) for instant in late)
         return bool(late)
 
-    def _others(self) -> list[Instant]:
+    def _other_completed_files(self) -> list[Instant]:
         """The completed files of this instant that this attempt has not asked for."""
         return [
             instant
             for instant in list_timeline(self._storage, self.snapshot.config)
             if instant.requested_at == self.instant
             and instant.is_completed
-            and instant.comparable_action == self._completed_action
+            and instant.completed_action == self._completed_action
             and instant != self._asked
         ]
 
-    def _take_back(self) -> None:
+    def _delete_write(self) -> None:
         if self.cancellable:
-            under_lock(self.writer.new_lock, self._take_back_with_plan)
+            under_lock(self.writer.new_lock, self._rollback_with_plan)
             self._plan_is_gone = True
         else:
-            self._take_back_alone()
-        self._withdrawn()
+            self._delete_own_attempt()
+        self._aborted()
 
-    def _take_back_with_plan(self, lock: Lock) -> None:
-        if not self.attempt.counts(self._storage) or self._others():
+    def _rollback_with_plan(self, lock: Lock) -> None:
+        if not self.attempt.is_current(self._storage) or self._other_completed_files():
             # Who has taken it back may have missed what came after that.
             files = {*self._listed, *marked_files(self._storage, self.instant)}
-            self._storage.delete_many(sorted(filter(self.attempt.owns, files)))
+            self._storage.delete_many(sorted(filter(self.attempt.wrote, files)))
             return
         now = load_snapshot(self._storage)
-        run_rollback(
+        rollback_locked(
             now,
             now.timeline.by_time.get(self.instant) or self._pending(State.INFLIGHT),
             self.writer.times(now.config, now.timeline, lock),
@@ -225,30 +230,30 @@ class Execution(Transaction):
             cause=self._cause,
         )
         # The rollback takes all tasks for running; these have reported.
-        delete_markers_of(self._storage, self.instant, self._of_ended_attempts)
+        delete_markers_for(self._storage, self.instant, self._of_ended_attempts)
         self._storage.prune_folders(marker_folder(self.instant))
 
-    def _take_back_alone(self) -> None:
+    def _delete_own_attempt(self) -> None:
         with holding(self.writer.new_lock()):
-            counts = self.attempt.counts(self._storage)
+            counts = self.attempt.is_current(self._storage)
             marked = marked_files(self._storage, self.instant)
-            own = {path for path in {*self._listed, *marked} if self.attempt.owns(path)}
+            own = {path for path in {*self._listed, *marked} if self.attempt.wrote(path)}
             self._storage.delete_many(sorted({*marked, *own} if counts else own))
             if counts:
-                self._hide_others()
+                self._delete_other_completed_files()
                 self._storage.delete(self.pending_path(State.INFLIGHT))
-                end_markers(self._storage, self.instant, self._of_ended_attempts)
+                finish_markers(self._storage, self.instant, self._of_ended_attempts)
             else:
                 self.stop_heartbeat(leave_file=True)
 
 
-def _cause_of(error: BaseException) -> Cause:
+def _cause_of(error: BaseException) -> RollbackCause:
     """By what an attempt has failed: another write that it met, or itself."""
     if isinstance(error, LakewrightError) and "other" in error.facts:
         # All file groups that both had may be very many, and nobody reads them in a timeline.
-        return Cause(str(error.facts["other"]), error.message)
+        return RollbackCause(str(error.facts["other"]), error.message)
     reason = str(error) or type(error).__name__
-    return Cause(_ITSELF, reason[:_LONGEST_REASON])
+    return RollbackCause(_ITSELF, reason[:_LONGEST_REASON])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -259,26 +264,26 @@ def _cause_of(error: BaseException) -> Cause:
 # asks. So of several that ask at once one finds nobody there, and the others find that one.
 
 
-class GuardError(ConflictError):
+class PlanInProgressError(ConflictError):
     """A plan is not to be executed: somebody else has it, or it is about to go."""
 
 
-def require_free(
-    equipment: Equipment, snapshot: Snapshot, current: Instant, *, cancellable: bool
+def check_executable(
+    equipment: WriterContext, snapshot: Snapshot, current: Instant, *, cancellable: bool
 ) -> None:
     """GuardError unless a pending plan may be executed; the snapshot was loaded under the lock."""
-    asks = equipment.guards(snapshot.config) or (
+    asks = equipment.uses_execution_guard(snapshot.config) or (
         # Who takes itself for the only writer still leaves alone what shows that it lives.
-        current.state is State.INFLIGHT and equipment.plans(snapshot.config).guard is None
+        current.state is State.INFLIGHT and equipment.plan_settings(snapshot.config).guard is None
     )
-    living = asks and bool(equipment.living([current.requested_at]))
-    began = rollback_of(snapshot, current.requested_at) if cancellable else None
-    reason = refusal(current, cancellable=cancellable, living=living, rollback=began)
+    living = asks and bool(equipment.live_instants([current.requested_at]))
+    began = pending_rollback_of(snapshot, current.requested_at) if cancellable else None
+    reason = execution_refusal(current, cancellable=cancellable, living=living, rollback=began)
     if reason is not None:
-        raise GuardError(reason, instant=current.requested_at, action=current.action)
+        raise PlanInProgressError(reason, instant=current.requested_at, action=current.action)
 
 
-def refusal(
+def execution_refusal(
     current: Instant, *, cancellable: bool, living: bool, rollback: PendingRollback | None
 ) -> str | None:
     """Why a pending plan must not be executed now; None if it may be. Pure."""

@@ -9,25 +9,25 @@ from datetime import UTC, datetime
 from lakewright.clock import zone_of
 from lakewright.errors import ConflictError
 from lakewright.model.instant import COMPLETED_NAME, Instant, State, format_time
-from lakewright.model.plans import Cause, Skip
+from lakewright.model.plans import RollbackCause, Skip
 from lakewright.model.timeline import Timeline
-from lakewright.table.failed_writes import repaired
-from lakewright.table.feature_checks import require_beginnable, require_writable
-from lakewright.table.heartbeat import last_beats
+from lakewright.table.failed_writes import rollback_failed_writes
+from lakewright.table.feature_checks import check_writable, check_write_can_begin
+from lakewright.table.heartbeat import last_heartbeats
 from lakewright.table.locks.base import Lock, under_lock
-from lakewright.table.options import FailedWrites
-from lakewright.table.plan_cancellation import age_ms, remove_plans
-from lakewright.table.plan_execution import Attempt, Execution, require_free
-from lakewright.table.properties import drop_metadata_table, read_if_there
-from lakewright.table.rollback import run_rollback
+from lakewright.table.options import FailedWritesPolicy
+from lakewright.table.plan_cancellation import age_ms, rollback_plans
+from lakewright.table.plan_execution import ExecutionAttempt, PlanTransaction, check_executable
+from lakewright.table.properties import drop_metadata_table, read_optional
+from lakewright.table.rollback import rollback_locked
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.transaction import Writer
+from lakewright.table.transaction import TransactionManager
 
 _MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class PlanState:
+class PendingPlanInfo:
     """A pending plan; `rolled_back_at` is from when on a clean takes it back, None if never.
 
     `heartbeat_age_ms` is how long ago who executes it has last shown to be alive, None if nobody
@@ -43,11 +43,13 @@ class PlanState:
     partitions: tuple[str, ...]
 
 
-def load_plan_states(writer: Writer, snapshot: Snapshot) -> tuple[PlanState, ...]:
+def load_pending_plans(
+    writer: TransactionManager, snapshot: Snapshot
+) -> tuple[PendingPlanInfo, ...]:
     """The plans that wait, oldest first, as a writer with these settings sees them."""
     now_ms = writer.clock.now_ms()
     plans = snapshot.pending_plans()
-    beats = last_beats(writer.storage) if plans else {}
+    beats = last_heartbeats(writer.storage) if plans else {}
     found = []
     for instant, plan in plans:
         planned_at = plan.planned_at(instant.requested_at)
@@ -55,10 +57,10 @@ def load_plan_states(writer: Writer, snapshot: Snapshot) -> tuple[PlanState, ...
         beat = beats.get(instant.requested_at)
         going_ms = None
         if plan.cancellable:
-            going_ms = _gone_at(writer, snapshot, instant, now_ms - age, beat)
+            going_ms = _rollback_time(writer, snapshot, instant, now_ms - age, beat)
         zone = zone_of(snapshot.config.timeline_zone)
         found.append(
-            PlanState(
+            PendingPlanInfo(
                 instant,
                 age,
                 None if beat is None else now_ms - beat,
@@ -71,19 +73,23 @@ def load_plan_states(writer: Writer, snapshot: Snapshot) -> tuple[PlanState, ...
     return tuple(found)
 
 
-def _gone_at(
-    writer: Writer, snapshot: Snapshot, instant: Instant, planned_ms: int, beat: int | None
+def _rollback_time(
+    writer: TransactionManager,
+    snapshot: Snapshot,
+    instant: Instant,
+    planned_ms: int,
+    beat: int | None,
 ) -> int | None:
     """From when on a cancellable plan is taken back, if it stays as it is."""
     policy = writer.transaction.failed_writes
-    if policy is FailedWrites.NEVER:
+    if policy is FailedWritesPolicy.NEVER:
         return None
     silent_ms = 0 if beat is None else beat + writer.heartbeat.expires_after_ms
     if instant.state is State.INFLIGHT:
         return max(silent_ms, planned_ms)
-    if policy is not FailedWrites.LAZY:
+    if policy is not FailedWritesPolicy.LAZY:
         return None
-    delay_ms = writer.plans(snapshot.config).rollback_delay_minutes * _MINUTE_MS
+    delay_ms = writer.plan_settings(snapshot.config).rollback_delay_minutes * _MINUTE_MS
     return max(silent_ms, planned_ms + delay_ms)
 
 
@@ -103,7 +109,7 @@ _TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class PlanRequest:
     """A plan that is to appear on the timeline, and at which time.
 
     `over` are cancellable plans for some of its file groups, which go before it appears: two plans
@@ -112,55 +118,65 @@ class Draft:
 
     instant: str
     data: bytes
-    over: tuple[Instant, ...] = ()
+    supersedes: tuple[Instant, ...] = ()
 
 
 # Decides about a plan; the second argument gives a new time for it, above all others.
-Decide = Callable[[Snapshot, Callable[[], str]], Draft | Skip]
+Decide = Callable[[Snapshot, Callable[[], str]], PlanRequest | Skip]
 
 
-def schedule(writer: Writer, action: str, decide: Decide) -> Instant | Skip:
+def schedule_plan(writer: TransactionManager, action: str, decide: Decide) -> Instant | Skip:
     """Put the plan that `decide` makes of the table on the timeline, under the table's lock.
 
     It may be asked again where its time turns out to be taken; if it raises or skips, nothing
     changes.
     """
-    return under_lock(writer.new_lock, lambda lock: _scheduled(writer, action, decide, lock))
+    return under_lock(writer.new_lock, lambda lock: _schedule_locked(writer, action, decide, lock))
 
 
-def _scheduled(writer: Writer, action: str, decide: Decide, lock: Lock) -> Instant | Skip:
+def _schedule_locked(
+    writer: TransactionManager, action: str, decide: Decide, lock: Lock
+) -> Instant | Skip:
     for _ in range(_TRIES):
         snapshot = load_snapshot(writer.storage)
         if action in COMPLETED_NAME:
-            require_beginnable(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
+            check_write_can_begin(
+                snapshot.config, snapshot.timeline, writer.transaction.concurrency
+            )
         else:
-            require_writable(snapshot.config)
+            check_writable(snapshot.config)
         times = writer.times(snapshot.config, snapshot.timeline, lock)
         draft = decide(snapshot, times.next)
         if isinstance(draft, Skip):
             return draft
         requested = Instant(draft.instant, action, State.REQUESTED)
         lock.verify()
-        if draft.over:
-            cause = Cause(f"{action} {draft.instant}", "a plan that is not cancellable goes before")
-            remove_plans(writer, snapshot, draft.over, times, cause)
+        if draft.supersedes:
+            cause = RollbackCause(
+                f"{action} {draft.instant}", "a plan that is not cancellable goes before"
+            )
+            rollback_plans(writer, snapshot, draft.supersedes, times, cause)
             lock.verify()
-        created = _created(writer, snapshot.timeline_path(requested), draft.data)
-        if created and (writer.kept(lock) or _is_alone(writer, snapshot, requested)):
+        created = _create_file(writer, snapshot.timeline_path(requested), draft.data)
+        if created and (
+            writer.still_holds(lock) or _has_no_overlapping_plan(writer, snapshot, requested)
+        ):
             return requested
     raise ConflictError("others were faster with every plan", action=action, tries=_TRIES)
 
 
-def _created(writer: Writer, path: str, data: bytes) -> bool:
+def _create_file(writer: TransactionManager, path: str, data: bytes) -> bool:
     try:
         writer.storage.create(path, data)
     except ConflictError:
         # It may be the answer that was lost, and the file our own.
-        return read_if_there(writer.storage, path) == data
+        return read_optional(writer.storage, path) == data
     return True
 
 
-def _is_alone(writer: Writer, seen: Snapshot, requested: Instant) -> bool:
+def _has_no_overlapping_plan(
+    writer: TransactionManager, seen: Snapshot, requested: Instant
+) -> bool:
     """Take a plan back if another that came since the table was seen has some of its file groups.
 
     Neither could be executed beside the other. Which of the two was there first nobody can tell,
@@ -181,14 +197,14 @@ def _is_alone(writer: Writer, seen: Snapshot, requested: Instant) -> bool:
     return False
 
 
-def take_up(
-    writer: Writer,
+def begin_execution(
+    writer: TransactionManager,
     planned: Instant,
     partition: str = "",
     planned_at: str = "",
     *,
     cancellable: bool = False,
-) -> Execution:
+) -> PlanTransaction:
     """Begin to execute a plan; what an earlier attempt left is rolled back first.
 
     `partition` is one that the plan writes to; `planned_at` is when it was made, if not at its own
@@ -200,28 +216,32 @@ def take_up(
         ConflictError: somebody has ended it or taken it back.
     """
 
-    def begun(lock: Lock) -> Execution:
+    def begun(lock: Lock) -> PlanTransaction:
         snapshot = load_snapshot(writer.storage)
-        require_beginnable(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
+        check_write_can_begin(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
         current = _pending(snapshot, planned)
-        require_free(writer, snapshot, current, cancellable=cancellable)
+        check_executable(writer, snapshot, current, cancellable=cancellable)
         config = drop_metadata_table(writer.storage, snapshot.config)
         snapshot = replace(snapshot, config=config)
         times = writer.times(config, snapshot.timeline, lock)
         if current.state is State.INFLIGHT:
             by_markers = writer.transaction.rollback_by_markers
-            run_rollback(
+            rollback_locked(
                 snapshot, current, times, writer.clock, by_markers=by_markers, keep_plan=True
             )
             snapshot = load_snapshot(writer.storage)
-        snapshot = repaired(snapshot, writer.transaction, writer.heartbeat, times, writer.clock)
+        snapshot = rollback_failed_writes(
+            snapshot, writer.transaction, writer.heartbeat, times, writer.clock
+        )
         # A rollback of the plan that somebody had begun has ended with that.
         _pending(snapshot, planned)
         # What completed after the plan was made is not in it, however long ago that was.
         at = planned.requested_at
         known = [i for i in snapshot.timeline if (i.completed_at or "") < (planned_at or at)]
-        attempt = Attempt.of(at, partition, writer.clock.new_id(), stoppable=cancellable)
-        execution = Execution(writer, snapshot, planned, attempt, Timeline.of(known))
+        attempt = ExecutionAttempt.create(
+            at, partition, writer.clock.new_id(), stoppable=cancellable
+        )
+        execution = PlanTransaction(writer, snapshot, planned, attempt, Timeline.of(known))
         execution.begin(lock)
         return execution
 
@@ -242,10 +262,10 @@ def _pending(snapshot: Snapshot, planned: Instant) -> Instant:
     return found[0]
 
 
-def start_plain(writer: Writer, planned: Instant) -> Snapshot:
+def start_metadata_action(writer: TransactionManager, planned: Instant) -> Snapshot:
     """Mark a plan that writes no data, such as a clean, as begun; may be repeated."""
     snapshot = load_snapshot(writer.storage)
-    require_writable(snapshot.config)
+    check_writable(snapshot.config)
     current = _pending(snapshot, planned)
     if current.state is State.REQUESTED:
         inflight = replace(current, state=State.INFLIGHT)
@@ -256,7 +276,7 @@ def start_plain(writer: Writer, planned: Instant) -> Snapshot:
     return snapshot
 
 
-def end_plain(writer: Writer, planned: Instant, data: bytes) -> Instant:
+def complete_metadata_action(writer: TransactionManager, planned: Instant, data: bytes) -> Instant:
     """Complete a plan that writes no data; gives its instant, also if somebody else was faster."""
 
     def ended(lock: Lock) -> Instant:

@@ -24,7 +24,7 @@ from lakewright.format.table_properties import (
 from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.model.instant import full_time, is_time
 from lakewright.model.table_config import TableConfig
-from lakewright.storage.base import MissingFileError, Storage, at_once, join_path
+from lakewright.storage.base import MissingFileError, Storage, join_path, map_in_threads
 
 PROPERTIES = ".hoodie/hoodie.properties"
 BACKUP = PROPERTIES + ".backup"
@@ -41,13 +41,13 @@ def load_properties(storage: Storage) -> dict[str, str]:
     While another writer changes them the main file may be missing or unfinished for a moment; then
     the backup holds them.
     """
-    main = read_if_there(storage, PROPERTIES)
-    if main is not None and _looks_whole(main):
+    main = read_optional(storage, PROPERTIES)
+    if main is not None and _is_complete(main):
         return choose_properties(main, None)
-    backup = read_if_there(storage, BACKUP)
+    backup = read_optional(storage, BACKUP)
     if main is None and backup is None:
         # The change may have ended between the two looks.
-        main = read_if_there(storage, PROPERTIES)
+        main = read_optional(storage, PROPERTIES)
     if main is None and backup is None:
         raise InvalidError("there is no table at this path", path=storage.root)
     return choose_properties(main, backup)
@@ -86,13 +86,13 @@ def recover_properties(storage: Storage, properties: Mapping[str, str]) -> None:
     """End a change that somebody died in: the whole file in its place, no backup."""
     if not storage.exists(BACKUP):
         return
-    main = read_if_there(storage, PROPERTIES)
-    if main is None or not _looks_whole(main):
+    main = read_optional(storage, PROPERTIES)
+    if main is None or not _is_complete(main):
         storage.replace(PROPERTIES, format_properties(properties))
     storage.delete(BACKUP)
 
 
-def _looks_whole(data: bytes) -> bool:
+def _is_complete(data: bytes) -> bool:
     """Whether nothing is missing, the checksum included: it is the last line of what we write."""
     try:
         values = parse_properties(data)
@@ -102,7 +102,7 @@ def _looks_whole(data: bytes) -> bool:
     return TABLE_CHECKSUM in values
 
 
-def read_if_there(storage: Storage, path: str) -> bytes | None:
+def read_optional(storage: Storage, path: str) -> bytes | None:
     """The whole file, or None if there is no such file."""
     try:
         return storage.read(path)
@@ -141,16 +141,16 @@ def _read_all(storage: Storage, partitions: Iterable[str]) -> Sequence[bytes | N
         return storage.read_many(paths)
     except (MissingFileError, CorruptError):
         # A partition was removed since it was listed, or its file is of another format.
-        return at_once(lambda path: _read(storage, path), paths)
+        return map_in_threads(lambda path: _read(storage, path), paths)
 
 
-def last_update(metadata: PartitionMetadata | None) -> str:
+def last_update_time(metadata: PartitionMetadata | None) -> str:
     """When rows were last written, by the line alone, in 17 digits; empty if it does not tell."""
     told = metadata.last_update_time if metadata is not None else None
     return full_time(told) if told and is_time(told) else ""
 
 
-def renew_last_update(storage: Storage, partition: str, time: str) -> bool:
+def touch_last_update_time(storage: Storage, partition: str, time: str) -> bool:
     """Note that rows were written at a time; gives whether the line was older, and is there now.
 
     The file is never missing for a moment, as readers find partitions by it. Of two who renew it
@@ -159,7 +159,7 @@ def renew_last_update(storage: Storage, partition: str, time: str) -> bool:
     path = join_path(partition, PARTITION_METADATA)
     data = _read(storage, path)
     known = _parsed(data) if data is not None else None
-    if known is None or last_update(known) >= full_time(time):
+    if known is None or last_update_time(known) >= full_time(time):
         return False
     storage.replace(path, format_partition_metadata(replace(known, last_update_time=time)))
     return True
@@ -167,7 +167,7 @@ def renew_last_update(storage: Storage, partition: str, time: str) -> bool:
 
 def _read(storage: Storage, path: str) -> bytes | None:
     try:
-        return read_if_there(storage, path)
+        return read_optional(storage, path)
     except CorruptError:
         return None
 

@@ -21,32 +21,32 @@ from lakewright.format.timeline_metadata import (
     parse_rollback_plan,
 )
 from lakewright.model.commit_metadata import CommitMetadata, RollbackMetadata
-from lakewright.model.file_group import View
+from lakewright.model.file_group import TimelineView
 from lakewright.model.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State
-from lakewright.model.plans import Cause, InstantRef, RollbackPlan, RollbackRequest
+from lakewright.model.plans import InstantRef, RollbackCause, RollbackPlan, RollbackRequest
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import join_path, split_path
-from lakewright.table.archived_timeline import held_from, load_entries
-from lakewright.table.conflicts import Kind, footprint_of_commit
-from lakewright.table.damaged_commits import damage_of, known_by_names
+from lakewright.table.archived_timeline import archived_times_in, load_entries
+from lakewright.table.conflicts import OperationKind, operation_of_commit
+from lakewright.table.damaged_commits import find_damage, with_commits_from_file_names
 from lakewright.table.instant_files import (
     absolute_path,
+    action_key,
+    all_files_present,
     by_partition,
     create_if_missing,
+    delete_instant,
+    delete_late_completed,
     find_files,
-    hide,
-    is_whole,
-    key_of,
-    remove,
-    remove_late,
+    revert_to_pending,
     rollback_metadata,
     timeline_files,
 )
 from lakewright.table.markers import marked_files
-from lakewright.table.options import FailedWrites
-from lakewright.table.properties import read_if_there
-from lakewright.table.snapshot import Snapshot, slices_seen
-from lakewright.table.time_generator import TimeSource
+from lakewright.table.options import FailedWritesPolicy
+from lakewright.table.properties import read_optional
+from lakewright.table.snapshot import Snapshot, slices_before_cleaning
+from lakewright.table.time_generator import TimeGenerator
 
 
 def require_write(instant: Instant) -> None:
@@ -55,7 +55,7 @@ def require_write(instant: Instant) -> None:
         raise InvalidError("only writes and table services are rolled back", instant=str(instant))
 
 
-def require_undoable(snapshot: Snapshot, instant: Instant) -> None:
+def check_can_rollback(snapshot: Snapshot, instant: Instant) -> None:
     """InvalidError for an instant that must not be rolled back as the table is now."""
     timeline = snapshot.timeline
     require_write(instant)
@@ -63,21 +63,23 @@ def require_undoable(snapshot: Snapshot, instant: Instant) -> None:
         raise InvalidError(
             "this is not how the instant stands on the timeline", instant=str(instant)
         )
-    if instant.requested_at in timeline.saved:
+    if instant.requested_at in timeline.savepointed:
         raise InvalidError(
             "a savepoint holds this instant: delete the savepoint first", instant=str(instant)
         )
     if instant.is_completed:
         (commit,) = snapshot.commits([instant])
         _check_newest(snapshot, instant, commit)
-        _check_whole_without(snapshot, instant, commit)
+        _check_no_data_loss(snapshot, instant, commit)
 
 
 def _check_newest(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
     groups, at = commit.file_groups(), instant.requested_at
     later = [i for i in snapshot.timeline if i.is_write and i.requested_at > at]
     if snapshot.timeline.plans.get(at) == "compaction":
-        later = [i for i in later if not i.is_completed or _stands_on(snapshot, i, commit)]
+        later = [
+            i for i in later if not i.is_completed or _depends_on_compaction(snapshot, i, commit)
+        ]
     blocking = [str(i) for i in later if i.is_completed or i.action in WRITE_ACTIONS]
     blocking += [
         str(i)
@@ -92,22 +94,26 @@ def _check_newest(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) 
         )
 
 
-def _stands_on(snapshot: Snapshot, later: Instant, compaction: CommitMetadata) -> bool:
+def _depends_on_compaction(snapshot: Snapshot, later: Instant, compaction: CommitMetadata) -> bool:
     """Whether a later write needs the base files of a compaction.
 
     A log file does not: without them it belongs to the base file before, as do those that they
     were made of.
     """
     (commit,) = snapshot.commits([later])
-    other = footprint_of_commit(later, commit)
-    touched = other.bases | other.replaced if other.kind is Kind.WRITE else other.groups
-    return not touched.isdisjoint(footprint_of_commit(later, compaction).groups)
+    other = operation_of_commit(later, commit)
+    touched = (
+        other.base_groups | other.replaced_groups
+        if other.kind is OperationKind.WRITE
+        else other.groups
+    )
+    return not touched.isdisjoint(operation_of_commit(later, compaction).groups)
 
 
-def _check_whole_without(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
+def _check_no_data_loss(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
     """Refuse where the table without this instant would lack rows it had before."""
     rest = Timeline(tuple(i for i in snapshot.timeline if i != instant))
-    if snapshot.forgotten_with(rest):
+    if snapshot.archived_hidden_by(rest):
         raise InvalidError(
             "the last write on the active timeline that no savepoint holds cannot be rolled back: "
             "readers would take archived ones for uncommitted",
@@ -120,12 +126,14 @@ def _check_whole_without(snapshot: Snapshot, instant: Instant, commit: CommitMet
             "readers would take files that it leaves for archived",
             instant=str(instant),
         )
-    if at in held_from(snapshot.storage, snapshot.config.history_folder, at):
+    if at in archived_times_in(snapshot.storage, snapshot.config.history_folder, at):
         raise InvalidError(
             "archiving that was interrupted has this write in history already, which keeps it",
             instant=str(instant),
         )
-    _, lost = slices_seen(snapshot, View(rest), commit.partitions, since=instant.requested_at)
+    _, lost = slices_before_cleaning(
+        snapshot, TimelineView(rest), commit.partitions, since=instant.requested_at
+    )
     missing = [name for group in sorted(commit.file_groups() & lost.keys()) for name in lost[group]]
     if missing:
         raise InvalidError(
@@ -152,17 +160,17 @@ class PendingRollback:
         """Whether its target, a compaction or clustering, stays scheduled."""
         return self.plan.instant.action in COMPLETED_NAME
 
-    def only_asks(self, alive: frozenset[str]) -> bool:
+    def is_request_only(self, alive: frozenset[str]) -> bool:
         """Whether it has done nothing yet, and its target is to take itself back."""
         return self.instant.state is State.REQUESTED and self.plan.instant.requested_at in alive
 
 
-class CompletedMeanwhileError(ConflictError):
+class CompletedConcurrentlyError(ConflictError):
     """A write that was to be rolled back while it was pending has completed, and stays."""
 
 
 def failed_writes(
-    timeline: Timeline, policy: FailedWrites, alive: frozenset[str]
+    timeline: Timeline, policy: FailedWritesPolicy, alive: frozenset[str]
 ) -> tuple[Instant, ...]:
     """The pending writes to roll back, newest first; `alive` have a heartbeat that beats.
 
@@ -170,7 +178,7 @@ def failed_writes(
     differ in when this is asked, not in the answer: a writer that shows that it lives is spared
     even where real Hudi, with EAGER, would not look for its heartbeat.
     """
-    if policy is FailedWrites.NEVER:
+    if policy is FailedWritesPolicy.NEVER:
         return ()
     pending = timeline.pending(*WRITE_ACTIONS)
     return tuple(i for i in reversed(pending) if i.requested_at not in alive)
@@ -188,7 +196,7 @@ def plan_rollback(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> 
       later log files do not keep a compaction in place;
     - for a completed write whose predecessor's files were cleaned: rows would be lost.
     """
-    require_undoable(snapshot, instant)
+    check_can_rollback(snapshot, instant)
     files = _files_of(snapshot, instant, by_markers=by_markers)
     return RollbackPlan(
         instant=InstantRef(instant.requested_at, instant.action),
@@ -204,15 +212,15 @@ def plan_rollback(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> 
     )
 
 
-def run_rollback(
+def rollback_locked(
     snapshot: Snapshot,
     target: Instant,
-    times: TimeSource,
+    times: TimeGenerator,
     clock: Clock,
     *,
     by_markers: bool,
     keep_plan: bool = False,
-    cause: Cause | None = None,
+    cause: RollbackCause | None = None,
 ) -> Instant:
     """Take back an instant; gives the completed rollback. May be repeated after a crash.
 
@@ -225,15 +233,15 @@ def run_rollback(
     """
     require_write(target)
     current = _current(snapshot, target)
-    began = rollback_of(snapshot, target.requested_at)
+    began = pending_rollback_of(snapshot, target.requested_at)
     if began is not None:
         if current is not None and current.is_completed:
             snapshot = _knowing(snapshot, current)
             _check_again(snapshot, began, current)
         files = _files_to_delete(snapshot, began.plan, current, by_markers=by_markers)
         return _end(snapshot, began, files, times, clock, keep_plan=keep_plan)
-    if _may_have_ended(current, keep_plan=keep_plan):
-        ended = ended_rollback_of(snapshot, target.requested_at)
+    if _may_have_completed(current, keep_plan=keep_plan):
+        ended = completed_rollback_of(snapshot, target.requested_at)
         if ended is not None:
             return ended
     if current is None:
@@ -244,14 +252,19 @@ def run_rollback(
 
 
 def request_rollback(
-    snapshot: Snapshot, target: Instant, times: TimeSource, *, by_markers: bool, cause: Cause
+    snapshot: Snapshot,
+    target: Instant,
+    times: TimeGenerator,
+    *,
+    by_markers: bool,
+    cause: RollbackCause,
 ) -> Instant:
     """Say that a pending plan is to go, and leave it there; gives the rollback that is requested.
 
     From here on nobody begins to execute the plan, and who is executing it completes nothing. Who
     ends the rollback takes the plan back; one that somebody has requested already stands.
     """
-    began = rollback_of(snapshot, target.requested_at)
+    began = pending_rollback_of(snapshot, target.requested_at)
     if began is None:
         plan = plan_rollback(snapshot, target, by_markers=by_markers)
         began = _begin(snapshot, plan, times, keep_plan=False, cause=cause)
@@ -264,7 +277,7 @@ def pending_rollbacks(snapshot: Snapshot) -> tuple[PendingRollback, ...]:
     for instant in snapshot.timeline.pending("rollback"):
         requested = replace(instant, state=State.REQUESTED)
         path = snapshot.timeline_path(requested)
-        data = read_if_there(snapshot.storage, path)
+        data = read_optional(snapshot.storage, path)
         # A writer that does not create files in one step may have died before the plan was in it,
         # and so before it did anything.
         if data:
@@ -273,12 +286,12 @@ def pending_rollbacks(snapshot: Snapshot) -> tuple[PendingRollback, ...]:
     return tuple(found)
 
 
-def rollback_of(snapshot: Snapshot, at: str) -> PendingRollback | None:
+def pending_rollback_of(snapshot: Snapshot, at: str) -> PendingRollback | None:
     """The rollback of an instant that was begun and has not ended, if there is one."""
     return next((p for p in pending_rollbacks(snapshot) if p.plan.instant.requested_at == at), None)
 
 
-def ended_rollback_of(snapshot: Snapshot, at: str) -> Instant | None:
+def completed_rollback_of(snapshot: Snapshot, at: str) -> Instant | None:
     """The completed rollback of an instant that is gone, or is a mere schedule again."""
     for instant in reversed(snapshot.timeline.completed("rollback")):
         if instant.requested_at < at:
@@ -297,7 +310,7 @@ def load_rollback(snapshot: Snapshot, completed: Instant) -> RollbackMetadata:
 
 def resume_rollbacks(
     snapshot: Snapshot,
-    times: TimeSource,
+    times: TimeGenerator,
     clock: Clock,
     *,
     by_markers: bool,
@@ -320,18 +333,18 @@ def resume_rollbacks(
         if only is not None and (began is None or began.plan.instant.requested_at != only):
             continue
         if began is None:
-            _withdraw(snapshot, instant)
+            _delete_rollback(snapshot, instant)
             continue
         current = _current(snapshot, began.plan.instant)
-        if current is not None and began.only_asks(alive):
+        if current is not None and began.is_request_only(alive):
             continue
         known = _knowing(snapshot, current)
-        if current is not None and _is_to_stay(known, current):
-            _withdraw(snapshot, began.instant)
+        if current is not None and _target_must_stay(known, current):
+            _delete_rollback(snapshot, began.instant)
         else:
             files = _files_to_delete(known, began.plan, current, by_markers=by_markers)
             keep_plan = began.keeps_plan
-            with suppress(CompletedMeanwhileError):
+            with suppress(CompletedConcurrentlyError):
                 ended.append(_end(snapshot, began, files, times, clock, keep_plan=keep_plan))
     return tuple(ended)
 
@@ -339,16 +352,16 @@ def resume_rollbacks(
 def _begin(
     snapshot: Snapshot,
     plan: RollbackPlan,
-    times: TimeSource,
+    times: TimeGenerator,
     *,
     keep_plan: bool,
-    cause: Cause | None,
+    cause: RollbackCause | None,
 ) -> PendingRollback:
     if cause is not None:
         plan = replace(plan, caused_by=cause.by, reason=cause.reason)
     if not keep_plan:
         # Who ends this rollback in our place tells by this word whether a schedule stays.
-        plan = replace(plan, instant=InstantRef(*key_of(plan.instant)))
+        plan = replace(plan, instant=InstantRef(*action_key(plan.instant)))
     requested = Instant(times.next(), "rollback", State.REQUESTED)
     snapshot.storage.create(snapshot.timeline_path(requested), format_rollback_plan(plan))
     return PendingRollback(requested, plan)
@@ -358,23 +371,23 @@ def _end(
     snapshot: Snapshot,
     began: PendingRollback,
     files: Collection[str],
-    times: TimeSource,
+    times: TimeGenerator,
     clock: Clock,
     *,
     keep_plan: bool,
 ) -> Instant:
     start = clock.monotonic_ms()
     storage, target = snapshot.storage, began.plan.instant
-    states = timeline_files(snapshot).get(key_of(target), [])
-    _require_still_failed(snapshot, began, states)
+    states = timeline_files(snapshot).get(action_key(target), [])
+    _check_still_failed(snapshot, began, states)
     inflight = replace(began.instant, state=State.INFLIGHT)
     create_if_missing(storage, snapshot.timeline_path(inflight), b"")
     # Who lost the lock on the way may find the target built upon, or this rollback ended.
     times.verify_lock()
-    hide(snapshot, states)
-    remove(snapshot, target.requested_at, states, files, keep_plan=keep_plan)
+    revert_to_pending(snapshot, states)
+    delete_instant(snapshot, target.requested_at, states, files, keep_plan=keep_plan)
     if not keep_plan:
-        remove_late(snapshot, target)
+        delete_late_completed(snapshot, target)
     took_ms = clock.monotonic_ms() - start
     done = Instant(began.instant.requested_at, "rollback", completed_at=times.next())
     metadata = replace(
@@ -386,7 +399,7 @@ def _end(
     return done
 
 
-def _require_still_failed(
+def _check_still_failed(
     snapshot: Snapshot, began: PendingRollback, states: Collection[Instant]
 ) -> None:
     """Withdraw the rollback of a pending write that has completed since the snapshot.
@@ -400,8 +413,8 @@ def _require_still_failed(
     if was_pending and began.instant.state is State.REQUESTED:
         completed = [i for i in states if i.is_completed]
         if completed:
-            _withdraw(snapshot, began.instant)
-            raise CompletedMeanwhileError(
+            _delete_rollback(snapshot, began.instant)
+            raise CompletedConcurrentlyError(
                 "the write completed while it was about to be rolled back as a failed one",
                 instant=str(completed[0]),
             )
@@ -410,33 +423,33 @@ def _require_still_failed(
 def _check_again(snapshot: Snapshot, began: PendingRollback, current: Instant) -> None:
     """Withdraw a rollback that has had no effect yet and must not have one any more."""
     try:
-        require_undoable(snapshot, current)
+        check_can_rollback(snapshot, current)
     except InvalidError:
-        _withdraw(snapshot, began.instant)
+        _delete_rollback(snapshot, began.instant)
         raise
 
 
 def _knowing(snapshot: Snapshot, target: Instant | None) -> Snapshot:
     """The snapshot that knows a damaged target, of a rollback which was begun, by its files."""
-    if target is None or not target.is_completed or damage_of(snapshot, target) is None:
+    if target is None or not target.is_completed or find_damage(snapshot, target) is None:
         return snapshot
-    return known_by_names(snapshot, target)
+    return with_commits_from_file_names(snapshot, target)
 
 
-def _is_to_stay(snapshot: Snapshot, target: Instant) -> bool:
+def _target_must_stay(snapshot: Snapshot, target: Instant) -> bool:
     """Whether the target of a rollback that nobody is ending is part of the table."""
     if not target.is_completed:
         return False
-    if damage_of(snapshot, target) is None:
-        return is_whole(snapshot, target)
+    if find_damage(snapshot, target) is None:
+        return all_files_present(snapshot, target)
     try:
-        require_undoable(snapshot, target)
+        check_can_rollback(snapshot, target)
     except InvalidError:
         return True
     return False
 
 
-def _withdraw(snapshot: Snapshot, rollback: Instant) -> None:
+def _delete_rollback(snapshot: Snapshot, rollback: Instant) -> None:
     for state in (State.INFLIGHT, State.REQUESTED):
         snapshot.storage.delete(snapshot.timeline_path(replace(rollback, state=state)))
 
@@ -474,7 +487,7 @@ def _files_of(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> tupl
     if instant.is_completed:
         (commit,) = snapshot.commits([instant])
         return find_files(storage, [at], commit.partitions)[at]
-    if by_markers and (instant.state is State.REQUESTED or not storage.forgets):
+    if by_markers and (instant.state is State.REQUESTED or not storage.loses_unsynced):
         marked = marked_files(storage, at)
         if marked or instant.state is State.REQUESTED:
             return marked
@@ -485,10 +498,10 @@ def _files_of(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> tupl
 
 def _current(snapshot: Snapshot, target: Instant | InstantRef) -> Instant | None:
     found = snapshot.timeline.by_time.get(target.requested_at)
-    return found if found is not None and key_of(found) == key_of(target) else None
+    return found if found is not None and action_key(found) == action_key(target) else None
 
 
-def _may_have_ended(current: Instant | None, *, keep_plan: bool) -> bool:
+def _may_have_completed(current: Instant | None, *, keep_plan: bool) -> bool:
     return current is None or (
         keep_plan and current.state is State.REQUESTED and current.action in COMPLETED_NAME
     )
@@ -502,7 +515,7 @@ _PLANNED_NAME = {completed: planned for planned, completed in COMPLETED_NAME.ite
 
 
 @dataclass(frozen=True, slots=True)
-class RolledBack:
+class RollbackInfo:
     """A rollback, ended or not; who took a cancellable plan back is told, and why.
 
     `files` is how many it deleted, or is going to.
@@ -521,10 +534,10 @@ class RolledBack:
         return f"{what}, by {self.caused_by}: {self.reason}" if self.caused_by else what
 
 
-def load_rollbacks(snapshot: Snapshot, *, archived: bool = False) -> tuple[RolledBack, ...]:
+def load_rollbacks(snapshot: Snapshot, *, archived: bool = False) -> tuple[RollbackInfo, ...]:
     """The rollbacks on the active timeline, oldest first; `archived` adds those in history."""
     found = [
-        RolledBack(
+        RollbackInfo(
             began.instant,
             _target(began.plan.instant, began.plan.caused_by),
             began.plan.caused_by,
@@ -535,25 +548,25 @@ def load_rollbacks(snapshot: Snapshot, *, archived: bool = False) -> tuple[Rolle
         for began in pending_rollbacks(snapshot)
     ]
     for instant in snapshot.timeline.completed("rollback"):
-        found += _ended(instant, load_rollback(snapshot, instant))
+        found += _completed_info(instant, load_rollback(snapshot, instant))
     if archived:
         known = {each.instant.requested_at for each in found}
         found += [each for each in _archived(snapshot) if each.instant.requested_at not in known]
     return tuple(sorted(found, key=lambda each: each.instant.requested_at))
 
 
-def _archived(snapshot: Snapshot) -> Iterator[RolledBack]:
+def _archived(snapshot: Snapshot) -> Iterator[RollbackInfo]:
     folder = snapshot.config.history_folder
     for entry in load_entries(snapshot.storage, folder, with_content=True):
         if entry.action == "rollback" and entry.metadata:
             instant = Instant(entry.requested_at, entry.action, completed_at=entry.completed_at)
             with found_in(f"{folder}: {entry.requested_at}"):
-                yield from _ended(instant, parse_rollback(entry.metadata))
+                yield from _completed_info(instant, parse_rollback(entry.metadata))
 
 
-def _ended(instant: Instant, done: RollbackMetadata) -> list[RolledBack]:
+def _completed_info(instant: Instant, done: RollbackMetadata) -> list[RollbackInfo]:
     return [
-        RolledBack(
+        RollbackInfo(
             instant,
             _target(target, done.caused_by),
             done.caused_by,

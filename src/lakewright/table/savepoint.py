@@ -26,32 +26,46 @@ from lakewright.model.instant import Instant, State
 from lakewright.model.plans import InstantRef, RestorePlan
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import join_path
-from lakewright.table.archived_timeline import held_from
-from lakewright.table.damaged_commits import damage_of, known_by_names, require_readable
-from lakewright.table.feature_checks import require_writable
+from lakewright.table.archived_timeline import archived_times_in
+from lakewright.table.damaged_commits import (
+    find_damage,
+    require_readable,
+    with_commits_from_file_names,
+)
+from lakewright.table.feature_checks import check_writable
 from lakewright.table.instant_files import (
+    action_key,
     create_if_missing,
+    delete_instant,
     find_files,
-    hide,
-    key_of,
-    remove,
+    revert_to_pending,
     rollback_metadata,
     timeline_files,
 )
 from lakewright.table.locks.base import holding
-from lakewright.table.properties import drop_metadata_table, read_if_there
-from lakewright.table.rollback import ended_rollback_of, require_undoable, rollback_of, run_rollback
-from lakewright.table.snapshot import Snapshot, files_of, load_snapshot, slices_seen
-from lakewright.table.time_generator import TimeSource
-from lakewright.table.transaction import Equipment
+from lakewright.table.properties import drop_metadata_table, read_optional
+from lakewright.table.rollback import (
+    check_can_rollback,
+    completed_rollback_of,
+    pending_rollback_of,
+    rollback_locked,
+)
+from lakewright.table.snapshot import (
+    Snapshot,
+    files_of_slice,
+    load_snapshot,
+    slices_before_cleaning,
+)
+from lakewright.table.time_generator import TimeGenerator
+from lakewright.table.transaction import WriterContext
 
 _SAVEPOINT = "savepoint"
 
 
-def run_savepoint(
+def create_savepoint_locked(
     snapshot: Snapshot,
     instant: str,
-    times: TimeSource,
+    times: TimeGenerator,
     clock: Clock,
     *,
     user: str = "",
@@ -75,7 +89,7 @@ def run_savepoint(
     return done
 
 
-def delete_savepoint(snapshot: Snapshot, instant: str) -> None:
+def delete_savepoint_locked(snapshot: Snapshot, instant: str) -> None:
     """Give up a savepoint, or one that was begun; InvalidError if there is none.
 
     The caller holds the table's lock and has loaded the snapshot under it. One behind which
@@ -105,7 +119,7 @@ def _plan_savepoint(
 ) -> SavepointMetadata:
     _check_completed(snapshot, instant)
     view = snapshot.view(requested_until=instant)
-    slices, lost = slices_seen(snapshot, view, since=instant)
+    slices, lost = slices_before_cleaning(snapshot, view, since=instant)
     if lost:
         raise InvalidError(
             "files of this instant's state were cleaned, or are about to be",
@@ -114,7 +128,7 @@ def _plan_savepoint(
         )
     files: dict[str, list[str]] = {}
     for found in slices:
-        files.setdefault(found.partition, []).extend(file.name for file in files_of(found))
+        files.setdefault(found.partition, []).extend(file.name for file in files_of_slice(found))
     return SavepointMetadata(
         saved_by=user,
         saved_at=clock.now_ms(),
@@ -141,7 +155,7 @@ def _check_completed(snapshot: Snapshot, instant: str) -> None:
 
 
 def _check_archived(snapshot: Snapshot, instant: str) -> None:
-    held = held_from(snapshot.storage, snapshot.config.history_folder, instant)
+    held = archived_times_in(snapshot.storage, snapshot.config.history_folder, instant)
     if held:
         raise InvalidError(
             "archiving that was interrupted has this write, or later ones, in history already: "
@@ -150,7 +164,7 @@ def _check_archived(snapshot: Snapshot, instant: str) -> None:
             archived=held,
         )
     saved = Instant(instant, _SAVEPOINT)
-    forgotten = snapshot.forgotten_with(Timeline((*snapshot.timeline, saved)))
+    forgotten = snapshot.archived_hidden_by(Timeline((*snapshot.timeline, saved)))
     if forgotten:
         raise InvalidError(
             "only saved writes would be left on the active timeline, and readers would take "
@@ -192,7 +206,7 @@ def plan_restore(snapshot: Snapshot, savepoint: str) -> RestorePlan:
     if saved is None:
         raise InvalidError("there is no savepoint of this instant", instant=savepoint)
     later = [i for i in snapshot.timeline if i.is_write and _is_after(i, saved)]
-    held = sorted(snapshot.timeline.saved & {i.requested_at for i in later})
+    held = sorted(snapshot.timeline.savepointed & {i.requested_at for i in later})
     if held:
         raise InvalidError(
             "later savepoints hold writes that would be taken back: delete these savepoints first",
@@ -208,7 +222,9 @@ def plan_restore(snapshot: Snapshot, savepoint: str) -> RestorePlan:
     )
 
 
-def run_restore(snapshot: Snapshot, savepoint: str, times: TimeSource, clock: Clock) -> Instant:
+def restore_locked(
+    snapshot: Snapshot, savepoint: str, times: TimeGenerator, clock: Clock
+) -> Instant:
     """Take the table back to a savepoint; gives the completed restore. May be repeated.
 
     A restore to the same savepoint that somebody began is ended; if others have written since, it
@@ -230,7 +246,7 @@ def run_restore(snapshot: Snapshot, savepoint: str, times: TimeSource, clock: Cl
     return _end(snapshot, _begin(snapshot, plan, times), times, clock)
 
 
-def resume_restore(snapshot: Snapshot, times: TimeSource, clock: Clock) -> Instant | None:
+def resume_restore(snapshot: Snapshot, times: TimeGenerator, clock: Clock) -> Instant | None:
     """End a restore whose process died, before anything else is done; None if there is none.
 
     InvalidError if others have written since: the table is between two states, and only who asked
@@ -238,7 +254,7 @@ def resume_restore(snapshot: Snapshot, times: TimeSource, clock: Clock) -> Insta
     """
     began = pending_restore(snapshot)
     if began is None:
-        _withdraw_others(snapshot, None)
+        _delete_other_restores(snapshot, None)
         return None
     since = _written_since(snapshot, began)
     if since:
@@ -261,20 +277,20 @@ def pending_restore(snapshot: Snapshot) -> PendingRestore | None:
 
 def _plan_of(snapshot: Snapshot, instant: Instant) -> RestorePlan | None:
     path = snapshot.timeline_path(Instant(instant.requested_at, _RESTORE, State.REQUESTED))
-    data = read_if_there(snapshot.storage, path)
+    data = read_optional(snapshot.storage, path)
     if not data:
         return None
     with found_in(path):
         return parse_restore_plan(data)
 
 
-def _begin(snapshot: Snapshot, plan: RestorePlan, times: TimeSource) -> PendingRestore:
+def _begin(snapshot: Snapshot, plan: RestorePlan, times: TimeGenerator) -> PendingRestore:
     requested = Instant(times.next(), _RESTORE, State.REQUESTED)
     snapshot.storage.create(snapshot.timeline_path(requested), format_restore_plan(plan))
     return PendingRestore(requested, plan)
 
 
-def _end(snapshot: Snapshot, began: PendingRestore, times: TimeSource, clock: Clock) -> Instant:
+def _end(snapshot: Snapshot, began: PendingRestore, times: TimeGenerator, clock: Clock) -> Instant:
     start = clock.monotonic_ms()
     storage, plan = snapshot.storage, began.plan
     inflight = replace(began.instant, state=State.INFLIGHT)
@@ -284,18 +300,18 @@ def _end(snapshot: Snapshot, began: PendingRestore, times: TimeSource, clock: Cl
     # if somebody else has taken it off since this restore began.
     files = find_files(storage, {ref.requested_at for ref in plan.instants})
     for ref in plan.instants:
-        hide(snapshot, states.get(key_of(ref), ()))
+        revert_to_pending(snapshot, states.get(action_key(ref), ()))
     for ref in plan.instants:
         # What was scheduled when the savepoint was made is scheduled again.
         keep_plan = ref.requested_at < (plan.savepoint or "")
-        remove(
+        delete_instant(
             snapshot,
             ref.requested_at,
-            states.get(key_of(ref), ()),
+            states.get(action_key(ref), ()),
             files[ref.requested_at],
             keep_plan=keep_plan,
         )
-    _withdraw_others(snapshot, began)
+    _delete_other_restores(snapshot, began)
     took_ms = clock.monotonic_ms() - start
     done = Instant(began.instant.requested_at, _RESTORE, completed_at=times.next())
     metadata = RestoreMetadata(
@@ -320,7 +336,7 @@ def _rolled_back(
     return rollback_metadata(snapshot.storage, done.requested_at, ref, files, 0)
 
 
-def _withdraw_others(snapshot: Snapshot, began: PendingRestore | None) -> None:
+def _delete_other_restores(snapshot: Snapshot, began: PendingRestore | None) -> None:
     """Forget attempts before this one: all their instants are in its plan, or they have no plan."""
     for other in snapshot.timeline.pending(_RESTORE):
         plan = _plan_of(snapshot, other)
@@ -357,7 +373,7 @@ def _last_restore(snapshot: Snapshot, savepoint: str) -> Instant | None:
 
 
 def _check_restorable_archive(snapshot: Snapshot, savepoint: str) -> None:
-    held = held_from(snapshot.storage, snapshot.config.history_folder, savepoint)
+    held = archived_times_in(snapshot.storage, snapshot.config.history_folder, savepoint)
     gone = [at for at in held if at > savepoint]
     if gone:
         raise InvalidError(
@@ -369,7 +385,7 @@ def _check_restorable_archive(snapshot: Snapshot, savepoint: str) -> None:
 
 def _check_remembered(snapshot: Snapshot, savepoint: str, later: Collection[Instant]) -> None:
     rest = Timeline(tuple(i for i in snapshot.timeline if i not in later))
-    forgotten = snapshot.forgotten_with(rest)
+    forgotten = snapshot.archived_hidden_by(rest)
     if forgotten:
         raise InvalidError(
             "only saved writes would be left on the active timeline, and readers would take "
@@ -409,8 +425,8 @@ def _is_saved(name: str, saved: Instant) -> bool:
 
 @contextmanager
 def locked_table(
-    writer: Equipment, check: Callable[[Snapshot], object] | None = None
-) -> Iterator[tuple[Snapshot, TimeSource]]:
+    writer: WriterContext, check: Callable[[Snapshot], object] | None = None
+) -> Iterator[tuple[Snapshot, TimeGenerator]]:
     """The table under its lock, ready to be changed, and new times for its timeline.
 
     `check` may refuse before anything has changed.
@@ -418,7 +434,7 @@ def locked_table(
     lock = writer.new_lock()
     with holding(lock):
         snapshot = load_snapshot(writer.storage)
-        require_writable(snapshot.config)
+        check_writable(snapshot.config)
         if check is not None:
             check(snapshot)
         config = drop_metadata_table(writer.storage, snapshot.config)
@@ -426,8 +442,8 @@ def locked_table(
         yield replace(snapshot, config=config), times
 
 
-def take_back(
-    writer: Equipment, instant: str, *, keep_plan: bool = False, force: bool = False
+def rollback_instant(
+    writer: WriterContext, instant: str, *, keep_plan: bool = False, force: bool = False
 ) -> Instant:
     """Take back a write or a service, completed or not; gives the rollback.
 
@@ -444,7 +460,7 @@ def take_back(
         found = snapshot.timeline.by_time.get(instant)
         if found is not None:
             return found
-        if rollback_of(snapshot, instant) or ended_rollback_of(snapshot, instant):
+        if pending_rollback_of(snapshot, instant) or completed_rollback_of(snapshot, instant):
             return Instant(instant, "commit", State.INFLIGHT)
         others = [str(i) for i in snapshot.timeline if i.requested_at == instant]
         if others:
@@ -452,21 +468,25 @@ def take_back(
         raise InvalidError("there is no such instant on the timeline", instant=instant)
 
     def known(snapshot: Snapshot, found: Instant) -> Snapshot:
-        return known_by_names(snapshot, found) if force and found.is_completed else snapshot
+        return (
+            with_commits_from_file_names(snapshot, found)
+            if force and found.is_completed
+            else snapshot
+        )
 
     def check(snapshot: Snapshot) -> None:
         found = target(snapshot)
-        if found.is_completed and rollback_of(snapshot, instant) is None:
+        if found.is_completed and pending_rollback_of(snapshot, instant) is None:
             if force:
                 _require_dead(writer, snapshot, found)
             else:
                 require_readable(snapshot, found)
-            require_undoable(known(snapshot, found), found)
+            check_can_rollback(known(snapshot, found), found)
 
     with locked_table(writer, check) as (snapshot, times):
         by_markers = writer.transaction.rollback_by_markers
         found = target(snapshot)
-        return run_rollback(
+        return rollback_locked(
             known(snapshot, found),
             found,
             times,
@@ -476,12 +496,12 @@ def take_back(
         )
 
 
-def _require_dead(writer: Equipment, snapshot: Snapshot, write: Instant) -> None:
+def _require_dead(writer: WriterContext, snapshot: Snapshot, write: Instant) -> None:
     """Not every writer creates a file in one step: who is completing has an empty one for a while.
 
     A whole file needs no heartbeat any more, whatever is left of one.
     """
-    if damage_of(snapshot, write) is not None and writer.living([write.requested_at]):
+    if find_damage(snapshot, write) is not None and writer.live_instants([write.requested_at]):
         raise ConflictError(
             "the completed file of this write is damaged, and its writer has a heartbeat: it may "
             "be writing the file. Wait until the heartbeat has expired",
@@ -489,7 +509,7 @@ def _require_dead(writer: Equipment, snapshot: Snapshot, write: Instant) -> None
         )
 
 
-def save_point(writer: Equipment, instant: str, *, user: str, comment: str) -> Instant:
+def create_savepoint(writer: WriterContext, instant: str, *, user: str, comment: str) -> Instant:
     """Keep the table as it was after a write."""
 
     def check(snapshot: Snapshot) -> None:
@@ -497,26 +517,28 @@ def save_point(writer: Equipment, instant: str, *, user: str, comment: str) -> I
             raise InvalidError("there is no such write on the active timeline", instant=instant)
 
     with locked_table(writer, check) as (snapshot, times):
-        return run_savepoint(snapshot, instant, times, writer.clock, user=user, comment=comment)
+        return create_savepoint_locked(
+            snapshot, instant, times, writer.clock, user=user, comment=comment
+        )
 
 
-def give_up_savepoint(writer: Equipment, instant: str) -> None:
+def delete_savepoint(writer: WriterContext, instant: str) -> None:
     """Let the files of a savepoint be cleaned."""
     with holding(writer.new_lock()):
         snapshot = load_snapshot(writer.storage)
-        require_writable(snapshot.config)
-        delete_savepoint(snapshot, instant)
+        check_writable(snapshot.config)
+        delete_savepoint_locked(snapshot, instant)
 
 
-def restore_to(writer: Equipment, instant: str) -> Instant:
+def restore(writer: WriterContext, instant: str) -> Instant:
     """Take the table back to a savepoint."""
 
     def check(snapshot: Snapshot) -> None:
         if find_savepoint(snapshot, instant) is None:
-            saved = sorted(snapshot.timeline.saved)
+            saved = sorted(snapshot.timeline.savepointed)
             raise InvalidError(
                 "there is no savepoint of this instant", instant=instant, savepoints=saved
             )
 
     with locked_table(writer, check) as (snapshot, times):
-        return run_restore(snapshot, instant, times, writer.clock)
+        return restore_locked(snapshot, instant, times, writer.clock)

@@ -24,15 +24,15 @@ from lakewright.model.commit_metadata import READABLE_FROM, SERVICE_OPERATIONS, 
 from lakewright.model.file_group import (
     PARTITION_METADATA,
     BaseFile,
+    DuplicateBaseFileError,
     FileGroup,
     FileSlice,
     GroupKey,
     LogFile,
-    TwinBaseFilesError,
-    View,
+    TimelineView,
     build_groups,
+    duplicate_base_instants,
     parse_data_file,
-    twin_instants,
 )
 from lakewright.model.instant import (
     WRITE_ACTIONS,
@@ -50,19 +50,19 @@ from lakewright.storage.base import (
     FileStatus,
     MissingFileError,
     Storage,
-    at_once,
     join_path,
+    map_in_threads,
     split_path,
 )
 from lakewright.table.archived_timeline import (
-    archived_writes,
-    held_from,
+    archived_times_in,
     load_entries,
-    load_late_entries,
+    load_entries_archived_since,
+    write_instants,
 )
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import marked_files
-from lakewright.table.properties import PROPERTIES, load_properties, read_if_there
+from lakewright.table.properties import PROPERTIES, load_properties, read_optional
 from lakewright.utils.concurrent import many_values
 
 DataFile = BaseFile | LogFile
@@ -72,15 +72,15 @@ _META_FOLDER = ".hoodie"
 _MOST_PIECES = 1000
 
 
-def list_partitions(storage: Storage, besides: Collection[str] = ()) -> dict[str, list[DataFile]]:
+def list_partitions(storage: Storage, exclude: Collection[str] = ()) -> dict[str, list[DataFile]]:
     """The data files of all partitions, by path, or of all but some that need not be listed."""
-    known = frozenset(besides)
+    known = frozenset(exclude)
     found = data_files(storage.list_files("")) if "" not in known else {}
     folders = _other_folders(storage, known)
     step = len(folders) // _MOST_PIECES + 1
     pieces = [folders[start : start + step] for start in range(0, len(folders), step)]
     # Each listing shrinks to its data files at once: a large table has many millions of names.
-    for part in at_once(partial(_trees, storage), pieces, storage.listings_at_once):
+    for part in map_in_threads(partial(_trees, storage), pieces, storage.parallel_listings):
         found |= part
     return {path: found[path] for path in sorted(found) if path not in known}
 
@@ -91,7 +91,7 @@ def _other_folders(storage: Storage, known: frozenset[str]) -> list[str]:
     found: list[str] = []
     waiting = [""]
     while waiting:
-        levels = at_once(storage.list_folders, waiting, storage.listings_at_once)
+        levels = map_in_threads(storage.list_folders, waiting, storage.parallel_listings)
         deeper: list[str] = []
         for parent, level in zip(waiting, levels, strict=True):
             folders = [f for f in level if f != _META_FOLDER]
@@ -158,7 +158,7 @@ class Snapshot:
         entries = load_entries(self.storage, self.config.history_folder)
         # An archiver that is at work, or has died, leaves instants in both places.
         active = self.timeline.by_time
-        return tuple(i for i in archived_writes(entries) if i.requested_at not in active)
+        return tuple(i for i in write_instants(entries) if i.requested_at not in active)
 
     @cached_property
     def archived_times(self) -> dict[str, str]:
@@ -178,11 +178,11 @@ class Snapshot:
             since_ms = int(moment.timestamp() * 1000) - unsure_ms
         except InvalidError:
             since_ms = 0  # no date, which tells nothing
-        entries = load_late_entries(self.storage, self.config.history_folder, since_ms)
+        entries = load_entries_archived_since(self.storage, self.config.history_folder, since_ms)
         active = self.timeline.by_time
         return [
             i
-            for i in archived_writes(entries)
+            for i in write_instants(entries)
             if (i.completed_at or "") >= completed_at and i.requested_at not in active
         ]
 
@@ -197,29 +197,31 @@ class Snapshot:
         if not self.timeline.is_archived(requested_at):
             return False
         folder = self.config.history_folder
-        return requested_at in held_from(self.storage, folder, requested_at, requested_at)
+        return requested_at in archived_times_in(self.storage, folder, requested_at, requested_at)
 
-    def forgotten_with(self, rest: Timeline) -> list[str]:
+    def archived_hidden_by(self, rest: Timeline) -> list[str]:
         """The archived writes that readers would take for uncommitted, were `rest` the timeline.
 
         Pending writes do not mark its beginning here: they may be rolled back.
         """
-        if rest.unsaved_writes:
+        if rest.writes_without_savepoint:
             return []
         firm = Timeline(tuple(i for i in rest if i.is_completed))
         return sorted(at for at in self.archived_times if not firm.is_archived(at))
 
     def view(
         self, *, requested_until: str | None = None, completed_until: str | None = None
-    ) -> View:
+    ) -> TimelineView:
         """What a query sees that is bounded like this; unbounded it sees all that is committed."""
-        return View(self.timeline, requested_until=requested_until, completed_until=completed_until)
+        return TimelineView(
+            self.timeline, requested_until=requested_until, completed_until=completed_until
+        )
 
     def with_write(self, timeline: Timeline, at: str, commit: CommitMetadata) -> Snapshot:
         """The table with a write that this process knows: its metadata is not read again."""
         return replace(self, timeline=timeline, _commits={**self._commits, at: commit})
 
-    def knowing(self, earlier: Snapshot) -> Snapshot:
+    def with_cached_commits(self, earlier: Snapshot) -> Snapshot:
         """The same, with what an earlier look has read of writes that have not changed since."""
         same = {
             at: commit
@@ -250,7 +252,7 @@ class Snapshot:
         try:
             return list(self.storage.read_many(paths)) if paths else []
         except MissingFileError:
-            return [read_if_there(self.storage, path) for path in paths]
+            return [read_optional(self.storage, path) for path in paths]
 
     def _load_archived(self, times: set[str]) -> None:
         entries = load_entries(
@@ -269,7 +271,7 @@ class Snapshot:
         if lost:
             raise CorruptError("instants are neither on the timeline nor in history", instants=lost)
 
-    def schema(self, view: View) -> pa.Schema:
+    def schema(self, view: TimelineView) -> pa.Schema:
         """The query schema of the table as the newest write that `view` sees has left it."""
         stored = self.avro_schema(view)
         if stored is None:
@@ -279,7 +281,7 @@ class Snapshot:
         with found_in(self.config.timeline_folder):
             return query_schema(arrow_schema(stored))
 
-    def avro_schema(self, view: View | None = None) -> str | None:
+    def avro_schema(self, view: TimelineView | None = None) -> str | None:
         """The table's schema as the newest write that `view` sees has recorded it, if any has."""
         for commit in self._by_schema(view or self.view()):
             if commit.extra.get("latest_schema"):
@@ -291,7 +293,7 @@ class Snapshot:
                 return commit.schema
         return self.config.properties.get("hoodie.table.create.schema") or None
 
-    def _by_schema(self, view: View) -> Iterator[CommitMetadata]:
+    def _by_schema(self, view: TimelineView) -> Iterator[CommitMetadata]:
         """What writes that a view sees did, in the order in which their schema counts.
 
         A service does not change the schema: the one it has recorded may lack a column of a write
@@ -307,10 +309,10 @@ class Snapshot:
         yield from passed
         known = replace(view, archived=self.archived_times)
         for instant in reversed(self.archived):
-            if known.sees(instant.requested_at):
+            if known.includes(instant.requested_at):
                 yield from self.commits([instant])
 
-    def replaced(self, view: View) -> set[GroupKey]:
+    def replaced(self, view: TimelineView) -> set[GroupKey]:
         """The file groups that a replace commit has taken out of the table."""
         whole = replace(view, requested_from=None)
         instants = [i for i in whole.writes() if i.action == "replacecommit"]
@@ -322,7 +324,7 @@ class Snapshot:
         }
 
     def files(
-        self, partitions: Iterable[str] | None = None, *, besides: Collection[str] = ()
+        self, partitions: Iterable[str] | None = None, *, exclude: Collection[str] = ()
     ) -> dict[str, list[DataFile]]:
         """The data files in each partition: of all `besides` some, or of those named.
 
@@ -332,7 +334,7 @@ class Snapshot:
             listed = self.storage.list_many(dict.fromkeys(partitions))
             found = data_files(status for files in listed.values() for status in files)
         else:
-            found = list_partitions(self.storage, besides)
+            found = list_partitions(self.storage, exclude)
         # Asked after the files were listed: the marker of each of them was there before it.
         return self.without_unlisted(found)
 
@@ -375,20 +377,20 @@ class Snapshot:
         marked = marked_files(self.storage, requested_at)
         return tuple(path for path in marked if path.rpartition("/")[2] not in names)
 
-    def passing_over(self, unlisted: Iterable[str]) -> Snapshot:
+    def with_unlisted_files(self, unlisted: Iterable[str]) -> Snapshot:
         """The same, which takes these for all unlisted files: workers do not ask again."""
         return replace(self, _unlisted=frozenset(unlisted))
 
-    def groups(self, view: View, files: FilesByPartition | None = None) -> list[FileGroup]:
+    def groups(self, view: TimelineView, files: FilesByPartition | None = None) -> list[FileGroup]:
         """The file groups that `view` sees, by partition and file id; of all files, or of these."""
         listed = self.files() if files is None else files
-        view = self.with_completions(view, listed)
+        view = self.with_completion_times(view, listed)
         try:
             return self._sliced(view, listed)
-        except TwinBaseFilesError:
-            return self._sliced(view, self._without_twins(view, listed))
+        except DuplicateBaseFileError:
+            return self._sliced(view, self._without_duplicate_bases(view, listed))
 
-    def _sliced(self, view: View, files: FilesByPartition) -> list[FileGroup]:
+    def _sliced(self, view: TimelineView, files: FilesByPartition) -> list[FileGroup]:
         replaced = self.replaced(view)
         return [
             group
@@ -396,14 +398,21 @@ class Snapshot:
             for group in build_groups(partition, names, view, replaced=replaced)
         ]
 
-    def _without_twins(self, view: View, files: FilesByPartition) -> FilesByPartition:
+    def _without_duplicate_bases(
+        self, view: TimelineView, files: FilesByPartition
+    ) -> FilesByPartition:
         """Of two base files of one file group and one instant the one that the commit lists.
 
         The other is of a task attempt that the write has completed without, and whose marker is
         gone, as is the case where real Hudi was the writer.
         """
         instants = {i.requested_at: i for i in self.timeline.completed_writes}
-        twins = {at for names in files.values() for at in twin_instants(names) if view.sees(at)}
+        twins = {
+            at
+            for names in files.values()
+            for at in duplicate_base_instants(names)
+            if view.includes(at)
+        }
         if any(self.timeline.is_archived(at) for at in twins):
             instants |= {i.requested_at: i for i in self.archived}
         known = twins & instants.keys()
@@ -413,7 +422,7 @@ class Snapshot:
             for partition, names in files.items()
         }
 
-    def with_completions(self, view: View, files: FilesByPartition) -> View:
+    def with_completion_times(self, view: TimelineView, files: FilesByPartition) -> TimelineView:
         """The view with the completion times of archived instants that slicing asks for."""
         wanted = {
             file.instant
@@ -449,7 +458,7 @@ class Snapshot:
         found = []
         for instant in self.timeline.pending("clean"):
             path = self.timeline_path(replace(instant, state=State.REQUESTED))
-            data = read_if_there(self.storage, path)
+            data = read_optional(self.storage, path)
             # Not every writer creates a file in one step: it may have died before the plan was in.
             if data:
                 with found_in(path):
@@ -472,7 +481,7 @@ class Snapshot:
         listed.
         """
         path = self.timeline_path(Instant(requested_at, action, State.REQUESTED))
-        data = read_if_there(self.storage, path)
+        data = read_optional(self.storage, path)
         if data is None:
             return None
         with found_in(path):
@@ -493,10 +502,10 @@ def _readable_from(plan: CleanPlan) -> str | None:
 
 def load_snapshot(storage: Storage) -> Snapshot:
     """Look at the table now: its properties, and one listing of its timeline."""
-    return look(storage)[0]
+    return load_snapshot_and_files(storage)[0]
 
 
-def load_moment(storage: Storage) -> Snapshot:
+def load_consistent_snapshot(storage: Storage) -> Snapshot:
     """The table as it was at one moment: all that had completed by then, and nothing later.
 
     A listing is no moment. Who completes while it runs may be missing from it, though another one
@@ -511,7 +520,7 @@ def load_moment(storage: Storage) -> Snapshot:
     return replace(first, timeline=Timeline.of(kept), _commits={})
 
 
-def look(storage: Storage) -> tuple[Snapshot, tuple[Instant, ...]]:
+def load_snapshot_and_files(storage: Storage) -> tuple[Snapshot, tuple[Instant, ...]]:
     """The table now, and every file of its timeline: the lower states of an instant as well."""
     with found_in(PROPERTIES):
         config = TableConfig.from_properties(load_properties(storage))
@@ -570,8 +579,8 @@ def _pieces(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:
 # Which files of an earlier state of the table cleans have taken, or are about to take.
 
 
-def slices_seen(
-    snapshot: Snapshot, view: View, partitions: Iterable[str] | None = None, *, since: str
+def slices_before_cleaning(
+    snapshot: Snapshot, view: TimelineView, partitions: Iterable[str] | None = None, *, since: str
 ) -> tuple[list[FileSlice], dict[GroupKey, list[str]]]:
     """What a query reads as `view` bounds it, as if nothing had been cleaned after `since`.
 
@@ -584,17 +593,17 @@ def slices_seen(
         partition: _united(listed.get(partition, ()), taken.get(partition, ()))
         for partition in sorted({*listed, *taken} if wanted is None else wanted)
     }
-    slices = [group.merged() for group in snapshot.groups(view, together)]
+    slices = [group.latest_merged_slice() for group in snapshot.groups(view, together)]
     lost: dict[GroupKey, list[str]] = {}
     for found in slices:
-        names = [file.name for file in files_of(found)]
+        names = [file.name for file in files_of_slice(found)]
         gone = [name for name in names if name in taken.get(found.partition, ())]
         if gone:
             lost[found.partition, found.file_id] = gone
     return slices, lost
 
 
-def files_of(found: FileSlice) -> list[BaseFile | LogFile]:
+def files_of_slice(found: FileSlice) -> list[BaseFile | LogFile]:
     """The files of a slice: its base file, then its logs from the newest to the oldest."""
     return [*([found.base] if found.base else []), *reversed(found.logs)]
 
@@ -605,7 +614,7 @@ def _united(listed: Iterable[BaseFile | LogFile], names: Iterable[str]) -> list[
     return [*there.values(), *gone]
 
 
-def going_files(snapshot: Snapshot) -> dict[str, set[str]]:
+def files_being_cleaned(snapshot: Snapshot) -> dict[str, set[str]]:
     """The names by partition of files that a clean which is under way deletes, or has deleted."""
     going: dict[str, set[str]] = {}
     for _, plan in snapshot.pending_cleans():
@@ -613,7 +622,7 @@ def going_files(snapshot: Snapshot) -> dict[str, set[str]]:
     return going
 
 
-def withdraw_unplanned(snapshot: Snapshot, clean: Instant) -> bool:
+def delete_planless_clean(snapshot: Snapshot, clean: Instant) -> bool:
     """Take a pending clean off the timeline whose plan was never written; False if it has one.
 
     The caller holds the table's lock and has loaded the snapshot under it.
@@ -627,7 +636,7 @@ def withdraw_unplanned(snapshot: Snapshot, clean: Instant) -> bool:
 
 def _taken(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
     """The names by partition of what cleans took after `since`, or are about to take."""
-    taken = going_files(snapshot)
+    taken = files_being_cleaned(snapshot)
     for clean in snapshot.timeline.completed("clean"):
         if (clean.completed_at or "") > since:
             path = snapshot.timeline_path(clean)

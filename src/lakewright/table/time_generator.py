@@ -13,7 +13,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LENGTH = 17
 
 
-class TimeSource:
+class TimeGenerator:
     """Gives the requested and completion times of one table, each above all that it knows of.
 
     Who asks holds the table's lock: a time is taken when it is on the timeline, not before. After
@@ -48,8 +48,8 @@ class TimeSource:
 
     def next(self) -> str:
         """A time of 17 digits above every time given or observed before."""
-        now = time_of(self._clock.now_ms(), self._zone)
-        given = now if now > self._last else following(self._last)
+        now = format_epoch_ms(self._clock.now_ms(), self._zone)
+        given = now if now > self._last else next_instant_time(self._last)
         self._last = given
         # A writer of another kind reads its clock alone. So what lies ahead of the clock is waited
         # for too, unless the clock is off by more than any wait can mend.
@@ -60,12 +60,12 @@ class TimeSource:
         return given
 
 
-def time_of(now_ms: int, zone: tzinfo) -> str:
+def format_epoch_ms(now_ms: int, zone: tzinfo) -> str:
     """A moment, in milliseconds since 1970, as the timeline of a table writes it."""
     return format_time(_EPOCH + timedelta(milliseconds=now_ms), zone)
 
 
-def following(time: str) -> str:
+def next_instant_time(time: str) -> str:
     """The time one millisecond later by the digits alone.
 
     Where a clock is set back for winter the same digits come twice; only they must grow.

@@ -20,26 +20,31 @@ from lakewright.model.table_config import TableConfig
 from lakewright.model.timeline import Timeline
 from lakewright.options import settings_from
 from lakewright.storage.base import Storage, split_path
-from lakewright.table.conflicts import Meanwhile, latest_time
-from lakewright.table.failed_writes import repaired
-from lakewright.table.feature_checks import require_beginnable, require_writable
-from lakewright.table.heartbeat import Heartbeat, alive
+from lakewright.table.conflicts import ConflictChecker, max_timeline_time
+from lakewright.table.failed_writes import rollback_failed_writes
+from lakewright.table.feature_checks import check_writable, check_write_can_begin
+from lakewright.table.heartbeat import Heartbeat, live_heartbeats
 from lakewright.table.locks.base import Lock, holding, lock_for, under_lock
-from lakewright.table.markers import end_markers, marked_files
+from lakewright.table.markers import finish_markers, marked_files
 from lakewright.table.options import (
     PLAN_KEYS,
+    ClusteringUpdateStrategy,
     Concurrency,
-    FailedWrites,
+    FailedWritesPolicy,
     HeartbeatSettings,
     LockSettings,
     PlanSettings,
     TransactionSettings,
-    Updates,
     plan_settings,
 )
-from lakewright.table.properties import drop_metadata_table, read_if_there, update_properties
-from lakewright.table.snapshot import Snapshot, list_timeline, load_snapshot, look
-from lakewright.table.time_generator import TimeSource, time_of
+from lakewright.table.properties import drop_metadata_table, read_optional, update_properties
+from lakewright.table.snapshot import (
+    Snapshot,
+    list_timeline,
+    load_snapshot,
+    load_snapshot_and_files,
+)
+from lakewright.table.time_generator import TimeGenerator, format_epoch_ms
 
 
 def check_files(metadata: CommitMetadata, instant: str) -> None:
@@ -67,7 +72,7 @@ _ALONE_WAIT_MS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Equipment:
+class WriterContext:
     """The table's storage, a clock, and how the writers of the table get along."""
 
     storage: Storage
@@ -97,7 +102,7 @@ class Equipment:
 
     def times(
         self, config: TableConfig, timeline: Timeline, lock: Lock | None = None
-    ) -> TimeSource:
+    ) -> TimeGenerator:
         """New times for the timeline, above all that are there; the lock must be held.
 
         With `lock` none is given once it was lost.
@@ -105,9 +110,11 @@ class Equipment:
         several = self.transaction.several_writers
         wait_ms = self.transaction.clock_skew_ms if several else _ALONE_WAIT_MS
         zone = zone_of(config.timeline_zone)
-        return TimeSource(self.clock, zone, wait_ms, after=latest_time(timeline), lock=lock)
+        return TimeGenerator(
+            self.clock, zone, wait_ms, after=max_timeline_time(timeline), lock=lock
+        )
 
-    def kept(self, lock: Lock) -> bool:
+    def still_holds(self, lock: Lock) -> bool:
         """Whether a lock that all others take has been ours up to now; else, or unknown, no."""
         if not self.transaction.several_writers:
             return False
@@ -117,31 +124,31 @@ class Equipment:
             return False
         return True
 
-    def living(self, instants: Iterable[str]) -> frozenset[str]:
+    def live_instants(self, instants: Iterable[str]) -> frozenset[str]:
         """Those of some instants that have a heartbeat which beats; asked if there are any."""
         asked = frozenset(instants)
         if not asked:
             return asked
-        return alive(self.storage, asked, self.heartbeat, self.clock.now_ms())
+        return live_heartbeats(self.storage, asked, self.heartbeat, self.clock.now_ms())
 
     def new_heartbeat(self, instant: str, inheritable: bool) -> Heartbeat:
         """The heartbeat of a write, not yet started; `inheritable` if others may go on with it."""
         return Heartbeat(self.storage, instant, self.heartbeat, self.clock, inheritable=inheritable)
 
     @property
-    def beats(self) -> bool:
+    def uses_heartbeat(self) -> bool:
         """Whether others decide by a heartbeat that this writer is alive."""
-        lazy = self.transaction.failed_writes is FailedWrites.LAZY
+        lazy = self.transaction.failed_writes is FailedWritesPolicy.LAZY
         return lazy or self.transaction.several_writers
 
-    def plans(self, config: TableConfig) -> PlanSettings:
+    def plan_settings(self, config: TableConfig) -> PlanSettings:
         """What becomes of plans: what options say, else what the table does."""
         return plan_settings(config, self.plan_options)
 
-    def guards(self, config: TableConfig) -> bool:
+    def uses_execution_guard(self, config: TableConfig) -> bool:
         """Whether executions of plans show that they live, and leave the living alone."""
-        guard = self.plans(config).guard
-        return self.beats if guard is None else guard
+        guard = self.plan_settings(config).guard
+        return self.uses_heartbeat if guard is None else guard
 
 
 # ------------------------------------------------------------------------------------------------
@@ -155,7 +162,7 @@ _Require = Callable[[Snapshot, Sequence[Instant]], None]
 _Form = Callable[[Snapshot], CommitMetadata]
 
 
-class _Progress(Enum):
+class _State(Enum):
     OPEN = auto()
     UNCERTAIN = auto()  # asked to complete, and storage has not said whether it did
     COMMITTED = auto()
@@ -163,7 +170,7 @@ class _Progress(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Published:
+class _PublishedCommit:
     """A completed file that is there, what was seen before it, and whether the lock was kept."""
 
     instant: Instant
@@ -180,7 +187,7 @@ class Transaction:
 
     def __init__(
         self,
-        writer: Equipment,
+        writer: WriterContext,
         snapshot: Snapshot,
         instant: str,
         action: str,
@@ -191,7 +198,7 @@ class Transaction:
     ) -> None:
         """`known` is what its decisions rest on, where that is not all of the snapshot.
 
-        `beats` asks for a heartbeat also where others would not go by it; `inheritable` is for it.
+        `beats` forces a heartbeat even if no other process checks it; `inheritable` applies to it.
         """
         self.writer = writer
         self._known = known or snapshot.timeline
@@ -199,13 +206,13 @@ class Transaction:
         self.instant = instant
         self.action = action
         self._storage = writer.storage
-        self._progress = _Progress.OPEN
+        self._progress = _State.OPEN
         self._asked: Instant | None = None
         self._formed: CommitMetadata | None = None
         self._listed: frozenset[str] = frozenset()
         self._reported: frozenset[str] = frozenset()
         self.after = snapshot
-        has_heart = beats or writer.beats
+        has_heart = beats or writer.uses_heartbeat
         self._heartbeat = writer.new_heartbeat(instant, inheritable) if has_heart else None
 
     def __enter__(self) -> Self:
@@ -217,16 +224,16 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._progress in (_Progress.COMMITTED, _Progress.WITHDRAWN):
+        if self._progress in (_State.COMMITTED, _State.WITHDRAWN):
             return
         try:
-            self.withdraw()
+            self.abort()
         except (ConflictError, InvalidError, UnavailableError) as failure:
             if error is None:
                 raise
             error.add_note(f"The write could not be taken back, it stays as it is: {failure}")
 
-    def complete(
+    def commit(
         self,
         metadata: CommitMetadata,
         *,
@@ -242,15 +249,15 @@ class Transaction:
             ConflictError: others were faster; nothing is visible, and the write is to be withdrawn.
             UnavailableError: storage did not answer; the same call may be made again.
         """
-        self._require_unfinished()
+        self._check_open()
         check_files(metadata, self.instant)
         # After a call that was not answered these files may be part of the table already.
-        if self._progress is _Progress.OPEN:
+        if self._progress is _State.OPEN:
             self._remove_other_attempts(metadata)
         self._storage.sync(sorted(metadata.files()))
 
         def require(now: Snapshot, files: Sequence[Instant]) -> None:
-            self._require_completable(now, files, metadata)
+            self._check_can_commit(now, files, metadata)
             if verify is not None:
                 verify(now)
 
@@ -258,21 +265,21 @@ class Transaction:
             added = extra(now) if extra is not None else {}
             return replace(metadata, extra={**metadata.extra, **added}) if added else metadata
 
-        commit = under_lock(self.writer.new_lock, lambda lock: self._published(lock, form, require))
+        commit = under_lock(self.writer.new_lock, lambda lock: self._publish(lock, form, require))
         if not commit.fenced:
             with holding(self.writer.new_lock()):
                 self._confirm(commit, require)
-        self._progress = _Progress.COMMITTED
+        self._progress = _State.COMMITTED
         self._clean_up()
         return commit.instant
 
-    def _published(self, lock: Lock, form: _Form, require: _Require) -> _Published:
-        now, files = look(self._storage)
-        completed = self._landed(now)
+    def _publish(self, lock: Lock, form: _Form, require: _Require) -> _PublishedCommit:
+        now, files = load_snapshot_and_files(self._storage)
+        completed = self._find_completed(now)
         if completed is None:
             require(now, files)
             asked = self._asked
-            completed = self._named(now)
+            completed = self._choose_completed_instant(now)
             # A request that storage may still carry out is made again as it was.
             if completed is not asked or self._formed is None:
                 self._formed = form(now)
@@ -282,12 +289,12 @@ class Transaction:
             self._commit(completed, commit_bytes(completed.action, metadata))
             timeline = Timeline.of([*files, completed])
             self.after = now.with_write(timeline, self.instant, metadata)
-            return _Published(completed, frozenset(files), self.writer.kept(lock))
+            return _PublishedCommit(completed, frozenset(files), self.writer.still_holds(lock))
         # An earlier call put it there, under another lock than this.
         self.after = now
-        return _Published(completed, frozenset(), fenced=False)
+        return _PublishedCommit(completed, frozenset(), fenced=False)
 
-    def _confirm(self, commit: _Published, require: _Require) -> None:
+    def _confirm(self, commit: _PublishedCommit, require: _Require) -> None:
         """Make sure that nobody has acted as if this write had not completed.
 
         Somebody may have had the lock while this writer held still before its last step, or have
@@ -295,17 +302,17 @@ class Transaction:
         this write back, or wrote to the same groups, the completed file came too late, and goes
         again. They look for it in their turn: see `rollback._end`.
         """
-        files = self._files_after_others_decided()
+        files = self._wait_for_pending_rollbacks()
         completed = commit.instant
         try:
             if set(files) != commit.seen | {completed}:
-                self._require_unchallenged(completed, files, require)
+                self._recheck_after_commit(completed, files, require)
         except ConflictError:
             self._storage.delete(self.snapshot.timeline_path(completed))
-            self._progress = _Progress.OPEN
+            self._progress = _State.OPEN
             raise
 
-    def _files_after_others_decided(self) -> tuple[Instant, ...]:
+    def _wait_for_pending_rollbacks(self) -> tuple[Instant, ...]:
         """The timeline's files when no rollback of this write is still to be decided.
 
         One that is only requested is about to be withdrawn, if who began it sees that this write
@@ -313,26 +320,26 @@ class Transaction:
         """
         for _ in range(_LOOKS):
             files = list_timeline(self._storage, self.snapshot.config)
-            rollbacks = self._meanwhile(files).rollbacks_of(self.instant)
+            rollbacks = self._conflict_checker(files).rollbacks_of(self.instant)
             if all(i.state is not State.REQUESTED for i in rollbacks):
                 break
             self.writer.clock.sleep(_PAUSE_S)
         return files
 
-    def _require_unchallenged(
+    def _recheck_after_commit(
         self, completed: Instant, files: tuple[Instant, ...], require: _Require
     ) -> None:
-        now = self._meanwhile(files).now
-        self._require_not_rolled_back(now, files)
+        now = self._conflict_checker(files).current
+        self._check_not_rolled_back(now, files)
         if completed not in files:
             raise ConflictError("this write was hidden by another writer", instant=self.instant)
         # Who began later has seen this write, or will see it when it completes.
-        landed = self._landed_at(completed)
+        landed = self._completed_file_mtime(completed)
         earlier = [i for i in now.timeline if i.requested_at < landed]
         rest = Timeline(tuple(i for i in earlier if i.requested_at != self.instant))
         require(replace(now, timeline=rest), files)
 
-    def _landed_at(self, completed: Instant) -> str:
+    def _completed_file_mtime(self, completed: Instant) -> str:
         """When the completed file appeared: storage may have been slow after its name was chosen.
 
         Some stores count whole seconds; too late a time finds a conflict where there may be none,
@@ -342,11 +349,11 @@ class Transaction:
         ms = status.modified_ms if status is not None else 0
         latest_ms = ms + (999 if ms % 1000 == 0 else 0)
         zone = zone_of(self.snapshot.config.timeline_zone)
-        return max(completed.completed_at or "", time_of(latest_ms, zone))
+        return max(completed.completed_at or "", format_epoch_ms(latest_ms, zone))
 
-    def _meanwhile(self, files: Iterable[Instant]) -> Meanwhile:
+    def _conflict_checker(self, files: Iterable[Instant]) -> ConflictChecker:
         now = Snapshot(self._storage, self.snapshot.config, Timeline.of(files))
-        return Meanwhile(self.snapshot.timeline, now)
+        return ConflictChecker(self.snapshot.timeline, now)
 
     def report(self, files: Iterable[str]) -> None:
         """Note files whose task attempts have ended: nothing can make them appear once more."""
@@ -357,7 +364,7 @@ class Transaction:
         """The files whose task attempts have ended: those of the commit, and all reported ones."""
         return self._listed | self._reported
 
-    def withdraw(self) -> None:
+    def abort(self) -> None:
         """Take back a write that failed while its writer lives: nothing of it stays.
 
         Markers of task attempts that have not reported stay: one may still make its file. May be
@@ -366,22 +373,22 @@ class Transaction:
         writer rolls it back.
         """
         try:
-            if self._progress is _Progress.UNCERTAIN:
-                self._settle()
-            if self._progress is _Progress.COMMITTED:
+            if self._progress is _State.UNCERTAIN:
+                self._resolve_unknown_commit()
+            if self._progress is _State.COMMITTED:
                 raise InvalidError(
                     "the write has completed: roll it back instead", instant=self.instant
                 )
-            if self._progress is not _Progress.UNCERTAIN:
-                self._take_back()
+            if self._progress is not _State.UNCERTAIN:
+                self._delete_write()
         finally:
             # Also where storage failed: others could not repair what seems to be alive.
             self.stop_heartbeat()
 
-    def abandon(self) -> None:
+    def abort_best_effort(self) -> None:
         """Withdraw as far as storage answers; what stays is rolled back by the next writer."""
         try:
-            self.withdraw()
+            self.abort()
         except LakewrightError as error:
             warnings.warn(f"a write stays pending: {error}", RuntimeWarning, stacklevel=3)
 
@@ -406,13 +413,13 @@ class Transaction:
         if self._heartbeat is not None:
             self._heartbeat.verify()
 
-    def _named(self, now: Snapshot) -> Instant:
+    def _choose_completed_instant(self, now: Snapshot) -> Instant:
         """The completed instant that is to be: an unanswered one again, while nothing came after.
 
         A request that storage carries out late then finds its own file, and adds no second one.
         """
-        asked = self._asked if self._progress is _Progress.UNCERTAIN else None
-        if asked is not None and (asked.completed_at or "") > latest_time(now.timeline):
+        asked = self._asked if self._progress is _State.UNCERTAIN else None
+        if asked is not None and (asked.completed_at or "") > max_timeline_time(now.timeline):
             return asked
         time = self.writer.times(now.config, now.timeline).next()
         self._asked = Instant(self.instant, self._completed_action, completed_at=time)
@@ -422,8 +429,8 @@ class Transaction:
     def _completed_action(self) -> str:
         return COMPLETED_NAME.get(self.action, self.action)
 
-    def _require_unfinished(self) -> None:
-        if self._progress in (_Progress.COMMITTED, _Progress.WITHDRAWN):
+    def _check_open(self) -> None:
+        if self._progress in (_State.COMMITTED, _State.WITHDRAWN):
             raise InvalidError("the transaction is over: begin another", instant=self.instant)
 
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
@@ -436,30 +443,32 @@ class Transaction:
         if others:
             self._storage.delete_many(others)
 
-    def _landed(self, now: Snapshot) -> Instant | None:
+    def _find_completed(self, now: Snapshot) -> Instant | None:
         """The completed instant of this write, if an earlier call has put it there after all."""
         found = now.timeline.by_time.get(self.instant)
         if found is None or not found.is_completed or found.action != self._completed_action:
             return None
         return found
 
-    def _require_completable(
+    def _check_can_commit(
         self, now: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
     ) -> None:
-        require_writable(now.config)
-        self._require_not_rolled_back(now, files)
-        Meanwhile(self._known, now).require_no_conflict(
-            self._landed(self._meanwhile(files).now) or self._pending(State.INFLIGHT),
+        check_writable(now.config)
+        self._check_not_rolled_back(now, files)
+        ConflictChecker(self._known, now).check_commit(
+            self._find_completed(self._conflict_checker(files).current)
+            or self._pending(State.INFLIGHT),
             metadata,
             non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
-            yields_to_clustering=self.writer.transaction.clustering_updates is Updates.REJECT,
-            gives_way_to=self._gives_way_to(now),
+            yields_to_clustering=self.writer.transaction.clustering_updates
+            is ClusteringUpdateStrategy.REJECT,
+            gives_way_to=self._higher_priority_writes(now),
         )
-        self._require_no_strays_used(now, metadata)
+        self._check_no_orphans_read(now, metadata)
         # Another process may have switched it on since: readers would not see this write.
         drop_metadata_table(self._storage, now.config)
 
-    def _require_no_strays_used(self, now: Snapshot, metadata: CommitMetadata) -> None:
+    def _check_no_orphans_read(self, now: Snapshot, metadata: CommitMetadata) -> None:
         """ConflictError where a file of a failed task attempt has appeared since this write began.
 
         Its rows may have been looked up as rows of the table, and be in the files of this write.
@@ -474,11 +483,11 @@ class Transaction:
                 files=used[:3],
             )
 
-    def _gives_way_to(self, now: Snapshot) -> frozenset[str] | None:
+    def _higher_priority_writes(self, now: Snapshot) -> frozenset[str] | None:
         """The writes under way that go before this one; None if it gives way to none."""
         return None
 
-    def _require_not_rolled_back(self, now: Snapshot, files: Sequence[Instant]) -> None:
+    def _check_not_rolled_back(self, now: Snapshot, files: Sequence[Instant]) -> None:
         there = {instant.file_name for instant in files}
         pending = [self._pending(state) for state in (State.REQUESTED, State.INFLIGHT)]
         missing = [i.file_name for i in pending if i.file_name not in there]
@@ -488,28 +497,28 @@ class Transaction:
                 instant=self.instant,
                 missing=missing,
             )
-        Meanwhile(self.snapshot.timeline, now).require_not_taken_back(self.instant)
+        ConflictChecker(self.snapshot.timeline, now).check_not_rolled_back(self.instant)
 
     def _commit(self, completed: Instant, data: bytes) -> None:
         path = self.snapshot.timeline_path(completed)
-        self._progress = _Progress.UNCERTAIN
+        self._progress = _State.UNCERTAIN
         try:
             self._storage.create(path, data)
         except (ConflictError, UnavailableError) as error:
             # It may be the answer that was lost, and not the file.
-            found = read_if_there(self._storage, path)
+            found = read_optional(self._storage, path)
             if found == data:
                 return
             if isinstance(error, ConflictError):
-                self._progress = _Progress.OPEN
+                self._progress = _State.OPEN
             raise
 
-    def _settle(self) -> None:
-        if self._landed(load_snapshot(self._storage)) is not None:
-            self._progress = _Progress.COMMITTED
+    def _resolve_unknown_commit(self) -> None:
+        if self._find_completed(load_snapshot(self._storage)) is not None:
+            self._progress = _State.COMMITTED
             self._clean_up()
 
-    def _take_back(self) -> None:
+    def _delete_write(self) -> None:
         # The requested file goes last: whoever dies in here leaves something that is rolled back,
         # and no data file without an instant that tells of it. The inflight file goes before the
         # markers, as one without markers makes others search the whole table.
@@ -518,19 +527,19 @@ class Transaction:
         if files:
             self._storage.delete_many(sorted(files))
         self._storage.delete(self.pending_path(State.INFLIGHT))
-        end_markers(self._storage, self.instant, self._of_ended_attempts)
+        finish_markers(self._storage, self.instant, self._of_ended_attempts)
         self._storage.delete(self.pending_path(State.REQUESTED))
-        self._withdrawn()
+        self._aborted()
 
-    def _withdrawn(self) -> None:
-        self._progress = _Progress.WITHDRAWN
+    def _aborted(self) -> None:
+        self._progress = _State.WITHDRAWN
 
     def _clean_up(self) -> None:
         """Remove what only a pending write needs; the write is complete whatever happens here."""
         try:
             # An attempt that has not reported may have made a file since the last look: before the
             # commit it found the write pending, and kept it.
-            end_markers(self._storage, self.instant, self._of_ended_attempts)
+            finish_markers(self._storage, self.instant, self._of_ended_attempts)
         except LakewrightError as error:
             warnings.warn(
                 f"the markers of a completed write were not deleted: {error}",
@@ -555,19 +564,19 @@ class Transaction:
 # that dies after it leaves markers that mean nothing any more.
 
 
-__all__ = ["Start", "Transaction", "Writer"]
+__all__ = ["Transaction", "TransactionManager", "TransactionSpec"]
 
 _TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class TransactionSpec:
     """How a write begins: its action, its pending files, and properties the table must have."""
 
     action: str
     requested: bytes = b""
     inflight: bytes = b""
-    remember: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.action not in WRITE_ACTIONS | COMPLETED_NAME.keys():
@@ -575,52 +584,56 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer(Equipment):
+class TransactionManager(WriterContext):
     """Begins transactions on one table, with one set of settings."""
 
-    def begin(self, action: str, *, requested: bytes = b"", inflight: bytes = b"") -> Transaction:
+    def begin_action(
+        self, action: str, *, requested: bytes = b"", inflight: bytes = b""
+    ) -> Transaction:
         """Start a write: what dead writers left is rolled back, and ours is on the timeline."""
-        return self.begin_as(lambda snapshot: Start(action, requested, inflight))
+        return self.begin(lambda snapshot: TransactionSpec(action, requested, inflight))
 
-    def begin_as(self, decide: Callable[[Snapshot], Start]) -> Transaction:
+    def begin(self, decide: Callable[[Snapshot], TransactionSpec]) -> Transaction:
         """Start the write that `decide` makes of the table as it is; if it raises, nothing changes.
 
         It is asked under the lock, before anything is repaired or written; again, if the lock was
         lost before the write was on the timeline.
         """
-        begun, start = under_lock(self.new_lock, lambda lock: self._entered(decide, lock))
+        begun, start = under_lock(self.new_lock, lambda lock: self._begin_locked(decide, lock))
         started = False
         try:
             self.storage.create(begun.pending_path(State.INFLIGHT), start.inflight)
             started = True
         finally:
             if not started:
-                begun.abandon()
+                begun.abort_best_effort()
         return begun
 
-    def _entered(
-        self, decide: Callable[[Snapshot], Start], lock: Lock
-    ) -> tuple[Transaction, Start]:
+    def _begin_locked(
+        self, decide: Callable[[Snapshot], TransactionSpec], lock: Lock
+    ) -> tuple[Transaction, TransactionSpec]:
         snapshot = load_snapshot(self.storage)
-        require_beginnable(snapshot.config, snapshot.timeline, self.transaction.concurrency)
+        check_write_can_begin(snapshot.config, snapshot.timeline, self.transaction.concurrency)
         start = decide(snapshot)
-        snapshot, times = self._prepared(snapshot, start.remember, lock)
-        return self._requested(snapshot, start.action, times, lock, start.requested), start
+        snapshot, times = self._prepare_table(snapshot, start.properties, lock)
+        return self._create_requested(snapshot, start.action, times, lock, start.requested), start
 
-    def _prepared(
+    def _prepare_table(
         self, snapshot: Snapshot, remember: Mapping[str, str], lock: Lock
-    ) -> tuple[Snapshot, TimeSource]:
+    ) -> tuple[Snapshot, TimeGenerator]:
         config = drop_metadata_table(self.storage, snapshot.config)
         if remember:
             new = update_properties(self.storage, lambda old: {**old, **remember})
             config = TableConfig.from_properties(new)
         snapshot = changed(snapshot, config=config)
         times = self.times(config, snapshot.timeline, lock)
-        snapshot = repaired(snapshot, self.transaction, self.heartbeat, times, self.clock)
+        snapshot = rollback_failed_writes(
+            snapshot, self.transaction, self.heartbeat, times, self.clock
+        )
         return snapshot, times
 
-    def _requested(
-        self, snapshot: Snapshot, action: str, times: TimeSource, lock: Lock, data: bytes
+    def _create_requested(
+        self, snapshot: Snapshot, action: str, times: TimeGenerator, lock: Lock, data: bytes
     ) -> Transaction:
         for _ in range(_TRIES):
             begun = Transaction(self, snapshot, times.next(), action)
@@ -629,8 +642,8 @@ class Writer(Equipment):
                 # Others must never see the instant without its heartbeat.
                 begun.start_heartbeat()
                 lock.verify()
-                created = self._created(begun.pending_path(State.REQUESTED), data)
-                created = created and self._is_alone(begun)
+                created = self._create_file(begun.pending_path(State.REQUESTED), data)
+                created = created and self._is_time_unique(begun)
             finally:
                 if not created:
                     begun.stop_heartbeat()
@@ -638,7 +651,7 @@ class Writer(Equipment):
                 return begun
         raise ConflictError("no free time was found on the timeline", tries=_TRIES)
 
-    def _is_alone(self, begun: Transaction) -> bool:
+    def _is_time_unique(self, begun: Transaction) -> bool:
         """Give way to a write of another kind that has asked for the same time, without our lock.
 
         Both would find the other's files by the markers of that time, and delete them.
@@ -652,7 +665,7 @@ class Writer(Equipment):
         self.storage.delete(begun.pending_path(State.REQUESTED))
         return False
 
-    def _created(self, path: str, data: bytes) -> bool:
+    def _create_file(self, path: str, data: bytes) -> bool:
         try:
             self.storage.create(path, data)
         except ConflictError:

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakewright.client.ttl import TableTtl
-from lakewright.client.write_client import TableWriter
-from lakewright.engine.local import LocalHands, LocalRows
+from lakewright.client.write_client import WriteClient
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.model.instant import Instant, State
 from lakewright.model.table_config import TableType
 from lakewright.services.runner import ServiceRunner
@@ -24,7 +24,7 @@ from lakewright.table.create import TableSpec, create_table
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.write.task import Operation, Outcome, WriteTask
+from lakewright.write.task import Operation, WriteStatus, WriteTask
 from lakewright.write.writer import Commit
 
 SCHEMA = pa.schema(
@@ -54,33 +54,33 @@ _MINUTE = 60_000
 _DAY = 24 * 60 * _MINUTE
 
 
-class _Slow(LocalRows):
+class _DelayedRows(ArrowRows):
     """Rows that take some time to be written."""
 
     def __init__(self, rows: pa.Table, pass_time: Callable[[], object]) -> None:
         super().__init__(rows)
         self._pass_time = pass_time
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         written = super().write(task)
         self._pass_time()
         return written
 
 
-class _SlowHands(LocalHands):
+class _DelayedEngine(LocalEngine):
     """Services that take some time; something happens meanwhile."""
 
     def __init__(self, pass_time: Callable[[], object]) -> None:
         self._pass_time = pass_time
 
-    def work(self, do: Any, items: Any, size: Any) -> Any:
-        done = super().work(do, items, size)
+    def map(self, do: Any, items: Any, size: Any) -> Any:
+        done = super().map(do, items, size)
         self._pass_time()
         return done
 
 
 @dataclass
-class LivelyTable:
+class SampleHistory:
     """The table while it is made; `clock` is where its history has come to."""
 
     storage: Storage
@@ -88,7 +88,7 @@ class LivelyTable:
     name: str = "rides"
     _rides: int = field(default=0, init=False)
 
-    def create(self) -> LivelyTable:
+    def create(self) -> SampleHistory:
         """An empty table."""
         spec = TableSpec(
             name=self.name,
@@ -144,13 +144,13 @@ class LivelyTable:
             self.clock.advance(took_ms)
 
         told = {**OPTIONS, **{k.replace("_", "."): v for k, v in options.items()}}
-        made = TableWriter.of(self.storage, told, self.clock)
-        return replace(made, hands=lambda: _SlowHands(pass_time)).services
+        made = WriteClient.create(self.storage, told, self.clock)
+        return replace(made, engine=lambda: _DelayedEngine(pass_time)).services
 
     def plan(self, service: str, *, cancellable: bool) -> str:
         """A plan that waits."""
         options = {**OPTIONS, **(CANCELLABLE if cancellable else {})}
-        runner = TableWriter.of(self.storage, options, self.clock).services
+        runner = WriteClient.create(self.storage, options, self.clock).services
         found = runner.schedule(service)
         if not isinstance(found, Instant):
             raise AssertionError(str(found))
@@ -180,8 +180,8 @@ class LivelyTable:
             if meanwhile is not None:
                 meanwhile()
 
-        writer = TableWriter.of(self.storage, OPTIONS, self.clock)
-        return writer.write(operation, _Slow(pa.Table.from_pylist(rows, SCHEMA), pass_time))
+        writer = WriteClient.create(self.storage, OPTIONS, self.clock)
+        return writer.write(operation, _DelayedRows(pa.Table.from_pylist(rows, SCHEMA), pass_time))
 
     def _ride(self, city: str, at: int, number: int | None = None) -> dict[str, Any]:
         self._rides += 1
@@ -194,14 +194,16 @@ def _date(at_ms: int) -> str:
     return str(pa.scalar(at_ms, pa.timestamp("ms")).cast(pa.date32()).as_py())
 
 
-def lively_table(storage: Storage, now_ms: int) -> LivelyTable:
+def sample_history(storage: Storage, now_ms: int) -> SampleHistory:
     """A table whose history ends about now: a load every other day, then a busy morning."""
-    table = LivelyTable(storage, ManualClock(now_ms - 6 * _DAY - 150 * _MINUTE)).create()
+    table = SampleHistory(storage, ManualClock(now_ms - 6 * _DAY - 150 * _MINUTE)).create()
     for _ in range(3):
         table.load(days_ago=1)
         table.pause(2 * 24 * 60 - 4)
-    TableTtl.of(storage, OPTIONS, table.clock).save({"spec": "*", "units": "DAYS", "value": 6})
-    TableTtl.of(storage, OPTIONS, table.clock).on(run_inline=False)
+    TableTtl.for_table(storage, OPTIONS, table.clock).save(
+        {"spec": "*", "units": "DAYS", "value": 6}
+    )
+    TableTtl.for_table(storage, OPTIONS, table.clock).on(run_inline=False)
     table.clock.advance(max(0, now_ms - 155 * _MINUTE - table.clock.now_ms()))
     for turn in range(18):
         first = turn % len(CITIES)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakewright.errors import ConflictError, InvalidError
-from lakewright.storage.base import MissingFileError, Storage, VersionedStorage, at_once
+from lakewright.storage.base import MissingFileError, Storage, VersionedStorage, map_in_threads
 
 ODD_NAMES = [
     "a b.txt",
@@ -392,7 +392,7 @@ class ReadContract:
 
     def test_more_files_than_a_page_holds_are_all_listed(self, storage: Storage) -> None:
         paths = [f"many/{number:04}" for number in range(self.page_size + self.page_size // 10)]
-        at_once(lambda path: storage.create(path, b"1"), paths)
+        map_in_threads(lambda path: storage.create(path, b"1"), paths)
         assert [file.path for file in storage.list_files("many")] == paths
         assert sorted(file.path for file in storage.list_tree("")) == paths
         storage.delete_folder("many")
@@ -440,4 +440,4 @@ class VersionedStorageContract(StorageContract):
                 return False
             return True
 
-        assert sorted(at_once(replaced, range(8))) == [False] * 7 + [True]
+        assert sorted(map_in_threads(replaced, range(8))) == [False] * 7 + [True]

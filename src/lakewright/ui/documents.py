@@ -11,17 +11,17 @@ from lakewright.client.documents import commit_document, instant_document, plan_
 from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.model.commit_metadata import CommitMetadata
-from lakewright.model.freshness import Stored, parse_stored
+from lakewright.model.freshness import FreshnessRecord, parse_freshness_record
 from lakewright.model.instant import COMPLETED_NAME, Instant, epoch_ms
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
-from lakewright.services.base import PLAIN_RESULTS
-from lakewright.services.planning import overtaken
+from lakewright.services.base import METADATA_ONLY_RESULTS
+from lakewright.services.planning import superseded_plans
 from lakewright.table.heartbeat import is_expired
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.properties import read_if_there
-from lakewright.table.rollback import RolledBack, load_rollbacks
+from lakewright.table.properties import read_optional
+from lakewright.table.rollback import RollbackInfo, load_rollbacks
 from lakewright.table.snapshot import Snapshot
-from lakewright.write.writer import commit_of
+from lakewright.write.writer import commit_result
 
 Document = dict[str, Any]
 TimeMs = Callable[[str | None], int | None]
@@ -83,7 +83,7 @@ def readable_commits(
         }
 
 
-def readable_rollbacks(snapshot: Snapshot) -> tuple[RolledBack, ...]:
+def readable_rollbacks(snapshot: Snapshot) -> tuple[RollbackInfo, ...]:
     """The rollbacks, unless the file of one is broken."""
     with suppress(CorruptError, UnsupportedError):
         return load_rollbacks(snapshot)
@@ -120,7 +120,7 @@ def timeline_document(snapshot: Snapshot, *, archived: bool) -> Document:
 def _brief(instant: Instant, found: tuple[Instant, CommitMetadata] | None) -> Document:
     if found is None or found[0] != instant:
         return {}
-    commit = commit_of(*found)
+    commit = commit_result(*found)
     rows = commit.inserted + commit.updated
     brief = {"operation": commit.operation, "rows": rows, "deleted": commit.deleted}
     return {**brief, "partitions": len(commit.partitions), "files": commit.files}
@@ -162,13 +162,13 @@ def _result(snapshot: Snapshot, found: Instant) -> Document:
         stats = commit.write_stats()
         extra = {key: text[:_MOST_TEXT] for key, text in commit.extra.items() if key != _SCHEMA}
         return {
-            "commit": cut(commit_document(commit_of(found, commit))),
+            "commit": cut(commit_document(commit_result(found, commit))),
             "written_bytes": sum(s.file_size_in_bytes or s.total_write_bytes or 0 for s in stats),
             "extra": extra,
         }
-    if found.action in PLAIN_RESULTS and found.is_completed:
-        data = read_if_there(snapshot.storage, snapshot.timeline_path(found))
-        result = PLAIN_RESULTS[found.action].parse(data) if data else None
+    if found.action in METADATA_ONLY_RESULTS and found.is_completed:
+        data = read_optional(snapshot.storage, snapshot.timeline_path(found))
+        result = METADATA_ONLY_RESULTS[found.action].parse(data) if data else None
         if result is not None:
             paths = {"files_deleted": result.files_deleted, "partitions": sorted(result.partitions)}
             return {"clean": cut(paths)}
@@ -183,7 +183,7 @@ def freshness_history(snapshot: Snapshot) -> list[Document]:
     points = []
     for instant in newest:
         commit = found.get(instant.requested_at)
-        stored = parse_stored(commit[1].extra) if commit is not None else None
+        stored = parse_freshness_record(commit[1].extra) if commit is not None else None
         # Other writers copy what older commits keep.
         if stored is not None and stored.at == instant.requested_at:
             at = {"instant": instant.requested_at, "at_ms": time_ms(instant.completed_at)}
@@ -191,8 +191,8 @@ def freshness_history(snapshot: Snapshot) -> list[Document]:
     return points
 
 
-def _views(stored: Stored) -> Document:
-    views = stored.marks.views
+def _views(stored: FreshnessRecord) -> Document:
+    views = stored.watermarks.views
     return {
         "snapshot_completion": views.snapshot.completion,
         "snapshot_freshness": views.snapshot.freshness,
@@ -209,7 +209,7 @@ def plans_document(
     rollbacks = readable_rollbacks(snapshot)
     going = {each.target.requested_at: each for each in rollbacks if not each.instant.is_completed}
     with suppress(CorruptError, UnsupportedError):
-        void = overtaken(snapshot)
+        void = superseded_plans(snapshot)
         return {
             "pending": [
                 {
@@ -255,14 +255,14 @@ def _plan_brief(snapshot: Snapshot, instant: Instant) -> Document:
     }
 
 
-def _why(rollback: RolledBack | None) -> str | None:
+def _why(rollback: RollbackInfo | None) -> str | None:
     if rollback is None:
         return None
     by, reason = rollback.caused_by or "somebody", rollback.reason
     return f"{by}: {reason}" if reason else by
 
 
-def _rollback_document(rollback: RolledBack, time_ms: TimeMs) -> Document:
+def _rollback_document(rollback: RollbackInfo, time_ms: TimeMs) -> Document:
     told = asdict(rollback)
     return {
         **told,

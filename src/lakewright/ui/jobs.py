@@ -20,7 +20,7 @@ from typing import Any
 from lakewright.clock import Clock
 from lakewright.errors import ConflictError
 from lakewright.storage.redaction import without_secrets
-from lakewright.ui.table_view import NotFoundError, ServedTable, known_service
+from lakewright.ui.table_view import NotFoundError, TableView, known_service
 
 Document = dict[str, Any]
 
@@ -72,7 +72,7 @@ class Jobs:
         self._count = 0
         self._lock = threading.Lock()
 
-    def run(self, number: int, table: ServedTable, service: str) -> Document:
+    def run(self, number: int, table: TableView, service: str) -> Document:
         """Begin to run a service; ConflictError while another one runs on the table."""
         name = known_service(service)
         with self._lock:
@@ -123,7 +123,7 @@ class Jobs:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def _words(self, table: ServedTable, service: str) -> list[str]:
+    def _words(self, table: TableView, service: str) -> list[str]:
         loads = [text for name in self._load for text in ("--load", name)]
         options = [
             text for key, value in table.options.items() for text in ("--option", f"{key}={value}")

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lakewright.errors import InvalidError
-from lakewright.model.file_group import FileGroup, View
+from lakewright.model.file_group import FileGroup, TimelineView
 from lakewright.services.compaction_debt import PartitionDebt
-from lakewright.services.ttl.planner import Verdict
+from lakewright.services.ttl.planner import TtlDecision
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 
 Document = dict[str, Any]
@@ -56,21 +56,21 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class PartitionRowWithTtl:
     """A row with what is due: why its log files wait, and when it expires."""
 
     row: PartitionRow
     debt: PartitionDebt | None = None
-    verdict: Verdict | None = None
+    decision: TtlDecision | None = None
 
     @property
     def expires_at(self) -> str:
         """When it expires; after all times if never."""
-        told = self.verdict.expires_at if self.verdict is not None else None
+        told = self.decision.expires_at if self.decision is not None else None
         return told or "9"
 
 
-SORTS: dict[str, Callable[[Judged], Any]] = {
+SORTS: dict[str, Callable[[PartitionRowWithTtl], Any]] = {
     "partition": lambda each: each.row.partition,
     "bytes": lambda each: each.row.bytes,
     "groups": lambda each: each.row.groups,
@@ -82,7 +82,7 @@ SORTS: dict[str, Callable[[Judged], Any]] = {
 
 def partition_rows(snapshot: Snapshot, files: FilesByPartition) -> list[PartitionRow]:
     """The rows of partitions with these files, by path; those without a visible file are out."""
-    view = snapshot.with_completions(snapshot.view(), files)
+    view = snapshot.with_completion_times(snapshot.view(), files)
     by_partition: dict[str, list[FileGroup]] = {}
     for group in snapshot.groups(view, files):
         by_partition.setdefault(group.partition, []).append(group)
@@ -91,7 +91,7 @@ def partition_rows(snapshot: Snapshot, files: FilesByPartition) -> list[Partitio
 
 
 def _row(
-    partition: str, groups: list[FileGroup], view: View, services: Mapping[str, str]
+    partition: str, groups: list[FileGroup], view: TimelineView, services: Mapping[str, str]
 ) -> PartitionRow:
     files = logs = log_bytes = size = 0
     instants: set[str] = set()
@@ -101,7 +101,7 @@ def _row(
             files += len(each.logs) + (each.base is not None)
             instants.update(log.instant for log in each.logs)
             instants.update((each.base.instant,) if each.base is not None else ())
-        newest = group.merged()
+        newest = group.latest_merged_slice()
         logs += len(newest.logs)
         log_bytes += newest.log_size
     written = [at for at in instants if at not in services] or list(instants)
@@ -109,7 +109,9 @@ def _row(
     return PartitionRow(partition, len(groups), files, size, logs, log_bytes, newest_at)
 
 
-def page_of(rows: Iterable[Judged], page: Page) -> tuple[int, list[Judged]]:
+def page_of(
+    rows: Iterable[PartitionRowWithTtl], page: Page
+) -> tuple[int, list[PartitionRowWithTtl]]:
     """How many rows match, and those of one page."""
     wanted = page.search.strip().lower()
     found = [each for each in rows if not wanted or wanted in each.row.partition.lower()]
@@ -134,9 +136,11 @@ def totals_document(rows: Iterable[PartitionRow]) -> Document:
     }
 
 
-def row_document(judged: Judged, time_ms: Callable[[str | None], int | None]) -> Document:
+def row_document(
+    judged: PartitionRowWithTtl, time_ms: Callable[[str | None], int | None]
+) -> Document:
     """A row for the page."""
-    debt, verdict = judged.debt, judged.verdict
+    debt, verdict = judged.debt, judged.decision
     document = asdict(judged.row) | {"written_ms": time_ms(judged.row.written_at)}
     if debt is not None:
         document |= {"debt_reason": debt.reason, "debt_since_ms": time_ms(debt.oldest)}

@@ -39,7 +39,7 @@ from lakewright.ui.connection_limits import server_config
 from lakewright.ui.guards import HEADERS, Guard, Refusal, is_loopback
 from lakewright.ui.jobs import Jobs
 from lakewright.ui.partitions import Page
-from lakewright.ui.table_view import NotFoundError, ServedTable
+from lakewright.ui.table_view import NotFoundError, TableView
 from lakewright.utils.terminal import say
 
 Document = dict[str, Any]
@@ -63,10 +63,10 @@ _TELLS = {
 
 
 @dataclass(frozen=True)
-class Pages:
+class Routes:
     """The answers to requests about some tables."""
 
-    tables: Sequence[ServedTable]
+    tables: Sequence[TableView]
     jobs: Jobs
     allow_writes: bool
 
@@ -159,7 +159,7 @@ class Pages:
             raise InvalidError(f"a reason is a text of up to {_MOST_REASON} characters")
         return self._table(request)[1].cancel(request.path_params["at"], "the page", reason)
 
-    def _table(self, request: Request) -> tuple[int, ServedTable]:
+    def _table(self, request: Request) -> tuple[int, TableView]:
         number = request.path_params["table"]
         if not 0 <= number < len(self.tables):
             served = f"0 to {len(self.tables) - 1}" if len(self.tables) > 1 else "0 alone"
@@ -200,12 +200,12 @@ class GuardMiddleware:
 
 
 def ui_app(
-    tables: Sequence[ServedTable],
+    tables: Sequence[TableView],
     jobs: Jobs,
     guard: Guard,
 ) -> Starlette:
     """The application that serves some tables."""
-    pages = Pages(tables, jobs, allow_writes=guard.allow_writes)
+    pages = Routes(tables, jobs, allow_writes=guard.allow_writes)
     one = "/tables/{table:int}"
     looks: dict[str, Callable[[Request], Document]] = {
         "/tables": pages.all,
@@ -237,8 +237,8 @@ def ui_app(
             Mount(
                 "/api",
                 routes=[
-                    *(Route(at, _look(look), methods=["GET"]) for at, look in looks.items()),
-                    *(Route(at, _change(do), methods=["POST"]) for at, do in changes.items()),
+                    *(Route(at, _read_route(look), methods=["GET"]) for at, look in looks.items()),
+                    *(Route(at, _write_route(do), methods=["POST"]) for at, do in changes.items()),
                 ],
                 middleware=[Middleware(GuardMiddleware, guard.api_refusal)],
             ),
@@ -246,22 +246,22 @@ def ui_app(
         ],
         middleware=[Middleware(GuardMiddleware, guard.refusal)],
         exception_handlers={
-            LakewrightError: _told_error,
-            HTTPException: _told_status,
-            Exception: _told_bug,
+            LakewrightError: _error_response,
+            HTTPException: _status_response,
+            Exception: _bug_response,
         },
         lifespan=lifespan,
     )
 
 
-def _look(look: Callable[[Request], Document]) -> Callable[[Request], Response]:
+def _read_route(look: Callable[[Request], Document]) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         return _answer(look(request))
 
     return answer
 
 
-def _change(change: Callable[[Request, Mapping[str, Any]], Document]) -> Callable[..., Any]:
+def _write_route(change: Callable[[Request, Mapping[str, Any]], Document]) -> Callable[..., Any]:
     async def answer(request: Request) -> Response:
         body = await _body(request)
         return _answer(await run_in_threadpool(change, request, body))
@@ -296,21 +296,21 @@ def _answer(document: Document, status: int = 200) -> Response:
     return Response(text.encode(), status, headers, media_type="application/json")
 
 
-def _told_error(request: Request, error: Exception) -> Response:
+def _error_response(request: Request, error: Exception) -> Response:
     if not isinstance(error, LakewrightError):
         raise error
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
     return _answer({"error": error.message, **error_document(error)}, status)
 
 
-def _told_status(request: Request, error: Exception) -> Response:
+def _status_response(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     told = _TELLS.get(error.status_code, error.detail)
     return _answer({"error": told}, error.status_code)
 
 
-def _told_bug(request: Request, error: Exception) -> Response:
+def _bug_response(request: Request, error: Exception) -> Response:
     """What nobody has thought of; the server prints where it was."""
     told = "something went wrong that should not: what the server has printed tells more"
     answer = _answer({"error": told, "kind": type(error).__name__}, 500)
@@ -327,7 +327,7 @@ def _number(asked: Mapping[str, str], name: str, usual: int) -> int:
     return int(text)
 
 
-def _summary(table: ServedTable) -> Document:
+def _summary(table: TableView) -> Document:
     try:
         return table.summary()
     except LakewrightError as error:
@@ -351,7 +351,7 @@ def serve(
     as_json: bool,
 ) -> None:
     """Serve the page of some tables; returns when a signal has said stop."""
-    tables = [ServedTable.at(path, options) for path in paths]
+    tables = [TableView.at(path, options) for path in paths]
     names = [table.summary()["name"] for table in tables]
     guard = Guard(secrets.token_urlsafe(24), host, allow_writes=allow_writes)
     jobs = Jobs(SystemClock(), master=master, load=load)

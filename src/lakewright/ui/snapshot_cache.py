@@ -14,10 +14,10 @@ from typing import Generic, TypeVar
 
 from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.model.instant import Instant
-from lakewright.services.base import PLAIN_RESULTS
+from lakewright.services.base import METADATA_ONLY_RESULTS
 from lakewright.services.runner import ServiceRunner
-from lakewright.table.properties import read_if_there
-from lakewright.table.snapshot import DataFile, FilesByPartition, Snapshot, look
+from lakewright.table.properties import read_optional
+from lakewright.table.snapshot import DataFile, FilesByPartition, Snapshot, load_snapshot_and_files
 from lakewright.ui.partitions import PartitionRow, partition_rows
 
 Value = TypeVar("Value")
@@ -36,16 +36,16 @@ class ListedSnapshot(Snapshot):
     listing: FilesByPartition = field(default_factory=dict, repr=False, compare=False)
 
     def files(
-        self, partitions: Iterable[str] | None = None, *, besides: Collection[str] = ()
+        self, partitions: Iterable[str] | None = None, *, exclude: Collection[str] = ()
     ) -> dict[str, list[DataFile]]:
         """See `Snapshot`."""
         if partitions is None:
-            return {p: files for p, files in self.listing.items() if p not in besides}
+            return {p: files for p, files in self.listing.items() if p not in exclude}
         return {p: self.listing[p] for p in sorted(set(partitions)) if p in self.listing}
 
 
 @dataclass(frozen=True)
-class Seen:
+class CachedSnapshot:
     """A table as it was seen; `version` is another one whenever anything is different."""
 
     version: str
@@ -53,7 +53,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class SeenFiles:
+class CachedListing:
     """The partitions of a table as they were seen at a version of it."""
 
     version: str
@@ -62,7 +62,7 @@ class SeenFiles:
 
 
 @dataclass(frozen=True)
-class _Kept(Generic[Value]):
+class _CacheEntry(Generic[Value]):
     version: str
     value: Value
     ended_ms: int
@@ -75,37 +75,37 @@ class _Kept(Generic[Value]):
         return self.took_ms > _LONG_MS and now_ms - self.ended_ms < _PAUSES * self.took_ms
 
 
-class Watch:
+class SnapshotCache:
     """One table under watch; threads may share it."""
 
     def __init__(self, runner: ServiceRunner) -> None:
         self.runner = runner
         self._looking = threading.Lock()
         self._listing = threading.Lock()
-        self._seen: tuple[int, Seen] | None = None
-        self._files: _Kept[SeenFiles] | None = None
-        self._derived: dict[str, _Kept[object]] = {}
+        self._seen: tuple[int, CachedSnapshot] | None = None
+        self._files: _CacheEntry[CachedListing] | None = None
+        self._derived: dict[str, _CacheEntry[object]] = {}
         self._deriving: dict[str, threading.Lock] = {}
 
-    def look(self) -> Seen:
+    def snapshot(self) -> CachedSnapshot:
         """The table now, by its properties and timeline."""
         with self._looking:
             now = self.runner.clock.monotonic_ms()
             if self._seen is not None and now - self._seen[0] < _SAME_MS:
                 return self._seen[1]
-            found, names = look(self.runner.storage)
+            found, names = load_snapshot_and_files(self.runner.storage)
             version = _version(found, names)
             last = self._seen[1] if self._seen is not None else None
             if last is None or last.version != version:
-                known = found if last is None else found.knowing(last.snapshot)
-                last = Seen(version, known)
+                known = found if last is None else found.with_cached_commits(last.snapshot)
+                last = CachedSnapshot(version, known)
             self._seen = now, last
             return last
 
-    def files(self) -> SeenFiles:
+    def listing(self) -> CachedListing:
         """The partitions; listed anew only where something has completed since the last time."""
         with self._listing:
-            seen = self.look()
+            seen = self.snapshot()
             kept = self._files
             if kept is not None and kept.version == seen.version:
                 return kept.value
@@ -116,7 +116,7 @@ class Watch:
                     return kept.value
             return self._listed(seen, changed)
 
-    def _listed(self, seen: Seen, changed: frozenset[str] | None) -> SeenFiles:
+    def _listed(self, seen: CachedSnapshot, changed: frozenset[str] | None) -> CachedListing:
         began = self._now()
         # Nobody is asked for nothing.
         found = seen.snapshot.files(changed) if changed is None or changed else {}
@@ -132,8 +132,8 @@ class Watch:
         listed = ListedSnapshot(
             snapshot.storage, snapshot.config, snapshot.timeline, snapshot._commits, listing=found
         )
-        value = SeenFiles(seen.version, listed, rows)
-        self._files = _Kept(seen.version, value, self._now(), took)
+        value = CachedListing(seen.version, listed, rows)
+        self._files = _CacheEntry(seen.version, value, self._now(), took)
         return value
 
     def derived(self, name: str, version: str, make: Callable[[], Value]) -> Value:
@@ -143,7 +143,7 @@ class Watch:
             if kept is None or not kept.is_fresh(version, self._now()):
                 began = self._now()
                 value = make()
-                kept = _Kept(version, value, self._now(), self._now() - began)
+                kept = _CacheEntry(version, value, self._now(), self._now() - began)
                 self._derived[name] = kept
             return kept.value  # type: ignore[return-value] # a name stands for one kind of value
 
@@ -181,5 +181,5 @@ def changed_partitions(before: Snapshot, now: Snapshot) -> frozenset[str] | None
 
 
 def _cleaned(snapshot: Snapshot, instant: Instant) -> Iterable[str]:
-    data = read_if_there(snapshot.storage, snapshot.timeline_path(instant))
-    return PLAIN_RESULTS[instant.action].parse(data).partitions if data else ()
+    data = read_optional(snapshot.storage, snapshot.timeline_path(instant))
+    return METADATA_ONLY_RESULTS[instant.action].parse(data).partitions if data else ()

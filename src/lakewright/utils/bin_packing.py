@@ -9,7 +9,9 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-def deal(items: Iterable[Item], size: Callable[[Item], int], bundles: int) -> list[list[Item]]:
+def pack_by_size(
+    items: Iterable[Item], size: Callable[[Item], int], bundles: int
+) -> list[list[Item]]:
     """At most so many bundles, none of them empty: the largest item goes first, to the least load.
 
     >>> deal([1, 5, 4, 2], lambda size: size, 2)

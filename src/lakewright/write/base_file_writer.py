@@ -19,7 +19,7 @@ from lakewright.model.file_group import BaseFile
 from lakewright.model.schema import COMMIT_SEQNO, FILE_NAME, META_COLUMNS, RECORD_KEY
 from lakewright.storage.base import join_path
 from lakewright.table.markers import MarkerKind
-from lakewright.write.task import Publication, WriteTask
+from lakewright.write.task import MarkedFile, WriteTask
 
 _SAMPLE_ROWS = 10_000
 _REPEATS_BELOW = 0.5
@@ -27,7 +27,7 @@ _LEVELS = {"zstd": 1, "gzip": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenBaseFile:
     """A base file that is there."""
 
     file: BaseFile
@@ -57,11 +57,11 @@ class BaseFileWriter:
     _waiting_bytes: int = 0
     _keys: list[pa.Array] = field(default_factory=list)
     _encoding: Future[None] | None = None
-    _publication: Publication = field(init=False)
+    _publication: MarkedFile = field(init=False)
 
     def __post_init__(self) -> None:
         path = join_path(self.partition, self.file.name)
-        self._publication = Publication(self.task, path, self.kind)
+        self._publication = MarkedFile(self.task, path, self.kind)
 
     def write(self, table: pa.Table) -> None:
         """Add rows, in the writer's schema; their file name is set here."""
@@ -89,7 +89,7 @@ class BaseFileWriter:
         if self._waiting:
             self._flush()
 
-    def close(self) -> Written:
+    def close(self) -> WrittenBaseFile:
         """End the file and make it appear."""
         if self._waiting or self._writer is None:
             self._flush()
@@ -100,17 +100,17 @@ class BaseFileWriter:
         self._writer.add_key_value_metadata(footer)
         self._writer.close()
         size = self.size
-        self._publication.appearing()
+        self._publication.before_publish()
         self._stack.close()
-        self._publication.verify()
-        return Written(self.file, self.rows, size)
+        self._publication.delete_if_not_pending()
+        return WrittenBaseFile(self.file, self.rows, size)
 
-    def abandon(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Let nothing appear."""
         if self._encoding is not None:
             wait([self._encoding])
         self._stack.__exit__(type(error), error, error.__traceback__)
-        self._publication.abandon()
+        self._publication.abort()
 
     @property
     def _group_bytes(self) -> int:
@@ -147,7 +147,7 @@ class BaseFileWriter:
             encoding.result()
 
     def _open(self, first: pa.Table) -> None:
-        self._publication.announce()
+        self._publication.create_marker()
         path = self._publication.path
         output = self._stack.enter_context(self.task.storage.unsynced().open_output(path))
         self._sink = pa.PythonFile(output, mode="w")
@@ -165,24 +165,24 @@ class BaseFileWriter:
         )
 
 
-class Abandonable(Protocol):
+class AbortableWriter(Protocol):
     """Something that writes files, which may come to nothing."""
 
-    def abandon(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Let nothing appear of what is in the making."""
         ...
 
 
-Writing = TypeVar("Writing", bound=Abandonable)
+Writing = TypeVar("Writing", bound=AbortableWriter)
 
 
 @contextmanager
-def nothing_on_failure(writer: Writing) -> Iterator[Writing]:
+def abort_on_failure(writer: Writing) -> Iterator[Writing]:
     """A writer whose files in the making do not appear if the block fails, or dies."""
     try:
         yield writer
     except BaseException as error:
-        writer.abandon(error)
+        writer.abort(error)
         raise
 
 

@@ -14,9 +14,9 @@ from lakewright.format.data_block import format_avro_block
 from lakewright.format.log_block import BlockKind
 from lakewright.model.file_group import FileSlice, LogFile
 from lakewright.model.schema import META_COLUMNS, RECORD_KEY
-from lakewright.model.table_config import CHANGE_DATA, ChangeLogging
+from lakewright.model.table_config import CHANGE_DATA, CdcLoggingMode
 from lakewright.storage.base import join_path
-from lakewright.write.log_file_writer import Block, into_files
+from lakewright.write.log_file_writer import EncodedBlock, into_files
 from lakewright.write.spill import pieces
 from lakewright.write.task import WriteTask, create_file
 
@@ -24,9 +24,9 @@ _TEXT = ["null", "string"]
 _OP, _KEY, _TIME, _BEFORE, _AFTER = "op", "record_key", "ts_ms", "before", "after"
 
 
-def change_schema(schema: str, logging: ChangeLogging) -> str:
+def cdc_schema(schema: str, logging: CdcLoggingMode) -> str:
     """The schema of change files of a table with this schema."""
-    if logging is ChangeLogging.KEYS:
+    if logging is CdcLoggingMode.KEYS:
         fields = [{"name": name, "type": ["string", "null"]} for name in (_OP, _KEY)]
         return _json({"type": "record", "name": "Record", "fields": fields})
     tree = json.loads(schema)
@@ -34,7 +34,7 @@ def change_schema(schema: str, logging: ChangeLogging) -> str:
     image = {**tree, "fields": own}
     namespace = tree.get("namespace")
     fields = [_field(_OP, _TEXT)]
-    if logging is ChangeLogging.BEFORE:
+    if logging is CdcLoggingMode.BEFORE:
         fields += [_field(_KEY, _TEXT), _field(_BEFORE, ["null", image])]
     else:
         name = f"{namespace}.{tree['name']}" if namespace else tree["name"]
@@ -65,37 +65,37 @@ def require_base(partition: str, file_id: str, item: FileSlice | None) -> None:
 
 
 @dataclass
-class ChangeLog:
+class CdcLogWriter:
     """Gathers what a write does to the rows of one file group.
 
     It is held in memory as the bytes it will be written as, one block after the other.
     """
 
     task: WriteTask
-    logging: ChangeLogging
+    logging: CdcLoggingMode
     _waiting: list[pa.Table] = field(default_factory=list)
     _waiting_bytes: int = 0
-    _blocks: list[Block] = field(default_factory=list)
+    _blocks: list[EncodedBlock] = field(default_factory=list)
 
     @classmethod
-    def of(cls, task: WriteTask) -> ChangeLog | None:
+    def for_task(cls, task: WriteTask) -> CdcLogWriter | None:
         """An empty one; None if changes are not logged."""
         return None if task.logging is None else cls(task, task.logging)
 
-    def seen(self, before: pa.Table | None, after: pa.Table | None) -> None:
+    def add(self, before: pa.Table | None, after: pa.Table | None) -> None:
         """Note that rows came, changed or went."""
         rows = after if after is not None else before
         if rows is None or not len(rows):
             return
         op = "i" if before is None else "d" if after is None else "u"
         told = {_OP: pa.repeat(pa.scalar(op), len(rows))}
-        if self.logging is ChangeLogging.BOTH:
+        if self.logging is CdcLoggingMode.BOTH:
             told[_TIME] = pa.repeat(pa.scalar(self.task.instant), len(rows))
         else:
             told[_KEY] = rows.column(RECORD_KEY)
-        if self.logging is not ChangeLogging.KEYS:
+        if self.logging is not CdcLoggingMode.KEYS:
             told[_BEFORE] = self._images(before, len(rows))
-        if self.logging is ChangeLogging.BOTH:
+        if self.logging is CdcLoggingMode.BOTH:
             told[_AFTER] = self._images(after, len(rows))
         changes = pa.table(told)
         self._waiting.append(changes)
@@ -133,19 +133,19 @@ class ChangeLog:
         return pa.chunked_array(chunks, kind)
 
     def _flush(self) -> None:
-        schema = change_schema(self.task.schema, self.logging)
+        schema = cdc_schema(self.task.schema, self.logging)
         self._blocks += self._encoded(schema)
         self._waiting, self._waiting_bytes = [], 0
 
-    def _encoded(self, schema: str) -> Iterator[Block]:
+    def _encoded(self, schema: str) -> Iterator[EncodedBlock]:
         instant = self.task.instant
         if not self._waiting:
             none = pa.table({name: [] for name in _names(schema)})
-            yield Block(format_avro_block(none, instant, schema, kind=BlockKind.CDC))
+            yield EncodedBlock(format_avro_block(none, instant, schema, kind=BlockKind.CDC))
             return
         rows = pa.concat_tables(self._waiting)
         for piece in pieces(rows, self.task.settings.log_block_max_size):
-            yield Block(format_avro_block(piece, instant, schema, kind=BlockKind.CDC))
+            yield EncodedBlock(format_avro_block(piece, instant, schema, kind=BlockKind.CDC))
 
 
 def _names(schema: str) -> list[str]:

@@ -10,20 +10,20 @@ from functools import partial
 from lakewright.clock import zone_of
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
-from lakewright.model.freshness import Marks
+from lakewright.model.freshness import Watermarks
 from lakewright.model.instant import parse_time
 from lakewright.model.partition_time import partition_end
 from lakewright.model.plans import SERVICE_KEY
 from lakewright.model.table_config import TableConfig
-from lakewright.model.ttl import Trigger, TtlSettings, ttl_settings
-from lakewright.storage.base import Storage, at_once, join_path
+from lakewright.model.ttl import TtlSettings, TtlTrigger, ttl_settings
+from lakewright.storage.base import Storage, join_path, map_in_threads
 from lakewright.table.freshness_options import (
     SUCCESS_FILE,
     FreshnessSettings,
-    call_others,
+    call_user_function,
     load_function,
 )
-from lakewright.table.properties import renew_last_update
+from lakewright.table.properties import touch_last_update_time
 from lakewright.table.snapshot import Snapshot
 
 _SUCCESS = "_SUCCESS"
@@ -32,7 +32,7 @@ _CALLED = ".lakewright_done"
 
 
 @dataclass(frozen=True, slots=True)
-class DoneMarks:
+class PartitionDoneMarker:
     """Which partitions of a table are done, and how they are marked.
 
     A mark is made after the commit that lets completion pass the end of a partition. Whoever dies
@@ -44,15 +44,15 @@ class DoneMarks:
     zone: str
 
     @property
-    def are_wanted(self) -> bool:
+    def enabled(self) -> bool:
         """Whether partitions are marked at all."""
         return self.settings.done_mark is not None
 
-    def timed(self, partitions: Iterable[str]) -> tuple[str, ...]:
+    def partitions_with_time(self, partitions: Iterable[str]) -> tuple[str, ...]:
         """Of these partitions the ones whose path names a time."""
         return tuple(path for path in partitions if self._end(path) is not None)
 
-    def over(self, partitions: Iterable[str], marks: Marks) -> tuple[str, ...]:
+    def completed_partitions(self, partitions: Iterable[str], marks: Watermarks) -> tuple[str, ...]:
         """Of these partitions the ones that completion has passed."""
         completion = self.completion(marks)
         if completion is None:
@@ -60,7 +60,7 @@ class DoneMarks:
         ends = {path: self._end(path) for path in partitions}
         return tuple(path for path, end in ends.items() if end is not None and end <= completion)
 
-    def completion(self, marks: Marks) -> int | None:
+    def completion(self, marks: Watermarks) -> int | None:
         """The completion that counts."""
         optimized = self.settings.done_view == "read_optimized"
         return marks.ro_completion if optimized else marks.rt_completion
@@ -69,7 +69,7 @@ class DoneMarks:
         """Whether a partition was marked before."""
         return self.storage.exists(join_path(partition, self._file))
 
-    def mark(self, partitions: Iterable[str], marks: Marks) -> None:
+    def mark(self, partitions: Iterable[str], marks: Watermarks) -> None:
         """Mark partitions as done; a failure is a warning, and the next commit tries again."""
         for path in partitions:
             try:
@@ -81,7 +81,9 @@ class DoneMarks:
     def _mark(self, partition: str, completion: int | None) -> None:
         named = self.settings.done_mark
         if named is not None and named != SUCCESS_FILE:
-            failure = call_others(load_function(named), self.storage.root, partition, completion)
+            failure = call_user_function(
+                load_function(named), self.storage.root, partition, completion
+            )
             if failure is not None:
                 self._warn(partition, failure)
                 return
@@ -118,7 +120,7 @@ NEXT_KEY = "lakewright.ttl.next"
 _DAY_MS = 86_400_000
 
 
-def renew_partitions(
+def touch_partitions(
     storage: Storage,
     config: TableConfig,
     options: Mapping[str, str],
@@ -126,10 +128,10 @@ def renew_partitions(
     completed_at: str,
 ) -> None:
     """Note in partitions that rows were written to them, where TTL is switched on."""
-    if SERVICE_KEY in metadata.extra or not settings_for_writes(config, options).enabled:
+    if SERVICE_KEY in metadata.extra or not ttl_settings_or_off(config, options).enabled:
         return
     try:
-        at_once(partial(_renew, storage, completed_at), sorted(metadata.stats))
+        map_in_threads(partial(_renew, storage, completed_at), sorted(metadata.stats))
     except LakewrightError as error:
         # The write has completed, whatever is wrong here.
         warnings.warn(
@@ -139,7 +141,7 @@ def renew_partitions(
         )
 
 
-def settings_for_writes(config: TableConfig, options: Mapping[str, str]) -> TtlSettings:
+def ttl_settings_or_off(config: TableConfig, options: Mapping[str, str]) -> TtlSettings:
     """The settings as writes go by them: off where they make no sense, which is no writer's fault.
 
     Who runs TTL by hand is told what is wrong with them.
@@ -154,18 +156,18 @@ def settings_for_writes(config: TableConfig, options: Mapping[str, str]) -> TtlS
 
 
 def _renew(storage: Storage, completed_at: str, partition: str) -> bool:
-    return renew_last_update(storage, partition, completed_at)
+    return touch_last_update_time(storage, partition, completed_at)
 
 
-def checked_extra(
+def ttl_extra_metadata(
     now: Snapshot, own: str, now_ms: int, options: Mapping[str, str], metadata: CommitMetadata
 ) -> dict[str, str]:
     """What a commit at `own` keeps of the last check, on the table as it is before it."""
-    settings = settings_for_writes(now.config, options)
+    settings = ttl_settings_or_off(now.config, options)
     if not settings.enabled:
         return {}
     if not settings.run_inline:
-        found = metadata.extra.get(NEXT_KEY) or carried_on(now)
+        found = metadata.extra.get(NEXT_KEY) or next_ttl_check(now)
         return {NEXT_KEY: found} if found else {}
     checked = _last_check(now)
     counts = metadata.operation not in SERVICE_OPERATIONS
@@ -174,12 +176,12 @@ def checked_extra(
     return {CHECKED_KEY: checked}
 
 
-def is_checked(metadata: CommitMetadata, requested_at: str) -> bool:
+def is_ttl_triggered(metadata: CommitMetadata, requested_at: str) -> bool:
     """Whether TTL is to run after a commit, as it says itself."""
     return metadata.extra.get(CHECKED_KEY) == requested_at
 
 
-def carried_on(now: Snapshot) -> str:
+def next_ttl_check(now: Snapshot) -> str:
     """What the newest write says about when to look next; empty if it does not."""
     newest = now.commits(now.timeline.by_completion[-1:])
     return newest[0].extra.get(NEXT_KEY, "") if newest else ""
@@ -194,7 +196,7 @@ def _last_check(now: Snapshot) -> str:
 
 
 def _is_due(now: Snapshot, settings: TtlSettings, checked: str, now_ms: int) -> bool:
-    if settings.trigger is Trigger.NUM_COMMITS:
+    if settings.trigger is TtlTrigger.NUM_COMMITS:
         done = [i for i in now.timeline.completed_writes if i.requested_at > checked]
         return len(done) + 1 >= settings.trigger_value
     if not checked:

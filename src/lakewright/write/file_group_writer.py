@@ -14,67 +14,76 @@ from lakewright.errors import LakewrightError
 from lakewright.format.delete_block import DeleteRecords
 from lakewright.model.commit_metadata import WriteStat
 from lakewright.model.event_time import event_range
-from lakewright.model.file_group import BaseFile, FileSlice, look_like_buckets
-from lakewright.model.merge import LogOutcome, Seen
+from lakewright.model.file_group import BaseFile, FileSlice, are_bucket_file_ids
+from lakewright.model.merge import MergedLogRecords, RowChangeCallback
 from lakewright.model.schema import COMMIT_TIME
 from lakewright.scan.slice_reader import base_rows
 from lakewright.storage.base import join_path
 from lakewright.table.markers import MarkerKind
 from lakewright.utils.concurrent import ahead
-from lakewright.write.base_file_writer import BaseFileWriter, Written, nothing_on_failure
-from lakewright.write.cdc_writer import ChangeLog, require_base
-from lakewright.write.index import Partition
-from lakewright.write.log_file_writer import WrittenLog, write_logs
-from lakewright.write.spill import changes_table, pieces, put_aside
-from lakewright.write.task import GroupWork, Outcome, PartitionWork, Token, Work, WriteTask
+from lakewright.write.base_file_writer import BaseFileWriter, WrittenBaseFile, abort_on_failure
+from lakewright.write.cdc_writer import CdcLogWriter, require_base
+from lakewright.write.index import PartitionState
+from lakewright.write.log_file_writer import WrittenLogFile, write_logs
+from lakewright.write.spill import encode_changes, pieces, spill_rows
+from lakewright.write.task import (
+    DeferredFileGroup,
+    DeferredPartition,
+    DeferredWork,
+    WriteStatus,
+    WriteTask,
+    WriteToken,
+)
 
 # What real writers say of a base file that has none before it.
 _NO_COMMIT = "null"
 _SHARED_ID = "{bucket:08d}-0000-0000-0000-{generation:012d}-0"
 
 
-class GroupWriter:
+class FileGroupWriter:
     """Writes file groups for one task and keeps the statistics of what it wrote."""
 
-    def __init__(self, task: WriteTask, token: Token) -> None:
+    def __init__(self, task: WriteTask, token: WriteToken) -> None:
         self.task = task
         self.token = token
         self.stats: list[WriteStat] = []
-        self.works: list[Work] = []
+        self.works: list[DeferredWork] = []
         self.notes: Counter[str] = Counter()
 
-    def outcome(
+    def status(
         self,
         replaced: Mapping[str, tuple[str, ...]] | None = None,
         error: LakewrightError | None = None,
-    ) -> Outcome:
+    ) -> WriteStatus:
         """What the task has done so far."""
-        return Outcome(
+        return WriteStatus(
             tuple(self.stats), replaced or {}, error, tuple(self.works), dict(self.notes)
         )
 
-    def hand_on(self, partition: Partition, rows: pa.Table) -> None:
+    def defer(self, partition: PartitionState, rows: pa.Table) -> None:
         """Leave the rows of a partition to another task."""
-        self.works.append(PartitionWork(partition.path, self._put_aside(rows), partition.weight))
+        self.works.append(
+            DeferredPartition(partition.path, self._spill(rows), partition.read_bytes)
+        )
 
-    def hand_on_group(
-        self, partition: Partition, item: FileSlice, changes: LogOutcome, *, inserts: int
+    def defer_group(
+        self, partition: PartitionState, item: FileSlice, changes: MergedLogRecords, *, inserts: int
     ) -> None:
         """Leave the next base file of a group to another task."""
         assert item.base is not None
-        path = self._put_aside(changes_table(changes))
-        self.works.append(GroupWork(partition.path, item, path, inserts, item.base.size))
+        path = self._spill(encode_changes(changes))
+        self.works.append(DeferredFileGroup(partition.path, item, path, inserts, item.base.size))
 
-    def _put_aside(self, rows: pa.Table) -> str:
-        return put_aside(self.task, self.token, len(self.works), rows)
+    def _spill(self, rows: pa.Table) -> str:
+        return spill_rows(self.task, self.token, len(self.works), rows)
 
     def new_file_id(self) -> str:
         """The id of a file group that does not exist yet; never one that looks like a bucket."""
-        while look_like_buckets([file_id := f"{self.task.clock.new_id()}-0"]):
+        while are_bucket_file_ids([file_id := f"{self.task.clock.new_id()}-0"]):
             continue
         return file_id
 
-    def bucket_file_id(self, partition: Partition, bucket: int) -> str:
+    def bucket_file_id(self, partition: PartitionState, bucket: int) -> str:
         """The id of the file group of a bucket that does not exist yet.
 
         Writers that do not wait for each other must come to the same name, and never to that of a
@@ -84,10 +93,12 @@ class GroupWriter:
             return _SHARED_ID.format(bucket=bucket, generation=partition.replaced_buckets(bucket))
         return f"{bucket:08d}{self.new_file_id()[8:]}"
 
-    def create(self, partition: Partition, rows: pa.Table, file_id: str | None = None) -> None:
+    def write_new_groups(
+        self, partition: PartitionState, rows: pa.Table, file_id: str | None = None
+    ) -> None:
         """Put rows into new file groups, as many as their size asks for; or into one of this id."""
-        partition.enter()
-        with nothing_on_failure(RollingWriter(self, partition.path, file_id)) as rolling:
+        partition.ensure_metadata()
+        with abort_on_failure(RollingWriter(self, partition.path, file_id)) as rolling:
             for piece in pieces(rows, self.task.settings.max_file_size):
                 rolling.write(piece)
             rolling.close()
@@ -103,9 +114,11 @@ class GroupWriter:
         file = BaseFile(file_id, str(self.token), self.task.instant)
         return BaseFileWriter(self.task, partition, file, kind, pool)
 
-    def created(self, partition: str, written: Written, new: pa.Table | None) -> None:
+    def add_new_group_stat(
+        self, partition: str, written: WrittenBaseFile, new: pa.Table | None
+    ) -> None:
         """Note a base file of a new group; `new` holds its event times."""
-        self._note(
+        self._add_stat(
             partition,
             written,
             prev_commit=_NO_COMMIT,
@@ -115,11 +128,11 @@ class GroupWriter:
             **self._event_times(new),
         )
 
-    def rewrite(
+    def merge_base(
         self,
         partition: str,
         item: FileSlice,
-        merge: Callable[[Iterator[pa.Table], Seen | None], Iterable[pa.Table]],
+        merge: Callable[[Iterator[pa.Table], RowChangeCallback | None], Iterable[pa.Table]],
         *,
         inserts: int,
     ) -> None:
@@ -129,7 +142,7 @@ class GroupWriter:
         """
         assert item.base is not None
         before = 0
-        log = ChangeLog.of(self.task)
+        log = CdcLogWriter.for_task(self.task)
 
         def old_rows() -> Iterator[pa.Table]:
             nonlocal before
@@ -140,11 +153,11 @@ class GroupWriter:
         fresh, times = 0, []
         with (
             ThreadPoolExecutor(1, "encode") as pool,
-            nothing_on_failure(
+            abort_on_failure(
                 self.open_base(partition, item.file_id, MarkerKind.MERGE, pool)
             ) as writer,
         ):
-            for table in merge(old_rows(), None if log is None else log.seen):
+            for table in merge(old_rows(), None if log is None else log.add):
                 mask = pc.equal(table.column(COMMIT_TIME), self.task.instant)
                 count = int(pc.sum(mask).as_py() or 0)
                 if count and self.task.event_time is not None:
@@ -152,7 +165,7 @@ class GroupWriter:
                 fresh += count
                 writer.write(table)
             written = writer.close()
-        self._note(
+        self._add_stat(
             partition,
             written,
             prev_commit=item.base.instant,
@@ -164,7 +177,7 @@ class GroupWriter:
             **self._event_times(pa.concat_tables(times) if times else None),
         )
 
-    def fold(
+    def write_compacted(
         self, item: FileSlice, rows: Iterable[pa.Table], facts: Callable[[], Mapping[str, Any]]
     ) -> None:
         """Write the next base file of a group from rows that are merged already, of all commits.
@@ -176,7 +189,7 @@ class GroupWriter:
         kind = MarkerKind.MERGE if item.base is not None else MarkerKind.CREATE
         with (
             ThreadPoolExecutor(1, "encode") as pool,
-            nothing_on_failure(self.open_base(item.partition, item.file_id, kind, pool)) as writer,
+            abort_on_failure(self.open_base(item.partition, item.file_id, kind, pool)) as writer,
         ):
             for table in rows:
                 if self.task.event_time is not None:
@@ -188,11 +201,11 @@ class GroupWriter:
             "prev_base_file": item.base.name if item.base else None,
             **self._event_times(pa.concat_tables(times) if times else None),
         }
-        self._note(item.partition, written, **told, **facts())
+        self._add_stat(item.partition, written, **told, **facts())
 
-    def append(
+    def append_logs(
         self,
-        partition: Partition,
+        partition: PartitionState,
         file_id: str,
         rows: pa.Table,
         deletes: DeleteRecords | None,
@@ -207,14 +220,14 @@ class GroupWriter:
         """
         if self.task.logging is not None:
             require_base(partition.path, file_id, item)
-        partition.enter()
+        partition.ensure_metadata()
         path = partition.path
         found = [log.name for log in item.logs] if item is not None else []
         for log in write_logs(self.task, path, file_id, str(self.token), rows, deletes):
             told = [part for part in (log.written, gone if log.deletes else None) if part]
             times = pa.concat_tables(told) if told else None
             found.append(log.file.name)
-            self._note_log(path, log, times, inserts=inserts, **self._found(item, found))
+            self._add_log_stat(path, log, times, inserts=inserts, **self._found(item, found))
 
     def _found(self, item: FileSlice | None, logs: Sequence[str]) -> dict[str, Any]:
         """What readers of changes compare a log file with, where changes are logged."""
@@ -226,7 +239,7 @@ class GroupWriter:
             "log_files": tuple(logs),
         }
 
-    def relog(
+    def rewrite_logs(
         self,
         item: FileSlice,
         rows: pa.Table,
@@ -253,12 +266,12 @@ class GroupWriter:
                 time for time in (least, deleted_from if log.deletes else None) if time is not None
             ]
             told = {"min_event_time": min(known)} if known else {}
-            self._note_log(item.partition, log, log.written, **told)
+            self._add_log_stat(item.partition, log, log.written, **told)
 
-    def _note_log(
+    def _add_log_stat(
         self,
         partition: str,
-        log: WrittenLog,
+        log: WrittenLogFile,
         times: pa.Table | None,
         *,
         inserts: int = 0,
@@ -275,9 +288,11 @@ class GroupWriter:
             "log_files": (log.file.name,),
             **self._event_times(times),
         }
-        self._note(partition, log, **{**facts, **more})
+        self._add_stat(partition, log, **{**facts, **more})
 
-    def _note(self, partition: str, written: Written | WrittenLog, **facts: Any) -> None:
+    def _add_stat(
+        self, partition: str, written: WrittenBaseFile | WrittenLogFile, **facts: Any
+    ) -> None:
         same: dict[str, Any] = {**_COUNTERS, **facts}
         stat = WriteStat(
             file_id=written.file.file_id,
@@ -319,7 +334,7 @@ _COUNTERS = dict.fromkeys(
 class RollingWriter:
     """Base files of new groups, one after the other: the next begins when one is large enough."""
 
-    def __init__(self, groups: GroupWriter, partition: str, file_id: str | None = None) -> None:
+    def __init__(self, groups: FileGroupWriter, partition: str, file_id: str | None = None) -> None:
         self._groups = groups
         self._partition = partition
         self._file_id = file_id
@@ -354,10 +369,10 @@ class RollingWriter:
             return
         times = pa.concat_tables(self._times) if self._times else None
         written = self._writer.close()
-        self._groups.created(self._partition, written, times)
+        self._groups.add_new_group_stat(self._partition, written, times)
         self._writer, self._times = None, []
 
-    def abandon(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Let the file in the making not appear."""
         if self._writer is not None:
-            self._writer.abandon(error)
+            self._writer.abort(error)

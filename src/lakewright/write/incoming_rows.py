@@ -10,19 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.model.lossless_cast import refuse_changes
+from lakewright.model.lossless_cast import check_lossless
 from lakewright.model.merge import Deletes, Upserts, rows_marked_deleted
 from lakewright.model.partition_paths import partition_paths
 from lakewright.model.record_keys import generated_keys, record_keys
 from lakewright.model.schema import META_FIELDS, PARTITION_PATH, RECORD_KEY, conform
-from lakewright.write.task import Operation, Token, WriteTask
+from lakewright.write.task import Operation, WriteTask, WriteToken
 
 # Set on rows of an upsert that are to be deleted, whatever their ordering: those of a global index
 # that must leave the partition they were in, and those that a statement deletes beside others.
-LEAVES = "_lakewright_leaves"
+MOVED_COLUMN = "_lakewright_leaves"
 
 
-def prepare(rows: pa.Table, task: WriteTask, token: Token, first: int) -> pa.Table:
+def to_table_schema(rows: pa.Table, task: WriteTask, token: WriteToken, first: int) -> pa.Table:
     """Rows in the table's stored schema, meta columns filled in but for the file name.
 
     `first` numbers the rows of a task, so that each has its own sequence number. Rows to delete
@@ -35,7 +35,7 @@ def prepare(rows: pa.Table, task: WriteTask, token: Token, first: int) -> pa.Tab
     keys = numbers
     if task.config.record_key_fields:
         keys = record_keys(typed, task.keys, strict=task.adds_rows)
-    if LEAVES in rows.column_names and PARTITION_PATH in rows.column_names:
+    if MOVED_COLUMN in rows.column_names and PARTITION_PATH in rows.column_names:
         # The look-up in the whole table has decided where each row belongs.
         paths = rows.column(PARTITION_PATH).combine_chunks()
     else:
@@ -48,10 +48,10 @@ def prepare(rows: pa.Table, task: WriteTask, token: Token, first: int) -> pa.Tab
         paths,
         pa.nulls(count, pa.string()),
     ]
-    leaves = [rows.column(LEAVES)] if LEAVES in rows.column_names else []
+    leaves = [rows.column(MOVED_COLUMN)] if MOVED_COLUMN in rows.column_names else []
     schema = pa.schema([*META_FIELDS, *own.schema])
     if leaves:
-        schema = schema.append(pa.field(LEAVES, pa.bool_()))
+        schema = schema.append(pa.field(MOVED_COLUMN, pa.bool_()))
     return pa.table([*meta, *own.columns, *leaves], schema=schema)
 
 
@@ -81,13 +81,13 @@ def without_deleted(rows: pa.Table, task: WriteTask) -> pa.Table:
     return rows.filter(pa.array(~deleted)) if deleted.any() else rows
 
 
-def changes_of(rows: pa.Table, task: WriteTask) -> list[Upserts | Deletes]:
+def as_merge_input(rows: pa.Table, task: WriteTask) -> list[Upserts | Deletes]:
     """Prepared rows as versions that compete: new rows, and deletes."""
     if task.operation is Operation.DELETE:
         return [_deletes(rows, task, ordered=task.ordered_deletes)]
-    if LEAVES not in rows.column_names:
+    if MOVED_COLUMN not in rows.column_names:
         return [Upserts(rows.select(task.stored_schema.names))]
-    leaving = pc.fill_null(rows.column(LEAVES), False)
+    leaving = pc.fill_null(rows.column(MOVED_COLUMN), False)
     stay = rows.filter(pc.invert(leaving)).select(task.stored_schema.names)
     return [_deletes(rows.filter(leaving), task, ordered=False), Upserts(stay)]
 
@@ -121,7 +121,7 @@ def rows_in(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     Raises:
         InvalidError: a value does not fit, or would not be the same any more.
     """
-    refuse_changes(rows, schema)
+    check_lossless(rows, schema)
     try:
         return conform(rows, schema, source="incoming rows")
     except CorruptError as error:

@@ -23,7 +23,7 @@ from lakewright.model.file_group import (
     parse_data_file,
 )
 from lakewright.model.schema import RECORD_KEY
-from lakewright.scan.scan_plan import plan_read
+from lakewright.scan.scan_plan import plan_scan
 from lakewright.scan.slice_reader import read_slices
 from lakewright.storage.base import Storage, join_path
 from lakewright.write.options import check_index
@@ -42,7 +42,7 @@ class FileShape:
     data_bytes: int
 
 
-def locate(task: WriteTask, slices: Sequence[FileSlice], keys: pa.Array) -> Positions:
+def lookup_keys(task: WriteTask, slices: Sequence[FileSlice], keys: pa.Array) -> Positions:
     """For each key the position of the slice that holds it, or NOWHERE.
 
     Base files are looked into; log files only where a group has no base file, since keys that are
@@ -77,12 +77,12 @@ def locate(task: WriteTask, slices: Sequence[FileSlice], keys: pa.Array) -> Posi
     return where
 
 
-def living(task: WriteTask, item: FileSlice, keys: pa.Array) -> Positions:
+def live_keys(task: WriteTask, item: FileSlice, keys: pa.Array) -> Positions:
     """Positions of the keys that a slice has rows for, once its log files are merged."""
     return _matches(_merged_keys(task, item), keys)
 
 
-def missing_keys(task: WriteTask, item: FileSlice, base: str) -> pa.Array:
+def keys_not_in_base(task: WriteTask, item: FileSlice, base: str) -> pa.Array:
     """The keys that a slice has rows for and a base file has not."""
     keys = _merged_keys(task, item).combine_chunks()
     return keys.take(pa.array(np.setdiff1d(np.arange(len(keys)), _keys_in_file(task, base, keys))))
@@ -104,13 +104,13 @@ def file_shape(storage: Storage, path: str) -> FileShape:
 def _keys_in_slice(task: WriteTask, item: FileSlice, wanted: pa.Array) -> Positions:
     """Positions in `wanted` of the keys that a slice holds."""
     if item.base is None:
-        return living(task, item, wanted)
+        return live_keys(task, item, wanted)
     found = _keys_in_file(task, item.path(item.base), wanted)
     earlier = _logs_for_another_base(task, item)
     if not earlier:
         return found
     alone = replace(item, base=None, logs=earlier)
-    return np.union1d(found, living(task, alone, wanted))
+    return np.union1d(found, live_keys(task, alone, wanted))
 
 
 def _logs_for_another_base(task: WriteTask, item: FileSlice) -> tuple[LogFile, ...]:
@@ -129,7 +129,7 @@ def _logs_for_another_base(task: WriteTask, item: FileSlice) -> tuple[LogFile, .
 
 def _merged_keys(task: WriteTask, item: FileSlice) -> pa.ChunkedArray:
     schema = task.snapshot.schema(task.snapshot.view())
-    plan = plan_read(task.config, schema, [item], columns=(RECORD_KEY,))
+    plan = plan_scan(task.config, schema, [item], columns=(RECORD_KEY,))
     columns = [batch.column(0) for batch in read_slices(task.storage, plan)]
     return pa.chunked_array(columns, pa.string())
 
@@ -166,7 +166,7 @@ def _open(source: pa.NativeFile, path: str) -> pq.ParquetFile:
 # Where rows of new keys go: small files first, then new ones.
 
 
-def fill_small_files(rooms: Iterable[tuple[int, int]], rows: int) -> list[tuple[int, int]]:
+def assign_to_small_files(rooms: Iterable[tuple[int, int]], rows: int) -> list[tuple[int, int]]:
     """How many of `rows` each small file takes, given what each has room for; no more are asked.
 
     >>> fill_small_files([(7, 3), (8, 5), (9, 5)], 4)
@@ -185,7 +185,9 @@ def fill_small_files(rooms: Iterable[tuple[int, int]], rows: int) -> list[tuple[
     return taken
 
 
-def room_in(size: int, data_bytes: int, rows: int, *, max_size: int, estimate: int) -> int:
+def estimate_capacity(
+    size: int, data_bytes: int, rows: int, *, max_size: int, estimate: int
+) -> int:
     """How many more rows fit into a base file, judged by the rows it has.
 
     The footer counts for the file's size and not for that of its rows: a filter for sixty thousand
@@ -204,7 +206,7 @@ _KEYS_SHARE = 10
 
 
 @dataclass(frozen=True)
-class Partition:
+class PartitionState:
     """The slices that a snapshot of the table shows in one partition, by file id."""
 
     task: WriteTask
@@ -213,7 +215,7 @@ class Partition:
     is_new: bool
 
     @classmethod
-    def look(cls, task: WriteTask, path: str) -> Partition:
+    def load(cls, task: WriteTask, path: str) -> PartitionState:
         """List the partition."""
         if path.split("/")[0] == _META_FOLDER:
             raise InvalidError("the table's own folder cannot be a partition", partition=path)
@@ -224,9 +226,9 @@ class Partition:
         found = task.snapshot.without_unlisted({path: [] if is_new else files})
         groups = task.snapshot.groups(task.snapshot.view(), found)
         check_index(task.settings, (group.file_id for group in groups))
-        return cls(task, path, tuple(group.merged() for group in groups), is_new)
+        return cls(task, path, tuple(group.latest_merged_slice() for group in groups), is_new)
 
-    def enter(self) -> None:
+    def ensure_metadata(self) -> None:
         """Make the folder a partition of the table, before the first file is in it."""
         if not self.is_new:
             return
@@ -241,7 +243,7 @@ class Partition:
             return
 
     @cached_property
-    def weight(self) -> int:
+    def read_bytes(self) -> int:
         """How many bytes of base files a task reads for its rows, however few they are.
 
         Keys are a small part of them; where changes are written beside them no more is read. Rows
@@ -276,7 +278,7 @@ class Partition:
         replaced = self.task.snapshot.replaced(self.task.snapshot.view())
         return sum(p == self.path and bucket_of_group(id_) == bucket for p, id_ in replaced)
 
-    def small(self) -> Iterator[tuple[int, int]]:
+    def small_files(self) -> Iterator[tuple[int, int]]:
         """Slices that new rows may join, smallest first: (position, room for so many rows).
 
         Where log files are merged with a base file a new version of that base would lose them, and
@@ -295,7 +297,7 @@ class Partition:
             base = self.slices[position].base
             assert base is not None
             shape = file_shape(self.task.storage, self.slices[position].path(base))
-            room = room_in(
+            room = estimate_capacity(
                 size,
                 shape.data_bytes,
                 shape.rows,
@@ -304,7 +306,7 @@ class Partition:
             )
             yield position, room
 
-    def check_free(self, item: FileSlice) -> None:
+    def check_not_clustering(self, item: FileSlice) -> None:
         """Refuse to change rows that a pending clustering is about to move."""
         plan = self.task.clustering.get((self.path, item.file_id))
         if plan is not None:

@@ -18,7 +18,7 @@ from lakewright.write.task import WriteTask, create_file
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenLog:
+class WrittenLogFile:
     """A log file that is there."""
 
     file: LogFile
@@ -33,7 +33,7 @@ class WrittenLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class EncodedBlock:
     """A block of a log file, and what it holds."""
 
     data: bytes
@@ -50,7 +50,7 @@ def write_logs(
     deletes: DeleteRecords | None,
     *,
     compacted: Sequence[str] = (),
-) -> list[WrittenLog]:
+) -> list[WrittenLogFile]:
     """Append rows and deletes to a file group; a new file begins where one is full.
 
     The blocks stand for all blocks of the instants `compacted`.
@@ -59,12 +59,12 @@ def write_logs(
     named = _with_file_id(rows, file_id)
     pending = [
         *(
-            Block(_data_block(task, piece, schema_json, compacted), piece)
+            EncodedBlock(_data_block(task, piece, schema_json, compacted), piece)
             for piece in pieces(named, task.settings.log_block_max_size)
         ),
         *_delete_blocks(task, deletes, schema_json, compacted),
     ]
-    written: list[WrittenLog] = []
+    written: list[WrittenLogFile] = []
     for blocks in into_files(pending, task.settings.log_max_size):
         file = LogFile(file_id, task.instant, len(written) + 1, token)
         data = b"".join(block.data for block in blocks)
@@ -73,7 +73,7 @@ def write_logs(
         parts = [block.rows for block in blocks if block.rows is not None]
         rows_in = pa.concat_tables(parts) if parts else None
         gone = sum(block.deletes for block in blocks)
-        written.append(WrittenLog(file, len(data), gone, rows_in))
+        written.append(WrittenLogFile(file, len(data), gone, rows_in))
     return written
 
 
@@ -102,10 +102,10 @@ def _data_block(
 
 def _delete_blocks(
     task: WriteTask, deletes: DeleteRecords | None, schema_json: str, compacted: Sequence[str]
-) -> Iterator[Block]:
+) -> Iterator[EncodedBlock]:
     for part in deletes.by_kind() if deletes is not None and len(deletes) else []:
         data = format_delete_block(part, task.instant, schema_json, compacted_instants=compacted)
-        yield Block(data, deletes=len(part))
+        yield EncodedBlock(data, deletes=len(part))
 
 
 def _with_file_id(rows: pa.Table, file_id: str) -> pa.Table:
@@ -115,9 +115,9 @@ def _with_file_id(rows: pa.Table, file_id: str) -> pa.Table:
     )
 
 
-def into_files(blocks: Iterable[Block], most_bytes: int) -> Iterator[list[Block]]:
+def into_files(blocks: Iterable[EncodedBlock], most_bytes: int) -> Iterator[list[EncodedBlock]]:
     """Blocks put together to files; a file is full once it has reached its size."""
-    waiting: list[Block] = []
+    waiting: list[EncodedBlock] = []
     for block in blocks:
         waiting.append(block)
         if sum(len(each.data) for each in waiting) >= most_bytes:

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from lakewright.errors import InvalidError
 from lakewright.metrics.options import MetricsSettings
 from lakewright.model import table_config as keys
-from lakewright.model.file_group import bucket_of_group, look_like_buckets
+from lakewright.model.file_group import are_bucket_file_ids, bucket_of_group
 from lakewright.model.table_config import (
     MERGE_PROPERTY,
     IndexType,
     TableConfig,
     csv,
+    option_value,
     same_fields,
-    told,
 )
 from lakewright.model.ttl import PREFIX as TTL_PREFIX
-from lakewright.model.ttl import checked_settings
+from lakewright.model.ttl import validated_settings
 from lakewright.options import HUDI_OPTIONS, ignored_options, option_keys, parse_bool, settings_from
 from lakewright.storage.factory import storage_option_names
 from lakewright.table.create import TableSpec, is_table_option
@@ -127,7 +127,7 @@ _EXTRACTORS = frozenset(
     )
 )
 # Values that say what is so anyway; the merge mode decides which of Hudi's own mergers is meant.
-AGREED = {
+NO_OP_VALUES = {
     "hoodie.datasource.write.record.merger.impls": _MERGERS,
     "hoodie.datasource.write.row.writer.enable": frozenset({"true", "false"}),
     "hoodie.datasource.hive_sync.partition_extractor_class": _EXTRACTORS,
@@ -173,7 +173,7 @@ SERVICE_PREFIXES = (
 )
 
 # What asks for a service beside the write, by the word "true", and is not carried out.
-UNSERVED = frozenset(
+ASYNC_SERVICE_KEYS = frozenset(
     {
         "hoodie.clustering.async.enabled",
         "hoodie.datasource.clustering.async.enable",
@@ -213,7 +213,7 @@ _NOTES_PREFIX = "hoodie.datasource.write.commitmeta.key.prefix"
 _DROP_DUPLICATES = "hoodie.datasource.write.insert.drop.duplicates"
 _DUPLICATE_POLICY = "hoodie.datasource.insert.dup.policy"
 
-_REMEMBERED = (
+_PERSISTED = (
     keys.INDEX_TYPE,
     keys.BUCKETS,
     keys.BUCKET_HASH_FIELDS,
@@ -221,7 +221,7 @@ _REMEMBERED = (
     keys.TRACK_EVENT_TIME,
 )
 # Real Hudi does not store these with the table: its writers are told each time.
-_TOLD_EACH_TIME = (keys.TIMESTAMPS_AS_TEXT, keys.NEW_KEY_ENCODING)
+_WRITE_TIME_OPTIONS = (keys.TIMESTAMPS_AS_TEXT, keys.NEW_KEY_ENCODING)
 _FLAGS = (keys.HIVE_STYLE, keys.URL_ENCODE, keys.SLASH_DATES, keys.CHANGE_DATA)
 _WORDS = (keys.EVENT_TIME, keys.TIME_ZONE, keys.CHANGE_LOGGING)
 # Between these a writer may choose: they look for keys in the same files.
@@ -235,13 +235,13 @@ Conflict = tuple[str, str, str]
 class WriteOptions:
     """Options whose names were checked: keys of Hudi's are in lower case, as Spark takes them.
 
-    `ignored` are the ones that have no effect here, and `unserved` those that ask for a service
-    which is not carried out; somebody should say so.
+    `ignored` have no effect here; `async_services` ask for asynchronous services, which do not run.
+    The caller warns about both.
     """
 
-    told: Mapping[str, str]
+    values: Mapping[str, str]
     ignored: tuple[str, ...]
-    unserved: tuple[str, ...] = ()
+    async_services: tuple[str, ...] = ()
 
 
 def check_write_options(options: Mapping[str, str], *, also: Collection[str] = ()) -> WriteOptions:
@@ -262,7 +262,9 @@ def check_write_options(options: Mapping[str, str], *, also: Collection[str] = (
     ignored = ignored_options(
         open_, honoured, REFUSED_WRITE_OPTIONS, elsewhere=storage_option_names()
     )
-    unserved = [key for key in given if key in UNSERVED and given[key].strip().lower() == "true"]
+    unserved = [
+        key for key in given if key in ASYNC_SERVICE_KEYS and given[key].strip().lower() == "true"
+    ]
     return WriteOptions(given, tuple(ignored), tuple(unserved))
 
 
@@ -270,11 +272,11 @@ def write_settings(config: TableConfig | None, options: Mapping[str, str]) -> Wr
     """The settings of a write: what checked options say, else what the table remembers."""
     _check_duplicate_policy(options)
     stored = config.properties if config is not None else {}
-    remembered = {key: stored[key] for key in _REMEMBERED if stored.get(key)}
+    remembered = {key: stored[key] for key in _PERSISTED if stored.get(key)}
     return settings_from(WriteSettings, {**remembered, **options})
 
 
-def unremembered(config: TableConfig, settings: WriteSettings) -> dict[str, str]:
+def properties_to_persist(config: TableConfig, settings: WriteSettings) -> dict[str, str]:
     """Properties that a table lacks and must have once it was written with these settings.
 
     Who writes to a bucket index with another index, or another number of buckets, makes
@@ -291,12 +293,12 @@ def unremembered(config: TableConfig, settings: WriteSettings) -> dict[str, str]
     return {key: value for key, value in wanted.items() if not config.properties.get(key)}
 
 
-def effective_config(config: TableConfig, options: Mapping[str, str]) -> TableConfig:
+def with_write_time_options(config: TableConfig, options: Mapping[str, str]) -> TableConfig:
     """The table's properties, with what real Hudi's writers are told each time and do not store."""
     added = {
         _new_name(key): value
         for key, value in options.items()
-        if key in _TOLD_EACH_TIME or key.startswith(_TIME_GENERATORS)
+        if key in _WRITE_TIME_OPTIONS or key.startswith(_TIME_GENERATORS)
     }
     added = {key: value for key, value in added.items() if key not in config.properties}
     return replace(config, properties={**config.properties, **added}) if added else config
@@ -311,7 +313,7 @@ def check_index(settings: WriteSettings, file_ids: Iterable[str]) -> None:
     ids = list(file_ids)
     numbers = [number for each in ids if (number := bucket_of_group(each)) is not None]
     if settings.index_type is not IndexType.BUCKET:
-        if look_like_buckets(ids):
+        if are_bucket_file_ids(ids):
             raise InvalidError(
                 "the file groups are those of a bucket index: say so, and how many buckets it has",
                 option=keys.INDEX_TYPE,
@@ -359,7 +361,7 @@ def spec_from_options(options: Mapping[str, str], *, partition_by: Sequence[str]
     )
 
 
-def config_conflicts(
+def check_options_match_table(
     config: TableConfig, options: Mapping[str, str], *, partition_by: Sequence[str] = ()
 ) -> None:
     """Refuse options that say otherwise than the table.
@@ -386,7 +388,7 @@ def find_conflicts(
     """
     ttl = {key: value for key, value in options.items() if key.startswith(TTL_PREFIX)}
     partitioned, keyed = bool(config.partition_fields), bool(config.record_key_fields)
-    checked_settings(ttl, partitioned=partitioned, keyed=keyed)
+    validated_settings(ttl, partitioned=partitioned, keyed=keyed)
     return [
         *_written_by_conflicts(config, tuple(partition_by)),
         *_name_conflicts(config, options),
@@ -406,10 +408,10 @@ def _written_by_conflicts(config: TableConfig, columns: tuple[str, ...]) -> Iter
 def _name_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
     names = {keys.TABLE_NAME: config.name, keys.DATABASE: config.properties.get(keys.DATABASE)}
     for name, stored in names.items():
-        for key, text in told(options, name).items():
+        for key, text in option_value(options, name).items():
             if stored and text.lower() != stored.lower():
                 yield key, text, stored
-    for key, text in told(options, keys.TABLE_TYPE).items():
+    for key, text in option_value(options, keys.TABLE_TYPE).items():
         if keys.parse_table_type(text) is not config.table_type:
             yield key, text, str(config.table_type)
 
@@ -417,7 +419,7 @@ def _name_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator
 def _field_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
     fields = {keys.RECORD_KEY: config.record_key_fields, keys.ORDERING: config.ordering_fields}
     for name, stored in fields.items():
-        for key, text in told(options, name).items():
+        for key, text in option_value(options, name).items():
             if csv(text) != stored:
                 yield key, text, ",".join(stored)
     partitions = config.properties.get(keys.PARTITION_FIELDS, "")
@@ -435,26 +437,26 @@ def _same_partitions(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
 def _rule_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
     generator = config.key_generator.removesuffix("_AVRO")
     for name in (keys.GENERATOR, "hoodie.table.keygenerator.class"):
-        for key, text in told(options, name).items():
+        for key, text in option_value(options, name).items():
             if generator and keys.generator_type(text) != generator:
                 yield key, text, generator
     for key in _FLAGS:
         if options.get(key, "").strip() and _flag(options, key) != config.flag(key):
             yield key, options[key], str(config.flag(key)).lower()
-    mode = keys.told_merge_mode(options)
+    mode = keys.requested_merge_mode(options)
     # Without an ordering field the mode in effect is another than the one that is stored.
     if mode not in (None, config.merge_mode, config.properties.get(keys.MERGE_MODE)):
         yield keys.MERGE_MODE, str(mode), str(config.merge_mode)
     marker = config.delete_marker or ("", "")
     for name, stored in zip((keys.DELETE_FIELD, keys.DELETE_MARKER), marker, strict=True):
-        for key, text in told(options, MERGE_PROPERTY + name).items():
+        for key, text in option_value(options, MERGE_PROPERTY + name).items():
             if text != stored:
                 yield key, text, stored
 
 
 def _index_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
     told_one, stored_one = (
-        settings_from(WriteSettings, {key: each[key] for key in _REMEMBERED if each.get(key)})
+        settings_from(WriteSettings, {key: each[key] for key in _PERSISTED if each.get(key)})
         for each in (options, config.properties)
     )
     one, other = told_one.index_type, stored_one.index_type
@@ -474,7 +476,7 @@ def _stored_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterat
     for key, text in options.items():
         name = _new_name(key)
         stored = config.properties.get(name)
-        is_rule = name.startswith(keys.TIME_GENERATOR) or name in _TOLD_EACH_TIME
+        is_rule = name.startswith(keys.TIME_GENERATOR) or name in _WRITE_TIME_OPTIONS
         if not (is_rule or name in _WORDS) or not stored:
             continue
         # Formats of dates tell upper from lower case, and so do columns.
@@ -495,7 +497,7 @@ def _plain(key: str) -> str:
 
 def _passes(key: str, value: str) -> bool:
     """Whether an option is known and says nothing that is to be checked here."""
-    if value.strip().lower() in AGREED.get(key, ()):
+    if value.strip().lower() in NO_OP_VALUES.get(key, ()):
         return True
     if key in REFUSED_WRITE_OPTIONS:
         return False
@@ -519,4 +521,4 @@ def _flag(options: Mapping[str, str], key: str) -> bool:
 
 
 def _first(options: Mapping[str, str], name: str) -> str:
-    return next(iter(told(options, name).values()), "")
+    return next(iter(option_value(options, name).values()), "")

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakewright.errors import ConflictError, CorruptError, UnavailableError
-from lakewright.model.merge import Flags, LogOutcome
+from lakewright.model.merge import Flags, MergedLogRecords
 from lakewright.storage.base import MissingFileError
-from lakewright.table.markers import rows_folder
-from lakewright.write.task import Outcome, Token, Work, WriteTask
+from lakewright.table.markers import spill_folder
+from lakewright.write.task import DeferredWork, WriteStatus, WriteTask, WriteToken
 
 # A worker shares its machine with others, and merging needs as much again.
 _MOST_BYTES = 256 << 20
@@ -29,7 +29,7 @@ def pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
 
 
 @dataclass
-class GatheredRows:
+class SpillBuffer:
     """Tables put together; beyond a limit they lie in a file that is mapped into memory."""
 
     most_bytes: int = _MOST_BYTES
@@ -86,18 +86,18 @@ _FILES_OVER_ROWS = 8
 _KEY, _DELETED, _BEATS, _ROW = "key", "deleted", "beats_any_base", "row"
 
 
-def outweighs(file_bytes: int, rows: pa.Table) -> bool:
+def is_file_bound(file_bytes: int, rows: pa.Table) -> bool:
     """Whether the files that rows go to, and not the rows, make the work."""
     return file_bytes > _FILES_OVER_ROWS * int(rows.nbytes)
 
 
-def to_the_end(
-    first: Sequence[Outcome], run: Callable[[Sequence[Work]], Sequence[Outcome]]
-) -> list[Outcome]:
+def run_until_done(
+    first: Sequence[WriteStatus], run: Callable[[Sequence[DeferredWork]], Sequence[WriteStatus]]
+) -> list[WriteStatus]:
     """What all tasks did: the first ones, and those that did what they handed on."""
     done, newest = list(first), first
     while not any(outcome.error for outcome in newest):
-        works = [work for outcome in newest for work in outcome.works]
+        works = [work for outcome in newest for work in outcome.deferred]
         if not works:
             break
         newest = run(works)
@@ -105,16 +105,16 @@ def to_the_end(
     return done
 
 
-def forget(task: WriteTask, outcomes: Sequence[Outcome]) -> None:
+def delete_spill(task: WriteTask, outcomes: Sequence[WriteStatus]) -> None:
     """Delete the rows that were put aside; what a dead process leaves is swept by cleans."""
-    if any(outcome.works for outcome in outcomes):
+    if any(outcome.deferred for outcome in outcomes):
         with suppress(UnavailableError):
-            task.storage.unsynced().delete_folder(rows_folder(task.instant))
+            task.storage.unsynced().delete_folder(spill_folder(task.instant))
 
 
-def put_aside(task: WriteTask, token: Token, number: int, rows: pa.Table) -> str:
+def spill_rows(task: WriteTask, token: WriteToken, number: int, rows: pa.Table) -> str:
     """Store rows until a task of their own takes them up; returns their path."""
-    path = f"{rows_folder(task.instant)}/{token}-{number}.arrow"
+    path = f"{spill_folder(task.instant)}/{token}-{number}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with (
         task.storage.unsynced().open_output(path) as output,
@@ -124,7 +124,7 @@ def put_aside(task: WriteTask, token: Token, number: int, rows: pa.Table) -> str
     return path
 
 
-def take_up(task: WriteTask, path: str) -> pa.Table:
+def load_spilled_rows(task: WriteTask, path: str) -> pa.Table:
     """The rows that were put aside."""
     try:
         source = task.storage.open_input(path)
@@ -144,7 +144,7 @@ def take_up(task: WriteTask, path: str) -> pa.Table:
             ) from error
 
 
-def changes_table(changes: LogOutcome) -> pa.Table:
+def encode_changes(changes: MergedLogRecords) -> pa.Table:
     """Merged changes as one table: a row for each key."""
     facts = {
         _KEY: changes.keys,
@@ -160,11 +160,11 @@ def changes_table(changes: LogOutcome) -> pa.Table:
     return pa.table({**facts, **columns})
 
 
-def changes_from(table: pa.Table, schema: pa.Schema) -> LogOutcome:
+def decode_changes(table: pa.Table, schema: pa.Schema) -> MergedLogRecords:
     """The changes that a table was made of."""
     has_row = _flags(table, _ROW)
     ordering = [name for name in table.column_names if name.isdecimal()]
-    return LogOutcome(
+    return MergedLogRecords(
         keys=_array(table, _KEY),
         rows=pa.table([table.column(f"={name}") for name in schema.names], schema=schema),
         row=np.where(has_row, np.arange(len(table)), -1),

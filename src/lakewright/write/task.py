@@ -21,19 +21,19 @@ from lakewright.model.merge import MergeRule
 from lakewright.model.partition_paths import PartitionRule, partition_rule
 from lakewright.model.record_keys import KeyRule, key_rule
 from lakewright.model.schema import META_COLUMNS, META_FIELDS
-from lakewright.model.table_config import ChangeLogging, TableConfig, TableType, change_logging
+from lakewright.model.table_config import CdcLoggingMode, TableConfig, TableType, cdc_logging_mode
 from lakewright.scan.scan_plan import merge_rule
 from lakewright.storage.base import Storage
-from lakewright.table.heartbeat import alive
+from lakewright.table.heartbeat import live_heartbeats
 from lakewright.table.markers import (
     MarkerKind,
+    conflicting_instant,
     create_marker,
-    delete_markers_of,
+    delete_markers_for,
     renew_marker,
-    rival_of,
 )
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.plan_execution import Attempt
+from lakewright.table.plan_execution import ExecutionAttempt
 from lakewright.table.snapshot import Snapshot, load_timeline
 from lakewright.write.write_config import IndexType, WriteSettings
 
@@ -96,7 +96,7 @@ class WriteTask:
     clustering: Mapping[GroupKey, str] = field(default_factory=dict)
     compacting: frozenset[GroupKey] = frozenset()
     early: HeartbeatSettings | None = None
-    attempt: Attempt | None = None
+    attempt: ExecutionAttempt | None = None
     clock: Clock = field(default_factory=SystemClock)
 
     @property
@@ -120,9 +120,9 @@ class WriteTask:
         return self.config.table_type is TableType.MERGE_ON_READ
 
     @property
-    def logging(self) -> ChangeLogging | None:
+    def logging(self) -> CdcLoggingMode | None:
         """What is logged of each change of a row; None if changes are not logged."""
-        return None if self.operation.is_service else change_logging(self.config.properties)
+        return None if self.operation.is_service else cdc_logging_mode(self.config.properties)
 
     @property
     def buckets(self) -> bool:
@@ -174,7 +174,7 @@ class WriteTask:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionWork:
+class DeferredPartition:
     """Rows of one partition, put aside: they are to be looked up in files of `size` bytes."""
 
     partition: str
@@ -183,7 +183,7 @@ class PartitionWork:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWork:
+class DeferredFileGroup:
     """Changes of one file group, put aside for its next base file; `inserts` are of new keys."""
 
     partition: str
@@ -193,25 +193,25 @@ class GroupWork:
     size: int
 
 
-Work: TypeAlias = PartitionWork | GroupWork
+DeferredWork: TypeAlias = DeferredPartition | DeferredFileGroup
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WriteStatus:
     """What one worker did: a statistic for each file, groups taken out, and why it gave up.
 
-    `works` is what it left for others to do, `notes` are counts for the commit's extra metadata.
+    `deferred` is what it left for others to do, `notes` are counts for the commit's extra metadata.
     """
 
     stats: tuple[WriteStat, ...] = ()
     replaced: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     error: LakewrightError | None = None
-    works: tuple[Work, ...] = ()
+    deferred: tuple[DeferredWork, ...] = ()
     notes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class WriteToken:
     """Which attempt of which task writes: makes file names unique."""
 
     task: int = 0
@@ -256,8 +256,12 @@ _RENEW_AFTER_MS = 30_000
 
 
 @dataclass
-class Publication:
-    """One data file of a task attempt: `announce`, then write it, `appearing`, then `verify`."""
+class MarkedFile:
+    """One data file of a task attempt.
+
+    Call `create_marker`, write the file, call `before_publish`, publish the file, and call
+    `delete_if_not_pending`.
+    """
 
     task: WriteTask
     path: str
@@ -265,7 +269,7 @@ class Publication:
     _announced_ms: int | None = None
     _may_appear: bool = False
 
-    def announce(self) -> None:
+    def create_marker(self) -> None:
         """Create the marker, before anything is written, so that a rollback finds the file.
 
         With early conflict detection, give way to a living writer that has announced the same file
@@ -275,9 +279,9 @@ class Publication:
         if task.early is not None:
             now = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
             pending = [i.requested_at for i in now.timeline.pending()]
-            living = alive(task.storage, pending, task.early, task.clock.now_ms())
+            living = live_heartbeats(task.storage, pending, task.early, task.clock.now_ms())
             others = living - _cancellable(now, living)
-            rival = rival_of(task.storage, task.instant, self.path, others)
+            rival = conflicting_instant(task.storage, task.instant, self.path, others)
             if rival is not None:
                 raise ConflictError(
                     "another writer is writing the same file group",
@@ -288,7 +292,7 @@ class Publication:
         create_marker(task.storage, task.instant, self.path, self.kind)
         self._announced_ms = task.clock.monotonic_ms()
 
-    def appearing(self) -> None:
+    def before_publish(self) -> None:
         """To be called right before the file appears: its marker is to be there, and young.
 
         The write may have ended while a large file was written, and the markers of attempts that
@@ -299,7 +303,7 @@ class Publication:
             renew_marker(self.task.storage, self.task.instant, self.path, self.kind)
         self._may_appear = True
 
-    def verify(self) -> None:
+    def delete_if_not_pending(self) -> None:
         """Delete the file, which has appeared, if its write has ended by now.
 
         The driver may have lost sight of this attempt: the file would belong to a completed write
@@ -315,7 +319,7 @@ class Publication:
                 file=self.path,
             )
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Delete the marker of a file that was never about to appear."""
         if self._announced_ms is not None and not self._may_appear:
             # The error that led here is the one to report; the marker stays, and is swept later.
@@ -323,23 +327,23 @@ class Publication:
                 self._delete_marker()
 
     def _delete_marker(self) -> None:
-        delete_markers_of(self.task.storage, self.task.instant, [self.path])
+        delete_markers_for(self.task.storage, self.task.instant, [self.path])
 
     def _is_pending(self) -> bool:
         task = self.task
         if task.attempt is not None:
-            return task.attempt.counts(task.storage)
+            return task.attempt.is_current(task.storage)
         found: Instant | None = load_timeline(task.storage, task.config).by_time.get(task.instant)
         return found is not None and found.state is not State.COMPLETED
 
 
 def create_file(task: WriteTask, path: str, data: bytes) -> None:
     """Create a data file that is in memory."""
-    publication = Publication(task, path, MarkerKind.CREATE)
-    publication.announce()
-    publication.appearing()
+    publication = MarkedFile(task, path, MarkerKind.CREATE)
+    publication.create_marker()
+    publication.before_publish()
     task.storage.unsynced().create(path, data)
-    publication.verify()
+    publication.delete_if_not_pending()
 
 
 def _cancellable(now: Snapshot, living: frozenset[str]) -> frozenset[str]:

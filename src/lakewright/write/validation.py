@@ -22,25 +22,27 @@ from lakewright.model.schema import COMMIT_TIME, RECORD_KEY
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import MissingFileError, Storage, split_path
 from lakewright.table.snapshot import Snapshot
-from lakewright.write.index import missing_keys
+from lakewright.write.index import keys_not_in_base
 from lakewright.write.task import Operation, WriteTask
 
 _SHOWN = 5
 
 
-def refuse_rivals(task: WriteTask, metadata: CommitMetadata, now: Snapshot) -> None:
+def validate_no_concurrent_inserts(
+    task: WriteTask, metadata: CommitMetadata, now: Snapshot
+) -> None:
     """ConflictError if another write since `task` began inserted one of its keys, or a column."""
     others = _completed_since(task.snapshot.timeline, now.timeline)
     if not others:
         return
     done = list(zip(others, now.commits(others), strict=True))
-    _refuse_other_schema(task, done, now)
+    _validate_schema(task, done, now)
     for other, commit in done:
         if _must_not_share_keys(task, commit):
-            _refuse_shared_keys(task, metadata, other, commit)
+            _validate_no_shared_keys(task, metadata, other, commit)
         brings_back = task.operation is Operation.UPSERT and not task.buckets
         if brings_back and commit.operation == Operation.COMPACT:
-            _refuse_forgotten_keys(task, metadata, other, commit)
+            _validate_updated_keys_exist(task, metadata, other, commit)
 
 
 def _completed_since(before: Timeline, now: Timeline) -> list[Instant]:
@@ -48,7 +50,7 @@ def _completed_since(before: Timeline, now: Timeline) -> list[Instant]:
     return [i for i in now.completed_writes if i.requested_at not in known]
 
 
-def _refuse_other_schema(
+def _validate_schema(
     task: WriteTask, done: Iterable[tuple[Instant, CommitMetadata]], now: Snapshot
 ) -> None:
     before, newest = task.snapshot.avro_schema(), now.avro_schema()
@@ -84,7 +86,7 @@ def _must_not_share_keys(task: WriteTask, commit: CommitMetadata) -> bool:
     return task.operation is Operation.UPSERT or (task.operation is Operation.INSERT and keeps_one)
 
 
-def _refuse_shared_keys(
+def _validate_no_shared_keys(
     task: WriteTask, metadata: CommitMetadata, other: Instant, commit: CommitMetadata
 ) -> None:
     mine, theirs = _inserting(metadata), _inserting(commit)
@@ -107,7 +109,7 @@ def _refuse_shared_keys(
             )
 
 
-def _refuse_forgotten_keys(
+def _validate_updated_keys_exist(
     task: WriteTask, metadata: CommitMetadata, other: Instant, commit: CommitMetadata
 ) -> None:
     """Refuse to update rows in a file group whose base file has lost them since.
@@ -128,7 +130,7 @@ def _refuse_forgotten_keys(
             if base is None or not isinstance(log, LogFile):
                 continue
             item = FileSlice(partition, log.file_id, log.instant, None, (log,))
-            forgotten = missing_keys(task, item, base.path or "")
+            forgotten = keys_not_in_base(task, item, base.path or "")
             if len(forgotten):
                 raise ConflictError(
                     "rows that were deleted, and that this write brings back, were compacted away "

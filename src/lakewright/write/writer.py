@@ -21,35 +21,40 @@ from lakewright.errors import (
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.format.schema_evolution import check_column_names, evolved
 from lakewright.format.timeline_metadata import format_commit, format_requested_replace
-from lakewright.metrics.commit_metrics import commit_figures, report, tell_commit
-from lakewright.metrics.meter import Meter
+from lakewright.metrics.commit_metrics import commit_figures, record_commit, report
+from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from lakewright.model.event_time import check_event_time
 from lakewright.model.file_group import GroupKey
-from lakewright.model.freshness import FRESHNESS_KEY, Stored, dropped_partitions, format_stored
+from lakewright.model.freshness import (
+    FRESHNESS_KEY,
+    FreshnessRecord,
+    dropped_partitions,
+    format_freshness_record,
+)
 from lakewright.model.instant import Instant
 from lakewright.model.path_patterns import matches_any
 from lakewright.model.plans import RequestedReplace, Skip
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.options import settings_from
-from lakewright.table.freshness import Keeping
+from lakewright.table.freshness import FreshnessTracker
 from lakewright.table.freshness_options import SUCCESS_FILE, FreshnessSettings, load_function
-from lakewright.table.markers import delete_markers_of
-from lakewright.table.options import Concurrency, Updates
+from lakewright.table.markers import delete_markers_for
+from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
 from lakewright.table.snapshot import FilesByPartition, Snapshot
-from lakewright.table.transaction import Start, Transaction, Writer
-from lakewright.write.commit_hooks import DoneMarks, checked_extra, renew_partitions
-from lakewright.write.incoming_rows import LEAVES
+from lakewright.table.transaction import Transaction, TransactionManager, TransactionSpec
+from lakewright.write.commit_hooks import PartitionDoneMarker, touch_partitions, ttl_extra_metadata
+from lakewright.write.incoming_rows import MOVED_COLUMN
 from lakewright.write.options import (
     check_index,
-    config_conflicts,
-    effective_config,
-    unremembered,
+    check_options_match_table,
+    properties_to_persist,
+    with_write_time_options,
     write_settings,
 )
-from lakewright.write.spill import forget
-from lakewright.write.task import Operation, Outcome, WriteTask
-from lakewright.write.validation import refuse_rivals
+from lakewright.write.spill import delete_spill
+from lakewright.write.task import Operation, WriteStatus, WriteTask
+from lakewright.write.validation import validate_no_concurrent_inserts
 from lakewright.write.write_config import IndexType, WriteSettings
 
 _ASK_AGAIN = 2
@@ -80,7 +85,7 @@ class Commit:
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
-def check_functions(options: Mapping[str, str]) -> None:
+def validate_callbacks(options: Mapping[str, str]) -> None:
     """Refuse options that name functions which cannot be loaded, before anything is written."""
     settings = settings_from(FreshnessSettings, options)
     for name in (settings.reporter, settings.done_mark):
@@ -88,7 +93,7 @@ def check_functions(options: Mapping[str, str]) -> None:
             load_function(name)
 
 
-def finish(
+def commit_and_report(
     transaction: Transaction,
     metadata: CommitMetadata,
     options: Mapping[str, str],
@@ -104,73 +109,78 @@ def finish(
     """
     config = transaction.snapshot.config
     settings = settings_from(FreshnessSettings, options)
-    done = DoneMarks(transaction.writer.storage, settings, config.timeline_zone)
+    done = PartitionDoneMarker(transaction.writer.storage, settings, config.timeline_zone)
     tracked = write_settings(config, options).event_time is not None
-    kept = _Kept(_prepared(transaction, metadata, settings, done) if tracked else None)
+    kept = _FreshnessExtra(_prepared(transaction, metadata, settings, done) if tracked else None)
     now_ms = transaction.writer.clock.now_ms()
 
     def extra(now: Snapshot) -> Mapping[str, str]:
-        checked = checked_extra(now, transaction.instant, now_ms, options, metadata)
+        checked = ttl_extra_metadata(now, transaction.instant, now_ms, options, metadata)
         return {**checked, **(kept.extra(now) if tracked else {})}
 
-    instant = complete(transaction, metadata, verify, extra)
-    marks = kept.stored.marks if kept.stored is not None else None
+    instant = commit_with_retry(transaction, metadata, verify, extra)
+    marks = kept.stored.watermarks if kept.stored is not None else None
     at_ms, figures = commit_figures(instant, metadata, marks, config.timeline_zone)
     if figures:
         also = load_function(settings.reporter) if settings.reporter is not None else None
         report(transaction.writer.storage.root, at_ms, figures, also)
-    tell_commit(transaction, instant, metadata, options, (at_ms, figures, began_ms))
-    if kept.stored is not None and done.are_wanted:
-        done.mark(done.over(kept.stored.open, kept.stored.marks), kept.stored.marks)
-    return replace(commit_of(instant, metadata), metrics=figures)
+    record_commit(transaction, instant, metadata, options, (at_ms, figures, began_ms))
+    if kept.stored is not None and done.enabled:
+        done.mark(
+            done.completed_partitions(kept.stored.open, kept.stored.watermarks),
+            kept.stored.watermarks,
+        )
+    return replace(commit_result(instant, metadata), metrics=figures)
 
 
 @dataclass
-class _Kept:
+class _FreshnessExtra:
     """What is kept in the commit, once its metadata was formed."""
 
-    keeping: Keeping | None
-    stored: Stored | None = None
+    keeping: FreshnessTracker | None
+    stored: FreshnessRecord | None = None
 
     def extra(self, now: Snapshot) -> Mapping[str, str]:
         """What is added to the metadata, on the table as it is under the lock."""
         if self.keeping is None:
             return {}
         try:
-            self.stored = self.keeping.stored(now)
+            self.stored = self.keeping.record(now)
         except LakewrightError as error:
             _warn(error)
             return {}
-        return {FRESHNESS_KEY: format_stored(self.stored)}
+        return {FRESHNESS_KEY: format_freshness_record(self.stored)}
 
 
 def _prepared(
     transaction: Transaction,
     metadata: CommitMetadata,
     settings: FreshnessSettings,
-    done: DoneMarks,
-) -> Keeping | None:
+    done: PartitionDoneMarker,
+) -> FreshnessTracker | None:
     try:
-        keeping = Keeping.prepare(
+        keeping = FreshnessTracker.prepare(
             transaction.snapshot,
             transaction.instant,
             transaction.action,
             metadata,
             future_from_ms=transaction.writer.clock.now_ms() + settings.future_tolerance_ms,
         )
-        return _with_open(keeping, metadata, done) if done.are_wanted else keeping
+        return _with_open(keeping, metadata, done) if done.enabled else keeping
     except LakewrightError as error:
         _warn(error)
         return None
 
 
-def _with_open(keeping: Keeping, metadata: CommitMetadata, done: DoneMarks) -> Keeping:
+def _with_open(
+    keeping: FreshnessTracker, metadata: CommitMetadata, done: PartitionDoneMarker
+) -> FreshnessTracker:
     """Add the partitions that are to be marked one day, leave out those that are."""
-    over = done.over(keeping.state.open, keeping.state.marks)
+    over = done.completed_partitions(keeping.state.open, keeping.state.watermarks)
     closed = {path for path in over if done.is_marked(path)}
     return replace(
         keeping,
-        opened=done.timed(metadata.stats),
+        opened=done.partitions_with_time(metadata.stats),
         closed=frozenset((closed - metadata.stats.keys()) | dropped_partitions(metadata)),
     )
 
@@ -180,7 +190,7 @@ def _warn(error: LakewrightError) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
-def complete(
+def commit_with_retry(
     transaction: Transaction,
     metadata: CommitMetadata,
     verify: Verify | None = None,
@@ -189,13 +199,13 @@ def complete(
     """Complete a write, and ask again where storage did not answer: it may be there already."""
     for _ in range(_ASK_AGAIN):
         try:
-            return transaction.complete(metadata, verify=verify, extra=extra)
+            return transaction.commit(metadata, verify=verify, extra=extra)
         except UnavailableError:
             transaction.writer.clock.sleep(_PAUSE_S)
-    return transaction.complete(metadata, verify=verify, extra=extra)
+    return transaction.commit(metadata, verify=verify, extra=extra)
 
 
-def commit_of(instant: Instant, metadata: CommitMetadata) -> Commit:
+def commit_result(instant: Instant, metadata: CommitMetadata) -> Commit:
     """What a completed write did."""
     stats = metadata.write_stats()
     return Commit(
@@ -217,19 +227,19 @@ def commit_of(instant: Instant, metadata: CommitMetadata) -> Commit:
 
 __all__ = [
     "Commit",
-    "IncomingRows",
-    "NoRows",
+    "EmptyRows",
+    "RowSource",
     "WriteRequest",
     "check_operation",
-    "commit_of",
-    "complete",
-    "partitions_named",
-    "refuse_failed",
-    "write",
+    "commit_result",
+    "commit_with_retry",
+    "execute_write",
+    "match_partitions",
+    "raise_worker_errors",
 ]
 
 
-class IncomingRows(Protocol):
+class RowSource(Protocol):
     """The rows of a write, wherever they are."""
 
     @property
@@ -237,7 +247,7 @@ class IncomingRows(Protocol):
         """Their columns."""
         ...
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         """Let workers write them; each answers with what it did."""
         ...
 
@@ -245,12 +255,12 @@ class IncomingRows(Protocol):
 Preparation = Callable[[], Mapping[str, str]]
 
 
-class NoRows:
+class EmptyRows:
     """A write that only takes out what is there."""
 
     schema = pa.schema([])
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         """There is nothing to do."""
         return ()
 
@@ -261,8 +271,8 @@ class WriteRequest:
 
     `patterns` name the partitions to delete; `exact` ones are paths, whatever characters are in
     them. `combine` leaves one row of each key, also where rows only replace others. `marked` rows
-    tell in the column `LEAVES` which of them are to be deleted. `partition_by` must be the table's
-    partition columns, if it is given. `check` is shown the table under its lock, when the write
+    say in `MOVED_COLUMN` which of them are deleted. `partition_by`, if given, must be the table's
+    partition columns. `check` is shown the table under its lock, when the write
     begins and again when it completes, and raises if it shall not be. `first` is shown it once,
     before the write begins: what it gives is done without the lock, and then the write, with what
     that adds to its commit.
@@ -289,7 +299,9 @@ class _PrepareError(Exception):
         self.preparation = preparation
 
 
-def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Commit, Snapshot]:
+def execute_write(
+    writer: TransactionManager, request: WriteRequest, rows: RowSource
+) -> tuple[Commit, Snapshot]:
     """Write rows; one that lost against another writer is planned and done again, if allowed.
 
     Gives the table with it, too, as it was seen last.
@@ -297,28 +309,30 @@ def write(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Co
     retries = writer.transaction.conflict_retries
     while True:
         try:
-            return _attempt(writer, request, rows)
+            return _execute_once(writer, request, rows)
         except _PrepareError as begun:
             added = begun.preparation()
             request = replace(request, first=None, extra={**request.extra, **added})
         except ConflictError:
-            meter = Meter.of(writer.storage, writer.clock, request.options)
+            meter = MetricsRecorder.create(writer.storage, writer.clock, request.options)
             meter.count("conflict_resolution.failure.counter")
             if retries <= 0:
                 raise
             retries -= 1
 
 
-def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple[Commit, Snapshot]:
+def _execute_once(
+    writer: TransactionManager, request: WriteRequest, rows: RowSource
+) -> tuple[Commit, Snapshot]:
     decided: list[tuple[WriteSettings, str]] = []
     began_ms = writer.clock.monotonic_ms()
-    check_functions(request.options)
+    validate_callbacks(request.options)
 
-    def decide(snapshot: Snapshot) -> Start:
+    def decide(snapshot: Snapshot) -> TransactionSpec:
         if request.check is not None:
             request.check(snapshot)
         by = request.partition_by
-        config_conflicts(snapshot.config, request.options, partition_by=by)
+        check_options_match_table(snapshot.config, request.options, partition_by=by)
         preparation = request.first(snapshot) if request.first is not None else None
         if preparation is not None:
             raise _PrepareError(preparation)
@@ -329,21 +343,21 @@ def _attempt(writer: Writer, request: WriteRequest, rows: IncomingRows) -> tuple
         if settings.event_time is not None and schema:
             check_event_time(arrow_schema(schema), settings.event_time)
         decided.append((settings, schema))
-        return _start(snapshot, writer, request, settings)
+        return _transaction_spec(snapshot, writer, request, settings)
 
-    with writer.begin_as(decide) as transaction:
+    with writer.begin(decide) as transaction:
         task = _task(transaction, request, *decided[-1])
         outcomes = rows.write(task)
         transaction.report(path for each in outcomes for stat in each.stats for path in stat.paths)
-        forget(task, outcomes)
-        refuse_failed(task, outcomes)
+        delete_spill(task, outcomes)
+        raise_worker_errors(task, outcomes)
         metadata = _metadata(task, request, outcomes)
-        commit = _completed(transaction, task, metadata, request, began_ms)
-        renew_partitions(task.storage, task.config, request.options, metadata, commit.completed_at)
+        commit = _commit(transaction, task, metadata, request, began_ms)
+        touch_partitions(task.storage, task.config, request.options, metadata, commit.completed_at)
         return commit, transaction.after
 
 
-def _completed(
+def _commit(
     transaction: Transaction,
     task: WriteTask,
     metadata: CommitMetadata,
@@ -353,9 +367,9 @@ def _completed(
     def verify(now: Snapshot) -> None:
         if request.check is not None:
             request.check(now)
-        refuse_rivals(task, metadata, now)
+        validate_no_concurrent_inserts(task, metadata, now)
 
-    return finish(transaction, metadata, request.options, verify, began_ms=began_ms)
+    return commit_and_report(transaction, metadata, request.options, verify, began_ms=began_ms)
 
 
 def _schema(
@@ -367,7 +381,7 @@ def _schema(
     if request.operation is Operation.DELETE_PARTITION:
         return stored or ""
     if request.marked:
-        incoming = pa.schema([column for column in incoming if column.name != LEAVES])
+        incoming = pa.schema([column for column in incoming if column.name != MOVED_COLUMN])
     if request.operation is Operation.DELETE:
         check_column_names(incoming)
         if stored is None:
@@ -409,7 +423,7 @@ def _require(incoming: pa.Schema, names: Iterable[str], table: str) -> None:
 
 
 def check_operation(
-    config: TableConfig, writer: Writer, operation: Operation, settings: WriteSettings
+    config: TableConfig, writer: TransactionManager, operation: Operation, settings: WriteSettings
 ) -> None:
     """Refuse what cannot be done to a table of this kind, whatever the rows are."""
     if operation.merges and not config.record_key_fields:
@@ -429,22 +443,22 @@ def check_operation(
         )
 
 
-def _start(
-    snapshot: Snapshot, writer: Writer, request: WriteRequest, settings: WriteSettings
-) -> Start:
+def _transaction_spec(
+    snapshot: Snapshot, writer: TransactionManager, request: WriteRequest, settings: WriteSettings
+) -> TransactionSpec:
     operation = request.operation
     check_operation(snapshot.config, writer, operation, settings)
     merge_on_read = snapshot.config.table_type is TableType.MERGE_ON_READ
     _check_index(snapshot, settings)
-    remember = unremembered(snapshot.config, settings)
+    remember = properties_to_persist(snapshot.config, settings)
     if operation.replaces:
-        return Start(
+        return TransactionSpec(
             "replacecommit",
             requested=format_requested_replace(RequestedReplace(operation=operation.value)),
             inflight=format_commit(CommitMetadata(operation=operation.value)),
-            remember=remember,
+            properties=remember,
         )
-    return Start("deltacommit" if merge_on_read else "commit", remember=remember)
+    return TransactionSpec("deltacommit" if merge_on_read else "commit", properties=remember)
 
 
 def _check_index(snapshot: Snapshot, settings: WriteSettings) -> None:
@@ -458,12 +472,12 @@ def _task(
     transaction: Transaction, request: WriteRequest, settings: WriteSettings, schema: str
 ) -> WriteTask:
     writer = transaction.writer
-    config = effective_config(transaction.snapshot.config, request.options)
+    config = with_write_time_options(transaction.snapshot.config, request.options)
     snapshot = replace(transaction.snapshot, config=config)
     # Loaded here once, they travel to the workers with the snapshot.
     snapshot.replaced(snapshot.view())
     clustering, planned = _planned(snapshot)
-    if writer.transaction.clustering_updates is Updates.ALLOW:
+    if writer.transaction.clustering_updates is ClusteringUpdateStrategy.ALLOW:
         clustering, planned = {}, planned.union(clustering)
     return WriteTask(
         snapshot=snapshot,
@@ -489,14 +503,14 @@ def _planned(snapshot: Snapshot) -> tuple[dict[GroupKey, str], frozenset[GroupKe
     clustering: dict[GroupKey, str] = {}
     compacting: set[GroupKey] = set()
     for instant, plan in snapshot.pending_plans():
-        if instant.comparable_action == "replacecommit" and not plan.cancellable:
+        if instant.completed_action == "replacecommit" and not plan.cancellable:
             clustering |= dict.fromkeys(plan.file_groups, instant.requested_at)
         else:
             compacting |= plan.file_groups
     return clustering, frozenset(compacting)
 
 
-def refuse_failed(task: WriteTask, outcomes: Sequence[Outcome]) -> None:
+def raise_worker_errors(task: WriteTask, outcomes: Sequence[WriteStatus]) -> None:
     """Raise what a worker gave up with; nothing of the write stays."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if not errors:
@@ -507,12 +521,12 @@ def refuse_failed(task: WriteTask, outcomes: Sequence[Outcome]) -> None:
     if paths:
         with suppress(UnavailableError):
             task.storage.delete_many(paths)
-            delete_markers_of(task.storage, task.instant, paths)
+            delete_markers_for(task.storage, task.instant, paths)
     raise errors[0]
 
 
 def _metadata(
-    task: WriteTask, request: WriteRequest, outcomes: Sequence[Outcome]
+    task: WriteTask, request: WriteRequest, outcomes: Sequence[WriteStatus]
 ) -> CommitMetadata:
     stats: dict[str, list[WriteStat]] = {}
     replaced: dict[str, tuple[str, ...]] = {}
@@ -526,9 +540,9 @@ def _metadata(
     ):
         replaced = _groups_in(task.snapshot, task.snapshot.files())
     elif request.operation is Operation.DELETE_PARTITION:
-        named = partitions_named(task.snapshot, request.patterns, exact=request.exact)
+        named = match_partitions(task.snapshot, request.patterns, exact=request.exact)
         replaced = _groups_in(task.snapshot, named)
-    _refuse_twins(stats)
+    _check_unique_base_files(stats)
     return CommitMetadata(
         stats={partition: tuple(items) for partition, items in sorted(stats.items())},
         operation=request.operation.value,
@@ -537,7 +551,7 @@ def _metadata(
     )
 
 
-def partitions_named(
+def match_partitions(
     snapshot: Snapshot, patterns: Sequence[str], *, exact: bool = False
 ) -> FilesByPartition:
     """The partitions that fit one of the patterns; only patterns make a listing of all needed."""
@@ -555,7 +569,7 @@ def _groups_in(snapshot: Snapshot, files: FilesByPartition) -> dict[str, tuple[s
     return {partition: tuple(ids) for partition, ids in found.items()}
 
 
-def _refuse_twins(stats: Mapping[str, Sequence[WriteStat]]) -> None:
+def _check_unique_base_files(stats: Mapping[str, Sequence[WriteStat]]) -> None:
     """Two base files of one group by one write would hide each other's rows."""
     bases = Counter(
         (partition, stat.file_id)

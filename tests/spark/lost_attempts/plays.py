@@ -28,7 +28,7 @@ from lakewright.storage.factory import storage_for
 from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.transaction import Writer
+from lakewright.table.transaction import TransactionManager
 
 HERE = Path(__file__).parent
 PARTITIONS, KEYS = 6, 60
@@ -124,8 +124,8 @@ class Play:
     def wrong_in_the_end(self) -> list[str]:
         """What is wrong when no task can be running any more and a writer has come by."""
         storage = storage_for(self.address, self.options)
-        writer = Writer(storage, LaterClock())
-        writer.begin("commit").withdraw()
+        writer = TransactionManager(storage, LaterClock())
+        writer.begin_action("commit").abort()
         # Temporary files of attempts that were killed go with the next clean, or repair.
         left = [str(each) for each in examine(storage, LaterClock()).findings if not each.safe]
         mended = repair(writer, examine(storage, LaterClock()))

@@ -83,7 +83,7 @@ def test_the_last_instant_is_found_in_the_partitions_that_it_touched() -> None:
     storage = synthetic_table(Shape(partitions=1_000, archived=25))
     snapshot = load_snapshot(storage)
     plan = plan_changes(snapshot, since=snapshot.timeline.by_completion[-2].completed_at)
-    assert [item.partition for item in plan.read.slices] == [
+    assert [item.partition for item in plan.plan.slices] == [
         storage.partition(number) for number in range(0, 1_000, 100)
     ]
     assert len(snapshot.archived_times) == 25

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakewright.model.event_time import Cut, split_logs
+from lakewright.model.event_time import EventTimeThreshold, split_logs
 from lakewright.model.merge import Deletes, Flags, MergeRule, Upserts
 from lakewright.model.schema import RECORD_KEY
 
 T = 1_000_000_000_000
 SCHEMA = pa.schema([(RECORD_KEY, pa.string()), ("ts", pa.int64())])
 RULE = MergeRule(("ts",))
-CUT = Cut("ts", T + 10, in_order=True)
+CUT = EventTimeThreshold("ts", T + 10, in_order=True)
 
 
 def rows(**times: int) -> Upserts:

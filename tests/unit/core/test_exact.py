@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.model.lossless_cast import refuse_changes
+from lakewright.model.lossless_cast import check_lossless
 from lakewright.model.schema import conform
 
 MILLIS, MICROS = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
@@ -104,7 +104,7 @@ def test_values_that_stay_the_same_are_taken(
     given: pa.DataType, stored: pa.DataType, values: list[Any]
 ) -> None:
     schema = pa.schema([("x", stored)])
-    refuse_changes(rows(given, values), schema)
+    check_lossless(rows(given, values), schema)
     conform(rows(given, values), schema, source="rows")
 
 
@@ -114,19 +114,19 @@ def test_values_that_would_change_are_refused(
 ) -> None:
     table = rows(given, values)
     with pytest.raises(InvalidError, match="would change") as caught:
-        refuse_changes(table, pa.schema([("x", stored)]))
+        check_lossless(table, pa.schema([("x", stored)]))
     facts = caught.value.facts
     assert facts["column"] in ("x", "x.t")
     assert facts["rows"] == 2
     assert facts["value"]
     # Without the first of them the others are still found; without them all is well.
     with pytest.raises(InvalidError):
-        refuse_changes(table.slice(2), pa.schema([("x", stored)]))
-    refuse_changes(table.slice(0, 1), pa.schema([("x", stored)]))
+        check_lossless(table.slice(2), pa.schema([("x", stored)]))
+    check_lossless(table.slice(0, 1), pa.schema([("x", stored)]))
 
 
 def test_the_error_tells_what_to_do() -> None:
     with pytest.raises(InvalidError) as caught:
-        refuse_changes(rows(MICROS, [WHOLE, SPLIT]), pa.schema([("x", MILLIS)]))
+        check_lossless(rows(MICROS, [WHOLE, SPLIT]), pa.schema([("x", MILLIS)]))
     assert "date_trunc('MILLISECOND', column)" in str(caught.value)
     assert "value='2026-01-01 00:00:01.999001Z', rows=1, of=2" in str(caught.value)

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.freshness import (
     FRESHNESS_KEY,
-    NO_MARKS,
-    Entry,
-    Fall,
-    Marks,
-    Stored,
-    Waiting,
+    NO_WATERMARKS,
+    CompletionRegression,
+    FreshnessRecord,
+    PartitionFreshnessRecord,
+    UncompactedLog,
+    Watermarks,
+    combine,
+    detect_regression,
     dropped_partitions,
-    fall_of,
-    first,
-    format_stored,
+    format_freshness_record,
     future_times,
     is_ingest,
-    joined,
-    marks_by_partition,
-    parse_stored,
+    most_urgent,
+    parse_freshness_record,
     removes_logs,
+    watermarks_by_partition,
 )
 from lakewright.model.timeline import Timeline
 from lakewright.testing.timeline_drawing import at, draw
@@ -60,53 +60,56 @@ def commit(*stats: WriteStat, operation: str = "UPSERT") -> CommitMetadata:
     return CommitMetadata(stats={"p": stats}, operation=operation)
 
 
-def log(time: int | None, path: str = LOG) -> Waiting:
-    return Waiting(path, "1", time)
+def log(time: int | None, path: str = LOG) -> UncompactedLog:
+    return UncompactedLog(path, "1", time)
 
 
-SAID: dict[str, tuple[CommitMetadata, Marks]] = {
+SAID: dict[str, tuple[CommitMetadata, Watermarks]] = {
     "a log file waits": (
-        commit(stat()), Marks(ingested=True, rt_completion=5, rt_freshness=9, waiting=log(5))),
+        commit(stat()),
+        Watermarks(ingested=True, rt_completion=5, rt_freshness=9, uncompacted=log(5))),
     "a base file does not": (
-        commit(stat(BASE)), Marks(ingested=True, rt_completion=5, rt_freshness=9, ro_freshness=9)),
+        commit(stat(BASE)),
+        Watermarks(ingested=True, rt_completion=5, rt_freshness=9, ro_freshness=9)),
     "the least and the greatest count": (
         commit(stat(times=(5, 6)), stat(BASE, (2, 3)), stat(times=(7, 8))),
-        Marks(ingested=True, rt_completion=2, rt_freshness=8, ro_freshness=3, waiting=log(5))),
+        Watermarks(ingested=True, rt_completion=2, rt_freshness=8, ro_freshness=3,
+                   uncompacted=log(5))),
     "one file without times makes completion unknown, and freshness is what is known": (
         commit(stat(times=(5, 6)), stat(times=None)),
-        Marks(ingested=True, rt_completion=None, rt_freshness=6, waiting=log(None))),
+        Watermarks(ingested=True, rt_completion=None, rt_freshness=6, uncompacted=log(None))),
     "a file that brought no row tells nothing of completion": (
         commit(stat(times=(5, 6)), stat(BASE, None, rows=100, deletes=1, fresh=0)),
-        Marks(ingested=True, rt_completion=5, rt_freshness=6, waiting=log(5))),
+        Watermarks(ingested=True, rt_completion=5, rt_freshness=6, uncompacted=log(5))),
     "deletes bring no rows, and their log file waits": (
         commit(stat(times=None, rows=0, deletes=3), operation="DELETE"),
-        Marks(waiting=log(None))),
+        Watermarks(uncompacted=log(None))),
     "a write that only deletes is no ingest": (
-        commit(stat(BASE, None, rows=9, deletes=3, fresh=0)), NO_MARKS),
+        commit(stat(BASE, None, rows=9, deletes=3, fresh=0)), NO_WATERMARKS),
     "what real writers count as writes alone is counted": (
-        commit(WriteStat(path=BASE, num_writes=3)), Marks(ingested=True)),
+        commit(WriteStat(path=BASE, num_writes=3)), Watermarks(ingested=True)),
     "a compaction puts rows into base files and brings none": (
-        commit(stat(BASE), operation="COMPACT"), Marks(ro_freshness=9)),
+        commit(stat(BASE), operation="COMPACT"), Watermarks(ro_freshness=9)),
     "rows that a compaction held back wait": (
         commit(stat(BASE), stat(times=(7, 9), deletes=2), operation="COMPACT"),
-        Marks(ro_freshness=9, waiting=log(7))),
+        Watermarks(ro_freshness=9, uncompacted=log(7))),
     "deletes that a compaction carried over do not": (
         commit(stat(BASE), stat(times=None, rows=0, deletes=2), operation="COMPACT"),
-        Marks(ro_freshness=9)),
+        Watermarks(ro_freshness=9)),
     "what a log compaction wrote once more waits": (
-        commit(stat(), operation="LOG_COMPACT"), Marks(waiting=log(5))),
+        commit(stat(), operation="LOG_COMPACT"), Watermarks(uncompacted=log(5))),
     "of deletes in it nobody knows the times": (
-        commit(stat(deletes=1), operation="LOG_COMPACT"), Marks(waiting=log(None))),
+        commit(stat(deletes=1), operation="LOG_COMPACT"), Watermarks(uncompacted=log(None))),
     "clustering brings nothing": (
-        commit(stat(BASE), operation="CLUSTER"), Marks(ro_freshness=9)),
+        commit(stat(BASE), operation="CLUSTER"), Watermarks(ro_freshness=9)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("said", "expected"), SAID.values(), ids=list(SAID))
-def test_what_a_commit_says(said: CommitMetadata, expected: Marks) -> None:
-    parts = marks_by_partition("1", said)
+def test_what_a_commit_says(said: CommitMetadata, expected: Watermarks) -> None:
+    parts = watermarks_by_partition("1", said)
     assert parts == {"p": expected}
-    assert joined(parts.values()) == expected
+    assert combine(parts.values()) == expected
     assert is_ingest(said) == expected.ingested
 
 
@@ -131,75 +134,89 @@ def test_partitions_without_new_files_are_dropped_unless_rows_are_only_moved() -
 
 
 def test_an_unknown_log_file_comes_before_all_others() -> None:
-    assert first(log(3), log(None), log(1)) == log(None)
-    assert first(None, log(3), log(1)) == log(1)
-    assert first(None) is None
+    assert most_urgent(log(3), log(None), log(1)) == log(None)
+    assert most_urgent(None, log(3), log(1)) == log(1)
+    assert most_urgent(None) is None
 
 
 COMPLETE = {
-    "without log files it is the snapshot's": (Marks(rt_completion=7), 7),
-    "one before the least event time that waits": (Marks(rt_completion=7, waiting=log(4)), 3),
-    "also where that is more": (Marks(rt_completion=7, waiting=log(20)), 19),
-    "unknown is unknown": (Marks(rt_completion=7, waiting=log(None)), None),
-    "nothing is nothing": (NO_MARKS, None),
+    "without log files it is the snapshot's": (Watermarks(rt_completion=7), 7),
+    "one before the least event time that waits": (
+        Watermarks(rt_completion=7, uncompacted=log(4)),
+        3,
+    ),
+    "also where that is more": (Watermarks(rt_completion=7, uncompacted=log(20)), 19),
+    "unknown is unknown": (Watermarks(rt_completion=7, uncompacted=log(None)), None),
+    "nothing is nothing": (NO_WATERMARKS, None),
 }
 
 
 @pytest.mark.parametrize(("marks", "expected"), COMPLETE.values(), ids=list(COMPLETE))
-def test_read_optimized_completion(marks: Marks, expected: int | None) -> None:
+def test_read_optimized_completion(marks: Watermarks, expected: int | None) -> None:
     assert marks.ro_completion == expected
     assert marks.views.read_optimized.completion == expected
 
 
-FALLS: dict[str, tuple[Marks, Marks, Fall | None]] = {
-    "rising is no fall": (Marks(rt_completion=5), Marks(rt_completion=6), None),
-    "standing still is no fall": (Marks(rt_completion=5), Marks(rt_completion=5), None),
+FALLS: dict[str, tuple[Watermarks, Watermarks, CompletionRegression | None]] = {
+    "rising is no fall": (Watermarks(rt_completion=5), Watermarks(rt_completion=6), None),
+    "standing still is no fall": (Watermarks(rt_completion=5), Watermarks(rt_completion=5), None),
     "a late log file is to blame": (
-        Marks(rt_completion=5), Marks(rt_completion=5, waiting=log(3)), Fall(5, log(3))),
+        Watermarks(rt_completion=5), Watermarks(rt_completion=5, uncompacted=log(3)),
+        CompletionRegression(5, log(3))),
     "so is an unknown one": (
-        Marks(rt_completion=5), Marks(rt_completion=5, waiting=log(None)), Fall(5, log(None))),
+        Watermarks(rt_completion=5), Watermarks(rt_completion=5, uncompacted=log(None)),
+        CompletionRegression(5, log(None))),
     "without log files nobody is": (
-        Marks(ingested=True, rt_completion=5), Marks(ingested=True, rt_completion=2), Fall(5)),
-    "what was unknown cannot fall": (Marks(), Marks(rt_completion=5), None),
+        Watermarks(ingested=True, rt_completion=5), Watermarks(ingested=True, rt_completion=2),
+        CompletionRegression(5)),
+    "what was unknown cannot fall": (Watermarks(), Watermarks(rt_completion=5), None),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), FALLS.values(), ids=list(FALLS))
-def test_falls(before: Marks, after: Marks, expected: Fall | None) -> None:
-    assert fall_of(before, after) == expected
+def test_falls(
+    before: Watermarks, after: Watermarks, expected: CompletionRegression | None
+) -> None:
+    assert detect_regression(before, after) == expected
 
 
 times = st.none() | st.integers(0, 9)
-logs = st.none() | st.builds(Waiting, st.sampled_from(["a", "b"]), st.sampled_from("12"), times)
-marks = st.builds(Marks, st.booleans(), times, times, times, logs, st.booleans())
+logs = st.none() | st.builds(
+    UncompactedLog, st.sampled_from(["a", "b"]), st.sampled_from("12"), times
+)
+marks = st.builds(Watermarks, st.booleans(), times, times, times, logs, st.booleans())
 
 
 @given(marks, marks, marks)
-def test_it_does_not_matter_where_folding_begins(one: Marks, two: Marks, three: Marks) -> None:
-    assert one.then(two).then(three) == one.then(two.then(three))
+def test_it_does_not_matter_where_folding_begins(
+    one: Watermarks, two: Watermarks, three: Watermarks
+) -> None:
+    assert one.followed_by(two).followed_by(three) == one.followed_by(two.followed_by(three))
 
 
 def test_the_future_is_told_by_partition_and_forgotten_when_it_has_come() -> None:
-    parts = {"p": Marks(rt_freshness=50), "q": Marks(rt_freshness=5), "r": NO_MARKS}
+    parts = {"p": Watermarks(rt_freshness=50), "q": Watermarks(rt_freshness=5), "r": NO_WATERMARKS}
     known = (("p", 60), ("s", 20))
     assert future_times(parts, known, 10) == (("p", 60), ("s", 20))
     assert future_times(parts, (), 10) == (("p", 50),)
     assert future_times({}, known, 20) == (("p", 60),)
 
 
-entries = st.dictionaries(st.sampled_from(["p", "q/1"]), st.builds(Entry, marks, st.just("7")))
-falls = st.none() | st.builds(Fall, st.integers(0, 9), logs)
+entries = st.dictionaries(
+    st.sampled_from(["p", "q/1"]), st.builds(PartitionFreshnessRecord, marks, st.just("7"))
+)
+falls = st.none() | st.builds(CompletionRegression, st.integers(0, 9), logs)
 future = st.lists(st.tuples(st.sampled_from("pq"), st.integers(0, 9)), max_size=2).map(tuple)
 stored = st.builds(
-    Stored, st.just("5"), st.just("4"), st.just("45"), st.sampled_from([(), ("6",)]),
+    FreshnessRecord, st.just("5"), st.just("4"), st.just("45"), st.sampled_from([(), ("6",)]),
     marks, falls, future, st.sampled_from([None, frozenset(), frozenset({"p", "q"})]),
     st.sampled_from([(), ("p",)]), entries,
 )  # fmt: skip
 
 
 @given(stored)
-def test_what_is_kept_is_read_again(kept: Stored) -> None:
-    assert parse_stored({FRESHNESS_KEY: format_stored(kept)}) == kept
+def test_what_is_kept_is_read_again(kept: FreshnessRecord) -> None:
+    assert parse_freshness_record({FRESHNESS_KEY: format_freshness_record(kept)}) == kept
 
 
 UNREADABLE = ["", "{", "[]", "null", "7", '{"at": "1"}', '{"at":"1","table":7}']
@@ -207,8 +224,8 @@ UNREADABLE = ["", "{", "[]", "null", "7", '{"at": "1"}', '{"at":"1","table":7}']
 
 @pytest.mark.parametrize("text", UNREADABLE)
 def test_what_cannot_be_read_is_nothing(text: str) -> None:
-    assert parse_stored({FRESHNESS_KEY: text}) is None
-    assert parse_stored({}) is None
+    assert parse_freshness_record({FRESHNESS_KEY: text}) is None
+    assert parse_freshness_record({}) is None
 
 
 THREE = """
@@ -220,32 +237,34 @@ OVERTAKEN = """
     deltacommit |-------|
     deltacommit   |-|
     """
-HOLDS: dict[str, tuple[str, Stored, int, bool]] = {
-    "on the write before it": (THREE, Stored(at(4), at(2), at(4)), 4, True),
-    "the first one builds on nothing": (THREE, Stored(at(0)), 0, True),
-    "values of another commit do not": (THREE, Stored(at(2), at(0), at(2)), 4, False),
-    "values that build on an older write do not": (THREE, Stored(at(4), at(0), at(2)), 4, False),
-    "values that build on one that is gone do not": (THREE, Stored(at(4), at(3), at(3)), 4, False),
-    "nor those of a first write that is none": (THREE, Stored(at(4)), 4, False),
+HOLDS: dict[str, tuple[str, FreshnessRecord, int, bool]] = {
+    "on the write before it": (THREE, FreshnessRecord(at(4), at(2), at(4)), 4, True),
+    "the first one builds on nothing": (THREE, FreshnessRecord(at(0)), 0, True),
+    "values of another commit do not": (THREE, FreshnessRecord(at(2), at(0), at(2)), 4, False),
+    "values that build on an older write do not": (
+        THREE, FreshnessRecord(at(4), at(0), at(2)), 4, False),
+    "values that build on one that is gone do not": (
+        THREE, FreshnessRecord(at(4), at(3), at(3)), 4, False),
+    "nor those of a first write that is none": (THREE, FreshnessRecord(at(4)), 4, False),
     "on an archived write they do": ("""
         deltacommit     |-|
-        """, Stored(at(4), at(2), at(4)), 4, True),
+        """, FreshnessRecord(at(4), at(2), at(4)), 4, True),
     "on an archived write that another has followed they do not": ("""
         deltacommit  |-|
         deltacommit     |-|
-        """, Stored(at(4), at(0), at(2)), 4, False),
+        """, FreshnessRecord(at(4), at(0), at(2)), 4, False),
     "on an archived write that completed after another they do": ("""
         deltacommit  |-|
         deltacommit     |-----|
-        """, Stored(at(4), at(0), at(5)), 4, True),
+        """, FreshnessRecord(at(4), at(0), at(5)), 4, True),
     "writes that overtook it must be there": (
-        OVERTAKEN, Stored(at(0), at(2), at(4), over=(at(2),)), 0, True),
+        OVERTAKEN, FreshnessRecord(at(0), at(2), at(4), over=(at(2),)), 0, True),
     "once one of them was rolled back they do not": (
-        OVERTAKEN, Stored(at(0), at(2), at(4), over=(at(2), at(3))), 0, False),
+        OVERTAKEN, FreshnessRecord(at(0), at(2), at(4), over=(at(2), at(3))), 0, False),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("picture", "kept", "tick", "expected"), HOLDS.values(), ids=list(HOLDS))
-def test_values_hold(picture: str, kept: Stored, tick: int, expected: bool) -> None:
+def test_values_hold(picture: str, kept: FreshnessRecord, tick: int, expected: bool) -> None:
     timeline: Timeline = draw(picture)
     assert kept.holds(timeline.by_time[at(tick)], timeline, timeline.is_committed) is expected

@@ -11,7 +11,7 @@ from lakewright.model.instant import (
     Instant,
     State,
     format_time,
-    furthest,
+    latest_states,
     parse_instant,
     parse_time,
     query_time,
@@ -65,7 +65,7 @@ def test_a_completed_name_without_completion_time_is_refused() -> None:
 def test_the_furthest_state_of_an_action_counts() -> None:
     names = [f"{T1}.compaction.requested", f"{T1}_{T2}.commit", f"{T1}.compaction.inflight"]
     instants = [instant for name in names if (instant := parse_instant(name))]
-    assert furthest(instants) == [Instant(T1, "commit", completed_at=T2)]
+    assert latest_states(instants) == [Instant(T1, "commit", completed_at=T2)]
 
 
 QUERY_TIMES = {

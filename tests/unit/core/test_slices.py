@@ -7,7 +7,14 @@ import re
 import pytest
 
 from lakewright.errors import CorruptError
-from lakewright.model.file_group import BaseFile, FileGroup, FileSlice, LogFile, View, build_groups
+from lakewright.model.file_group import (
+    BaseFile,
+    FileGroup,
+    FileSlice,
+    LogFile,
+    TimelineView,
+    build_groups,
+)
 from lakewright.model.timeline import Timeline
 from lakewright.testing.timeline_drawing import at, draw
 
@@ -28,7 +35,7 @@ def show(item: FileSlice) -> str:
 
 
 def show_groups(groups: list[FileGroup]) -> str:
-    return " ".join(show(group.merged()) for group in groups)
+    return " ".join(show(group.latest_merged_slice()) for group in groups)
 
 
 SNAPSHOTS = {
@@ -124,7 +131,7 @@ SNAPSHOTS = {
 
 @pytest.mark.parametrize(("picture", "names", "expected"), SNAPSHOTS.values(), ids=list(SNAPSHOTS))
 def test_what_a_snapshot_reads(picture: str, names: str, expected: str) -> None:
-    assert show_groups(build_groups("p", files(names), View(draw(picture)))) == expected
+    assert show_groups(build_groups("p", files(names), TimelineView(draw(picture)))) == expected
 
 
 HISTORY = """
@@ -146,7 +153,7 @@ AS_OF = {
 @pytest.mark.parametrize(("tick", "expected"), AS_OF.values(), ids=list(AS_OF))
 def test_time_travel_compares_requested_times(tick: int | None, expected: str) -> None:
     until = at(tick) if tick is not None else "2025"
-    view = View(draw(HISTORY), requested_until=until)
+    view = TimelineView(draw(HISTORY), requested_until=until)
     assert show_groups(build_groups("p", files("f1@0 f1+3 f1@6 f1+12"), view)) == expected
 
 
@@ -159,15 +166,15 @@ UNTIL = {
 
 @pytest.mark.parametrize(("tick", "expected"), UNTIL.values(), ids=list(UNTIL))
 def test_the_end_of_a_range_compares_completion_times(tick: int, expected: str) -> None:
-    view = View(draw(HISTORY), completed_until=at(tick))
+    view = TimelineView(draw(HISTORY), completed_until=at(tick))
     assert show_groups(build_groups("p", files("f1@0 f1+3 f1@6 f1+12"), view)) == expected
 
 
 def test_completion_times_of_archived_logs_come_from_history() -> None:
     timeline = draw("deltacommit                     |-|")
     names = files("f1@0 f1+2 f1@5 f1+20")
-    before = View(timeline, {at(2): at(4)})
-    after = View(timeline, {at(2): at(7)})
+    before = TimelineView(timeline, {at(2): at(4)})
+    after = TimelineView(timeline, {at(2): at(7)})
     assert show_groups(build_groups("p", names, before)) == "f1@5+20"
     assert show_groups(build_groups("p", names, after)) == "f1@5+2+20"
 
@@ -178,11 +185,14 @@ def test_a_replaced_group_is_gone() -> None:
         replacecommit    |-|
         """)
     names = files("f1@0 f2@3")
-    assert show_groups(build_groups("p", names, View(timeline), replaced={("p", "f1")})) == "f2@3"
+    assert (
+        show_groups(build_groups("p", names, TimelineView(timeline), replaced={("p", "f1")}))
+        == "f2@3"
+    )
 
 
 def test_a_window_leaves_out_what_was_requested_before_it() -> None:
-    view = View(draw(HISTORY), requested_from=at(3), requested_until=at(6))
+    view = TimelineView(draw(HISTORY), requested_from=at(3), requested_until=at(6))
     assert show_groups(build_groups("p", files("f1@0 f1+3 f1@6 f1+12"), view)) == "f1@6+3"
 
 
@@ -196,29 +206,29 @@ def test_a_pending_compaction_opens_a_slice_that_is_merged_with_the_one_before()
     (group,) = build_groups(
         "p",
         files("f1@0 f1+3 f1+9"),
-        View(timeline),
+        TimelineView(timeline),
         pending_compactions={("p", "f1"): at(6)},
     )
     assert [show(item) for item in group.slices] == ["f1@0+3", "f1@-+9"]
-    assert show(group.merged()) == "f1@0+3+9"
-    assert group.newest_base() == FileSlice("p", "f1", at(0), BaseFile("f1", "0-0-0", at(0)))
+    assert show(group.latest_merged_slice()) == "f1@0+3+9"
+    assert group.latest_base_slice() == FileSlice("p", "f1", at(0), BaseFile("f1", "0-0-0", at(0)))
 
 
 def test_a_group_of_logs_has_no_newest_base() -> None:
-    (group,) = build_groups("p", files("f1+0"), View(draw("deltacommit |-|")))
-    assert group.newest_base() is None
+    (group,) = build_groups("p", files("f1+0"), TimelineView(draw("deltacommit |-|")))
+    assert group.latest_base_slice() is None
 
 
 def test_two_base_files_of_one_instant_are_an_error() -> None:
     twice = [BaseFile("f1", "0-0-0", at(0)), BaseFile("f1", "0-0-1", at(0))]
     with pytest.raises(CorruptError, match="failed task attempt"):
-        build_groups("p", twice, View(draw("commit |-|")))
+        build_groups("p", twice, TimelineView(draw("commit |-|")))
 
 
 def test_change_data_files_are_no_part_of_a_slice() -> None:
     names: list[BaseFile | LogFile] = [*files("f1@0"), LogFile("f1", at(0), cdc=True)]
-    assert show_groups(build_groups("p", names, View(draw("commit |-|")))) == "f1@0"
+    assert show_groups(build_groups("p", names, TimelineView(draw("commit |-|")))) == "f1@0"
 
 
 def test_an_empty_timeline_sees_nothing() -> None:
-    assert build_groups("p", files("f1@0"), View(Timeline())) == []
+    assert build_groups("p", files("f1@0"), TimelineView(Timeline())) == []

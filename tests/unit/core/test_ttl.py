@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from lakewright.errors import InvalidError
 from lakewright.model.ttl import (
     NEVER,
-    Level,
-    Policy,
-    Unit,
+    TtlLevel,
+    TtlPolicy,
+    TtlUnit,
     format_policies,
     parse_policies,
     parse_policy,
@@ -24,28 +24,28 @@ from lakewright.model.ttl import (
     without_policy,
 )
 
-GOOD: dict[str, tuple[dict[str, Any] | str, Policy]] = {
+GOOD: dict[str, tuple[dict[str, Any] | str, TtlPolicy]] = {
     "the fields of a policy are read as they are": (
         {"spec": "country=US/*", "level": "PARTITION", "units": "MONTHS", "value": 2},
-        Policy(spec="country=US/*", units=Unit.MONTHS, value=2),
+        TtlPolicy(spec="country=US/*", units=TtlUnit.MONTHS, value=2),
     ),
     "a policy may be JSON": (
         '{"spec": "*", "level": "RECORD", "units": "YEARS", "value": 1}',
-        Policy(spec="*", units=Unit.YEARS, value=1, level=Level.RECORD),
+        TtlPolicy(spec="*", units=TtlUnit.YEARS, value=1, level=TtlLevel.RECORD),
     ),
     "words have no case, a number may be a text, the level may be left out": (
         {"spec": " /a/*/ ", "units": "weeks", "value": "3"},
-        Policy(spec="a/*", units=Unit.WEEKS, value=3),
+        TtlPolicy(spec="a/*", units=TtlUnit.WEEKS, value=3),
     ),
     "the greatest number is Java's": (
         {"spec": "*", "units": "DAYS", "value": 2**31 - 1, "level": None},
-        Policy(spec="*", units=Unit.DAYS, value=2**31 - 1),
+        TtlPolicy(spec="*", units=TtlUnit.DAYS, value=2**31 - 1),
     ),
 }
 
 
 @pytest.mark.parametrize(("given", "expected"), GOOD.values(), ids=list(GOOD))
-def test_policies_are_read(given: dict[str, Any] | str, expected: Policy) -> None:
+def test_policies_are_read(given: dict[str, Any] | str, expected: TtlPolicy) -> None:
     assert parse_policy(given) == expected
     assert parse_policies(format_policies((expected,))) == (expected,)
 
@@ -191,9 +191,9 @@ def test_time_is_counted_on_the_calendar(since: str, units: str, value: int, exp
     assert policy.expiry(at(since)) == at(expected)
 
 
-@pytest.mark.parametrize("units", list(Unit))
-def test_what_lies_beyond_the_calendar_never_comes(units: Unit) -> None:
-    policy = Policy(spec="*", units=units, value=2**31 - 1)
+@pytest.mark.parametrize("units", list(TtlUnit))
+def test_what_lies_beyond_the_calendar_never_comes(units: TtlUnit) -> None:
+    policy = TtlPolicy(spec="*", units=units, value=2**31 - 1)
     assert policy.expiry(at("2026-01-01T00:00")) == NEVER
 
 
@@ -211,7 +211,7 @@ def test_a_spec_that_fits_in_many_ways_but_for_its_end_is_answered(
     spec: str, partition: str, end: str
 ) -> None:
     """Trying every way to fit would not end within years."""
-    policy = Policy(spec=spec, units=Unit.DAYS, value=1)
+    policy = TtlPolicy(spec=spec, units=TtlUnit.DAYS, value=1)
     assert not policy.matches(partition)
     assert policy.matches(partition + end)
 
@@ -222,7 +222,7 @@ def test_a_spec_that_fits_in_many_ways_but_for_its_end_is_answered(
 )
 def test_specs_match_as_their_wildcards_say(spec: list[str], path: list[str]) -> None:
     levels = [re.sub(r"\*+", "*", level) if level != "**" else level for level in spec]
-    policy = Policy(spec="/".join(levels), units=Unit.DAYS, value=1)
+    policy = TtlPolicy(spec="/".join(levels), units=TtlUnit.DAYS, value=1)
     expected = levels == ["*"] or levels_match(levels, path)
     assume(all(path) or len(path) == 1)
     assert policy.matches("/".join(path)) == expected

@@ -8,17 +8,17 @@ import pytest
 
 from lakewright.errors import InvalidError
 from lakewright.model.ttl import (
+    ActivePolicy,
     ConflictRule,
-    Keep,
-    Level,
-    Policy,
-    Rule,
-    Trigger,
+    RetentionBasis,
+    TtlLevel,
+    TtlPolicy,
     TtlSettings,
-    Unit,
-    checked_settings,
-    rules_in_force,
+    TtlTrigger,
+    TtlUnit,
+    active_policies,
     ttl_settings,
+    validated_settings,
     with_settings,
 )
 
@@ -29,9 +29,9 @@ US: list[dict[str, object]] = [
     {"spec": "country=US/*", "level": "PARTITION", "units": "MONTHS", "value": 2}
 ]
 OLD_ROWS: list[dict[str, object]] = [{"spec": "*", "level": "RECORD", "units": "DAYS", "value": 1}]
-YEAR = Policy(spec="*", units=Unit.YEARS, value=1)
-ROWS = Policy(spec="*", units=Unit.DAYS, value=1, level=Level.RECORD)
-TEN_DAYS = Policy(spec="**", units=Unit.DAYS, value=10)
+YEAR = TtlPolicy(spec="*", units=TtlUnit.YEARS, value=1)
+ROWS = TtlPolicy(spec="*", units=TtlUnit.DAYS, value=1, level=TtlLevel.RECORD)
+TEN_DAYS = TtlPolicy(spec="**", units=TtlUnit.DAYS, value=10)
 
 
 def policies(*listed: list[dict[str, object]]) -> dict[str, str]:
@@ -41,18 +41,18 @@ def policies(*listed: list[dict[str, object]]) -> dict[str, str]:
 def test_the_defaults_change_nothing() -> None:
     settings = ttl_settings({}, {})
     assert settings == TtlSettings()
-    assert (settings.run_inline, settings.trigger) == (True, Trigger.NUM_COMMITS)
+    assert (settings.run_inline, settings.trigger) == (True, TtlTrigger.NUM_COMMITS)
     assert (settings.trigger_value, settings.conflict_rule) == (10, ConflictRule.MAX_TTL)
-    assert rules_in_force(settings) == ()
+    assert active_policies(settings) == ()
 
 
 ON = {"hoodie.ttl.enabled": "true"}
-RULES: dict[str, tuple[dict[str, str], dict[str, str], tuple[Rule, ...]]] = {
-    "policies are in force where TTL is on": ({**ON, **policies(ALL)}, {}, (Rule(YEAR),)),
+RULES: dict[str, tuple[dict[str, str], dict[str, str], tuple[ActivePolicy, ...]]] = {
+    "policies are in force where TTL is on": ({**ON, **policies(ALL)}, {}, (ActivePolicy(YEAR),)),
     "the other spelling works as well": (
         {"hoodie.ttl.enable": "true", **policies(ALL)},
         {},
-        (Rule(YEAR),),
+        (ActivePolicy(YEAR),),
     ),
     "and where nobody switched it on they are not": (policies(ALL), {}, ()),
     "nor where it was switched off": (
@@ -63,15 +63,15 @@ RULES: dict[str, tuple[dict[str, str], dict[str, str], tuple[Rule, ...]]] = {
     "options go before what is stored": (
         {"hoodie.ttl.enabled": "false", **policies(ALL)},
         {"hoodie.ttl.enable": "TRUE"},
-        (Rule(YEAR),),
+        (ActivePolicy(YEAR),),
     ),
-    "policies for rows are among them": ({**ON, **policies(OLD_ROWS)}, {}, (Rule(ROWS),)),
+    "policies for rows are among them": ({**ON, **policies(OLD_ROWS)}, {}, (ActivePolicy(ROWS),)),
     "Hudi's own keys are one more policy": (
         {**ON, **policies(ALL), DAYS: "10"},
         {},
-        (Rule(YEAR), Rule(TEN_DAYS)),
+        (ActivePolicy(YEAR), ActivePolicy(TEN_DAYS)),
     ),
-    "which needs no switch": ({}, {DAYS: "10"}, (Rule(TEN_DAYS),)),
+    "which needs no switch": ({}, {DAYS: "10"}, (ActivePolicy(TEN_DAYS),)),
     "and is not in force where TTL was switched off": (
         {"hoodie.ttl.enabled": "false", DAYS: "10"},
         {},
@@ -80,14 +80,14 @@ RULES: dict[str, tuple[dict[str, str], dict[str, str], tuple[Rule, ...]]] = {
     "unless the call asks for it": (
         {"hoodie.ttl.enabled": "false", **policies(ALL)},
         {DAYS: "10"},
-        (Rule(TEN_DAYS),),
+        (ActivePolicy(TEN_DAYS),),
     ),
     "no days are for ever": ({DAYS: "0"}, {}, ()),
     "and so are fewer": ({}, {DAYS: "-1"}, ()),
     "a type tells what is counted from": (
         {},
         {DAYS: "10", TYPE: "keep_by_creation_time"},
-        (Rule(TEN_DAYS, Keep.BY_CREATION_TIME),),
+        (ActivePolicy(TEN_DAYS, RetentionBasis.BY_CREATION_TIME),),
     ),
     "and a class goes before it": (
         {},
@@ -98,27 +98,27 @@ RULES: dict[str, tuple[dict[str, str], dict[str, str], tuple[Rule, ...]]] = {
                 "org.apache.hudi.table.action.ttl.strategy.KeepByCreationTimeStrategy"
             ),
         },
-        (Rule(TEN_DAYS, Keep.BY_CREATION_TIME),),
+        (ActivePolicy(TEN_DAYS, RetentionBasis.BY_CREATION_TIME),),
     ),
     "blanks around selected partitions do not count": (
         {},
         {DAYS: "10", "hoodie.partition.ttl.strategy.partition.selected": " p0, p1/ ,"},
-        (Rule(TEN_DAYS, selected=frozenset({"p0", "p1"})),),
+        (ActivePolicy(TEN_DAYS, selected=frozenset({"p0", "p1"})),),
     ),
 }
 
 
 @pytest.mark.parametrize(("stored", "options", "expected"), RULES.values(), ids=list(RULES))
 def test_rules_in_force(
-    stored: dict[str, str], options: dict[str, str], expected: tuple[Rule, ...]
+    stored: dict[str, str], options: dict[str, str], expected: tuple[ActivePolicy, ...]
 ) -> None:
-    assert rules_in_force(ttl_settings(stored, options)) == expected
+    assert active_policies(ttl_settings(stored, options)) == expected
 
 
 def test_a_selection_leaves_out_all_others() -> None:
-    rule = Rule(TEN_DAYS, selected=frozenset({"p0"}))
+    rule = ActivePolicy(TEN_DAYS, selected=frozenset({"p0"}))
     assert [path for path in ("p0", "p1", "p0/x") if rule.covers(path)] == ["p0"]
-    assert Rule(TEN_DAYS).covers("p1")
+    assert ActivePolicy(TEN_DAYS).covers("p1")
 
 
 ORDER: dict[str, tuple[str, str, list[str]]] = {
@@ -159,7 +159,7 @@ def test_what_is_stored_is_spelled_in_one_way() -> None:
         "hoodie.table.name": "another family",
         **policies(US),
     }
-    assert checked_settings(told, partitioned=True) == {
+    assert validated_settings(told, partitioned=True) == {
         "hoodie.ttl.enabled": "true",
         "hoodie.ttl.run.inline": "true",
         "hoodie.ttl.run.inline.trigger.strategy": "NUM_COMMITS",
@@ -200,11 +200,11 @@ REFUSED = {
 @pytest.mark.parametrize("told", REFUSED.values(), ids=list(REFUSED))
 def test_bad_settings_are_refused(told: dict[str, str]) -> None:
     with pytest.raises(InvalidError):
-        checked_settings(told, partitioned=True)
+        validated_settings(told, partitioned=True)
 
 
 @pytest.mark.parametrize("told", [ON, policies(ALL)], ids=["TTL", "a policy"])
 def test_a_table_without_partitions_takes_no(told: dict[str, str]) -> None:
     with pytest.raises(InvalidError, match="the table has no partitions"):
-        checked_settings(told, partitioned=False)
-    assert checked_settings({"hoodie.ttl.enabled": "false"}, partitioned=False)
+        validated_settings(told, partitioned=False)
+    assert validated_settings({"hoodie.ttl.enabled": "false"}, partitioned=False)

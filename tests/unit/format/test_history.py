@@ -14,22 +14,22 @@ import pytest
 
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.format.archived_timeline import (
-    HistoryEntry,
-    HistoryFile,
-    Leftovers,
+    ArchivedInstant,
+    ArchivedTimelineFile,
     LevelMerge,
     Manifest,
+    UnreferencedFiles,
+    archived_file_of,
     files_overlapping,
-    format_history_file,
+    find_unreferenced,
+    format_archived_file,
     format_manifest,
     format_version,
-    history_file_of,
     manifest_name,
-    parse_history_file,
+    parse_archived_file,
     parse_manifest,
     parse_manifest_name,
     parse_version,
-    plan_leftovers,
     plan_level_merge,
     with_merge,
 )
@@ -49,15 +49,15 @@ FILES = {name: data for name, data in REAL.items() if name.endswith(".parquet")}
 
 @pytest.mark.parametrize("name", FILES)
 def test_real_files_are_read_and_written_back(name: str) -> None:
-    entries = parse_history_file(FILES[name])
-    ours = format_history_file(entries)
-    assert history_file_of(entries).name == name
-    assert parse_history_file(ours) == entries
+    entries = parse_archived_file(FILES[name])
+    ours = format_archived_file(entries)
+    assert archived_file_of(entries).name == name
+    assert parse_archived_file(ours) == entries
     assert pq.read_table(io.BytesIO(ours)).equals(pq.read_table(io.BytesIO(FILES[name])))
 
 
 def test_real_entries() -> None:
-    entries = [entry for data in FILES.values() for entry in parse_history_file(data)]
+    entries = [entry for data in FILES.values() for entry in parse_archived_file(data)]
     assert len(entries) == 9
     assert {entry.action for entry in entries} == {"commit", "clean"}
     for entry in entries:
@@ -68,7 +68,7 @@ def test_real_entries() -> None:
 
 def test_a_file_of_ours_has_the_columns_of_a_real_one() -> None:
     real = pq.ParquetFile(io.BytesIO(next(iter(FILES.values()))))
-    ours = pq.ParquetFile(io.BytesIO(format_history_file([HistoryEntry("1", "2", "commit")])))
+    ours = pq.ParquetFile(io.BytesIO(format_archived_file([ArchivedInstant("1", "2", "commit")])))
     assert ours.schema_arrow.equals(real.schema_arrow, check_metadata=False)
     assert [column.max_definition_level for column in map(ours.schema.column, range(6))] == [
         *[1] * 5,
@@ -79,19 +79,19 @@ def test_a_file_of_ours_has_the_columns_of_a_real_one() -> None:
 
 def test_entries_without_content_are_cheap_and_equal_otherwise() -> None:
     data = next(iter(FILES.values()))
-    full, names = parse_history_file(data), parse_history_file(data, with_content=False)
-    assert [HistoryEntry(e.requested_at, e.completed_at, e.action) for e in full] == list(names)
+    full, names = parse_archived_file(data), parse_archived_file(data, with_content=False)
+    assert [ArchivedInstant(e.requested_at, e.completed_at, e.action) for e in full] == list(names)
 
 
 def test_entries_are_written_in_order_of_their_requested_time() -> None:
-    entries = [HistoryEntry(t, "9", "commit") for t in ("3", "1", "2")]
-    written = parse_history_file(format_history_file(entries))
+    entries = [ArchivedInstant(t, "9", "commit") for t in ("3", "1", "2")]
+    written = parse_archived_file(format_archived_file(entries))
     assert [entry.requested_at for entry in written] == ["1", "2", "3"]
 
 
 def test_equal_entries_give_equal_bytes() -> None:
-    entries = [HistoryEntry("1", "2", "commit", b"Obj", None)]
-    assert format_history_file(entries) == format_history_file(list(entries))
+    entries = [ArchivedInstant("1", "2", "commit", b"Obj", None)]
+    assert format_archived_file(entries) == format_archived_file(list(entries))
 
 
 def parquet(**columns: pa.Array) -> bytes:
@@ -129,12 +129,12 @@ BROKEN_FILES = {
 @pytest.mark.parametrize("data", BROKEN_FILES.values(), ids=list(BROKEN_FILES))
 def test_broken_files_are_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptError):
-        parse_history_file(data)
+        parse_archived_file(data)
 
 
 def test_a_file_needs_an_instant_for_its_name() -> None:
     with pytest.raises(InvalidError):
-        history_file_of([])
+        archived_file_of([])
 
 
 def test_real_manifests_and_version() -> None:
@@ -179,14 +179,16 @@ def test_names_and_versions() -> None:
     assert parse_manifest_name(manifest_name(12)) == 12
     assert parse_manifest_name("_version_") is None
     assert parse_manifest_name(".manifest_1.crc") is None
-    assert HistoryFile.parse("10_20_3.parquet", 5) == HistoryFile("10", "20", 3, 5)
+    assert ArchivedTimelineFile.parse("10_20_3.parquet", 5) == ArchivedTimelineFile(
+        "10", "20", 3, 5
+    )
 
 
 def manifest_of(*names: str, size: int = 10) -> Manifest:
-    return Manifest(tuple(HistoryFile.parse(f"{name}.parquet", size) for name in names))
+    return Manifest(tuple(ArchivedTimelineFile.parse(f"{name}.parquet", size) for name in names))
 
 
-def names_of(files: tuple[HistoryFile, ...]) -> list[str]:
+def names_of(files: tuple[ArchivedTimelineFile, ...]) -> list[str]:
     return [file.name.removesuffix(".parquet") for file in files]
 
 
@@ -269,11 +271,11 @@ def test_merges_cascade_until_no_level_is_full() -> None:
         manifest = with_merge(manifest, merge, size=7)
         merged.append(merge.target.name)
     assert merged == ["1_2_1.parquet", "3_4_1.parquet", "1_4_2.parquet"]
-    assert manifest == Manifest((HistoryFile("1", "4", 2, 7),))
+    assert manifest == Manifest((ArchivedTimelineFile("1", "4", 2, 7),))
 
 
 def test_a_merge_keeps_the_other_files() -> None:
-    merge = LevelMerge(manifest_of("1_2_0", "3_4_0").files, HistoryFile("1", "4", 1))
+    merge = LevelMerge(manifest_of("1_2_0", "3_4_0").files, ArchivedTimelineFile("1", "4", 1))
     after = with_merge(manifest_of("1_2_0", "3_4_0", "5_6_0"), merge, size=7)
     assert names_of(after.files) == ["5_6_0", "1_4_1"]
 
@@ -287,23 +289,23 @@ VERSIONS = {
 NAMES = ["1_2_0.parquet", "3_4_0.parquet", "1_4_1.parquet", "5_6_0.parquet", "_version_"]
 
 LEFTOVERS = {
-    "nothing while few versions exist": (4, Leftovers()),
-    "a manifest goes, its files are still listed": (3, Leftovers((1,), ())),
+    "nothing while few versions exist": (4, UnreferencedFiles()),
+    "a manifest goes, its files are still listed": (3, UnreferencedFiles((1,), ())),
     "files that no kept manifest lists go too": (
         2,
-        Leftovers((1, 2), ("1_2_0.parquet", "3_4_0.parquet")),
+        UnreferencedFiles((1, 2), ("1_2_0.parquet", "3_4_0.parquet")),
     ),
     "the newest manifest always stays": (
         0,
-        Leftovers((1, 2, 3), ("1_2_0.parquet", "3_4_0.parquet")),
+        UnreferencedFiles((1, 2, 3), ("1_2_0.parquet", "3_4_0.parquet")),
     ),
 }
 
 
 @pytest.mark.parametrize(("keep", "expected"), LEFTOVERS.values(), ids=list(LEFTOVERS))
-def test_plan_leftovers(keep: int, expected: Leftovers) -> None:
-    assert plan_leftovers(VERSIONS, NAMES, keep) == expected
+def test_plan_leftovers(keep: int, expected: UnreferencedFiles) -> None:
+    assert find_unreferenced(VERSIONS, NAMES, keep) == expected
 
 
 def test_without_any_manifest_nothing_is_removed() -> None:
-    assert plan_leftovers({}, NAMES) == Leftovers()
+    assert find_unreferenced({}, NAMES) == UnreferencedFiles()

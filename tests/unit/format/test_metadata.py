@@ -16,7 +16,7 @@ import pytest
 
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.format import timeline_metadata
-from lakewright.format.archived_timeline import parse_history_file
+from lakewright.format.archived_timeline import parse_archived_file
 from lakewright.format.avro.container import encode_record, record_name
 from lakewright.format.avro.schema import RecordSchema, load_schema
 from lakewright.model.commit_metadata import CommitMetadata, RollbackMetadata, WriteStat
@@ -76,7 +76,7 @@ def timeline_files(archive: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
         if re.search(r"/timeline/[^/.]+\.[^/]+$", name):
             yield name, archive.read(name)
         elif re.search(r"/history/[^/.]+\.parquet$", name):
-            for entry in parse_history_file(archive.read(name)):
+            for entry in parse_archived_file(archive.read(name)):
                 yield f"{name}#{entry.requested_at}", entry.metadata or b""
                 yield f"{name}#{entry.requested_at}.plan", entry.plan or b""
 

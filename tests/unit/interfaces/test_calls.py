@@ -10,7 +10,7 @@ from lakewright.sql.procedures.base import (
     Parameter,
     bound_arguments,
     parse_call,
-    told_options,
+    parse_options,
 )
 
 CALLS = {
@@ -73,7 +73,7 @@ def test_wrong_arguments_are_refused_by_name(call: Call, says: str) -> None:
 
 
 def test_options_are_one_text() -> None:
-    assert told_options("a=1, b=x=y") == {"a": "1", "b": "x=y"}
-    assert told_options(None) == {}
+    assert parse_options("a=1, b=x=y") == {"a": "1", "b": "x=y"}
+    assert parse_options(None) == {}
     with pytest.raises(InvalidError):
-        told_options("a")
+        parse_options("a")

@@ -16,7 +16,7 @@ from lakewright.cli import ingest as ingest_command
 from lakewright.cli.app import app
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
-from lakewright.ui.table_view import ServedTable
+from lakewright.ui.table_view import TableView
 
 POLICY = '{"spec": "*", "level": "PARTITION", "units": "DAYS", "value": 3000}'
 # How each command is called, after the table; INSTANT is the newest write.
@@ -164,7 +164,7 @@ def test_the_page_opens_its_tables_with_options_of_storage(
 ) -> None:
     local_table(tmp_path)
     opened.all.clear()
-    ServedTable.at(str(tmp_path / "table"), SAID).summary()
+    TableView.at(str(tmp_path / "table"), SAID).summary()
     assert all_said(opened.of(tmp_path / "table"))
 
 

@@ -23,8 +23,8 @@ from lakewright.storage.local import LocalStorage
 from lakewright.table.freshness_report import (
     SparkCatalog,
     catalog_properties,
-    event_ms,
     load_freshness,
+    parse_event_time,
     time_text,
     wait_until_complete,
 )
@@ -130,12 +130,12 @@ MOMENTS: dict[str, int | str | datetime] = {
 @pytest.mark.parametrize("moment", MOMENTS.values(), ids=list(MOMENTS))
 def test_a_moment_may_be_given_as(moment: int | str | datetime) -> None:
     snapshot = load_snapshot(tracked().storage)
-    assert event_ms(moment, snapshot) == round(MOMENT.timestamp() * 1000)
+    assert parse_event_time(moment, snapshot) == round(MOMENT.timestamp() * 1000)
 
 
 def test_what_is_no_moment_is_refused() -> None:
     with pytest.raises(InvalidError, match="not a point in time"):
-        event_ms("yesterday", load_snapshot(tracked().storage))
+        parse_event_time("yesterday", load_snapshot(tracked().storage))
 
 
 def test_times_are_shown_in_utc_as_far_as_there_are_dates() -> None:

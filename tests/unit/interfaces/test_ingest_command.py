@@ -18,13 +18,13 @@ from typer.testing import CliRunner, Result
 
 from lakewright.cli import ingest
 from lakewright.cli.app import app
-from lakewright.cli.ingest import Lines, Wanted, round_text
+from lakewright.cli.ingest import IngestRequest, RoundPrinter, round_text
 from lakewright.errors import ConflictError, CorruptError, UnavailableError
 from lakewright.ingestion.checkpoints import Checkpoint
-from lakewright.ingestion.ingester import IngestRound
+from lakewright.ingestion.ingester import IngestResult
 from lakewright.ingestion.loop import Ingestion
 from lakewright.model.plans import Skip
-from lakewright.services.maintenance_loop import Step
+from lakewright.services.maintenance_loop import ServiceOutcome
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.clock import ManualClock
 from lakewright.write.writer import Commit
@@ -36,7 +36,7 @@ class Scene:
 
     storage: MemoryStorage = field(default_factory=MemoryStorage.fresh)
     source: Counting = field(default_factory=Counting)
-    asked: list[Wanted] = field(default_factory=list)
+    asked: list[IngestRequest] = field(default_factory=list)
     sessions: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     ended: int = 0
 
@@ -47,7 +47,7 @@ class Scene:
     def end(self) -> None:
         self.ended += 1
 
-    def prepared(self, wanted: Wanted, spark: object) -> Ingestion:
+    def prepared(self, wanted: IngestRequest, spark: object) -> Ingestion:
         self.asked.append(wanted)
         made = ingester(self.storage, self.source, ManualClock(), override=wanted.checkpoint)
         return Ingestion(made)
@@ -170,7 +170,7 @@ def test_what_is_asked_for_arrives(scene: Scene) -> None:
     )  # fmt: skip
     options = {"hoodie.table.name": "t", "spark.x": "y"}
     root = scene.storage.root
-    told = Wanted(root, "counting", options, "SELECT * FROM <SRC>", "insert", "off", "8")
+    told = IngestRequest(root, "counting", options, "SELECT * FROM <SRC>", "insert", "off", "8")
     assert scene.asked == [told]
     assert scene.sessions == [("local[1]", {"spark.x": "y"})]
     assert scene.source.asked == ["8"]
@@ -184,7 +184,7 @@ def test_options_are_shared_out() -> None:
         "spark.x": "y",
         "spark.hadoop.fs.s3a.endpoint": "there",
     }
-    made = ingest.prepared(Wanted("/some/table", "files", options), spark)
+    made = ingest.prepared(IngestRequest("/some/table", "files", options), spark)
     assert made.ingester.source.name == "files"
     assert made.ingester.writer.options == {
         "hoodie.clean.automatic": "false",
@@ -195,10 +195,10 @@ def test_options_are_shared_out() -> None:
 def test_a_terminal_shows_idle_rounds_in_one_line() -> None:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=100, highlight=False)
-    with Lines("t", as_json=False, console=console) as told:
-        told(IngestRound(1, "s", Commit("20260101000000000", "", "commit", "INSERT"), rows=7))
+    with RoundPrinter("t", as_json=False, console=console) as told:
+        told(IngestResult(1, "s", Commit("20260101000000000", "", "commit", "INSERT"), rows=7))
         for number in (2, 3, 4):
-            told(IngestRound(number, "s", Skip("[x]")))
+            told(IngestResult(number, "s", Skip("[x]")))
     lines = shown.getvalue().split("\n")
     assert sum("round 1: 7 rows; commit 20260101000000000" in line for line in lines) == 1
     # What is left when the line that changes is gone.
@@ -208,12 +208,15 @@ def test_a_terminal_shows_idle_rounds_in_one_line() -> None:
 
 def test_a_file_of_lines_is_not_filled_by_idle_rounds(capsys: pytest.CaptureFixture[str]) -> None:
     shown = io.StringIO()
-    skip = IngestRound(2, "s", Skip("the source has nothing new"))
-    with Lines("t", as_json=False, console=Console(file=shown, width=100)) as told:
-        for each in (skip, skip, IngestRound(3, "s", UnavailableError("away")), skip):
+    skip = IngestResult(2, "s", Skip("the source has nothing new"))
+    with RoundPrinter("t", as_json=False, console=Console(file=shown, width=100)) as told:
+        for each in (skip, skip, IngestResult(3, "s", UnavailableError("away")), skip):
             told(each)
-        steps = (Step("clean", CorruptError("torn")), Step("archive", Skip("not due")))
-        told(IngestRound(4, "s", Skip("x"), troubles=("the queue is away",), services=steps))
+        steps = (
+            ServiceOutcome("clean", CorruptError("torn")),
+            ServiceOutcome("archive", Skip("not due")),
+        )
+        told(IngestResult(4, "s", Skip("x"), troubles=("the queue is away",), services=steps))
     assert shown.getvalue().splitlines() == [
         "round 2: nothing, the source has nothing new",
         "round 3: failed, away",
@@ -225,7 +228,7 @@ def test_a_file_of_lines_is_not_filled_by_idle_rounds(capsys: pytest.CaptureFixt
 
 def test_figures_that_are_not_known_are_not_told() -> None:
     commit = Commit("20260101000000000", "", "commit", "UPSERT", inserted=1, updated=2, deleted=3)
-    done = IngestRound(5, "s", commit, after=Checkpoint("x"), rows=9, took_ms=1260)
+    done = IngestResult(5, "s", commit, after=Checkpoint("x"), rows=9, took_ms=1260)
     assert round_text(done) == (
         "round 5: 9 rows (1 new, 2 updated, 3 deleted); commit 20260101000000000; 1.3 s"
     )

@@ -15,7 +15,7 @@ from ingested import Counting, ids, ingester, keys_upto
 from sizes import sized
 from written import SCHEMA, WrittenTable, row
 
-from lakewright.engine.local import LocalRows
+from lakewright.engine.local import ArrowRows
 from lakewright.errors import LakewrightError
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
@@ -58,7 +58,7 @@ def take(step: tuple[object, ...], storage: MemoryStorage, clock: ManualClock) -
         case ("overtaken", source):
             round_of(storage, clock, source, meanwhile=partial(round_of, storage, clock, source))
         case ("other",):
-            rows = LocalRows(pa.Table.from_pylist([row("other")], SCHEMA))
+            rows = ArrowRows(pa.Table.from_pylist([row("other")], SCHEMA))
             table.writer().write(Operation.INSERT, rows)
         case ("rollback",):
             newest = load_snapshot(storage).timeline.completed_writes[-1:]

@@ -14,10 +14,10 @@ from waiting import until
 
 from lakewright.api.table import Table
 from lakewright.clock import SystemClock
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from lakewright.ingestion.checkpoints import Checkpoint
-from lakewright.ingestion.ingester import IngestRound
+from lakewright.ingestion.ingester import IngestResult
 from lakewright.ingestion.loop import (
     Ingestion,
     ServiceMode,
@@ -62,10 +62,10 @@ class Watch:
 
     clock: ManualClock
     most: int
-    rounds: list[IngestRound] = field(default_factory=list)
+    rounds: list[IngestResult] = field(default_factory=list)
     ended_ms: list[int] = field(default_factory=list)
 
-    def __call__(self, done: IngestRound) -> None:
+    def __call__(self, done: IngestResult) -> None:
         self.rounds.append(done)
         self.ended_ms.append(self.clock.now_ms())
 
@@ -144,7 +144,7 @@ def test_services_beside_the_rounds() -> None:
     }
     writes = writer_options(merged, ServiceMode.ASYNC)
     made = ingester(storage, Counting(size=2), clock, writes)
-    rounds: list[IngestRound] = []
+    rounds: list[IngestResult] = []
 
     def compacted() -> bool:
         return bool(load_snapshot(storage).timeline.completed_services("compaction"))
@@ -222,7 +222,7 @@ def made(options: Mapping[str, str] | None = None, **facts: Any) -> Ingestion:
     told = {**OPTIONS, "lakewright.source.named.size": "3", **(options or {})}
     found = ingestion(SPARK, source, table, options=told, clock=ManualClock(), **facts)
     found.ingester.incoming = arrow_rows
-    writer = replace(found.ingester.writer, hands=LocalHands)
+    writer = replace(found.ingester.writer, engine=LocalEngine)
     return replace(found, ingester=replace(found.ingester, writer=writer))
 
 

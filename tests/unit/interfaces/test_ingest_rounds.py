@@ -13,10 +13,16 @@ from hooks import another_process
 from ingested import Counting, arrow_rows, ids, ingester, keys_upto
 from written import SCHEMA, WrittenTable, row
 
-from lakewright.engine.local import LocalRows
+from lakewright.engine.local import ArrowRows
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
-from lakewright.ingestion.checkpoints import BATCH, SOURCE, Checkpoint, Positions, Version
-from lakewright.ingestion.ingester import Incoming, IngestRound
+from lakewright.ingestion.checkpoints import (
+    BATCH,
+    SOURCE,
+    Checkpoint,
+    CommittedCheckpoints,
+    Version,
+)
+from lakewright.ingestion.ingester import IncomingBatch, IngestResult
 from lakewright.ingestion.source import Batch
 from lakewright.model.plans import Skip
 from lakewright.storage.base import Storage
@@ -69,7 +75,7 @@ def test_a_round_tells_its_figures() -> None:
     assert (done.bytes, done.lag_ms, done.waiting) == (40, 7, 6)
     assert (done.before, done.after) == (None, Checkpoint("4"))
     assert done.error is None
-    assert done.may_pass
+    assert done.is_retryable
     assert not done.troubles
     # Read again from the beginning, all of them are there already.
     again = ingester(
@@ -115,7 +121,7 @@ def test_a_position_in_history_is_found() -> None:
 def test_hudis_own_position_is_taken_over() -> None:
     table = WrittenTable().create()
     for extra in ({V1_KEY: "4"}, {V1_KEY: ""}):
-        rows = LocalRows(pa.Table.from_pylist([row("first")], SCHEMA))
+        rows = ArrowRows(pa.Table.from_pylist([row("first")], SCHEMA))
         table.writer().write(Operation.INSERT, rows, extra=extra)
     source = Counting()
     options = {"hoodie.table.name": "written"}
@@ -191,11 +197,11 @@ def test_of_two_at_once_one_loses_and_leaves_nothing(more: Mapping[str, str]) ->
     assert not load_snapshot(storage).timeline.pending()
 
 
-def _round(storage: Storage, clock: ManualClock, more: Mapping[str, str]) -> IngestRound:
+def _round(storage: Storage, clock: ManualClock, more: Mapping[str, str]) -> IngestResult:
     return ingester(storage, Counting(), clock, more).run()
 
 
-class Interrupted(LocalRows):
+class Interrupted(ArrowRows):
     """Rows in whose middle something else happens."""
 
     def __init__(self, rows: pa.Table, happens: Callable[[], object]) -> None:
@@ -213,7 +219,7 @@ def test_who_is_overtaken_while_writing_loses(more: Mapping[str, str]) -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     _round(storage, clock, more)
     made = ingester(storage, Counting(), clock, more)
-    made.incoming = lambda rows: Incoming(
+    made.incoming = lambda rows: IncomingBatch(
         Interrupted(rows, lambda: _round(storage, clock, more)), lambda: len(rows)
     )
     with pytest.raises(ConflictError):
@@ -235,7 +241,7 @@ def test_two_that_each_take_themselves_for_the_only_one_bring_rows_once(size: in
             ingester(storage, Counting(size=size), clock).run()
 
     made = ingester(storage, Counting(), clock)
-    made.incoming = lambda rows: Incoming(Interrupted(rows, other), lambda: len(rows))
+    made.incoming = lambda rows: IncomingBatch(Interrupted(rows, other), lambda: len(rows))
     with suppress(ConflictError):
         made.run()
     made.incoming = arrow_rows
@@ -405,7 +411,7 @@ def test_each_commit_is_read_once() -> None:
     made = ingester(storage, Counting(total=100), clock)
     for _ in range(5):
         made.run()
-    positions = Positions()
+    positions = CommittedCheckpoints()
     positions.newest(load_snapshot(storage))
     ingester(inner, Counting(total=100), clock).run()
     storage.reset()
@@ -462,7 +468,7 @@ def test_a_position_that_a_listing_missed_does_not_count_again() -> None:
     whole = load_snapshot(storage)
     assert commits[1] is not None
     missed = [i for i in whole.timeline if i.requested_at != commits[1].instant]
-    positions = Positions()
+    positions = CommittedCheckpoints()
     torn = replace(whole, timeline=replace(whole.timeline, instants=tuple(missed)))
     last = positions.newest(torn)
     assert last is not None

@@ -14,7 +14,7 @@ from lakewright.cli import progress
 from lakewright.cli.progress import byte_bar, following, waiting, watching
 from lakewright.cli.spark_work import SparkWork
 from lakewright.services.runner import ServiceRunner
-from lakewright.table.markers import WrittenSoFar, written_so_far
+from lakewright.table.markers import WriteProgress, write_progress
 from lakewright.utils.terminal import SafeConsole
 from lakewright.write.writer import Commit
 
@@ -47,12 +47,12 @@ def _begin(table: WrittenTable, *, finished: bool) -> None:
 
 
 def test_markers_tell_what_was_begun_and_files_what_is_done(table: WrittenTable) -> None:
-    assert written_so_far(table.storage, AT) == WrittenSoFar()
+    assert write_progress(table.storage, AT) == WriteProgress()
     _begin(table, finished=False)
-    assert written_so_far(table.storage, AT) == WrittenSoFar(begun=1)
+    assert write_progress(table.storage, AT) == WriteProgress(begun=1)
     name = f"d/ffffffff-0000-0000-0000-000000000000-0_0-0-0_{AT}.parquet"
     table.storage.create(name, b"12345")
-    assert written_so_far(table.storage, AT) == WrittenSoFar(begun=1, finished=1, bytes=5)
+    assert write_progress(table.storage, AT) == WriteProgress(begun=1, finished=1, bytes=5)
 
 
 def test_a_bar_tells_bytes_and_rows(screen: io.StringIO) -> None:
@@ -127,7 +127,7 @@ def test_the_watch_of_a_runner_is_told_the_instant_and_the_work() -> None:
         table.upsert([row("k0", ts)])
     at_once = {"hoodie.compact.inline.max.delta.commits": "1"}
     plain = table.services(at_once)
-    runner = ServiceRunner(plain.storage, plain.clock, plain.hands, plain.options, watch)
+    runner = ServiceRunner(plain.storage, plain.clock, plain.engine, plain.options, watch)
     done = runner.run("compaction")
     assert isinstance(done, Commit)
     assert told == [(done.instant, 1)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakewright.cli.row_output import FORMATS, Told, writing
+from lakewright.cli.row_output import FORMATS, OutputSummary, writing
 from lakewright.errors import InvalidError
 
 ROW = pa.table(
@@ -34,7 +34,7 @@ ROW = pa.table(
 
 def written(form: str) -> str:
     file = io.StringIO()
-    with FORMATS[form](file, ROW.schema, Told({"table": "t"})) as sink:
+    with FORMATS[form](file, ROW.schema, OutputSummary({"table": "t"})) as sink:
         for batch in ROW.to_batches():
             sink(batch)
     return file.getvalue()
@@ -77,7 +77,7 @@ def test_a_table_has_one_line_for_each_row() -> None:
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    with writing("csv", str(path), ROW.schema, Told()) as sink:
+    with writing("csv", str(path), ROW.schema, OutputSummary()) as sink:
         assert not path.exists()
         for batch in ROW.to_batches():
             sink(batch)
@@ -87,6 +87,6 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    with pytest.raises(InvalidError), writing("csv", str(path), ROW.schema, Told()):
+    with pytest.raises(InvalidError), writing("csv", str(path), ROW.schema, OutputSummary()):
         raise InvalidError("no rows after all")
     assert list(tmp_path.iterdir()) == []

@@ -11,9 +11,9 @@ import pytest
 from deaths import each_death
 from written import SCHEMA, Row, WrittenTable, row
 
-from lakewright.client.save import Save, parse_mode
-from lakewright.client.write_client import OPERATION, TableWriter
-from lakewright.engine.local import LocalRows
+from lakewright.client.save import SaveOperation, parse_mode
+from lakewright.client.write_client import OPERATION, WriteClient
+from lakewright.engine.local import ArrowRows
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.model.plans import Skip
 from lakewright.storage.base import Storage
@@ -22,8 +22,8 @@ from lakewright.table.properties import PROPERTIES
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
-from lakewright.write.task import Outcome, WriteTask
-from lakewright.write.writer import Commit, NoRows
+from lakewright.write.task import WriteStatus, WriteTask
+from lakewright.write.writer import Commit, EmptyRows
 
 OPTIONS = {
     "hoodie.table.name": "t",
@@ -44,9 +44,9 @@ def save(
     more: Mapping[str, str] | None = None,
     by: tuple[str, ...] = (),
 ) -> Commit | Skip:
-    writer = TableWriter.of(storage, {**OPTIONS, **(more or {})}, CLOCK)
+    writer = WriteClient.create(storage, {**OPTIONS, **(more or {})}, CLOCK)
     table = pa.Table.from_pylist(list(rows), SCHEMA)
-    return Save(writer, parse_mode(mode), by).write(LocalRows(table))
+    return SaveOperation(writer, parse_mode(mode), by).write(ArrowRows(table))
 
 
 def saved(*rows: Row) -> WrittenTable:
@@ -221,14 +221,14 @@ def test_a_first_write_that_fails_leaves_no_table(
     assert ids(WrittenTable(storage)) == ["a"]
 
 
-class RowsOfALoser(LocalRows):
+class RowsOfALoser(ArrowRows):
     """Another writer finds the new table and writes to it before these rows are refused."""
 
     def __init__(self, other: WrittenTable) -> None:
         super().__init__(pa.Table.from_pylist([row("a")], SCHEMA))
         self._other = other
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         self._other.upsert([row("theirs")])
         raise ConflictError("lost")
 
@@ -237,9 +237,9 @@ def test_a_table_that_somebody_else_uses_is_not_taken_back() -> None:
     several = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
     several["hoodie.write.lock.provider"] = "in_process"
     other = WrittenTable(options=several)
-    writer = TableWriter.of(other.storage, {**OPTIONS, **several}, other.clock)
+    writer = WriteClient.create(other.storage, {**OPTIONS, **several}, other.clock)
     with pytest.raises(ConflictError, match="lost"):
-        Save(writer, parse_mode("append")).write(RowsOfALoser(other))
+        SaveOperation(writer, parse_mode("append")).write(RowsOfALoser(other))
     assert ids(other) == ["theirs"]
 
 
@@ -280,11 +280,11 @@ def test_a_partition_is_not_deleted_by_a_write_that_contradicts_the_table() -> N
     options = {OPERATION: "delete_partition", TO_DELETE: "d1"}
     with pytest.raises(InvalidError, match=r"Config conflict.*partitionBy"):
         save(table.storage, [], "append", options, by=("note",))
-    settings = Save(
-        TableWriter.of(table.storage, OPTIONS, table.clock), parse_mode("append"), ("note",)
+    settings = SaveOperation(
+        WriteClient.create(table.storage, OPTIONS, table.clock), parse_mode("append"), ("note",)
     )
     with pytest.raises(InvalidError, match=r"Config conflict.*partitionBy"):
-        settings.write(NoRows())
+        settings.write(EmptyRows())
     assert ids(table) == ["a"]
 
 
@@ -315,7 +315,7 @@ def test_an_option_must_not_name_another_operation_than_the_call() -> None:
     table.upsert([row("b")], {OPERATION: "UPSERT"})
     with pytest.raises(InvalidError, match="another operation"):
         table.upsert([row("c")], {OPERATION: "delete"})
-    writer = TableWriter.of(table.storage, {OPERATION: "upsert"}, table.clock)
+    writer = WriteClient.create(table.storage, {OPERATION: "upsert"}, table.clock)
     with pytest.raises(InvalidError, match="another operation"):
         writer.delete_partitions(["2026-01-01"])
     assert ids(table) == ["a", "b"]
@@ -323,7 +323,7 @@ def test_an_option_must_not_name_another_operation_than_the_call() -> None:
 
 def test_a_text_is_one_pattern_for_partitions() -> None:
     table = saved(row("a", day="2025-01-01"), row("b", day="2026-01-01"))
-    TableWriter.of(table.storage, {}, table.clock).delete_partitions("2026-*")
+    WriteClient.create(table.storage, {}, table.clock).delete_partitions("2026-*")
     assert ids(table) == ["a"]
 
 
@@ -341,9 +341,9 @@ def test_a_frame_without_columns_stores_settings() -> None:
         "hoodie.ttl.policies": "[]",
         "hoodie.parquet.page.size": "7",
     }
-    writer = TableWriter.of(table.storage, options, table.clock)
+    writer = WriteClient.create(table.storage, options, table.clock)
     with pytest.warns(UserWarning, match=r"no effect: hoodie\.parquet\.page\.size$"):
-        done = Save(writer, parse_mode("append")).write(NoRows())
+        done = SaveOperation(writer, parse_mode("append")).write(EmptyRows())
     assert isinstance(done, Skip)
     stored = load_snapshot(table.storage).config.properties
     assert stored["hoodie.partition.ttl.inline"] == "false"

@@ -23,8 +23,14 @@ from lakewright.datasource.stream_source import HudiStreamReader, stream_reader,
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnsupportedError
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableType
-from lakewright.scan.options import stream_settings, without_effect
-from lakewright.scan.stream_offsets import Offset, Start, batch_context, next_offset, parse_offset
+from lakewright.scan.options import ignored_stream_options, stream_settings
+from lakewright.scan.stream_offsets import (
+    Offset,
+    StreamStart,
+    batch_context,
+    next_offset,
+    parse_offset,
+)
 from lakewright.storage.base import FileStatus
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
@@ -445,7 +451,7 @@ def test_options_that_change_nothing() -> None:
         "path": "somewhere",
     }
     assert stream_settings(told).table_version == 9
-    assert without_effect(told) == ["hoodie.metadata.enable"]
+    assert ignored_stream_options(told) == ["hoodie.metadata.enable"]
 
 
 def test_a_stream_wants_a_path_and_meta_columns() -> None:
@@ -489,8 +495,8 @@ def test_tables_of_real_hudi_in_one_batch_and_instant_by_instant(
     assert set(map(as_json, whole)) <= set(map(as_json, rows))
 
 
-OFFSETS: dict[str, tuple[dict[str, Any], Start | Offset]] = {
-    "of a new query": ({"startOffset": "latest"}, Start("latest")),
+OFFSETS: dict[str, tuple[dict[str, Any], StreamStart | Offset]] = {
+    "of a new query": ({"startOffset": "latest"}, StreamStart("latest")),
     "of a first batch": (
         {"offsetCommitTime": "20260101000000001", "since": "00000000000000"},
         Offset("20260101000000001", "00000000000000"),
@@ -505,7 +511,7 @@ OFFSETS: dict[str, tuple[dict[str, Any], Start | Offset]] = {
 
 
 @pytest.mark.parametrize(("stored", "offset"), OFFSETS.values(), ids=list(OFFSETS))
-def test_offsets_in_a_checkpoint(stored: dict[str, Any], offset: Start | Offset) -> None:
+def test_offsets_in_a_checkpoint(stored: dict[str, Any], offset: StreamStart | Offset) -> None:
     assert parse_offset(stored) == offset
     assert parse_offset(offset.as_json()) == offset
 
@@ -525,11 +531,11 @@ def test_a_first_batch_that_does_not_tell_its_begin() -> None:
     table, commits = made(commits=2)
     snapshot = load_snapshot(table.storage)
     end = Offset(commits[1].completed_at)
-    found = batch_context(snapshot, Start("earliest"), end)
+    found = batch_context(snapshot, StreamStart("earliest"), end)
     assert found is not None
     assert len(found.instants) == 2
     with pytest.raises(InvalidError, match="does not tell where"):
-        batch_context(snapshot, Start("latest"), end)
+        batch_context(snapshot, StreamStart("latest"), end)
 
 
 def test_looking_for_news_costs_a_listing() -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from written import SCHEMA, Row, WrittenTable, row
 
 from lakewright.api.table import Table
-from lakewright.client.save import Mode, Save
+from lakewright.client.save import SaveMode, SaveOperation
 from lakewright.client.stream_sink import (
     BATCHES,
     IDENTIFIER,
@@ -26,8 +26,8 @@ from lakewright.client.stream_sink import (
     last_batch,
     query_of,
 )
-from lakewright.client.write_client import OPERATION, TableWriter
-from lakewright.engine.local import LocalRows
+from lakewright.client.write_client import OPERATION, WriteClient
+from lakewright.engine.local import ArrowRows
 from lakewright.errors import CorruptError, InvalidError, UnavailableError
 from lakewright.installation import _checkpoint
 from lakewright.model.plans import Skip
@@ -36,7 +36,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.task import Operation, Outcome, WriteTask
+from lakewright.write.task import Operation, WriteStatus, WriteTask
 from lakewright.write.writer import Commit
 
 Result = TypeVar("Result")
@@ -56,8 +56,8 @@ SEVERAL = {
 }
 
 
-def rows_of(*rows: Row) -> LocalRows:
-    return LocalRows(pa.Table.from_pylist(list(rows), SCHEMA))
+def rows_of(*rows: Row) -> ArrowRows:
+    return ArrowRows(pa.Table.from_pylist(list(rows), SCHEMA))
 
 
 def sink(storage: Storage, more: Mapping[str, str] | None = None, **facts: Any) -> StreamSink:
@@ -70,7 +70,7 @@ def of_query(storage: Storage, query: str, more: Mapping[str, str] | None = None
     return made
 
 
-def skips(made: StreamSink, rows: LocalRows, batch_id: int) -> None:
+def skips(made: StreamSink, rows: ArrowRows, batch_id: int) -> None:
     with pytest.warns(RuntimeWarning, match=f"left out.*batch={batch_id}, .*instant="):
         made.write(rows, batch_id)
     assert [type(each) for each in made.commits] == [Skip]
@@ -150,14 +150,14 @@ def test_a_retry_asks_again_whether_the_batch_is_there(down: int) -> None:
     assert ids(storage) == ["a", "b"]
 
 
-class Interrupted(LocalRows):
+class Interrupted(ArrowRows):
     """Rows in whose middle something else happens."""
 
     def __init__(self, rows: Sequence[Row], happens: Callable[[], None]) -> None:
         super().__init__(pa.Table.from_pylist(list(rows), SCHEMA))
         self._happens = happens
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         done = super().write(task)
         self._happens()
         return done
@@ -364,7 +364,9 @@ def test_a_sink_must_be_told_apart() -> None:
 
 def test_a_save_without_note_is_not_a_batch() -> None:
     storage = MemoryStorage.fresh()
-    Save(TableWriter.of(storage, OPTIONS, CLOCK), Mode.APPEND).write(rows_of(row("a")))
+    SaveOperation(WriteClient.create(storage, OPTIONS, CLOCK), SaveMode.APPEND).write(
+        rows_of(row("a"))
+    )
     assert last_batch(load_snapshot(storage), Stream("default_single_writer")) is None
 
 

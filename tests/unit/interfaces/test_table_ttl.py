@@ -18,7 +18,7 @@ from lakewright.client.ttl import TableTtl
 from lakewright.errors import InvalidError
 from lakewright.format.partition_metadata import parse_partition_metadata
 from lakewright.model.file_group import PARTITION_METADATA
-from lakewright.model.ttl import ConflictRule, Policy, Trigger, Unit
+from lakewright.model.ttl import ConflictRule, TtlPolicy, TtlTrigger, TtlUnit
 from lakewright.sql.procedures.base import bound_arguments, parse_call
 from lakewright.sql.procedures.ttl import TTL_PROCEDURES
 from lakewright.storage.base import Storage
@@ -30,7 +30,7 @@ from lakewright.testing.storage import Crash, CrashingStorage
 
 YEAR = {"spec": "*", "level": "PARTITION", "units": "YEARS", "value": 1}
 US = {"spec": "country=US/*", "level": "PARTITION", "units": "MONTHS", "value": 2}
-ALL = Policy(spec="*", units=Unit.YEARS, value=1)
+ALL = TtlPolicy(spec="*", units=TtlUnit.YEARS, value=1)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def table() -> WrittenTable:
 
 
 def ttl_of(table: WrittenTable) -> TableTtl:
-    return TableTtl.of(table.storage, clock=table.clock)
+    return TableTtl.for_table(table.storage, clock=table.clock)
 
 
 def stored(table: WrittenTable) -> dict[str, str]:
@@ -68,7 +68,7 @@ def test_settings_change_nothing_else(table: WrittenTable) -> None:
     ttl = ttl_of(table)
     ttl.settings(trigger_strategy="time_elapsed", trigger_value=7)
     shown = ttl.settings(resolve_conflicts_by="MIN_TTL").settings
-    assert (shown.trigger, shown.trigger_value) == (Trigger.TIME_ELAPSED, 7)
+    assert (shown.trigger, shown.trigger_value) == (TtlTrigger.TIME_ELAPSED, 7)
     assert (shown.conflict_rule, shown.enabled) == (ConflictRule.MIN_TTL, None)
 
 
@@ -164,10 +164,10 @@ ORDERS: dict[str, list[int]] = {
 @pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
 def test_of_two_changes_at_once_both_are_there(order: list[int], table: WrittenTable) -> None:
     def first(storage: Storage) -> None:
-        TableTtl.of(storage, clock=ManualClock(first_id=100)).save({**YEAR, "spec": "day=1"})
+        TableTtl.for_table(storage, clock=ManualClock(first_id=100)).save({**YEAR, "spec": "day=1"})
 
     def second(storage: Storage) -> None:
-        ttl = TableTtl.of(storage, clock=ManualClock(first_id=200))
+        ttl = TableTtl.for_table(storage, clock=ManualClock(first_id=200))
         ttl.save({**YEAR, "spec": "day=2"})
         ttl.settings(resolve_conflicts_by="MIN_TTL")
 
@@ -180,7 +180,7 @@ def test_of_two_changes_at_once_both_are_there(order: list[int], table: WrittenT
 @pytest.mark.parametrize("provider", ["in_process", "file", "storage"])
 def test_any_lock_will_do(provider: str, table: WrittenTable) -> None:
     told = {"hoodie.write.lock.provider": provider}
-    assert TableTtl.of(table.storage, told, table.clock).on().settings.enabled
+    assert TableTtl.for_table(table.storage, told, table.clock).on().settings.enabled
 
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
@@ -193,13 +193,13 @@ def test_who_dies_while_saving_leaves_old_or_new_policies(
         storage = MemoryStorage.fresh(files)
         dying = CrashingStorage(storage, survive, after_effect=after_effect)
         try:
-            TableTtl.of(dying, clock=ManualClock()).save({**YEAR, "value": 2})
+            TableTtl.for_table(dying, clock=ManualClock()).save({**YEAR, "value": 2})
         except Crash:
-            found = TableTtl.of(storage).show().policies
+            found = TableTtl.for_table(storage).show().policies
             assert [policy.value for policy in found] in ([1], [2])
             later = ManualClock()
             later.advance(3_600_000)
-            again = TableTtl.of(storage, clock=later).save({**US, "spec": "day=1"})
+            again = TableTtl.for_table(storage, clock=later).save({**US, "spec": "day=1"})
             assert len(again.policies) == 2
         else:
             assert survive > 2

@@ -21,7 +21,7 @@ from lakewright.testing.clock import ManualClock
 from lakewright.ui.guards import HEADERS, TOKEN_HEADER, Guard
 from lakewright.ui.jobs import Jobs
 from lakewright.ui.server import ui_app
-from lakewright.ui.table_view import ServedTable
+from lakewright.ui.table_view import TableView
 
 TOKEN = "the-token"
 WITH_TOKEN = {TOKEN_HEADER: TOKEN}
@@ -50,7 +50,7 @@ class Client:
 
 
 def client_of(*worlds: World | WrittenTable, allow_writes: bool = True) -> Client:
-    tables = [ServedTable.at(each.storage.root, {**SEVERAL, **AT_ONCE}) for each in worlds]
+    tables = [TableView.at(each.storage.root, {**SEVERAL, **AT_ONCE}) for each in worlds]
     guard = Guard(TOKEN, allow_writes=allow_writes)
     return Client(ui_app(tables, Jobs(ManualClock(), master="local[1]"), guard))
 

@@ -30,7 +30,7 @@ from lakewright.storage.local import LocalStorage
 from lakewright.ui import jobs as work
 from lakewright.ui.jobs import Jobs
 from lakewright.ui.server import STATIC
-from lakewright.ui.table_view import NotFoundError, ServedTable
+from lakewright.ui.table_view import NotFoundError, TableView
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def jobs() -> Jobs:
 
 def test_a_job_runs_the_command_line_and_brings_its_result(path: str) -> None:
     running = jobs()
-    table = ServedTable.at(path, {})
+    table = TableView.at(path, {})
     first = running.run(0, table, "archive")
     assert (first["job"], first["service"], first["state"]) == (1, "archive", "running")
     with pytest.raises(ConflictError, match="another service runs"):
@@ -199,7 +199,7 @@ def test_a_job_that_fails_says_why() -> None:
     gone = WrittenTable().create()
     running = jobs()
     # Another process does not see what is in the memory of this one.
-    running.run(0, ServedTable.at(gone.storage.root, {}), "clean")
+    running.run(0, TableView.at(gone.storage.root, {}), "clean")
     until(lambda: running.of(0)[0]["state"] != "running")
     (done,) = running.of(0)
     assert done["state"] == "failed"
@@ -226,7 +226,7 @@ def test_a_job_imports_nothing_from_the_folder_of_the_server(
         )
     monkeypatch.chdir(folder)
     running = jobs()
-    running.run(0, ServedTable.at(path, {}), "archive")
+    running.run(0, TableView.at(path, {}), "archive")
     done = ended(running)
     assert (done["state"], done["error"]) == ("done", None)
     assert not (tmp_path / "RUN").exists()
@@ -246,7 +246,7 @@ def test_options_of_a_job_are_in_no_argument(
     spy.chmod(0o755)
     monkeypatch.setattr(work, "_COMMAND", (str(spy), *work._COMMAND[1:]))
     running = jobs()
-    running.run(0, ServedTable.at(path, SECRETS), "archive")
+    running.run(0, TableView.at(path, SECRETS), "archive")
     assert ended(running)["state"] == "done"
     told = seen.read_text("utf-8")
     assert "lakewright.cli.job_process" in told
@@ -261,7 +261,7 @@ def test_what_a_job_says_of_its_options_is_shown_without_secrets(
         "import lakewright.errors\n"
         "raise lakewright.errors.InvalidError('no', key='AKIAHIDDEN', reason='of SUPERSECRET')"
     )
-    running.run(0, ServedTable.at(path, SECRETS), "clean")
+    running.run(0, TableView.at(path, SECRETS), "clean")
     done = ended(running)
     assert (done["state"], "reason: of ***" in done["error"]) == ("failed", True)
     assert [value for value in SECRETS.values() if value in json.dumps(done)] == []
@@ -271,20 +271,20 @@ def test_bytes_that_are_no_text_do_not_keep_a_job_running(path: str, tmp_path: P
     talks = tmp_path / "talks.py"
     talks.write_text("import sys\nsys.stderr.buffer.write(b'caf\\xe9\\n')\nraise SystemExit(1)")
     running = Jobs(SystemClock(), master="local[1]", load=[str(talks)])
-    running.run(0, ServedTable.at(path, {}), "clean")
+    running.run(0, TableView.at(path, {}), "clean")
     done = ended(running)
     assert (done["state"], done["error"]) == ("failed", "caf\ufffd")
 
 
 def test_jobs_end_with_the_server(path: str) -> None:
     running = jobs()
-    running.run(0, ServedTable.at(path, {}), "clean")
+    running.run(0, TableView.at(path, {}), "clean")
     running.close()
     until(lambda: running.of(0)[0]["state"] != "running")
 
 
 def test_unknown_services_and_jobs_are_not_there(path: str) -> None:
     with pytest.raises(NotFoundError, match="no such service"):
-        jobs().run(0, ServedTable.at(path, {}), "vacuum")
+        jobs().run(0, TableView.at(path, {}), "vacuum")
     with pytest.raises(NotFoundError, match="no such job"):
         jobs().stop(0, 3)

@@ -8,14 +8,14 @@ from dataclasses import replace
 from bench.scale.table import Shape, synthetic_table
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.ui.partitions import Page
-from lakewright.ui.snapshot_cache import Watch
-from lakewright.ui.table_view import ServedTable
+from lakewright.ui.snapshot_cache import SnapshotCache
+from lakewright.ui.table_view import TableView
 
 ARCHIVE = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
@@ -28,7 +28,7 @@ class Watched:
         self.clock = ManualClock()
         self.table = WrittenTable(clock=self.clock, options=NO_SERVICES).create(table_type)
         self.storage = CountingStorage(self.table.storage)
-        self.watch = Watch(ServiceRunner(self.storage, self.clock, LocalHands))
+        self.watch = SnapshotCache(ServiceRunner(self.storage, self.clock, LocalEngine))
 
     def write(self, key: str, day: str, ts: int = 1) -> None:
         self.table.upsert([row(key, ts, day=day)])
@@ -37,7 +37,7 @@ class Watched:
         """What was asked of storage since the last time; half a second later is another look."""
         self.clock.advance(1000)
         before = dict(self.storage.calls)
-        self.watch.files()
+        self.watch.listing()
         return {
             name: count - before.get(name, 0)
             for name, count in self.storage.calls.items()
@@ -47,13 +47,13 @@ class Watched:
     def rows(self) -> dict[str, tuple[int, int, str]]:
         return {
             path: (each.groups, each.log_files, each.written_at)
-            for path, each in self.watch.files().rows.items()
+            for path, each in self.watch.listing().rows.items()
         }
 
     def rows_of_another(self) -> dict[str, tuple[int, int, str]]:
         """What somebody sees who has just come."""
         other = Watched.__new__(Watched)
-        other.watch = Watch(self.watch.runner)
+        other.watch = SnapshotCache(self.watch.runner)
         return other.rows()
 
 
@@ -64,9 +64,9 @@ def test_nothing_new_costs_a_look_at_the_timeline_and_no_more() -> None:
     again = seen.calls()
     assert sum(again.values()) == 2, again
     assert again["list_files"] == 1
-    first = seen.watch.look()
+    first = seen.watch.snapshot()
     seen.clock.advance(1000)
-    assert seen.watch.look() is first
+    assert seen.watch.snapshot() is first
 
 
 def test_a_commit_has_only_its_own_partitions_listed() -> None:
@@ -74,12 +74,12 @@ def test_a_commit_has_only_its_own_partitions_listed() -> None:
     for day in DAYS:
         seen.write(f"key {day}", day)
     seen.calls()
-    before = seen.watch.files().rows
+    before = seen.watch.listing().rows
     seen.write("key " + DAYS[1], DAYS[1], 2)
     calls = seen.calls()
     assert "list_tree" not in calls
     assert calls["list_many"] == 1
-    after = seen.watch.files().rows
+    after = seen.watch.listing().rows
     assert after[DAYS[0]] is before[DAYS[0]]
     assert (before[DAYS[1]].log_files, after[DAYS[1]].log_files) == (0, 1)
     assert seen.rows() == seen.rows_of_another()
@@ -90,10 +90,10 @@ def test_pending_work_lists_nothing() -> None:
     seen.write("a", DAYS[0])
     seen.write("a", DAYS[0], 2)
     seen.calls()
-    version = seen.watch.look().version
+    version = seen.watch.snapshot().version
     seen.table.services({"hoodie.compact.inline.max.delta.commits": "1"}).schedule("compaction")
     calls = seen.calls()
-    assert seen.watch.look().version != version
+    assert seen.watch.snapshot().version != version
     assert not {"list_tree", "list_many"} & calls.keys()
 
 
@@ -120,11 +120,11 @@ def test_whatever_happens_it_sees_what_somebody_new_sees() -> None:
 def test_properties_are_a_part_of_the_version() -> None:
     seen = Watched()
     seen.write("a", DAYS[0])
-    first = seen.watch.look().version
+    first = seen.watch.snapshot().version
     path = ".hoodie/hoodie.properties"
     seen.table.storage.replace(path, seen.table.storage.read(path) + b"hoodie.ttl.enabled=true\n")
     seen.clock.advance(1000)
-    assert seen.watch.look().version != first
+    assert seen.watch.snapshot().version != first
 
 
 def test_what_takes_long_is_not_made_again_at_once() -> None:
@@ -143,9 +143,9 @@ def test_what_takes_long_is_not_made_again_at_once() -> None:
     assert seen.watch.derived("slow", "v2", make) == "value 2"
 
 
-def served(storage: Storage) -> ServedTable:
-    runner = ServiceRunner(storage, ManualClock(), LocalHands)
-    return ServedTable(storage.root, {}, Watch(runner))
+def served(storage: Storage) -> TableView:
+    runner = ServiceRunner(storage, ManualClock(), LocalEngine)
+    return TableView(storage.root, {}, SnapshotCache(runner))
 
 
 def test_pages_of_many_partitions() -> None:

@@ -8,7 +8,7 @@ import pytest
 from changes import Change, Row, applied, change, changes_of, recorded, same_form
 from golden_tables import NAMES, GoldenTables
 
-from lakewright.engine.local import read_changes_locally, read_locally
+from lakewright.engine.local import read_cdc_plan, read_plan
 from lakewright.model.schema import META_COLUMNS
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.scan.cdc.reader import row_texts
@@ -46,7 +46,7 @@ def in_some_order(changes: list[Change], told: list[Change]) -> list[str]:
 def test_changes_of_every_table_make_it(name: str, golden: GoldenTables) -> None:
     storage = storage_for(golden[name])
     snapshot = load_snapshot(storage)
-    rows = read_locally(storage, plan_snapshot(snapshot))
+    rows = read_plan(storage, plan_snapshot(snapshot))
     own = [n for n in rows.column_names if n not in META_COLUMNS]
     expected = [json.loads(text) for text in row_texts(rows.select(own)).to_pylist()]
     assert applied(changes_of(storage)) == sorted(expected, key=str)
@@ -63,7 +63,7 @@ def test_changes_one_instant_after_the_other_make_every_table(
         plan = plan_cdc(load_snapshot(storage), since=since, limit=1)
         if plan.context.is_empty:
             break
-        found = read_changes_locally(storage, plan.read).to_pylist()
+        found = read_cdc_plan(storage, plan.plan).to_pylist()
         rows = applied((change(r["op"], r["before"], r["after"]) for r in found), to=rows)
         since = plan.context.checkpoint
     assert rows == applied(changes_of(storage))

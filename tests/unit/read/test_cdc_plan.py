@@ -10,10 +10,10 @@ import pytest
 from changes import applied, change, changes_of
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import read_changes_locally
+from lakewright.engine.local import read_cdc_plan
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Instant
-from lakewright.scan.cdc.planner import StepKind, plan_cdc
+from lakewright.scan.cdc.planner import CdcInferenceCase, plan_cdc
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.writer import Commit
@@ -48,8 +48,8 @@ def told(
 
 
 def kinds(table: WrittenTable, since: Commit | None = None) -> list[str]:
-    plan = plan_cdc(load_snapshot(table.storage), since=completed(since)).read
-    return [step.kind.name for group in plan.groups for step in group.steps]
+    plan = plan_cdc(load_snapshot(table.storage), since=completed(since)).plan
+    return [step.kind.name for group in plan.groups for step in group.splits]
 
 
 @BOTH
@@ -179,11 +179,11 @@ def test_only_what_the_range_touched_is_listed_and_read(table_type: str) -> None
     first = table.upsert([row("b", 2, "x", day="2026-01-02")])
     table.upsert([row("a", 2, "second")])
     counting = CountingStorage(table.storage)
-    plan = plan_cdc(load_snapshot(counting), since=first.completed_at).read
-    read_changes_locally(counting, plan)
+    plan = plan_cdc(load_snapshot(counting), since=first.completed_at).plan
+    read_cdc_plan(counting, plan)
     assert not [call for call in counting.touched if "2026-01-02" in call[1]]
     (group,) = plan.groups
-    assert len(group.steps) == 1
+    assert len(group.splits) == 1
 
 
 def compacted_between() -> tuple[WrittenTable, list[Commit]]:
@@ -248,10 +248,10 @@ def test_from_the_beginning_the_rows_that_there_are_take_the_place_of_what_was_c
         table.services(COMPACT).run("compaction")
         table.upsert([row("a", 4, "4")])
     table.services(ONE).run("clean")
-    assert kinds(table) == [StepKind.STATE.name]
+    assert kinds(table) == [CdcInferenceCase.STATE.name]
     assert applied(changes_of(table.storage)) == table.rows()
     plan = plan_cdc(load_snapshot(table.storage), limit=1)
-    found = read_changes_locally(table.storage, plan.read).to_pylist()
+    found = read_cdc_plan(table.storage, plan.plan).to_pylist()
     rows = applied(change(each["op"], each["before"], each["after"]) for each in found)
     assert rows == table.rows()
     assert not plan_cdc(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.errors import InvalidError
 from lakewright.format.avro.schema import avro_schema
 from lakewright.format.data_block import format_parquet_block
@@ -47,7 +47,7 @@ def changed(
         until=until.completed_at,
         fallback=fallback,
     )
-    return sorted(read_locally(storage, plan.read)["id"].to_pylist())
+    return sorted(read_plan(storage, plan.plan)["id"].to_pylist())
 
 
 def test_a_range_reads_its_own_file(storage: MemoryStorage, writes: list[Instant]) -> None:
@@ -77,8 +77,8 @@ def test_nothing_new_is_empty_and_keeps_the_checkpoint(
 ) -> None:
     plan = plan_changes(load_snapshot(storage), since=writes[-1].completed_at)
     assert plan.context.checkpoint == writes[-1].completed_at
-    assert plan.read.slices == ()
-    assert plan.read.result_schema.names[-3:] == ["id", "day", "ts"]
+    assert plan.plan.slices == ()
+    assert plan.plan.result_schema.names[-3:] == ["id", "day", "ts"]
 
 
 def test_from_the_beginning_in_steps_a_cleaned_table_loses_no_row() -> None:
@@ -89,7 +89,7 @@ def test_from_the_beginning_in_steps_a_cleaned_table_loses_no_row() -> None:
     builder.commit({("d", "g"): version(b=1)}, action="commit")
     storage.delete(f"d/{BaseFile('f', '0-0-0', first.requested_at).name}")
     plan = plan_changes(load_snapshot(storage), limit=1)
-    assert read_locally(storage, plan.read)["id"].to_pylist() == []
+    assert read_plan(storage, plan.plan)["id"].to_pylist() == []
     with pytest.raises(InvalidError, match="cleaned"):
         plan_changes(load_snapshot(storage), limit=1, fallback=False)
 
@@ -103,7 +103,7 @@ def test_rows_updated_in_part_bring_their_older_columns(storage: MemoryStorage) 
     block = format_parquet_block(part, at, schema, is_partial=True)
     builder.commit(logs={("d", "f"): block}, instant=at)
     plan = plan_changes(load_snapshot(storage), since=base.completed_at)
-    rows = read_locally(storage, plan.read).select(["id", "day", "ts"]).to_pylist()
+    rows = read_plan(storage, plan.plan).select(["id", "day", "ts"]).to_pylist()
     assert rows == [{"id": "a", "day": "d", "ts": 2}]
 
 

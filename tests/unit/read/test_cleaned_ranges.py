@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Instant
 from lakewright.scan.planner import plan_changes, plan_snapshot
@@ -24,7 +24,7 @@ ALL = [("a", "w1"), ("b", "w2"), ("c", "first")]
 
 def changes(table: WrittenTable, **asked: object) -> list[tuple[str, str]]:
     plan = plan_changes(load_snapshot(table.storage), **asked)  # type: ignore[arg-type]
-    found = read_locally(table.storage, plan.read).to_pylist()
+    found = read_plan(table.storage, plan.plan).to_pylist()
     return sorted((each["id"], each["note"]) for each in found)
 
 
@@ -104,4 +104,4 @@ def test_the_past_before_a_clean_that_died_is_refused() -> None:
         with pytest.raises(InvalidError, match="cleaned away"):
             plan_snapshot(load_snapshot(table.storage), as_of=commit.instant)
     plan = plan_snapshot(load_snapshot(table.storage), as_of=commits[-1].instant)
-    assert read_locally(table.storage, plan).num_rows == 2
+    assert read_plan(table.storage, plan).num_rows == 2

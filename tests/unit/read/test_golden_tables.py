@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from golden_tables import NAMES, GoldenTables, Query, as_json, queries
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.errors import InvalidError
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.scan.query_options import begin_of_range, end_of_range
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
 
-def plan(snapshot: Snapshot, query: Query) -> ReadPlan:
+def plan(snapshot: Snapshot, query: Query) -> ScanPlan:
     if query.kind == "changes":
         since, until = begin_of_range(query.since), end_of_range(query.until)
-        return plan_changes(snapshot, since=since, until=until).read
+        return plan_changes(snapshot, since=since, until=until).plan
     if query.kind == "read_optimized":
         return plan_read_optimized(snapshot)
     return plan_snapshot(snapshot, as_of=query.as_of)
@@ -34,7 +34,7 @@ def test_reads_as_real_hudi_does(name: str, query: Query, golden: GoldenTables) 
         with pytest.raises(InvalidError, match="cleaned"):
             plan(snapshot, query)
         return
-    rows = read_locally(storage, plan(snapshot, query)).to_pylist()
+    rows = read_plan(storage, plan(snapshot, query)).to_pylist()
     assert sorted(as_json(row) for row in rows) == sorted(query.rows)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.table.snapshot import load_snapshot
 
@@ -34,7 +34,7 @@ class Reader:
     def read(self) -> list[str]:
         plan = plan_changes(load_snapshot(self.table.storage), since=self.checkpoint)
         self.checkpoint = plan.context.checkpoint
-        return notes(read_locally(self.table.storage, plan.read).to_pylist())
+        return notes(read_plan(self.table.storage, plan.plan).to_pylist())
 
 
 def notes(rows: list[Row]) -> list[str]:
@@ -81,10 +81,10 @@ def test_an_end_is_the_table_as_of_then(kind: str) -> None:
     bounds = {first: ["a C1", "b C1"], third: ["a C1", "b C3", "d C3"]}
     for end, expected in bounds.items():
         plan = plan_changes(snapshot, until=end.completed_at)
-        assert notes(read_locally(table.storage, plan.read).to_pylist()) == expected
-    whole = notes(read_locally(table.storage, plan_snapshot(snapshot)).to_pylist())
+        assert notes(read_plan(table.storage, plan.plan).to_pylist()) == expected
+    whole = notes(read_plan(table.storage, plan_snapshot(snapshot)).to_pylist())
     plan = plan_changes(snapshot, until=second.completed_at)
-    assert notes(read_locally(table.storage, plan.read).to_pylist()) == whole
+    assert notes(read_plan(table.storage, plan.plan).to_pylist()) == whole
 
 
 @each_kind
@@ -93,4 +93,4 @@ def test_only_the_partitions_of_the_range_are_listed(kind: str) -> None:
     snapshot = load_snapshot(table.storage)
     first, third, _ = snapshot.timeline.by_completion
     plan = plan_changes(snapshot, since=first.completed_at, until=third.completed_at)
-    assert {item.partition for item in plan.read.slices} == {"two"}
+    assert {item.partition for item in plan.plan.slices} == {"two"}

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import plan_bytes, pruned, read_here
+from lakewright.engine.local import plan_bytes, prune_partitions, read_local
 from lakewright.scan.filters import parse_filter
 from lakewright.scan.planner import plan_snapshot
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.table.snapshot import load_snapshot
 
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
@@ -23,7 +23,7 @@ def table() -> WrittenTable:
     return made
 
 
-def planned(table: WrittenTable) -> ReadPlan:
+def planned(table: WrittenTable) -> ScanPlan:
     return plan_snapshot(load_snapshot(table.storage))
 
 
@@ -32,7 +32,7 @@ def ids(batches: list[pa.RecordBatch]) -> list[str]:
 
 
 def test_every_row_comes_once(table: WrittenTable) -> None:
-    found = list(read_here(table.storage, planned(table), columns=["id"]))
+    found = list(read_local(table.storage, planned(table), columns=["id"]))
     assert ids(found) == [f"k{n}" for n in range(9)]
     assert {tuple(batch.schema.names) for batch in found} == {("id",)}
 
@@ -40,7 +40,7 @@ def test_every_row_comes_once(table: WrittenTable) -> None:
 @pytest.mark.parametrize("limit", [0, 1, 4, 9, 100])
 def test_a_limit_ends_the_reading(limit: int, table: WrittenTable) -> None:
     told: list[int] = []
-    found = list(read_here(table.storage, planned(table), limit=limit, done=told.append))
+    found = list(read_local(table.storage, planned(table), limit=limit, done=told.append))
     assert sum(batch.num_rows for batch in found) == min(limit, 9)
     assert len(told) == {0: 0, 1: 1, 4: 2}.get(limit, 3)
 
@@ -48,7 +48,7 @@ def test_a_limit_ends_the_reading(limit: int, table: WrittenTable) -> None:
 def test_a_limit_counts_rows_that_pass(table: WrittenTable) -> None:
     plan = planned(table)
     chosen = parse_filter("ts >= 7", plan.schema)
-    found = list(read_here(table.storage, plan, chosen=chosen, limit=2))
+    found = list(read_local(table.storage, plan, chosen=chosen, limit=2))
     assert sum(batch.num_rows for batch in found) == 2
 
 
@@ -56,13 +56,13 @@ def test_a_filter_spares_partitions(table: WrittenTable) -> None:
     plan = planned(table)
     chosen = parse_filter(f"day = '{DAYS[1]}' and ts > 1", plan.schema)
     assert chosen is not None
-    few = pruned(plan, chosen)
+    few = prune_partitions(plan, chosen)
     assert {item.partition for item in few.slices} == {DAYS[1]}
     assert 0 < plan_bytes(few) < plan_bytes(plan)
-    assert ids(list(read_here(table.storage, few, chosen=chosen))) == ["k4", "k7"]
+    assert ids(list(read_local(table.storage, few, chosen=chosen))) == ["k4", "k7"]
 
 
 def test_the_bytes_that_are_told_are_those_that_were_planned(table: WrittenTable) -> None:
     told: list[int] = []
-    list(read_here(table.storage, planned(table), done=told.append))
+    list(read_local(table.storage, planned(table), done=told.append))
     assert sum(told) == plan_bytes(planned(table))

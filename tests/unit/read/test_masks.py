@@ -15,8 +15,8 @@ from lakewright.model.file_group import BaseFile, FileSlice, LogFile
 from lakewright.model.merge import MergeRule
 from lakewright.scan import scan_plan as plans
 from lakewright.scan.planner import plan_snapshot
-from lakewright.scan.scan_plan import FILE, ROW, ReadPlan, decode_plan, encode_plan
-from lakewright.scan.slice_reader import read_beaten, read_changed, read_slices
+from lakewright.scan.scan_plan import FILE, ROW, ScanPlan, decode_plan, encode_plan
+from lakewright.scan.slice_reader import read_overwritten_rows, read_slices, read_updated_rows
 from lakewright.table.snapshot import load_snapshot
 
 DAYS = ("2026-01-01", "2026-01-02")
@@ -32,14 +32,14 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Counter[str]:
     return Counter(str(each) for batch in batches for each in batch.to_pylist())
 
 
-def masked_by_hand(table: WrittenTable, plan: ReadPlan) -> Counter[str]:
+def masked_by_hand(table: WrittenTable, plan: ScanPlan) -> Counter[str]:
     """What a scan of the base files, the beaten rows taken out, and the changed rows are."""
     beaten: dict[str, set[int]] = {}
-    for batch in read_beaten(table.storage, plan):
-        assert batch.schema == plan.beaten_schema
+    for batch in read_overwritten_rows(table.storage, plan):
+        assert batch.schema == plan.overwritten_schema
         for each in batch.to_pylist():
             beaten.setdefault(each[FILE], set()).add(each[ROW])
-    found = rows_of(read_changed(table.storage, plan))
+    found = rows_of(read_updated_rows(table.storage, plan))
     for item in plan.slices:
         assert item.base is not None
         with table.storage.open_input(item.path(item.base)) as source:
@@ -73,7 +73,7 @@ def test_kept_and_changed_rows_are_the_merged_rows(make: Callable[[], WrittenTab
     plan = plan_snapshot(load_snapshot(table.storage))
     masked = decode_plan(encode_plan(plan.masked))
     assert len(masked.slices) == len([item for item in plan.slices if item.logs]) > 0
-    assert not plan.merging.slices
+    assert not plan.merge_on_read.slices
     merged = rows_of(read_slices(table.storage, masked))
     assert masked_by_hand(table, masked) == merged
     assert len(table.rows()) == 18
@@ -81,8 +81,8 @@ def test_kept_and_changed_rows_are_the_merged_rows(make: Callable[[], WrittenTab
 
 def test_beaten_rows_tell_their_partition_if_the_query_does() -> None:
     plan = plan_snapshot(load_snapshot(history().storage))
-    assert plan.masked.beaten_schema.names == [ROW, FILE, "day"]
-    assert replace(plan, columns=("id",)).masked.beaten_schema.names == [ROW, FILE]
+    assert plan.masked.overwritten_schema.names == [ROW, FILE, "day"]
+    assert replace(plan, columns=("id",)).masked.overwritten_schema.names == [ROW, FILE]
 
 
 def slice_of(base: int, *logs: int, partition: str = "", file_id: str = "") -> FileSlice:
@@ -131,7 +131,7 @@ def test_when_a_mask_is_worth_it(case: Case, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(plans, "_LEAST_MASKED_BYTES", case.least)
     monkeypatch.setattr(plans, "_MOST_MASKED_BYTES", case.most)
     schema = pa.schema([pa.field(name, pa.string()) for name in case.names])
-    plan = ReadPlan(schema, case.names, case.slices, MergeRule(), case.commits)
+    plan = ScanPlan(schema, case.names, case.slices, MergeRule(), case.commits)
     assert len(plan.masked.slices) == case.masked
-    both = [*plan.plain.slices, *plan.masked.slices, *plan.merging.slices]
+    both = [*plan.base_only.slices, *plan.masked.slices, *plan.merge_on_read.slices]
     assert sorted(both, key=repr) == sorted(case.slices, key=repr)

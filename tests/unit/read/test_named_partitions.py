@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakewright.scan.planner import plan_read_optimized, plan_snapshot
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
@@ -40,7 +40,7 @@ def storage() -> CountingStorage:
 @pytest.mark.parametrize(("names", "expected"), CASES.values(), ids=list(CASES))
 def test_a_query_on_partitions(
     storage: CountingStorage,
-    query: Callable[..., ReadPlan],
+    query: Callable[..., ScanPlan],
     names: list[str] | None,
     expected: list[str],
 ) -> None:

@@ -8,7 +8,12 @@ import sys
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.spark.worker_environment import asking, check_told, own_version, problem_in
+from lakewright.spark.worker_environment import (
+    check_worker_answer,
+    own_version,
+    problem_in,
+    worker_probe,
+)
 
 ABOUT_PYTHON = {
     "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: "
@@ -44,18 +49,18 @@ def test_an_error_about_something_else(text: str) -> None:
 
 
 def test_this_python_is_fit() -> None:
-    told = asking()(None)
+    told = worker_probe()(None)
     assert json.loads(told) == {
         "python": sys.executable,
         "missing": "",
         "version": own_version(),
     }
-    check_told(told, own_version())
+    check_worker_answer(told, own_version())
 
 
 def test_a_version_that_is_not_known_is_no_mistake() -> None:
     told = {"python": "p", "missing": "", "version": ""}
-    check_told(json.dumps(told), "1.0")
-    check_told(json.dumps({**told, "version": "1.0"}), "")
+    check_worker_answer(json.dumps(told), "1.0")
+    check_worker_answer(json.dumps({**told, "version": "1.0"}), "")
     with pytest.raises(InvalidError, match="another version of this library"):
-        check_told(json.dumps({**told, "version": "0.9"}), "1.0")
+        check_worker_answer(json.dumps({**told, "version": "0.9"}), "1.0")

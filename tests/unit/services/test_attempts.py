@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.format.timeline_metadata import format_commit
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.instant import Instant
-from lakewright.table.markers import is_registration
+from lakewright.table.markers import is_attempt_registration
 from lakewright.table.snapshot import load_snapshot
 
 QUIET = NO_SERVICES
@@ -55,7 +55,7 @@ def scheduled(table: WrittenTable, service: str) -> str:
     return found.requested_at
 
 
-class Overtaken(LocalHands):
+class Overtaken(LocalEngine):
     """Work that is done; then its process holds still while `meanwhile` happens."""
 
     def __init__(self, meanwhile: Callable[[], object], error: LakewrightError | None) -> None:
@@ -63,7 +63,7 @@ class Overtaken(LocalHands):
         self._error = error
 
     def work(self, do: Any, items: Any, size: Any) -> Any:
-        found = super().work(do, items, size)
+        found = super().map(do, items, size)
         self._meanwhile()
         if self._error is not None:
             raise self._error
@@ -87,7 +87,7 @@ def test_who_was_taken_for_dead_undoes_nothing(
         done.append(table.services().execute(at))
         table.upsert([row("a", 9, "after")])
 
-    runner = replace(table.services(), hands=lambda: Overtaken(other, error))
+    runner = replace(table.services(), engine=lambda: Overtaken(other, error))
     with pytest.raises((ConflictError, UnavailableError)):
         runner.execute(at)
     expected = [row("a", 9, "after") if each["id"] == "a" else each for each in before]
@@ -112,7 +112,7 @@ def test_the_late_commit_of_a_dead_attempt_goes(service: str) -> None:
         data = format_commit(CommitMetadata(operation="COMPACT", extra={"schema": "{}"}))
         table.storage.create(f".hoodie/timeline/{instant.file_name}", data)
 
-    runner = replace(table.services(), hands=lambda: Overtaken(late, None))
+    runner = replace(table.services(), engine=lambda: Overtaken(late, None))
     assert runner.execute(at)
     assert table.rows() == before
     found = [i for i in load_snapshot(table.storage).timeline if i.requested_at == at]
@@ -126,7 +126,7 @@ def test_files_tell_which_attempt_made_them(service: str) -> None:
     numbers: list[str] = []
     for error in (UnavailableError("lost"), None):
         hands = Overtaken(lambda: numbers.extend(_attempts(table, at)), error)
-        runner = replace(table.services(), hands=partial(_given, hands))
+        runner = replace(table.services(), engine=partial(_given, hands))
         if error is None:
             assert runner.execute(at)
         else:
@@ -140,7 +140,7 @@ def test_files_tell_which_attempt_made_them(service: str) -> None:
     assert all(name.split("_")[1].split("-")[1] == second for name in files)
 
 
-def _given(hands: LocalHands) -> LocalHands:
+def _given(hands: LocalEngine) -> LocalEngine:
     return hands
 
 
@@ -149,5 +149,5 @@ def _attempts(table: WrittenTable, at: str) -> list[str]:
     names = [file.name for file in table.storage.list_tree(f".hoodie/.temp/{at}")]
     # Real Hudi finds no marker at all where there is anything else.
     assert all(".marker." in name for name in names)
-    registered = [name for name in names if is_registration(name.partition(".marker.")[0])]
+    registered = [name for name in names if is_attempt_registration(name.partition(".marker.")[0])]
     return sorted({name.split("_")[1].split("-")[1] for name in registered})

@@ -55,7 +55,7 @@ def fail(world: World, runner: ServiceRunner) -> None:
     """Execute a plan over whose file groups somebody is faster."""
     hands = Acting(lambda: world.table.delete_partitions("2026-01-02"))
     with pytest.raises(ConflictError):
-        replace(runner, hands=lambda: hands).execute(plan_at(runner))
+        replace(runner, engine=lambda: hands).execute(plan_at(runner))
 
 
 def cancel(world: World, runner: ServiceRunner) -> None:
@@ -71,7 +71,7 @@ def stop(world: World, runner: ServiceRunner) -> None:
             world.runner().cancel(at)
 
     with pytest.raises(ConflictError):
-        replace(runner, hands=lambda: Acting(between=ask)).execute(at)
+        replace(runner, engine=lambda: Acting(between=ask)).execute(at)
 
 
 def clean(world: World, runner: ServiceRunner) -> None:

@@ -7,7 +7,7 @@ from written import WrittenTable, row
 
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Instant
-from lakewright.services.compaction_debt import Debt, load_debt
+from lakewright.services.compaction_debt import CompactionDebt, load_debt
 from lakewright.table.snapshot import load_snapshot
 
 DAYS = ("2026-01-01", "2026-01-02")
@@ -15,8 +15,8 @@ BY_HAND = {"hoodie.compact.inline": "false"}
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": "1"}
 
 
-def debt(table: WrittenTable) -> Debt:
-    return load_debt(table.services().sight(load_snapshot(table.storage)))
+def debt(table: WrittenTable) -> CompactionDebt:
+    return load_debt(table.services().planning_context(load_snapshot(table.storage)))
 
 
 def table_with_logs() -> WrittenTable:

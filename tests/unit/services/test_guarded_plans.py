@@ -17,7 +17,7 @@ from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
-from lakewright.table.plan_execution import GuardError
+from lakewright.table.plan_execution import PlanInProgressError
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 
@@ -30,7 +30,7 @@ def refused(world: World, at: str) -> Callable[[], None]:
     """Another writer that finds the plan taken."""
 
     def attempt() -> None:
-        with pytest.raises(GuardError, match="is being executed"):
+        with pytest.raises(PlanInProgressError, match="is being executed"):
             world.execute(at)
 
     return attempt
@@ -155,7 +155,7 @@ class TestMutable:
         world.die_executing(at)
         world.expire()
         for _ in "XY":
-            with pytest.raises(GuardError, match="executed once"):
+            with pytest.raises(PlanInProgressError, match="executed once"):
                 world.execute(at)
         world.assert_kept(at, "INFLIGHT")
         world.clean()
@@ -234,7 +234,7 @@ class TestMutable:
 
     def _execute_after_a_dead_clean(self, world: World, at: str) -> None:
         if world.rollbacks() or world.state(at) == "GONE":
-            with pytest.raises((GuardError, InvalidError)):
+            with pytest.raises((PlanInProgressError, InvalidError)):
                 world.execute(at)
             world.table.upsert(world.before[:1])
             world.assert_gone(at)
@@ -315,7 +315,7 @@ class TestGuard:
         at = world.schedule(plan)
         world.storage.replace(f"{HEARTBEATS}/{at}", b"")
         on = {"hoodie.table.service.execution.guard": "true"}
-        with pytest.raises(GuardError, match="is being executed"):
+        with pytest.raises(PlanInProgressError, match="is being executed"):
             world.runner(on).execute(at)
         assert world.execute(at)
 

@@ -111,7 +111,7 @@ def test_nor_does_it_complete_over_one_that_lands_while_it_works() -> None:
             found = world.table.services(EAGER).schedule("compaction")
             assert isinstance(found, Instant)
             land = Interrupted(lambda: storage.create(path, data))
-            runner = replace(world.table.services(), hands=lambda: land)
+            runner = replace(world.table.services(), engine=lambda: land)
             with pytest.raises(ConflictError, match="a deltacommit completed"):
                 runner.execute(found.requested_at)
             with pytest.raises(ConflictError, match="roll the compaction back and plan it again"):

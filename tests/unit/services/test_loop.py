@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from written import WrittenTable, row
 
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.errors import (
     ConflictError,
     CorruptError,
@@ -21,8 +21,13 @@ from lakewright.errors import (
 )
 from lakewright.model.instant import Instant, State
 from lakewright.model.plans import Skip
-from lakewright.services.base import Job, Service, Sight
-from lakewright.services.maintenance_loop import Round, Step, run_continuously, run_round
+from lakewright.services.base import ExecutionContext, PlanningContext, TableService
+from lakewright.services.maintenance_loop import (
+    MaintenanceRound,
+    ServiceOutcome,
+    run_continuously,
+    run_round,
+)
 from lakewright.services.registry import register, unregister
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.snapshot import load_snapshot
@@ -38,7 +43,7 @@ SEVERAL = {
 
 
 @dataclass
-class Scripted(Service[Any, Any]):
+class Scripted(TableService[Any, Any]):
     """A service that keeps nothing on the timeline, and ends as it is told, run after run."""
 
     outcomes: list[Commit | Skip | LakewrightError] = field(default_factory=list)
@@ -47,10 +52,10 @@ class Scripted(Service[Any, Any]):
     name: ClassVar[str] = "scripted"
     action: ClassVar[str] = ""
 
-    def plan(self, sight: Sight) -> Any:
+    def plan(self, sight: PlanningContext) -> Any:
         return "whatever"
 
-    def run(self, job: Job, plan: Any) -> Any:
+    def execute(self, job: ExecutionContext, plan: Any) -> Any:
         outcome = self.outcomes[min(self.runs, len(self.outcomes) - 1)]
         self.runs += 1
         if isinstance(outcome, LakewrightError):
@@ -90,9 +95,11 @@ class Loop:
     """A loop that ends after some rounds, and what it reported."""
 
     table: WrittenTable = field(default_factory=table_with_logs)
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[MaintenanceRound] = field(default_factory=list)
 
-    def run(self, names: Iterable[str], rounds: int, interval_s: float = 60) -> list[Round]:
+    def run(
+        self, names: Iterable[str], rounds: int, interval_s: float = 60
+    ) -> list[MaintenanceRound]:
         clock = self.table.clock
         run_continuously(
             self.runner(),
@@ -108,7 +115,7 @@ class Loop:
         return self.table.services(AT_ONCE)
 
 
-def results(found: Round) -> list[tuple[str, str]]:
+def results(found: MaintenanceRound) -> list[tuple[str, str]]:
     return [(step.service, type(step.outcome).__name__) for step in found.steps]
 
 
@@ -143,14 +150,14 @@ def test_plans_of_services_that_are_not_in_the_loop_are_left_alone() -> None:
 def test_a_plan_that_somebody_living_executes_is_left_to_them() -> None:
     table = table_with_logs()
     at = scheduled(table)
-    steps: list[Step] = []
+    steps: list[ServiceOutcome] = []
 
-    class Held(LocalHands):
+    class Held(LocalEngine):
         def work(self, do: Any, items: Any, size: Any) -> Any:
             steps.extend(run_round(table.services(), ["compaction"]))
-            return super().work(do, items, size)
+            return super().map(do, items, size)
 
-    assert replace(table.services(), hands=Held).execute(at)
+    assert replace(table.services(), engine=Held).execute(at)
     assert str(steps[0].outcome) == f"compaction {at} is being executed"
     assert not any(step.error for step in steps)
 
@@ -165,7 +172,7 @@ def test_a_plan_that_was_taken_back_meanwhile_is_no_error() -> None:
             return super().execute(instant)
 
     runner = table.services()
-    gone = TakenBack(runner.storage, runner.clock, runner.hands, runner.options)
+    gone = TakenBack(runner.storage, runner.clock, runner.engine, runner.options)
     first = next(run_round(gone, ["compaction"]))
     assert isinstance(first.outcome, Skip)
     assert "taken back" in first.outcome.reason
@@ -177,7 +184,7 @@ def test_a_damaged_plan_is_the_trouble_of_its_service_alone() -> None:
     table.storage.replace(f".hoodie/timeline/{at}.compaction.requested", b"no plan")
     with registered(Scripted([DONE])):
         steps = list(run_round(table.services(AT_ONCE), ["compaction", "scripted"]))
-    assert results(Round(1, tuple(steps))) == [
+    assert results(MaintenanceRound(1, tuple(steps))) == [
         ("compaction", "CorruptError"),
         ("scripted", "Commit"),
     ]
@@ -248,7 +255,7 @@ def test_a_table_that_is_not_there_ends_the_loop() -> None:
 def test_a_request_to_stop_is_heard_between_two_steps() -> None:
     table = table_with_logs()
     first, second = Scripted([DONE]), Second([DONE])
-    reported: list[Round] = []
+    reported: list[MaintenanceRound] = []
     with registered(first, second):
         run_continuously(
             table.services(),

@@ -47,7 +47,7 @@ def codecs(table: WrittenTable) -> set[str]:
     snapshot = load_snapshot(table.storage)
     found = set()
     for group in snapshot.groups(snapshot.view()):
-        newest = group.merged()
+        newest = group.latest_merged_slice()
         assert newest.base is not None
         with table.storage.open_input(newest.path(newest.base)) as source:
             found.add(pq.ParquetFile(source).metadata.row_group(0).column(0).compression)

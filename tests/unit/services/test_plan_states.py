@@ -5,15 +5,15 @@ from __future__ import annotations
 from cancelled import EXPIRES_MS, World
 
 from lakewright.model.instant import epoch_ms
-from lakewright.table.plan_scheduling import PlanState, load_plan_states
+from lakewright.table.plan_scheduling import PendingPlanInfo, load_pending_plans
 from lakewright.table.snapshot import load_snapshot
 
 LAZY = {"hoodie.clean.failed.writes.policy": "LAZY"}
 DELAY = {**LAZY, "hoodie.table.service.rollback.delay.minutes": "10"}
 
 
-def states(world: World, options: dict[str, str] | None = None) -> tuple[PlanState, ...]:
-    return load_plan_states(world.runner(options).writer, load_snapshot(world.storage))
+def states(world: World, options: dict[str, str] | None = None) -> tuple[PendingPlanInfo, ...]:
+    return load_pending_plans(world.runner(options).writer, load_snapshot(world.storage))
 
 
 def test_a_plan_that_waits() -> None:

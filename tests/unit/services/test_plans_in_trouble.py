@@ -12,7 +12,7 @@ from written import WrittenTable
 
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.services.runner import ServiceRunner
-from lakewright.table.plan_execution import GuardError
+from lakewright.table.plan_execution import PlanInProgressError
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 
@@ -77,7 +77,7 @@ def test_who_is_behind_takes_the_dead_for_living_so_much_longer(service: str) ->
     world.expire()
     skewed(world, -EXPIRES_MS).run("clean")
     world.assert_kept(at, "INFLIGHT")
-    with pytest.raises(GuardError, match="is being executed"):
+    with pytest.raises(PlanInProgressError, match="is being executed"):
         skewed(world, -EXPIRES_MS).execute(at)
     world.expire()
     skewed(world, -EXPIRES_MS).run("clean")
@@ -94,7 +94,7 @@ def test_less_than_the_heartbeat_has_to_spare_is_no_harm(
     at = world.schedule(plan)
 
     def others() -> None:
-        with pytest.raises(GuardError, match="is being executed"):
+        with pytest.raises(PlanInProgressError, match="is being executed"):
             skewed(world, by_ms).execute(at)
         skewed(world, by_ms).run("clean")
 
@@ -146,7 +146,7 @@ def test_storage_that_fails_when_an_execution_wants_to_complete(
     storage.down = False
     assert world.state(at) == "INFLIGHT"
     assert world.table.rows() == world.before
-    with pytest.raises(GuardError, match="is being executed"):
+    with pytest.raises(PlanInProgressError, match="is being executed"):
         world.execute(at)
     world.expire()
     if plan is IMMUTABLE:
@@ -168,7 +168,7 @@ def test_storage_that_fails_for_a_minute_while_it_works(
 
     def fail_for_a_minute() -> None:
         world.clock.advance(60_000)
-        with pytest.raises(GuardError, match="is being executed"):
+        with pytest.raises(PlanInProgressError, match="is being executed"):
             world.execute(at)
         world.clean()
 

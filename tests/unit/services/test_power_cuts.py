@@ -18,7 +18,7 @@ import pytest
 from sizes import sized
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.model.file_group import parse_data_file
 from lakewright.model.ttl import ENABLED, POLICIES, RUN_INLINE
 from lakewright.storage.base import is_temporary
@@ -38,7 +38,7 @@ State = tuple[list[Row], frozenset[str]]
 
 def state(table: WrittenTable) -> State:
     """The rows of a table, and the writes that its savepoints hold."""
-    return table.rows(), load_snapshot(table.storage).timeline.saved
+    return table.rows(), load_snapshot(table.storage).timeline.savepointed
 
 
 def with_writes(kind: str) -> WrittenTable:
@@ -105,8 +105,8 @@ def newest(table: WrittenTable) -> str:
     return load_snapshot(table.storage).timeline.completed_writes[-1].requested_at
 
 
-def undoing(table: WrittenTable) -> TableWriter:
-    return TableWriter.of(table.storage, {}, table.clock)
+def undoing(table: WrittenTable) -> WriteClient:
+    return WriteClient.create(table.storage, {}, table.clock)
 
 
 def savepoint(table: WrittenTable) -> object:
@@ -114,7 +114,7 @@ def savepoint(table: WrittenTable) -> object:
 
 
 def delete_savepoint(table: WrittenTable) -> None:
-    (saved,) = load_snapshot(table.storage).timeline.saved
+    (saved,) = load_snapshot(table.storage).timeline.savepointed
     undoing(table).delete_savepoint(saved)
 
 
@@ -133,7 +133,7 @@ def with_ttl(kind: str) -> WrittenTable:
 
 
 def restore(table: WrittenTable) -> object:
-    (saved,) = load_snapshot(table.storage).timeline.saved
+    (saved,) = load_snapshot(table.storage).timeline.savepointed
     return undoing(table).restore(saved)
 
 

@@ -10,14 +10,14 @@ import pytest
 from cancelled import AT_ONCE, DAYS, MUTABLE, SEVERAL, Acting, Mortal, World, each_service
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.errors import ConflictError
 from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip
 from lakewright.model.ttl import HUDI_DAYS, HUDI_TYPE
 from lakewright.scan.planner import plan_changes
 from lakewright.services.maintenance_loop import run_round
-from lakewright.table.snapshot import load_moment, load_snapshot
+from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
 from lakewright.testing.storage import CountingStorage, Crash
 from lakewright.write.writer import Commit
 
@@ -430,8 +430,8 @@ class TestLogFilesOfACancelledCompaction:
 
 
 def changed_since(world: World, since: str) -> dict[str, str]:
-    plan = plan_changes(load_moment(world.storage), since=since)
-    found = read_locally(world.storage, plan.read).to_pylist()
+    plan = plan_changes(load_consistent_snapshot(world.storage), since=since)
+    found = read_plan(world.storage, plan.plan).to_pylist()
     return {each["id"]: each["note"] for each in found}
 
 

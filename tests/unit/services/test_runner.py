@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from written import WrittenTable, row
 
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.errors import (
     ConflictError,
     InvalidError,
@@ -107,11 +107,11 @@ def test_groups_that_wait_are_not_planned_again_and_are_recorded_as_missing() ->
     assert plan.missing_reasons[DAYS[0]] == f"held by compaction {at}"
 
 
-class FailingHands(LocalHands):
+class FailingHands(LocalEngine):
     """Do the work, and then fail."""
 
     def work(self, do: Any, items: Any, size: Any) -> Any:
-        super().work(do, items, size)
+        super().map(do, items, size)
         raise UnavailableError("a worker was lost")
 
 
@@ -119,7 +119,7 @@ def test_a_failed_execution_leaves_the_plan_and_no_file() -> None:
     table = table_with_logs()
     at = scheduled(table)
     before = files_of(table)
-    runner = replace(table.services(), hands=FailingHands)
+    runner = replace(table.services(), engine=FailingHands)
     with pytest.raises(UnavailableError, match="lost"):
         runner.execute(at)
     # Its tasks have not reported, so their markers stay for a while.
@@ -132,14 +132,14 @@ def test_a_living_attempt_is_left_alone_and_a_dead_one_rolled_back() -> None:
     table = table_with_logs(SEVERAL)
     at = scheduled(table, table.services({**AT_ONCE}))
 
-    class Held(LocalHands):
+    class Held(LocalEngine):
         def work(self, do: Any, items: Any, size: Any) -> Any:
             with pytest.raises(ConflictError, match="being executed"):
                 table.services().execute(at)
             raise _Death
 
     with pytest.raises(_Death):
-        replace(table.services(), hands=Held).execute(at)
+        replace(table.services(), engine=Held).execute(at)
     assert [str(i) for i in load_snapshot(table.storage).timeline.pending()] == [
         f"{at}.compaction.requested"
     ]

@@ -228,5 +228,5 @@ def test_an_action_that_no_service_has_is_refused() -> None:
 
 
 def debt(table: WrittenTable) -> tuple[PartitionDebt, ...]:
-    sight = table.services().sight(load_snapshot(table.storage))
+    sight = table.services().planning_context(load_snapshot(table.storage))
     return load_debt(sight).partitions

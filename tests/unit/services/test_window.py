@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from lakewright.format.archived_timeline import (
-    HistoryEntry,
+    ArchivedInstant,
     Manifest,
-    format_history_file,
+    archived_file_of,
+    format_archived_file,
     format_manifest,
     format_version,
-    history_file_of,
 )
 from lakewright.format.timeline_metadata import (
     format_commit,
@@ -24,8 +24,8 @@ from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.instant import Instant, State
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
 from lakewright.model.table_config import TableConfig
-from lakewright.services.base import Sight, plan_codec
-from lakewright.services.planning import Window, find_window
+from lakewright.services.base import PlanningContext, plan_codec
+from lakewright.services.planning import IncrementalWindow, find_window
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import Snapshot
 from lakewright.testing.storage import CountingStorage
@@ -221,7 +221,7 @@ def metadata(partitions: str, deleted: str = "") -> CommitMetadata:
     )
 
 
-def sight_of(case: Case, storage: MemoryStorage | CountingStorage) -> Sight:
+def sight_of(case: Case, storage: MemoryStorage | CountingStorage) -> PlanningContext:
     timeline = draw(case.picture)
     for instant in timeline:
         tick = int(instant.requested_at[4:])
@@ -245,7 +245,7 @@ def sight_of(case: Case, storage: MemoryStorage | CountingStorage) -> Sight:
             "hoodie.timeline.history.path": "history",
         }
     )
-    return Sight(Snapshot(storage, config, timeline), at(case.plan_at), 0)
+    return PlanningContext(Snapshot(storage, config, timeline), at(case.plan_at), 0)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -286,10 +286,14 @@ def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() 
     )
     storage = MemoryStorage.fresh()
     sight = sight_of(case, storage)
-    late = HistoryEntry("20260000000000000", at(3), "deltacommit", format_commit(metadata("slow")))
-    early = HistoryEntry("20250000000000000", at(0), "deltacommit", format_commit(metadata("gone")))
-    data = format_history_file([late, early])
-    file = history_file_of([late, early], size=len(data))
+    late = ArchivedInstant(
+        "20260000000000000", at(3), "deltacommit", format_commit(metadata("slow"))
+    )
+    early = ArchivedInstant(
+        "20250000000000000", at(0), "deltacommit", format_commit(metadata("gone"))
+    )
+    data = format_archived_file([late, early])
+    file = archived_file_of([late, early], size=len(data))
     storage.create(f"{HISTORY}/{file.name}", data)
     storage.create(f"{HISTORY}/manifest_1", format_manifest(Manifest((file,))))
     storage.create(f"{HISTORY}/_version_", format_version(1))
@@ -312,5 +316,5 @@ def test_a_plan_that_does_not_tell_what_it_left_makes_all_partitions_be_listed()
 
 
 def test_missing_is_what_was_looked_at_and_not_done() -> None:
-    assert Window(("a", "b")).missing(["a", "b"], ["b"]) == ("a",)
-    assert Window(None).missing(["a"], ["a"]) == ()
+    assert IncrementalWindow(("a", "b")).missing(["a", "b"], ["b"]) == ("a",)
+    assert IncrementalWindow(None).missing(["a"], ["a"]) == ()

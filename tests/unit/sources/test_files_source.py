@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakewright.errors import InvalidError
 from lakewright.ingestion.checkpoints import Checkpoint
 from lakewright.ingestion.cloud.objects import ObjectRows
-from lakewright.ingestion.cloud.options import ObjectSettings, OnBad
+from lakewright.ingestion.cloud.options import ObjectSettings, UnreadablePolicy
 from lakewright.ingestion.files import FilePosition, FileSettings, FilesSource, select_files
 from lakewright.options import settings_from
 from lakewright.storage.base import FileStatus
@@ -172,7 +172,7 @@ def test_batches_follow_each_other() -> None:
 
 def test_a_bad_file_is_passed_over_aloud() -> None:
     clock = ManualClock()
-    source = reading(filled(clock, "a", "bad"), clock, bad=OnBad.SKIP)
+    source = reading(filled(clock, "a", "bad"), clock, bad=UnreadablePolicy.SKIP)
     clock.sleep(10)
     with pytest.warns(RuntimeWarning, match="bad: torn"):
         batch = source.next_batch(cast(Any, None), None)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.ingestion.checkpoints import INITIAL, Checkpoint, Version
 from lakewright.ingestion.hudi_table import (
@@ -119,7 +119,7 @@ class Feed:
             load_snapshot(storage),
             after,
             settings,
-            lambda plan: read_locally(storage, plan),
+            lambda plan: read_plan(storage, plan),
             splitter_for(told),
         )
         return runner.run()

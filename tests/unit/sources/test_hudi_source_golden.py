@@ -8,24 +8,24 @@ import pyarrow as pa
 import pytest
 from golden_tables import NAMES, GoldenTables
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.ingestion.checkpoints import INITIAL, Checkpoint, Version
 from lakewright.ingestion.hudi_table import HoodieSourceIncrementalQueryRunner
 from lakewright.ingestion.options import TableSourceSettings
 from lakewright.model.instant import Instant
 from lakewright.model.schema import COMMIT_TIME, RECORD_KEY
 from lakewright.scan.planner import plan_snapshot
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
 Seen = set[tuple[str, str]]
 
 
-def rows_of(snapshot: Snapshot, plan: ReadPlan) -> Seen:
+def rows_of(snapshot: Snapshot, plan: ScanPlan) -> Seen:
     """The keys of rows, each with the write it comes from."""
     told = replace(plan, columns=(RECORD_KEY, COMMIT_TIME))
-    found: pa.Table = read_locally(snapshot.storage, told)
+    found: pa.Table = read_plan(snapshot.storage, told)
     return set(zip(found[RECORD_KEY].to_pylist(), found[COMMIT_TIME].to_pylist(), strict=True))
 
 

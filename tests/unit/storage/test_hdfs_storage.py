@@ -219,7 +219,7 @@ def test_names_that_are_no_paths_are_passed_over(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(storage, HdfsStorage)
-    root = storage.place.folder
+    root = storage.location.folder
 
     def entry(name: str, *, isdir: bool) -> SimpleNamespace:
         return SimpleNamespace(path=f"{root}/{name}", isdir=isdir, length=1, modification_time=0)

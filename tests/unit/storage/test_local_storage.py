@@ -550,7 +550,7 @@ def test_listings_follow_no_link_to_a_folder(linked: LocalStorage) -> None:
 def test_a_link_that_is_passed_over_is_named(linked: LocalStorage) -> None:
     with pytest.warns(RuntimeWarning, match="linked is a symbolic link"):
         linked.list_files("")
-    assert [each.name for each in linked.list_passed_over()] == ["linked"]
+    assert [each.name for each in linked.list_ignored()] == ["linked"]
 
 
 BEHIND_A_LINK: dict[str, Callable[[LocalStorage], object]] = {
@@ -604,7 +604,7 @@ def test_names_that_are_no_paths_are_passed_over(storage: LocalStorage) -> None:
     assert storage.list_folders("") == ["p"]
     assert storage.list_folders("p") == []
     assert [file.path for file in storage.list_tree("")] == ["p/f"]
-    assert [each.name for each in storage.list_passed_over()] == [
+    assert [each.name for each in storage.list_ignored()] == [
         "\\xff\\xfe",
         "\\xff\\xfe.file",
         "p/\\x7f",

@@ -11,39 +11,39 @@ from obstore.exceptions import (
 from lakewright.errors import InvalidError, LakewrightError, UnavailableError
 from lakewright.storage.base import MissingFileError
 from lakewright.storage.object_store import (
+    ObjectLocation,
     ObjectStorage,
-    Place,
     client_for,
     normal_options,
     storage_error,
 )
 
 PLACES = {
-    "s3": ("s3://b/x/t", Place("s3a://b/x/t", "s3", "b", "x/t")),
-    "s3a with a trailing slash": ("s3a://b/t/", Place("s3a://b/t", "s3", "b", "t")),
-    "a whole bucket": ("s3a://b", Place("s3a://b", "s3", "b", "")),
+    "s3": ("s3://b/x/t", ObjectLocation("s3a://b/x/t", "s3", "b", "x/t")),
+    "s3a with a trailing slash": ("s3a://b/t/", ObjectLocation("s3a://b/t", "s3", "b", "t")),
+    "a whole bucket": ("s3a://b", ObjectLocation("s3a://b", "s3", "b", "")),
     "a blank and a per cent are literal": (
         "s3://b/a b%20",
-        Place("s3a://b/a b%20", "s3", "b", "a b%20"),
+        ObjectLocation("s3a://b/a b%20", "s3", "b", "a b%20"),
     ),
-    "gcs": ("gs://b/t", Place("gs://b/t", "gcs", "b", "t")),
+    "gcs": ("gs://b/t", ObjectLocation("gs://b/t", "gcs", "b", "t")),
     "azure, as Hadoop writes it": (
         "abfss://c@acc.dfs.core.windows.net/t",
-        Place("abfss://c@acc.dfs.core.windows.net/t", "azure", "c", "t", "acc"),
+        ObjectLocation("abfss://c@acc.dfs.core.windows.net/t", "azure", "c", "t", "acc"),
     ),
-    "azure, without an account": ("az://c/t", Place("az://c/t", "azure", "c", "t")),
+    "azure, without an account": ("az://c/t", ObjectLocation("az://c/t", "azure", "c", "t")),
 }
 
 
 @pytest.mark.parametrize(("uri", "expected"), PLACES.values(), ids=list(PLACES))
-def test_a_uri_is_a_place(uri: str, expected: Place) -> None:
-    assert Place.parse(uri) == expected
+def test_a_uri_is_a_place(uri: str, expected: ObjectLocation) -> None:
+    assert ObjectLocation.parse(uri) == expected
 
 
 @pytest.mark.parametrize("uri", ["s3://", "s3:///t", "ftp://b/t", "bucket/t"])
 def test_what_is_no_place(uri: str) -> None:
     with pytest.raises(InvalidError):
-        Place.parse(uri)
+        ObjectLocation.parse(uri)
 
 
 OPTIONS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
@@ -97,7 +97,7 @@ OPTIONS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 
 @pytest.mark.parametrize(("given", "expected"), OPTIONS.values(), ids=list(OPTIONS))
 def test_options(given: dict[str, str], expected: dict[str, str]) -> None:
-    place = Place.parse("s3://b/t")
+    place = ObjectLocation.parse("s3://b/t")
     assert dict(normal_options(place, given)) == expected
     assert dict(normal_options(place, dict(reversed(given.items())))) == expected
 
@@ -127,8 +127,8 @@ def test_a_secret_is_neither_printed_nor_told_in_an_error() -> None:
 
 
 def test_a_process_has_one_client_for_a_place() -> None:
-    place = Place.parse("s3://b/t")
-    assert client_for(place, ()) is client_for(Place.parse("s3a://b/t/"), ())
+    place = ObjectLocation.parse("s3://b/t")
+    assert client_for(place, ()) is client_for(ObjectLocation.parse("s3a://b/t/"), ())
 
 
 def test_clients_of_all_kinds_can_be_made() -> None:

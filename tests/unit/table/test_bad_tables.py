@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from golden_tables import GoldenTables
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnsupportedError
 from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.factory import storage_for
@@ -18,7 +18,7 @@ from lakewright.table.snapshot import load_snapshot
 
 def read(path: Path) -> int:
     storage = storage_for(path)
-    return len(read_locally(storage, plan_snapshot(load_snapshot(storage))))
+    return len(read_plan(storage, plan_snapshot(load_snapshot(storage))))
 
 
 def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:

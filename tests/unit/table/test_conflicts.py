@@ -24,16 +24,16 @@ from lakewright.model.plans import (
 )
 from lakewright.model.timeline import Timeline
 from lakewright.table.conflicts import (
+    ConcurrentOperation,
     Conflict,
-    Footprint,
     Group,
-    Kind,
-    conflict_of,
-    footprint_of_clustering,
-    footprint_of_commit,
-    footprint_of_compaction,
-    rivals,
-    with_announced,
+    OperationKind,
+    candidate_instants,
+    find_conflict,
+    operation_of_clustering_plan,
+    operation_of_commit,
+    operation_of_compaction_plan,
+    with_marker_files,
 )
 from lakewright.testing.timeline_drawing import at, draw
 
@@ -599,24 +599,24 @@ def judged(case: Case) -> Conflict | None:
     tick, text = case.mine
     instants = {i.requested_at: i for i in now}
 
-    def load(wanted: Sequence[Instant]) -> list[Footprint]:
+    def load(wanted: Sequence[Instant]) -> list[ConcurrentOperation]:
         texts = {at(other): text for other, text in case.others.items()}
         return [marked(i, texts[i.requested_at], case.other_operation) for i in wanted]
 
-    def marked(instant: Instant, text: str, operation: str) -> Footprint:
+    def marked(instant: Instant, text: str, operation: str) -> ConcurrentOperation:
         requested_at = instant.requested_at
         known = metadata(requested_at, text, operation)
-        found = footprint_of_commit(instant, known)
+        found = operation_of_commit(instant, known)
         if requested_at in map(at, case.announced):
-            nothing = Footprint(requested_at, instant.comparable_action)
+            nothing = ConcurrentOperation(requested_at, instant.completed_action)
             paths = [stat.path or "" for stat in known.write_stats()]
-            found = with_announced(nothing, paths, operation)
+            found = with_marker_files(nothing, paths, operation)
         return replace(found, cancellable=requested_at in map(at, case.cancellable))
 
     mine = marked(instants[at(tick)], text, case.operation)
     before = as_of(now, tick)
     living = frozenset(map(at, case.announced))
-    return conflict_of(mine, before, now, load, non_blocking=case.non_blocking, living=living)
+    return find_conflict(mine, before, now, load, non_blocking=case.non_blocking, living=living)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -637,15 +637,15 @@ def test_a_conflict_tells_the_groups_and_says_it_in_a_sentence() -> None:
 
 
 def test_nothing_is_loaded_while_nobody_else_is_there() -> None:
-    def load(wanted: Sequence[Instant]) -> list[Footprint]:
+    def load(wanted: Sequence[Instant]) -> list[ConcurrentOperation]:
         raise AssertionError(wanted)
 
     now = draw("""
         commit |-|
         commit    |--
         """)
-    mine = Footprint(at(3), "commit", bases=frozenset({("p1", "f1")}))
-    assert conflict_of(mine, as_of(now, 3), now, load) is None
+    mine = ConcurrentOperation(at(3), "commit", base_groups=frozenset({("p1", "f1")}))
+    assert find_conflict(mine, as_of(now, 3), now, load) is None
 
 
 def test_a_compaction_at_a_past_instant_that_completed_meanwhile_is_looked_at() -> None:
@@ -655,8 +655,8 @@ def test_a_compaction_at_a_past_instant_that_completed_meanwhile_is_looked_at() 
         deltacommit     |----
         """)
     before = Timeline.of(i for i in as_of(now, 4) if i.requested_at != at(3))
-    mine = Footprint(at(4), "deltacommit", logs=frozenset({("p1", "f1")}))
-    assert [i.requested_at for i in rivals(mine, before, now)] == [at(3)]
+    mine = ConcurrentOperation(at(4), "deltacommit", log_groups=frozenset({("p1", "f1")}))
+    assert [i.requested_at for i in candidate_instants(mine, before, now)] == [at(3)]
 
 
 PENDING = Instant(at(1), "compaction", State.REQUESTED)
@@ -664,8 +664,10 @@ PENDING = Instant(at(1), "compaction", State.REQUESTED)
 
 def test_a_compaction_plan_has_a_footprint() -> None:
     operation = CompactionOperation(partition="p1", file_id=BUCKET_A, base_instant=at(0))
-    found = footprint_of_compaction(PENDING, CompactionPlan(operations=(operation,)))
-    assert found == Footprint(at(1), "commit", Kind.COMPACTION, bases=groups(("p1", "00000001")))
+    found = operation_of_compaction_plan(PENDING, CompactionPlan(operations=(operation,)))
+    assert found == ConcurrentOperation(
+        at(1), "commit", OperationKind.COMPACTION, base_groups=groups(("p1", "00000001"))
+    )
 
 
 LOG = LogFile("f1", at(2))
@@ -690,9 +692,9 @@ def test_a_log_file_that_has_landed(
 ) -> None:
     if done:
         other = Instant(other.requested_at, "commit", completed_at=at(7))
-    mine = footprint_of_commit(LATE, metadata(at(2), "f1+", "UPSERT"))
-    plan = footprint_of_compaction(other, CompactionPlan(operations=(operation,)))
-    found = conflict_of(
+    mine = operation_of_commit(LATE, metadata(at(2), "f1+", "UPSERT"))
+    plan = operation_of_compaction_plan(other, CompactionPlan(operations=(operation,)))
+    found = find_conflict(
         mine, Timeline(), Timeline.of([other]), lambda wanted: [plan for _ in wanted]
     )
     assert (found is not None) == clash
@@ -705,23 +707,25 @@ def test_an_execution_meets_a_log_file_that_landed_since(
 ) -> None:
     other = replace(LATE, completed_at=completed)
     text = "f1@" if operation == "COMPACT" else "f1+"
-    mine = footprint_of_commit(AFTER_IT, metadata(at(5), text, operation))
-    write = footprint_of_commit(other, metadata(at(2), "f1+", "UPSERT"))
-    found = conflict_of(mine, Timeline(), Timeline.of([other]), lambda _: [write])
+    mine = operation_of_commit(AFTER_IT, metadata(at(5), text, operation))
+    write = operation_of_commit(other, metadata(at(2), "f1+", "UPSERT"))
+    found = find_conflict(mine, Timeline(), Timeline.of([other]), lambda _: [write])
     assert (found is not None) == clash
 
 
 def test_a_clustering_plan_has_a_footprint() -> None:
     slices = (ClusteringSlice(partition="p1", file_id="f1"),)
     plan = ClusteringPlan(groups=(ClusteringGroup(slices=slices),))
-    found = footprint_of_clustering(replace(PENDING, action="clustering"), plan)
-    assert found == Footprint(at(1), "replacecommit", replaced=groups(("p1", "f1")))
+    found = operation_of_clustering_plan(replace(PENDING, action="clustering"), plan)
+    assert found == ConcurrentOperation(
+        at(1), "replacecommit", replaced_groups=groups(("p1", "f1"))
+    )
 
 
 def test_inserts_that_have_no_group_yet_have_no_footprint() -> None:
     stats = {"p1": (WriteStat(file_id=""), WriteStat(file_id="f1", prev_commit=at(0)))}
     instant = Instant(at(1), "commit", State.INFLIGHT)
-    found = footprint_of_commit(instant, CommitMetadata(stats=stats))
+    found = operation_of_commit(instant, CommitMetadata(stats=stats))
     assert found.groups == groups(("p1", "f1"))
 
 

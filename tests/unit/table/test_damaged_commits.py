@@ -19,7 +19,7 @@ from lakewright.model.instant import Instant, State
 from lakewright.model.plans import Skip
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.rollback import resume_rollbacks
-from lakewright.table.savepoint import locked_table, take_back
+from lakewright.table.savepoint import locked_table, rollback_instant
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 
@@ -411,7 +411,7 @@ def test_a_rollback_that_was_begun_is_withdrawn_once_others_built_on_its_target(
     dying = CrashingStorage(table.storage, 1, after_effect=True)
     writer = replace(table.writer().writer(), storage=dying)
     with pytest.raises(Crash):
-        take_back(writer, target.requested_at, force=True)
+        rollback_instant(writer, target.requested_at, force=True)
     timeline = load_snapshot(table.storage).timeline
     assert timeline.pending("rollback")
     # Another writer, which does not read the file, has written since.

@@ -21,7 +21,7 @@ from lakewright.storage.factory import storage_for
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.doctor.checks import SILENT_MS
 from lakewright.table.doctor.doctor import examine, repair
-from lakewright.table.doctor.findings import Diagnosis, Finding, Kind, Severity
+from lakewright.table.doctor.findings import Diagnosis, Finding, FindingKind, Severity
 from lakewright.table.properties import BACKUP, PROPERTIES, load_properties, update_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
@@ -56,7 +56,7 @@ def _now_ms(storage: Storage) -> int:
     return max(file.modified_ms for file in storage.list_tree(""))
 
 
-def kinds(found: Diagnosis) -> list[Kind]:
+def kinds(found: Diagnosis) -> list[FindingKind]:
     return [each.kind for each in found.findings]
 
 
@@ -201,7 +201,7 @@ class Case:
     """A damage, what is found then, and what is left after a repair."""
 
     damage: Callable[[WrittenTable], None]
-    found: Kind
+    found: FindingKind
     severity: Severity = Severity.ERROR
     mended: bool = False
     later_ms: int = LATER_MS
@@ -209,37 +209,47 @@ class Case:
 
 CASES = {
     "a partition without its metadata": Case(
-        _lose_partition_metadata, Kind.PARTITION_METADATA, mended=True
+        _lose_partition_metadata, FindingKind.PARTITION_METADATA, mended=True
     ),
-    "a base file that is gone": Case(_lose_file, Kind.MISSING_FILE),
-    "a base file without a byte": Case(_empty_file, Kind.EMPTY_FILE),
-    "a commit without a byte": Case(_empty_commit, Kind.TIMELINE_FILE),
-    "a commit that cannot be read": Case(_damage_commit, Kind.TIMELINE_FILE),
-    "a commit that is gone": Case(_lose_commit, Kind.ORPHAN, Severity.WARNING),
-    "a writer that died long ago": Case(_die, Kind.DEAD_WRITE, Severity.WARNING, mended=True),
+    "a base file that is gone": Case(_lose_file, FindingKind.MISSING_FILE),
+    "a base file without a byte": Case(_empty_file, FindingKind.EMPTY_FILE),
+    "a commit without a byte": Case(_empty_commit, FindingKind.TIMELINE_FILE),
+    "a commit that cannot be read": Case(_damage_commit, FindingKind.TIMELINE_FILE),
+    "a commit that is gone": Case(_lose_commit, FindingKind.ORPHAN, Severity.WARNING),
+    "a writer that died long ago": Case(
+        _die, FindingKind.DEAD_WRITE, Severity.WARNING, mended=True
+    ),
     "a writer that has just fallen silent": Case(
-        _die, Kind.SILENT_WRITE, Severity.NOTE, later_ms=60_000
+        _die, FindingKind.SILENT_WRITE, Severity.NOTE, later_ms=60_000
     ),
     "a heartbeat that stopped": Case(
-        _die_beating, Kind.DEAD_WRITE, Severity.WARNING, mended=True, later_ms=600_000
+        _die_beating, FindingKind.DEAD_WRITE, Severity.WARNING, mended=True, later_ms=600_000
     ),
-    "a metadata table that is not there": Case(_trust_metadata, Kind.METADATA_TABLE, mended=True),
-    "a metadata table that is behind": Case(_stale_metadata, Kind.METADATA_TABLE, mended=True),
-    "a completion before its request": Case(_complete_early, Kind.CLOCK_ORDER),
-    "an instant in the future": Case(_come_from_the_future, Kind.CLOCK_ORDER, Severity.WARNING),
-    "two completions at one time": Case(_complete_together, Kind.CLOCK_ORDER, Severity.WARNING),
+    "a metadata table that is not there": Case(
+        _trust_metadata, FindingKind.METADATA_TABLE, mended=True
+    ),
+    "a metadata table that is behind": Case(
+        _stale_metadata, FindingKind.METADATA_TABLE, mended=True
+    ),
+    "a completion before its request": Case(_complete_early, FindingKind.CLOCK_ORDER),
+    "an instant in the future": Case(
+        _come_from_the_future, FindingKind.CLOCK_ORDER, Severity.WARNING
+    ),
+    "two completions at one time": Case(
+        _complete_together, FindingKind.CLOCK_ORDER, Severity.WARNING
+    ),
     "a heartbeat of a write that ended": Case(
-        _leave_traces, Kind.LEFTOVERS, Severity.WARNING, mended=True
+        _leave_traces, FindingKind.LEFTOVERS, Severity.WARNING, mended=True
     ),
-    "a lock that is held": Case(_lock, Kind.LOCK, Severity.NOTE),
+    "a lock that is held": Case(_lock, FindingKind.LOCK, Severity.NOTE),
     "a backup of the properties": Case(
-        _leave_backup, Kind.PROPERTIES_BACKUP, Severity.WARNING, mended=True
+        _leave_backup, FindingKind.PROPERTIES_BACKUP, Severity.WARNING, mended=True
     ),
-    "a wrong checksum": Case(_wrong_checksum, Kind.PROPERTIES),
+    "a wrong checksum": Case(_wrong_checksum, FindingKind.PROPERTIES),
     "a wrong checksum, and a backup that is right": Case(
-        _wrong_checksum_with_backup, Kind.PROPERTIES_BACKUP, Severity.WARNING, mended=True
+        _wrong_checksum_with_backup, FindingKind.PROPERTIES_BACKUP, Severity.WARNING, mended=True
     ),
-    "history that cannot be read": Case(_unreadable_history, Kind.HISTORY),
+    "history that cannot be read": Case(_unreadable_history, FindingKind.HISTORY),
 }
 
 
@@ -311,7 +321,7 @@ def test_files_that_only_history_knows_are_not_brought_to_light(golden: GoldenTa
             storage.read(first.path),
         )
     found = examine(storage, ManualClock(1_800_000_000_000))
-    assert {each.kind for each in found.findings} == {Kind.PARTITION_METADATA}
+    assert {each.kind for each in found.findings} == {FindingKind.PARTITION_METADATA}
     assert found.repairable == ()
 
 
@@ -319,7 +329,11 @@ def test_an_orphan_before_the_timeline_is_told_as_seen_by_readers(table: Written
     name = "ffffffff-0000-0000-0000-000000000000-0_0-0-0_20200101000000000.parquet"
     table.storage.create(f"{DAYS[0]}/{name}", b"x")
     (found,) = examined(table, later_ms=LATER_MS).findings
-    assert (found.kind, found.facts["seen_by_readers"], found.safe) == (Kind.ORPHAN, True, False)
+    assert (found.kind, found.facts["seen_by_readers"], found.safe) == (
+        FindingKind.ORPHAN,
+        True,
+        False,
+    )
 
 
 def test_a_dead_rollback_is_ended(table: WrittenTable) -> None:
@@ -327,7 +341,7 @@ def test_a_dead_rollback_is_ended(table: WrittenTable) -> None:
     at = "20260101000200000"
     table.storage.create(f"{TIMELINE}/{at}.rollback.requested", b"")
     found = examined(table, later_ms=LATER_MS)
-    assert set(kinds(found)) == {Kind.DEAD_WRITE, Kind.DEAD_ROLLBACK}
+    assert set(kinds(found)) == {FindingKind.DEAD_WRITE, FindingKind.DEAD_ROLLBACK}
     assert repaired(table, later_ms=LATER_MS).findings == ()
 
 
@@ -339,18 +353,18 @@ def test_an_execution_that_died_is_left_to_who_executes_it_again(table: WrittenT
     inflight = replace(planned, state=State.INFLIGHT)
     table.storage.create(f"{TIMELINE}/{inflight.file_name}", b"")
     (found,) = examined(table, later_ms=LATER_MS).findings
-    assert (found.kind, found.safe) == (Kind.DEAD_EXECUTION, False)
+    assert (found.kind, found.safe) == (FindingKind.DEAD_EXECUTION, False)
 
 
 def test_a_finding_prints_as_a_line() -> None:
-    told = Finding(Kind.LOCK, Severity.NOTE, "it is locked", "wait", ".hoodie/lock")
+    told = Finding(FindingKind.LOCK, Severity.NOTE, "it is locked", "wait", ".hoodie/lock")
     assert str(told) == "note: it is locked (.hoodie/lock)"
 
 
 def test_a_table_of_the_library_has_a_doctor(table: WrittenTable) -> None:
     _lose_partition_metadata(table)
     found = Table(table.storage).doctor()
-    assert kinds(found) == [Kind.PARTITION_METADATA]
+    assert kinds(found) == [FindingKind.PARTITION_METADATA]
     assert kinds(Table(table.storage).doctor(repair=True)) == []
 
 

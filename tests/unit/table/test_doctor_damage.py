@@ -20,7 +20,7 @@ from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.doctor.checks import SILENT_MS
 from lakewright.table.doctor.doctor import examine, repair
-from lakewright.table.doctor.findings import Diagnosis, Finding, Kind, Severity
+from lakewright.table.doctor.findings import Diagnosis, Finding, FindingKind, Severity
 from lakewright.table.properties import BACKUP, PROPERTIES
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
@@ -241,7 +241,7 @@ Damage = Callable[[WrittenTable, str], None]
 
 
 def told_of(found: Diagnosis) -> list[Finding]:
-    return [each for each in found.findings if each.kind is Kind.TIMELINE_FILE]
+    return [each for each in found.findings if each.kind is FindingKind.TIMELINE_FILE]
 
 
 @each_damage
@@ -414,7 +414,7 @@ def test_a_damaged_file_of_history_is_named(part: str, damage: str) -> None:
         assert found.findings == ()  # the newest manifest counts
         return
     (told,) = found.findings
-    assert (told.kind, told.target, told.safe) == (Kind.HISTORY, path, False)
+    assert (told.kind, told.target, told.safe) == (FindingKind.HISTORY, path, False)
     if part == "_version_":
         table.storage.delete(path)  # as the advice says
         assert examined(table).findings == ()
@@ -430,7 +430,7 @@ def test_properties_are_restored_from_their_backup(damage: str) -> None:
     else:
         (empty if damage == "empty" else cut)(table, PROPERTIES)
     (told,) = examined(table).findings
-    assert (told.kind, told.safe) == (Kind.PROPERTIES_BACKUP, True)
+    assert (told.kind, told.safe) == (FindingKind.PROPERTIES_BACKUP, True)
     assert repaired(table).findings == ()
     assert not table.storage.exists(BACKUP)
     assert table.rows() == rows
@@ -447,7 +447,7 @@ def test_properties_without_a_whole_copy_are_told_with_what_is_needed(
     table.storage.replace(PROPERTIES, b"" if damage is empty else b"hoodie.table.name=written\n")
     before = files(table)
     (told,) = examined(table).findings
-    assert (told.kind, told.target, told.safe) == (Kind.PROPERTIES, PROPERTIES, False)
+    assert (told.kind, told.target, told.safe) == (FindingKind.PROPERTIES, PROPERTIES, False)
     assert "lakewright create" in told.advice
     assert "hoodie.table.type" in str(told.facts["needed"])
     assert repaired(table).findings == (told,)
@@ -464,4 +464,4 @@ def test_two_base_files_that_no_commit_tells_apart_are_told() -> None:
         table.storage.create(name, table.storage.read(first.path))
     with pytest.raises(CorruptError):
         table.rows()
-    assert Kind.FILE_SLICES in {each.kind for each in examined(table).findings}
+    assert FindingKind.FILE_SLICES in {each.kind for each in examined(table).findings}

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.clock import SystemClock
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Instant, State
 from lakewright.storage.local import LocalStorage
 from lakewright.table.doctor.doctor import examine, repair
-from lakewright.table.doctor.findings import Kind, Severity
+from lakewright.table.doctor.findings import FindingKind, Severity
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.properties import update_properties
 from lakewright.table.snapshot import load_snapshot
@@ -108,7 +108,7 @@ def pending(table: WrittenTable) -> str:
 @pytest.mark.filterwarnings("ignore:.*symbolic link")
 def test_a_rollback_does_not_search_behind_a_link(hostile: WrittenTable, tmp_path: Path) -> None:
     before = seen(tmp_path / "victim")
-    TableWriter.of(hostile.storage, {}, hostile.clock).rollback(pending(hostile))
+    WriteClient.create(hostile.storage, {}, hostile.clock).rollback(pending(hostile))
     assert seen(tmp_path / "victim") == before
     assert len(hostile.rows()) == 2
 
@@ -119,7 +119,7 @@ def test_a_marker_of_a_file_behind_a_link_is_refused(hostile: WrittenTable, tmp_
     name = next((tmp_path / "victim" / DAY).glob("*.parquet")).name
     create_marker(hostile.storage, pending(hostile), f"x/{name}", MarkerKind.CREATE)
     with pytest.raises(InvalidError, match="symbolic link"):
-        TableWriter.of(hostile.storage, {}, hostile.clock).rollback(pending(hostile))
+        WriteClient.create(hostile.storage, {}, hostile.clock).rollback(pending(hostile))
     assert seen(tmp_path / "victim") == before
 
 
@@ -139,7 +139,7 @@ def test_the_doctor_names_what_is_passed_over(table: WrittenTable, others: Path)
     os.mkdir(os.fsencode(path_of(table)) + b"/\xff\xfe")
     (path_of(table) / DAY / "a\x1b[2Jb").write_text("")
     found = examine(table.storage, SystemClock())
-    named = {each.target: each for each in found.findings if each.kind is Kind.PASSED_OVER}
+    named = {each.target: each for each in found.findings if each.kind is FindingKind.PASSED_OVER}
     assert sorted(named) == [f"{DAY}/a\\x1b[2Jb", "\\xff\\xfe", "linked"]
     assert {each.severity for each in named.values()} == {Severity.WARNING}
     assert "symbolic link" in named["linked"].message

@@ -14,11 +14,11 @@ from lakewright.errors import CorruptError, UnavailableError
 from lakewright.format.timeline_metadata import format_commit, format_compaction_plan
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import LogFile
-from lakewright.model.freshness import FRESHNESS_KEY, Stored, parse_stored
+from lakewright.model.freshness import FRESHNESS_KEY, FreshnessRecord, parse_freshness_record
 from lakewright.model.instant import Instant, State
 from lakewright.model.plans import CompactionPlan
 from lakewright.storage.base import Storage
-from lakewright.table.freshness import holding
+from lakewright.table.freshness import blocking_log_files
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 
@@ -37,11 +37,11 @@ def shared(table_type: str = "MERGE_ON_READ") -> WrittenTable:
     return table
 
 
-def kept(table: WrittenTable) -> list[Stored | None]:
+def kept(table: WrittenTable) -> list[FreshnessRecord | None]:
     """What each commit keeps, in the order of completion."""
     snapshot = load_snapshot(table.storage)
     commits = snapshot.commits(snapshot.timeline.by_completion)
-    return [parse_stored(commit.extra) for commit in commits]
+    return [parse_freshness_record(commit.extra) for commit in commits]
 
 
 def without_memory(table: WrittenTable) -> tuple[Told, Told | None, Told | None]:
@@ -98,7 +98,7 @@ def test_a_commit_counts_what_completed_while_it_was_written(
     assert told(table) == expected
     newest = kept(table)[-1]
     assert newest is not None
-    assert newest.marks.ro_completion == freshness(table).read_optimized.completion
+    assert newest.watermarks.ro_completion == freshness(table).read_optimized.completion
     assert everything(table) == without_memory(table)
 
 
@@ -298,7 +298,7 @@ def test_the_values_of_the_last_commit_are_reused() -> None:
 
 def test_what_holds_back_reads_commits_and_nothing_else() -> None:
     storage = many_logs(commits=100, logs=100, with_files=True)
-    held = holding(load_snapshot(storage), 10**6)
+    held = blocking_log_files(load_snapshot(storage), 10**6)
     assert len(held) == 10_000
     assert (held[0].event_time, held[-1].event_time, held[0].size) == (T + 1000, T + 1099, 7)
     reads = [path for method, path in storage.touched if method.startswith("read")]
@@ -338,7 +338,9 @@ def test_what_a_plan_forgot_still_waits(tracks: bool) -> None:
     table.upsert([at("z", 70, NEXT)])
     assert table.services(AT_ONCE).run("compaction")
     assert told(table) == (70, 100, 99, 70)
-    assert [held.event_time for held in holding(load_snapshot(table.storage), 9)] == [T + 100]
+    assert [held.event_time for held in blocking_log_files(load_snapshot(table.storage), 9)] == [
+        T + 100
+    ]
 
 
 def test_where_partitions_are_too_many_to_name_plans_tell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +352,7 @@ def test_where_partitions_are_too_many_to_name_plans_tell(monkeypatch: pytest.Mo
     newest = kept(table)[-1]
     assert newest is not None
     assert newest.logs_in is None
-    assert len(holding(load_snapshot(table.storage), 9)) == 5
+    assert len(blocking_log_files(load_snapshot(table.storage), 9)) == 5
     assert table.services(only("01$")).run("compaction")
     assert told(table) == (20, 20, 19, 20)
     table.upsert([at(days[0], 25, days[0])])

@@ -10,9 +10,14 @@ from golden_tables import GoldenTables
 from measured import AT_ONCE, DAY, NEXT, T, Told, at, freshness, told, told_of, tracked, untracked
 from written import WrittenTable
 
-from lakewright.model.freshness import FRESHNESS_KEY, Fall, ViewFreshness, parse_stored
+from lakewright.model.freshness import (
+    FRESHNESS_KEY,
+    CompletionRegression,
+    ViewFreshness,
+    parse_freshness_record,
+)
 from lakewright.storage.local import LocalStorage
-from lakewright.table.freshness import holding
+from lakewright.table.freshness import blocking_log_files
 from lakewright.table.freshness_report import time_text
 from lakewright.table.snapshot import load_snapshot
 
@@ -340,7 +345,7 @@ def test_a_copy_on_write_table_has_nothing_that_waits() -> None:
     table.upsert([at("a", 10), at("b", 20)])
     table.upsert([at("a", 40)])
     assert told(table) == (40, 40, 40, 40)
-    assert holding(load_snapshot(table.storage), 10) == ()
+    assert blocking_log_files(load_snapshot(table.storage), 10) == ()
 
 
 def test_a_table_that_does_not_track_event_times_keeps_nothing() -> None:
@@ -356,9 +361,9 @@ def test_a_table_that_does_not_track_event_times_keeps_nothing() -> None:
 def test_every_fall_is_explained() -> None:
     table = tracked()
     compacted(table)
-    assert freshness(table).fell is None
+    assert freshness(table).regression is None
     late = table.upsert([at("b", 30)])
-    fell = freshness(table).fell
+    fell = freshness(table).regression
     assert fell is not None
     assert fell.cause is not None
     assert (fell.before, fell.cause.event_time, fell.cause.instant) == (
@@ -366,11 +371,11 @@ def test_every_fall_is_explained() -> None:
         T + 30,
         late.instant,
     )
-    assert freshness(table).waiting == fell.cause
+    assert freshness(table).uncompacted_logs == fell.cause
     table.upsert([at("a", 100)])
-    assert freshness(table).fell is None
+    assert freshness(table).regression is None
     gone = table.write("DELETE", [at("a", 0)])
-    fell = freshness(table).fell
+    fell = freshness(table).regression
     assert fell is not None
     assert fell.cause is not None
     assert (fell.cause.instant, fell.cause.event_time) == (gone.instant, None)
@@ -380,7 +385,7 @@ def test_a_fall_without_log_files_has_no_log_file_to_blame() -> None:
     table = tracked("COPY_ON_WRITE")
     table.upsert([at("a", 50)])
     table.upsert([at("b", 20)])
-    assert freshness(table).fell == Fall(T + 50, None)
+    assert freshness(table).regression == CompletionRegression(T + 50, None)
 
 
 def test_event_times_in_the_future_are_flagged() -> None:
@@ -398,14 +403,14 @@ def test_what_holds_back_is_told_the_worst_first() -> None:
     base_and_log(table)
     late = table.upsert([at("b", 25)])
     gone = table.write("DELETE", [at("a", 0)])
-    held = holding(load_snapshot(table.storage), 2)
+    held = blocking_log_files(load_snapshot(table.storage), 2)
     assert [(each.instant, each.event_time) for each in held] == [
         (gone.instant, None),
         (late.instant, T + 25),
     ]
     assert all(each.partition == DAY and each.size > 0 for each in held)
     assert {each.log.split("_")[0] for each in held} == {f".{held[0].file_id}"}
-    assert len(holding(load_snapshot(table.storage), 99)) == 3
+    assert len(blocking_log_files(load_snapshot(table.storage), 99)) == 3
 
 
 def newest(table: WrittenTable) -> dict[str, str]:
@@ -425,7 +430,7 @@ def test_what_a_commit_keeps_can_be_read_by_others() -> None:
     assert values["read_optimized_completion"] == T + 39
     assert values["waiting"]["event_time"] == T + 40
     assert list(tree["partitions"]) == [DAY]
-    stored = parse_stored(newest(table))
+    stored = parse_freshness_record(newest(table))
     assert stored is not None
     assert stored.partitions[DAY].since == ""
 

@@ -8,7 +8,7 @@ import pytest
 
 from lakewright.model.instant import Instant, State
 from lakewright.model.plans import InstantRef, RollbackPlan
-from lakewright.table.plan_execution import refusal
+from lakewright.table.plan_execution import execution_refusal
 from lakewright.table.rollback import PendingRollback
 from lakewright.testing.timeline_drawing import at
 
@@ -53,7 +53,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_who_is_refused(case: Case) -> None:
-    found = refusal(
+    found = execution_refusal(
         Instant(at(1), "clustering", case.state),
         cancellable=case.cancellable,
         living=case.living,

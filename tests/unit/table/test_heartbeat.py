@@ -14,7 +14,7 @@ from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.storage.base import Storage
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.heartbeat import Heartbeat, alive
+from lakewright.table.heartbeat import Heartbeat, live_heartbeats
 from lakewright.table.options import HeartbeatSettings
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
@@ -76,7 +76,9 @@ def test_who_is_alive_by_the_age_of_the_heartbeat(
     age_ms: int, living: bool, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     memory.replace(FILE, b"")
-    assert alive(memory, [T1], SETTINGS, clock.now_ms() + age_ms) == ({T1} if living else set())
+    assert live_heartbeats(memory, [T1], SETTINGS, clock.now_ms() + age_ms) == (
+        {T1} if living else set()
+    )
 
 
 def test_only_those_asked_about_are_told_and_one_listing_is_enough(
@@ -85,12 +87,12 @@ def test_only_those_asked_about_are_told_and_one_listing_is_enough(
     for instant in (T1, T2):
         memory.replace(f".hoodie/.heartbeat/{instant}", b"")
     counting = CountingStorage(memory)
-    assert alive(counting, iter([T2, T3]), SETTINGS, clock.now_ms()) == {T2}
+    assert live_heartbeats(counting, iter([T2, T3]), SETTINGS, clock.now_ms()) == {T2}
     assert counting.calls == {"list_files": 1}
 
 
 def test_without_any_heartbeat_nobody_is_alive(memory: MemoryStorage, clock: ManualClock) -> None:
-    assert alive(memory, [T1], SETTINGS, clock.now_ms()) == frozenset()
+    assert live_heartbeats(memory, [T1], SETTINGS, clock.now_ms()) == frozenset()
 
 
 def test_a_heart_that_beats_goes_on(
@@ -101,7 +103,7 @@ def test_a_heart_that_beats_goes_on(
         heartbeat.verify()
         assert heartbeat.beat()
         heartbeat.verify()
-        assert alive(memory, [T1], SETTINGS, clock.now_ms()) == {T1}
+        assert live_heartbeats(memory, [T1], SETTINGS, clock.now_ms()) == {T1}
 
 
 def test_a_heart_that_stood_still_too_long_does_not_beat_again(
@@ -230,7 +232,9 @@ WRONG: dict[str, Callable[[Heartbeat], object]] = {
     "no interval": lambda heart: Heartbeat(
         MemoryStorage.fresh(), T1, HeartbeatSettings(interval_ms=0), ManualClock()
     ),
-    "no misses": lambda heart: alive(MemoryStorage.fresh(), [], HeartbeatSettings(misses=0), 0),
+    "no misses": lambda heart: live_heartbeats(
+        MemoryStorage.fresh(), [], HeartbeatSettings(misses=0), 0
+    ),
 }
 
 

@@ -10,7 +10,11 @@ from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.storage.durable_disk import sidecar_name, sidecar_of
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.properties import last_update, load_partition_metadata, renew_last_update
+from lakewright.table.properties import (
+    last_update_time,
+    load_partition_metadata,
+    touch_last_update_time,
+)
 from lakewright.testing.storage import CountingStorage
 
 REAL = b"#partition metadata\n#Mon Jan 05 2026\ncommitTime=20260101000000000\npartitionDepth=1\n"
@@ -30,7 +34,7 @@ def disk(tmp_path: Path) -> LocalStorage:
 
 
 def test_no_checksum_file_contradicts_a_new_line(disk: LocalStorage, tmp_path: Path) -> None:
-    assert renew_last_update(disk, "a", "20260105000000000")
+    assert touch_last_update_time(disk, "a", "20260105000000000")
     assert not (tmp_path / "a" / sidecar_name(PARTITION_METADATA)).exists()
     assert (tmp_path / "b" / sidecar_name(PARTITION_METADATA)).exists()
     text = (tmp_path / "a" / PARTITION_METADATA).read_text("ascii")
@@ -40,15 +44,15 @@ def test_no_checksum_file_contradicts_a_new_line(disk: LocalStorage, tmp_path: P
 def test_what_is_not_there_is_left_out(disk: LocalStorage) -> None:
     found = load_partition_metadata(disk, ["a", "b", "c", "d"])
     assert sorted(found) == ["a", "b"]
-    assert {last_update(each) for each in found.values()} == {""}
-    assert last_update(None) == ""
+    assert {last_update_time(each) for each in found.values()} == {""}
+    assert last_update_time(None) == ""
 
 
 def test_a_damaged_file_is_left_out_and_stays_as_it_is(disk: LocalStorage, tmp_path: Path) -> None:
     (tmp_path / "a" / PARTITION_METADATA).write_bytes(REAL + b"x")  # its checksum says otherwise
     assert sorted(load_partition_metadata(disk, ["a", "b"])) == ["b"]
-    assert not renew_last_update(disk, "a", "20260105000000000")
-    assert not renew_last_update(disk, "c", "20260105000000000")
+    assert not touch_last_update_time(disk, "a", "20260105000000000")
+    assert not touch_last_update_time(disk, "c", "20260105000000000")
 
 
 def test_many_files_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

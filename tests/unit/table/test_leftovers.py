@@ -18,10 +18,16 @@ from lakewright.model.instant import Instant, State, parse_time
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import FileStatus
 from lakewright.storage.local import LocalStorage
-from lakewright.table.failed_writes import Leftovers, Traces, find_leftovers, leftovers, sweep
+from lakewright.table.failed_writes import (
+    LeftoverFiles,
+    TemporaryFiles,
+    delete_leftovers,
+    find_leftovers,
+    select_leftovers,
+)
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.orphan_files import sweep_strays
+from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 
@@ -82,29 +88,29 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_what_is_left_over(case: Case) -> None:
     files = [FileStatus(path, 0, NOW_MS - age) for path, age in case.ages.items()]
-    traces = Traces(
+    traces = TemporaryFiles(
         temporary=tuple(f for f in files if f.name.endswith(".tmp")),
         heartbeats=tuple(f for f in files if "heartbeat" in f.path),
         markers=tuple(f for f in files if "marker" in f.path),
         marked=(*case.empty, *{f.path.split("/")[2] for f in files if "marker" in f.path}),
     )
     timeline = Timeline.of(case.instants)
-    found = leftovers(traces, timeline, NOW_MS, SETTINGS, archived=case.archived, zone=UTC)
+    found = select_leftovers(traces, timeline, NOW_MS, SETTINGS, archived=case.archived, zone=UTC)
     assert (*found.files, *found.marked) == case.dead
 
 
 def test_without_tolerance_nothing_is_surely_dead() -> None:
     settings = HeartbeatSettings(interval_ms=0)
     with pytest.raises(InvalidError, match="above 0"):
-        leftovers(Traces(), Timeline(), NOW_MS, settings, zone=UTC)
+        select_leftovers(TemporaryFiles(), Timeline(), NOW_MS, settings, zone=UTC)
 
 
 def complete_one(world: World, survive: int, *, after_effect: bool) -> bool:
     """Write until the process is killed; whether it was."""
     storage = CrashingStorage(world.storage, survive, after_effect=after_effect)
     try:
-        transaction = world.writer(OPTIMISTIC, storage).begin("deltacommit")
-        transaction.complete(write(transaction, "f1", "f2"))
+        transaction = world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
+        transaction.commit(write(transaction, "f1", "f2"))
     except Crash:
         return True
     return False
@@ -124,8 +130,8 @@ def test_after_a_death_anywhere_the_next_writer_and_a_sweep_leave_nothing(
         pending = load_snapshot(world.storage).timeline.pending()
         clean(world)
         assert not pending or world.left() == before
-        transaction = world.writer(OPTIMISTIC).begin("deltacommit")
-        transaction.complete(write(transaction, "f3"))
+        transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
+        transaction.commit(write(transaction, "f3"))
         world.clock.advance(600_000)
         clean(world)
         assert world.left() == data_of(world)
@@ -137,9 +143,9 @@ def test_after_a_death_anywhere_the_next_writer_and_a_sweep_leave_nothing(
 def clean(world: World, storage: CrashingStorage | None = None) -> None:
     snapshot = load_snapshot(storage or world.storage)
     found = find_leftovers(snapshot.storage, SETTINGS, world.clock)
-    sweep(snapshot.storage, found)
-    if found.strays:
-        sweep_strays(snapshot, SETTINGS, world.clock.now_ms(), found.strays)
+    delete_leftovers(snapshot.storage, found)
+    if found.orphans:
+        delete_orphan_files(snapshot, SETTINGS, world.clock.now_ms(), found.orphans)
 
 
 def data_of(world: World) -> list[str]:
@@ -152,8 +158,8 @@ def data_of(world: World) -> list[str]:
 def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
     for survive in count():
         world = World()
-        begun = world.writer().begin("deltacommit")
-        begun.complete(write(begun, "f1", "f2"))
+        begun = world.writer().begin_action("deltacommit")
+        begun.commit(write(begun, "f1", "f2"))
         for at in ("20200101000000000", begun.instant):
             world.storage.create(f".hoodie/.heartbeat/{at}", b"")
         for file_id in ("f1", "f2"):
@@ -168,7 +174,7 @@ def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
             clean(world)
         assert world.left() == data_of(world)
         found = find_leftovers(world.storage, SETTINGS, world.clock)
-        assert found == Leftovers()
+        assert found == LeftoverFiles()
         if not killed:
             assert survive > 3
             return
@@ -176,9 +182,9 @@ def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
 
 def test_markers_of_an_archived_write_are_known_by_history() -> None:
     world = World()
-    old, newer = (world.writer(OPTIMISTIC).begin("deltacommit") for _ in range(2))
-    done = old.complete(write(old, "f1"))
-    newer.complete(write(newer, "f2"))
+    old, newer = (world.writer(OPTIMISTIC).begin_action("deltacommit") for _ in range(2))
+    done = old.commit(write(old, "f1"))
+    newer.commit(write(newer, "f2"))
     name = LogFile("f1", done.requested_at).name
     create_marker(world.storage, done.requested_at, f"p1/{name}", MarkerKind.CREATE)
     archive(world, done)
@@ -196,8 +202,8 @@ def test_temporary_files_on_a_disk_are_found_in_every_folder(tmp_path: Path) -> 
         file.write_bytes(b"")
         os.utime(file, (NOON_MS / 1000, NOON_MS / 1000))
     assert sorted(f.path for f in storage.list_temporary()) == sorted(names)
-    found = leftovers(Traces.of(storage), Timeline(), NOW_MS, SETTINGS, zone=UTC)
-    sweep(storage, found)
+    found = select_leftovers(TemporaryFiles.load(storage), Timeline(), NOW_MS, SETTINGS, zone=UTC)
+    delete_leftovers(storage, found)
     assert storage.list_temporary() == []
     assert (tmp_path / "p1/.lw-notes").exists()
     assert (tmp_path / "p1/data.tmp").exists()

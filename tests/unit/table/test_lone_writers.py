@@ -14,7 +14,7 @@ from lakewright.format.timeline_metadata import format_rollback_plan
 from lakewright.model.instant import Instant, State
 from lakewright.model.plans import InstantRef, RollbackPlan
 from lakewright.storage.base import Storage
-from lakewright.table.rollback import CompletedMeanwhileError, resume_rollbacks, run_rollback
+from lakewright.table.rollback import CompletedConcurrentlyError, resume_rollbacks, rollback_locked
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 
@@ -50,7 +50,7 @@ def rollback_of(world: World, at: str, state: State) -> Instant:
 
 def test_a_rollback_that_is_withdrawn_leaves_the_write() -> None:
     world = World()
-    transaction = world.writer().begin("deltacommit")
+    transaction = world.writer().begin_action("deltacommit")
     at, metadata = transaction.instant, write(transaction, "f1")
 
     def withdraw() -> None:
@@ -59,30 +59,30 @@ def test_a_rollback_that_is_withdrawn_leaves_the_write() -> None:
 
     acts: Acts = {2: lambda: rollback_of(world, at, State.REQUESTED), 4: withdraw}
     transaction._storage = Watched(world.storage, acts)
-    done = transaction.complete(metadata)
+    done = transaction.commit(metadata)
     assert load_snapshot(world.storage).timeline.instants == (done,)
 
 
 @pytest.mark.parametrize("carried_out", [False, True], ids=["never decided", "carried out"])
 def test_who_is_being_rolled_back_takes_its_commit_back(carried_out: bool) -> None:
     world = World()
-    transaction = world.writer().begin("deltacommit")
+    transaction = world.writer().begin_action("deltacommit")
     at, metadata = transaction.instant, write(transaction, "f1")
     acts: Acts = {2: lambda: rollback_of(world, at, State.REQUESTED)}
     if carried_out:
         acts[3] = lambda: rollback_of(world, at, State.INFLIGHT)
     transaction._storage = storage = Watched(world.storage, acts)
     with pytest.raises(ConflictError, match="rolled back by another writer"):
-        transaction.complete(metadata)
+        transaction.commit(metadata)
     assert storage.looks == (3 if carried_out else 7)
     assert not load_snapshot(world.storage).timeline.completed("deltacommit")
-    transaction.withdraw()
+    transaction.abort()
     assert world.left() == []
 
 
 def test_a_look_that_is_not_answered_may_be_repeated() -> None:
     world = World()
-    transaction = world.writer().begin("deltacommit")
+    transaction = world.writer().begin_action("deltacommit")
     metadata = write(transaction, "f1")
 
     def fail() -> None:
@@ -90,21 +90,21 @@ def test_a_look_that_is_not_answered_may_be_repeated() -> None:
 
     transaction._storage = Watched(world.storage, {2: fail})
     with pytest.raises(UnavailableError):
-        transaction.complete(metadata)
-    done = transaction.complete(metadata)
+        transaction.commit(metadata)
+    done = transaction.commit(metadata)
     assert load_snapshot(world.storage).timeline.instants == (done,)
     assert ".temp" not in str(world.left())
 
 
 def test_a_write_that_completes_as_it_is_to_be_rolled_back_stays() -> None:
     world = World()
-    slow = world.writer().begin("deltacommit")
+    slow = world.writer().begin_action("deltacommit")
     metadata = write(slow, "f1")
     snapshot = load_snapshot(world.storage)
     (target,) = snapshot.timeline.pending()
-    done = slow.complete(metadata)
-    with pytest.raises(CompletedMeanwhileError):
-        run_rollback(snapshot, target, times_of(snapshot), world.clock, by_markers=True)
+    done = slow.commit(metadata)
+    with pytest.raises(CompletedConcurrentlyError):
+        rollback_locked(snapshot, target, times_of(snapshot), world.clock, by_markers=True)
     after = load_snapshot(world.storage)
     assert after.timeline.instants == (done,)
     assert all(world.storage.exists(s.path or "") for s in metadata.write_stats())
@@ -112,12 +112,12 @@ def test_a_write_that_completes_as_it_is_to_be_rolled_back_stays() -> None:
 
 def test_a_resumed_rollback_that_had_not_begun_to_delete_gives_way_as_well() -> None:
     world = World()
-    slow = world.writer().begin("deltacommit")
+    slow = world.writer().begin_action("deltacommit")
     metadata = write(slow, "f1")
     rollback = rollback_of(world, slow.instant, State.REQUESTED)
     snapshot = load_snapshot(world.storage)
     world.storage.delete(f"{TIMELINE}/{rollback.file_name}")
-    done = slow.complete(metadata)
+    done = slow.commit(metadata)
     rollback_of(world, slow.instant, State.REQUESTED)
     assert resume_rollbacks(snapshot, times_of(snapshot), world.clock, by_markers=True) == ()
     assert load_snapshot(world.storage).timeline.instants == (done,)
@@ -125,12 +125,12 @@ def test_a_resumed_rollback_that_had_not_begun_to_delete_gives_way_as_well() -> 
 
 def test_a_completed_file_that_comes_while_its_write_is_rolled_back_goes_with_it() -> None:
     world = World()
-    dead = world.writer().begin("deltacommit")
+    dead = world.writer().begin_action("deltacommit")
     write(dead, "f1")
     late = Instant(dead.instant, "deltacommit", completed_at=str(int(dead.instant) + 1))
     # The next writer looks when it begins, before it deletes anything, and when it has.
     storage = Watched(world.storage, {3: lambda: world.put(late)})
-    world.writer(storage=storage).begin("deltacommit").withdraw()
+    world.writer(storage=storage).begin_action("deltacommit").abort()
     timeline = load_snapshot(world.storage).timeline
     assert [i.action for i in timeline] == ["rollback"]
     assert world.left_in_the_end() == []
@@ -138,10 +138,10 @@ def test_a_completed_file_that_comes_while_its_write_is_rolled_back_goes_with_it
 
 def test_a_write_on_top_of_one_that_vanished_does_not_complete() -> None:
     world = World()
-    first = world.writer().begin("deltacommit")
-    done = first.complete(write(first, "f1"))
-    second = world.writer().begin("deltacommit")
+    first = world.writer().begin_action("deltacommit")
+    done = first.commit(write(first, "f1"))
+    second = world.writer().begin_action("deltacommit")
     world.storage.delete(f"{TIMELINE}/{done.file_name}")
     with pytest.raises(ConflictError, match="builds upon is not there any more"):
-        second.complete(write(second, "f2"))
-    second.withdraw()
+        second.commit(write(second, "f2"))
+    second.abort()

@@ -50,8 +50,8 @@ def is_nth(nth: int, number: int, method: str, path: str) -> bool:
 
 
 def complete_one(world: World, storage: Storage) -> str:
-    transaction = world.writer(OPTIMISTIC, storage).begin("deltacommit")
-    transaction.complete(write(transaction, "f1"))
+    transaction = world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
+    transaction.commit(write(transaction, "f1"))
     return transaction.instant
 
 
@@ -59,7 +59,7 @@ def test_a_lock_that_is_lost_once_at_any_call_does_no_harm() -> None:
     losses = 0
     for nth in range(100):
         world = World()
-        dead = world.writer().begin("deltacommit")
+        dead = world.writer().begin_action("deltacommit")
         write(dead, "f0")
         storage = Careless(world.storage, partial(is_nth, nth))
         at = complete_one(world, storage)
@@ -82,40 +82,40 @@ def test_who_loses_the_lock_time_and_again_before_it_begins_leaves_nothing() -> 
     world = World()
     storage = Careless(world.storage, as_it_begins)
     with pytest.raises(LostLockError):
-        world.writer(OPTIMISTIC, storage).begin("deltacommit")
+        world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
     assert storage.losses == 4
     assert world.names() == world.left() == []
 
 
 def test_who_loses_the_lock_time_and_again_before_it_completes_does_not() -> None:
     world = World()
-    transaction = world.writer(OPTIMISTIC).begin("deltacommit")
+    transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
     metadata = write(transaction, "f1")
     storage = Careless(world.storage, lambda number, method, path: path == TIMELINE)
     transaction._storage = storage
     with pytest.raises(LostLockError):
-        transaction.complete(metadata)
+        transaction.commit(metadata)
     assert storage.losses == 4
     assert load_snapshot(world.storage).timeline.completed() == ()
-    transaction.withdraw()
+    transaction.abort()
     assert world.names() == world.left() == []
 
 
 def test_what_others_did_under_the_lost_lock_is_looked_at() -> None:
     world = World()
-    mine, theirs = (world.writer(OPTIMISTIC).begin("deltacommit") for _ in range(2))
+    mine, theirs = (world.writer(OPTIMISTIC).begin_action("deltacommit") for _ in range(2))
     others = write(theirs, "f1")
     # The timeline was looked at when they take the lock: their write is not on it yet.
     storage = Careless(
         world.storage,
         lambda number, method, path: (method, path) == ("read", LOCK) and not has_writes(world),
-        lambda: theirs.complete(others),
+        lambda: theirs.commit(others),
     )
     mine.writer = world.writer(OPTIMISTIC, storage)
     with pytest.raises(ConflictError, match="same file groups"):
-        mine.complete(write(mine, "f1"))
+        mine.commit(write(mine, "f1"))
     assert storage.losses == 1
-    mine.withdraw()
+    mine.abort()
     assert world.left() == [f"p1/{LogFile('f1', theirs.instant).name}"]
 
 
@@ -130,12 +130,12 @@ def test_who_begins_under_a_lost_lock_begins_after_what_others_did() -> None:
     def take_over() -> None:
         # Their clock is ahead, and so are their times.
         world.clock.advance(60_000)
-        done = world.writer(OPTIMISTIC).begin("deltacommit").complete(CommitMetadata())
+        done = world.writer(OPTIMISTIC).begin_action("deltacommit").commit(CommitMetadata())
         others.append(done.completed_at or "")
         world.clock.advance(-60_000)
 
     storage = Careless(world.storage, lambda *call: not others and as_it_begins(*call), take_over)
-    transaction = world.writer(OPTIMISTIC, storage).begin("deltacommit")
+    transaction = world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
     assert transaction.instant > others[0]
     assert len(transaction.snapshot.timeline.completed_writes) == 1
-    transaction.withdraw()
+    transaction.abort()

@@ -6,10 +6,10 @@ from lakewright.errors import CorruptError, InvalidError
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.markers import (
     MarkerKind,
+    conflicting_instant,
     create_marker,
     delete_markers,
     marked_files,
-    rival_of,
 )
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 from lakewright.testing.timeline_drawing import at
@@ -167,25 +167,25 @@ def test_the_rival_of_a_write(
         storage = MemoryStorage.fresh()
         create_marker(storage, T1, theirs, MarkerKind.CREATE)
     create_marker(storage, T2, mine, MarkerKind.CREATE)
-    assert rival_of(storage, T2, mine, frozenset(living)) == rival
+    assert conflicting_instant(storage, T2, mine, frozenset(living)) == rival
 
 
 def test_a_rival_may_have_come_later() -> None:
     storage = MemoryStorage.fresh()
     create_marker(storage, T2, MINE_BASE, MarkerKind.CREATE)
-    assert rival_of(storage, T1, BASE, frozenset({T2})) == T2
+    assert conflicting_instant(storage, T1, BASE, frozenset({T2})) == T2
 
 
 @pytest.mark.parametrize("text", BAD.values(), ids=list(BAD))
 def test_looking_for_rivals_does_not_fail_on_what_others_have_marked(text: str) -> None:
     storage = gathered()
     storage.create(f"{TEMP}/{T1}/MARKERS0", text.replace("aaaa", "zzzz").encode("utf-8", "replace"))
-    assert rival_of(storage, T2, MINE_BASE, frozenset({T1})) is None
+    assert conflicting_instant(storage, T2, MINE_BASE, frozenset({T1})) is None
 
 
 def test_a_rival_that_completes_while_it_is_looked_at_is_none() -> None:
     storage = VanishingLists(gathered(MARKERS0=f"{BASE}.marker.CREATE\n"))
-    assert rival_of(storage, T2, MINE_BASE, frozenset({T1})) is None
+    assert conflicting_instant(storage, T2, MINE_BASE, frozenset({T1})) is None
 
 
 class VanishingLists(CountingStorage):
@@ -200,7 +200,7 @@ def test_looking_for_rivals_lists_one_partition_only() -> None:
     storage = CountingStorage(MemoryStorage.fresh())
     create_marker(storage, T1, LOG, MarkerKind.CREATE)
     storage.reset()
-    assert rival_of(storage, T2, MINE_BASE, frozenset({T1})) is None
+    assert conflicting_instant(storage, T2, MINE_BASE, frozenset({T1})) is None
     listed = {path for method, path in storage.touched if method == "list_many"}
     assert listed == {f"{TEMP}/{T1}", f"{TEMP}/{T1}/day=1"}
     assert storage.calls["list_tree"] == 0
@@ -208,4 +208,6 @@ def test_looking_for_rivals_lists_one_partition_only() -> None:
 
 def test_only_data_files_have_rivals() -> None:
     with pytest.raises(InvalidError):
-        rival_of(MemoryStorage.fresh(), T1, "day=1/.hoodie_partition_metadata", frozenset({T2}))
+        conflicting_instant(
+            MemoryStorage.fresh(), T1, "day=1/.hoodie_partition_metadata", frozenset({T2})
+        )

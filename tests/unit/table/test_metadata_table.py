@@ -14,7 +14,7 @@ from lakewright.model.table_config import TableConfig
 from lakewright.model.timeline import Timeline
 from lakewright.storage.factory import storage_for
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.feature_checks import require_beginnable, require_writable
+from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.options import Concurrency
 from lakewright.table.properties import (
     METADATA_FOLDER,
@@ -119,7 +119,7 @@ REFUSED = {
 @pytest.mark.parametrize("extra", REFUSED.values(), ids=list(REFUSED))
 def test_a_table_that_our_write_would_break_is_refused(extra: Mapping[str, str]) -> None:
     with pytest.raises(UnsupportedError, match="Hudi") as refused:
-        require_writable(config(extra))
+        check_writable(config(extra))
     assert refused.value.facts.keys() & {*extra, "hoodie.record.merge.mode", TRUSTED}
 
 
@@ -140,16 +140,16 @@ WRITABLE: dict[str, Mapping[str, str]] = {
 
 @pytest.mark.parametrize("extra", WRITABLE.values(), ids=list(WRITABLE))
 def test_a_table_that_is_written(extra: Mapping[str, str]) -> None:
-    require_writable(config(extra))
-    require_beginnable(config(extra), Timeline(), Concurrency.OPTIMISTIC)
+    check_writable(config(extra))
+    check_write_can_begin(config(extra), Timeline(), Concurrency.OPTIMISTIC)
 
 
 def test_writers_of_copy_on_write_tables_block_each_other() -> None:
     with pytest.raises(InvalidError, match="merge-on-read"):
-        require_beginnable(config({}), Timeline(), Concurrency.NON_BLOCKING)
+        check_write_can_begin(config({}), Timeline(), Concurrency.NON_BLOCKING)
 
 
 def test_nothing_begins_on_a_table_that_is_half_restored() -> None:
     half = draw("restore |--")
     with pytest.raises(ConflictError, match="restore"):
-        require_beginnable(config({}), half, Concurrency.SINGLE)
+        check_write_can_begin(config({}), half, Concurrency.SINGLE)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes
 from lakewright.storage.base import FileStatus, Storage
-from lakewright.table.snapshot import load_moment, load_snapshot
+from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
 from lakewright.testing.storage import CountingStorage
 
 SEVERAL = {**NO_SERVICES, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
@@ -41,9 +41,9 @@ def overlapping() -> tuple[WrittenTable, str]:
 
 def chain(storage: Storage) -> list[str]:
     """What somebody gets who reads twice, the second time from where the first one ended."""
-    first = plan_changes(load_moment(storage))
-    then = plan_changes(load_moment(storage), since=first.context.checkpoint)
-    tables = [read_locally(storage, plan.read) for plan in (first, then)]
+    first = plan_changes(load_consistent_snapshot(storage))
+    then = plan_changes(load_consistent_snapshot(storage), since=first.context.checkpoint)
+    tables = [read_plan(storage, plan.plan) for plan in (first, then)]
     return sorted(key for each in tables for key in each["id"].to_pylist())
 
 
@@ -56,7 +56,7 @@ def test_a_write_that_a_listing_missed_is_read() -> None:
 def test_what_completes_after_the_first_listing_comes_with_the_next_moment() -> None:
     table, _ = overlapping()
     last = load_snapshot(table.storage).timeline.by_completion[-1]
-    snapshot = load_moment(Torn(table.storage, last.file_name))
+    snapshot = load_consistent_snapshot(Torn(table.storage, last.file_name))
     assert last.requested_at in {i.requested_at for i in snapshot.timeline.pending()}
     assert len(snapshot.timeline.completed_writes) == 2
     assert chain(Torn(table.storage, last.file_name)) == ["a", "b", "c"]
@@ -64,7 +64,7 @@ def test_what_completes_after_the_first_listing_comes_with_the_next_moment() -> 
 
 def test_a_table_that_nothing_was_written_to() -> None:
     table = WrittenTable().create()
-    assert not load_moment(table.storage).timeline.instants
+    assert not load_consistent_snapshot(table.storage).timeline.instants
 
 
 class Meanwhile(CountingStorage):
@@ -96,6 +96,6 @@ def test_a_savepoint_that_archiving_goes_past_meanwhile_hides_nothing() -> None:
         table.writer().savepoint(commits[0].instant, user="", comment="")
         assert table.services(beyond).run("archive")
 
-    snapshot = load_moment(Meanwhile(table.storage, archived))
+    snapshot = load_consistent_snapshot(Meanwhile(table.storage, archived))
     plan = plan_changes(snapshot)
-    assert sorted(read_locally(table.storage, plan.read)["id"].to_pylist()) == [*"abcdefg"]
+    assert sorted(read_plan(table.storage, plan.plan)["id"].to_pylist()) == [*"abcdefg"]

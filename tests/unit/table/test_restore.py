@@ -36,16 +36,16 @@ from lakewright.model.instant import Instant, State
 from lakewright.model.plans import InstantRef, RestorePlan
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.rollback import run_rollback
+from lakewright.table.rollback import rollback_locked
 from lakewright.table.savepoint import (
+    create_savepoint_locked,
     pending_restore,
     plan_restore,
+    restore_locked,
     resume_restore,
-    run_restore,
-    run_savepoint,
 )
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.time_generator import TimeSource
+from lakewright.table.time_generator import TimeGenerator
 from lakewright.testing.clock import ManualClock
 
 F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
@@ -61,12 +61,12 @@ class Case:
     kept: tuple[str, ...] = ()  # timeline files that stay beside those of the saved state
 
 
-def save(instant: str, snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> Instant:
-    return run_savepoint(snapshot, instant, times, clock)
+def save(instant: str, snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> Instant:
+    return create_savepoint_locked(snapshot, instant, times, clock)
 
 
-def restore(instant: str, snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> Instant:
-    return run_restore(snapshot, instant, times, clock)
+def restore(instant: str, snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> Instant:
+    return restore_locked(snapshot, instant, times, clock)
 
 
 def saved_at(bench: Bench, instant: Instant) -> str:
@@ -253,7 +253,7 @@ def test_cleans_and_rollbacks_after_the_savepoint_stay() -> None:
     bench = case.bench
     dead = bench.fail({F: of(a=9)})
     snapshot = load_snapshot(bench.storage)
-    rollback = run_rollback(snapshot, dead, times_of(snapshot), ManualClock(), by_markers=True)
+    rollback = rollback_locked(snapshot, dead, times_of(snapshot), ManualClock(), by_markers=True)
     while bench.tick() < (rollback.completed_at or ""):
         pass
     clean = bench.clean()
@@ -343,7 +343,7 @@ def half_restored() -> Case:
 def test_an_interrupted_restore_is_ended_by_the_next_process() -> None:
     case = half_restored()
 
-    def resume(snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> object:
+    def resume(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> object:
         return resume_restore(snapshot, times, clock)
 
     assert isinstance(act_on(case.bench.storage, resume), Instant)

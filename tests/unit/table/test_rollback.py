@@ -40,18 +40,18 @@ from lakewright.model.plans import CleanFile, CleanPlan, InstantRef, RollbackPla
 from lakewright.storage.base import Storage
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.options import FailedWrites
+from lakewright.table.options import FailedWritesPolicy
 from lakewright.table.properties import load_properties, update_properties
 from lakewright.table.rollback import (
     failed_writes,
     pending_rollbacks,
     plan_rollback,
     resume_rollbacks,
-    run_rollback,
+    rollback_locked,
 )
-from lakewright.table.savepoint import run_savepoint
+from lakewright.table.savepoint import create_savepoint_locked
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.time_generator import TimeSource
+from lakewright.table.time_generator import TimeGenerator
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.testing.timeline_drawing import at, draw
@@ -197,8 +197,8 @@ CASES: dict[str, Callable[[], Case]] = {
 each_case = pytest.mark.parametrize("make", CASES.values(), ids=list(CASES))
 
 
-def rollback(case: Case, snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> Instant:
-    return run_rollback(
+def rollback(case: Case, snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> Instant:
+    return rollback_locked(
         snapshot, case.target, times, clock, by_markers=case.by_markers, keep_plan=case.keep_plan
     )
 
@@ -247,7 +247,7 @@ def test_killed_anywhere_the_next_writer_ends_it_or_takes_it_back(
     act_on(expected.bench.storage, partial(rollback, expected))
     after = files_of(expected.bench.storage)
 
-    def resume(snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> None:
+    def resume(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> None:
         resume_rollbacks(snapshot, times, clock, by_markers=True)
 
     for storage in crashes(make().bench.storage, partial(rollback, expected)):
@@ -366,7 +366,7 @@ def test_refused(picture: str, reason: str) -> None:
     snapshot = load_snapshot(bench.storage)
     files = files_of(bench.storage)
     with pytest.raises(InvalidError, match=reason):
-        run_rollback(
+        rollback_locked(
             snapshot,
             snapshot.timeline.instants[0],
             times_of(snapshot),
@@ -414,8 +414,8 @@ def test_a_saved_instant_stays() -> None:
     case = cow_commit()
     at = case.target.requested_at
 
-    def save(snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> None:
-        run_savepoint(snapshot, at, times, clock)
+    def save(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> None:
+        create_savepoint_locked(snapshot, at, times, clock)
 
     act_on(case.bench.storage, save)
     with pytest.raises(InvalidError, match="savepoint"):
@@ -572,7 +572,7 @@ def test_a_rollback_whose_target_is_gone_completes() -> None:
     ref = InstantRef("20260101000000000", "commit")
     requested = begun(case, RollbackPlan(instant=ref))
 
-    def resume(snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> object:
+    def resume(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> object:
         return resume_rollbacks(snapshot, times, clock, by_markers=True)
 
     ended = act_on(case.bench.storage, resume)
@@ -628,17 +628,17 @@ FAILED = """
     commit                  |--|
     """
 WHICH = {
-    "EAGER takes all that are pending, newest first": (FailedWrites.EAGER, (), (8, 4, 3)),
-    "EAGER spares the living": (FailedWrites.EAGER, (4,), (8, 3)),
-    "LAZY spares the living": (FailedWrites.LAZY, (8, 3), (4,)),
-    "LAZY takes the dead": (FailedWrites.LAZY, (), (8, 4, 3)),
-    "NEVER takes none": (FailedWrites.NEVER, (), ()),
+    "EAGER takes all that are pending, newest first": (FailedWritesPolicy.EAGER, (), (8, 4, 3)),
+    "EAGER spares the living": (FailedWritesPolicy.EAGER, (4,), (8, 3)),
+    "LAZY spares the living": (FailedWritesPolicy.LAZY, (8, 3), (4,)),
+    "LAZY takes the dead": (FailedWritesPolicy.LAZY, (), (8, 4, 3)),
+    "NEVER takes none": (FailedWritesPolicy.NEVER, (), ()),
 }
 
 
 @pytest.mark.parametrize(("policy", "living", "expected"), WHICH.values(), ids=list(WHICH))
 def test_failed_writes(
-    policy: FailedWrites, living: tuple[int, ...], expected: tuple[int, ...]
+    policy: FailedWritesPolicy, living: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
     found = failed_writes(draw(FAILED), policy, frozenset(map(at, living)))
     assert [i.requested_at for i in found] == [at(tick) for tick in expected]

@@ -26,20 +26,26 @@ from lakewright.model.instant import Instant, State
 from lakewright.model.plans import CleanFile, CleanPlan
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.savepoint import delete_savepoint, find_savepoint, run_savepoint
+from lakewright.table.savepoint import (
+    create_savepoint_locked,
+    delete_savepoint_locked,
+    find_savepoint,
+)
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.time_generator import TimeSource
+from lakewright.table.time_generator import TimeGenerator
 from lakewright.testing.clock import ManualClock
 
 F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 
 
-def save(instant: str, snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> Instant:
-    return run_savepoint(snapshot, instant, times, clock, user="ann", comment="before the move")
+def save(instant: str, snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> Instant:
+    return create_savepoint_locked(
+        snapshot, instant, times, clock, user="ann", comment="before the move"
+    )
 
 
-def unsave(instant: str, snapshot: Snapshot, times: TimeSource, clock: ManualClock) -> None:
-    delete_savepoint(snapshot, instant)
+def unsave(instant: str, snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> None:
+    delete_savepoint_locked(snapshot, instant)
 
 
 def saved(storage: Storage, instant: Instant) -> SavepointMetadata:

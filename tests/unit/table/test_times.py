@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakewright.errors import CorruptError
 from lakewright.model.instant import format_time, parse_time
-from lakewright.table.time_generator import TimeSource
+from lakewright.table.time_generator import TimeGenerator
 from lakewright.testing.clock import ManualClock
 
 OSLO = ZoneInfo("Europe/Oslo")
@@ -32,7 +32,7 @@ NEXT: dict[str, tuple[tzinfo, str, str]] = {
 
 @pytest.mark.parametrize(("zone", "after", "expected"), NEXT.values(), ids=list(NEXT))
 def test_the_next_time(zone: tzinfo, after: str, expected: str) -> None:
-    source = TimeSource(ManualClock(), zone, 0, after=after)
+    source = TimeGenerator(ManualClock(), zone, 0, after=after)
     assert source.next() == expected
     assert source.next() > expected
 
@@ -48,7 +48,7 @@ WAITS = {
 @pytest.mark.parametrize(("wait_ms", "seen", "waited"), WAITS.values(), ids=list(WAITS))
 def test_the_wait_after_reading_the_clock(wait_ms: int, seen: list[str], waited: int) -> None:
     clock = ManualClock()
-    source = TimeSource(clock, UTC, wait_ms)
+    source = TimeGenerator(clock, UTC, wait_ms)
     source.observe(*seen)
     begin = clock.now_ms()
     given = source.next()
@@ -59,15 +59,15 @@ def test_the_wait_after_reading_the_clock(wait_ms: int, seen: list[str], waited:
 def test_a_writer_whose_clock_is_behind_within_the_skew_comes_later() -> None:
     ahead, behind = ManualClock(), ManualClock()
     behind.advance(-199)
-    given = TimeSource(ahead, UTC, 200).next()
+    given = TimeGenerator(ahead, UTC, 200).next()
     behind.advance(200)
-    assert TimeSource(behind, UTC, 200).next() > given
+    assert TimeGenerator(behind, UTC, 200).next() > given
 
 
 def test_times_grow_through_the_hour_that_comes_twice() -> None:
     before = datetime(2026, 10, 25, 0, 59, 59, 998000, tzinfo=UTC)
     clock = ManualClock(round(before.timestamp() * 1000))
-    source = TimeSource(clock, OSLO, 1)
+    source = TimeGenerator(clock, OSLO, 1)
     times = [source.next() for _ in range(5)]
     assert times[:3] == ["20261025025959998", "20261025025959999", "20261025030000000"]
     clock.advance(3_700_000)
@@ -78,7 +78,7 @@ def test_times_grow_through_the_hour_that_comes_twice() -> None:
 
 @pytest.mark.parametrize("time", ["20261399000000000", "99999999999999999", "99991231235959999"])
 def test_a_time_that_none_can_follow_is_told(time: str) -> None:
-    source = TimeSource(ManualClock(), UTC, 0, after=time)
+    source = TimeGenerator(ManualClock(), UTC, 0, after=time)
     with pytest.raises(CorruptError):
         source.next()
 
@@ -102,7 +102,7 @@ def test_times_grow_whatever_the_clock_does(
     zone: tzinfo, wait_ms: int, after: str, script: list[int | str]
 ) -> None:
     clock = ManualClock()
-    source = TimeSource(clock, zone, wait_ms, after=after)
+    source = TimeGenerator(clock, zone, wait_ms, after=after)
     floor = after
     for step in script:
         if isinstance(step, str):

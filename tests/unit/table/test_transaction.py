@@ -42,7 +42,7 @@ from lakewright.testing.storage import CountingStorage, CrashingStorage
 def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
     world = World()
     storage = CountingStorage(world.storage)
-    transaction = world.writer(storage=storage).begin("deltacommit")
+    transaction = world.writer(storage=storage).begin_action("deltacommit")
     at = transaction.instant
     assert storage.touched == [
         ("read", ".hoodie/hoodie.properties"),
@@ -54,7 +54,7 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
     ]
     metadata = write(transaction, "f1")
     storage.reset()
-    done = transaction.complete(metadata)
+    done = transaction.commit(metadata)
     assert storage.touched == [
         ("list_tree", f".hoodie/.temp/{at}"),
         ("read", ".hoodie/hoodie.properties"),
@@ -69,9 +69,9 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
 
 def test_a_completed_write_is_on_the_timeline_and_leaves_nothing_else() -> None:
     world = World()
-    transaction = world.writer(OPTIMISTIC).begin("commit", requested=b"r", inflight=b"i")
+    transaction = world.writer(OPTIMISTIC).begin_action("commit", requested=b"r", inflight=b"i")
     metadata = write(transaction, "f1", base=True)
-    done = transaction.complete(metadata)
+    done = transaction.commit(metadata)
     assert done.requested_at == transaction.instant
     assert (done.completed_at or "") > transaction.instant
     assert sorted(world.names()) == sorted(
@@ -100,7 +100,7 @@ COMPLETED = {
 @pytest.mark.parametrize(("action", "completed"), COMPLETED.items())
 def test_every_action_completes_under_its_name(action: str, completed: str) -> None:
     world = World()
-    done = world.writer().begin(action).complete(CommitMetadata())
+    done = world.writer().begin_action(action).commit(CommitMetadata())
     assert done.action == completed
     assert load_snapshot(world.storage).timeline.instants == (done,)
 
@@ -108,7 +108,7 @@ def test_every_action_completes_under_its_name(action: str, completed: str) -> N
 def test_what_writes_nothing_is_no_transaction() -> None:
     world = World()
     with pytest.raises(InvalidError, match="actions that write"):
-        world.writer().begin("clean")
+        world.writer().begin_action("clean")
     assert world.names() == []
 
 
@@ -116,7 +116,7 @@ def test_times_grow_even_if_the_clock_is_set_back() -> None:
     world = World()
     times = []
     for _ in range(3):
-        done = world.writer().begin("commit").complete(CommitMetadata())
+        done = world.writer().begin_action("commit").commit(CommitMetadata())
         times += [done.requested_at, done.completed_at or ""]
         world.clock.advance(-3_600_000)
     assert times == sorted(set(times))
@@ -134,22 +134,22 @@ def test_a_time_that_is_taken_is_passed_over() -> None:
             super().create(path, data)
 
     writer = world.writer(OPTIMISTIC, Racing(world.storage))
-    transaction = writer.begin("deltacommit")
+    transaction = writer.begin_action("deltacommit")
     requested = [name for name in world.names() if name.endswith("requested")]
     assert len(requested) == 2
     assert requested[1].startswith(transaction.instant)
     assert [f for f in world.left() if "heartbeat" in f] == [
         f".hoodie/.heartbeat/{transaction.instant}"
     ]
-    transaction.withdraw()
+    transaction.abort()
 
 
 def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
     world = World()
-    transaction = world.writer().begin("deltacommit")
+    transaction = world.writer().begin_action("deltacommit")
     write(transaction, "f1")
     metadata = write(transaction, "f2")
-    transaction.complete(metadata)
+    transaction.commit(metadata)
     assert [path for path in world.left() if path.startswith("p1/")] == [
         f"p1/{LogFile('f2', transaction.instant).name}"
     ]
@@ -160,28 +160,28 @@ def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
 
 def test_a_commit_may_not_list_files_that_are_not_its_own() -> None:
     world = World()
-    transaction = world.writer().begin("deltacommit")
+    transaction = world.writer().begin_action("deltacommit")
     other = LogFile("f1", "20200101000000000").name
     for path in (f"p1/{other}", "p1/notes.txt", None):
         stat = WriteStat(file_id="f1", path=path)
         with pytest.raises(InvalidError, match="not one of its own"):
-            transaction.complete(CommitMetadata(stats={"p1": (stat,)}))
+            transaction.commit(CommitMetadata(stats={"p1": (stat,)}))
     assert load_snapshot(world.storage).timeline.completed() == ()
 
 
 def test_a_transaction_ends_once() -> None:
     world = World()
-    first = world.writer().begin("commit")
-    first.complete(CommitMetadata())
+    first = world.writer().begin_action("commit")
+    first.commit(CommitMetadata())
     with pytest.raises(InvalidError, match="is over"):
-        first.complete(CommitMetadata())
+        first.commit(CommitMetadata())
     with pytest.raises(InvalidError, match="roll it back"):
-        first.withdraw()
-    second = world.writer().begin("commit")
-    second.withdraw()
-    second.withdraw()
+        first.abort()
+    second = world.writer().begin_action("commit")
+    second.abort()
+    second.abort()
     with pytest.raises(InvalidError, match="is over"):
-        second.complete(CommitMetadata())
+        second.commit(CommitMetadata())
 
 
 def fail(begun: Transaction, work: Callable[[Transaction], object]) -> None:
@@ -193,8 +193,8 @@ def fail(begun: Transaction, work: Callable[[Transaction], object]) -> None:
 def test_a_block_that_fails_takes_its_write_back() -> None:
     world = World()
     with pytest.raises(ZeroDivisionError):
-        fail(world.writer(OPTIMISTIC).begin("deltacommit"), lambda begun: write(begun, "f1"))
-    with world.writer(OPTIMISTIC).begin("deltacommit") as begun:
+        fail(world.writer(OPTIMISTIC).begin_action("deltacommit"), lambda begun: write(begun, "f1"))
+    with world.writer(OPTIMISTIC).begin_action("deltacommit") as begun:
         write(begun, "f1")
     assert world.names() == []
     assert all(path.startswith(".hoodie/.temp/") for path in world.left())
@@ -202,7 +202,7 @@ def test_a_block_that_fails_takes_its_write_back() -> None:
 
 def test_a_block_that_fails_when_all_attempts_have_reported_leaves_no_trace() -> None:
     world = World()
-    begun = world.writer(OPTIMISTIC).begin("deltacommit")
+    begun = world.writer(OPTIMISTIC).begin_action("deltacommit")
     with pytest.raises(ZeroDivisionError):
         fail(begun, lambda begun: begun.report(write(begun, "f1").files()))
     assert world.names() == world.left() == []
@@ -210,9 +210,9 @@ def test_a_block_that_fails_when_all_attempts_have_reported_leaves_no_trace() ->
 
 def test_a_block_that_fails_after_it_completed_keeps_its_write() -> None:
     world = World()
-    begun = world.writer().begin("deltacommit")
+    begun = world.writer().begin_action("deltacommit")
     with pytest.raises(ZeroDivisionError):
-        fail(begun, lambda begun: begun.complete(write(begun, "f1")))
+        fail(begun, lambda begun: begun.commit(write(begun, "f1")))
     assert len(load_snapshot(world.storage).timeline.completed_writes) == 1
     assert world.left() == [f"p1/{LogFile('f1', begun.instant).name}"]
 
@@ -225,25 +225,25 @@ def test_somebody_else_in_the_same_group_is_a_conflict_also_for_a_lone_writer() 
         world = World()
         # A lone writer takes what is pending for dead; here two do not know of each other.
         kept = {**options, "hoodie.clean.failed.writes.policy": "NEVER"}
-        slow, fast = (world.writer(kept).begin("deltacommit") for _ in range(2))
+        slow, fast = (world.writer(kept).begin_action("deltacommit") for _ in range(2))
         mine, theirs = write(slow, "f1", "f2"), write(fast, "f2")
-        done = fast.complete(theirs)
+        done = fast.commit(theirs)
         with pytest.raises(ConflictError, match="same file groups") as conflict:
-            slow.complete(mine)
+            slow.commit(mine)
         assert conflict.value.facts == {
             "instant": slow.instant,
             "other": done.file_name,
             "groups": (("p1", "f2"),),
         }
-        slow.withdraw()
+        slow.abort()
         assert world.left() == [f"p1/{LogFile('f2', fast.instant).name}"]
         assert load_snapshot(world.storage).timeline.instants == (done,)
 
 
 def test_writers_of_other_groups_complete_in_any_order() -> None:
     world = World()
-    slow, fast = (world.writer(OPTIMISTIC).begin("deltacommit") for _ in range(2))
-    done = [fast.complete(write(fast, "f1")), slow.complete(write(slow, "f2"))]
+    slow, fast = (world.writer(OPTIMISTIC).begin_action("deltacommit") for _ in range(2))
+    done = [fast.commit(write(fast, "f1")), slow.commit(write(slow, "f2"))]
     assert load_snapshot(world.storage).timeline.by_completion == tuple(done)
 
 
@@ -251,9 +251,9 @@ def test_writers_that_do_not_block_share_a_bucket() -> None:
     world = World()
     bucket = "00000003-0000-0000-0000-000000000000-0"
     options = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
-    slow, fast = (world.writer(options).begin("deltacommit") for _ in range(2))
-    fast.complete(write(fast, bucket))
-    slow.complete(write(slow, bucket))
+    slow, fast = (world.writer(options).begin_action("deltacommit") for _ in range(2))
+    fast.commit(write(fast, bucket))
+    slow.commit(write(slow, bucket))
     assert len(load_snapshot(world.storage).timeline.completed_writes) == 2
 
 
@@ -323,52 +323,52 @@ def test_a_base_file_gives_way_to_a_plan_that_came_later(
     files: dict[tuple[str, State], bytes], reason: str | None
 ) -> None:
     world = World()
-    transaction = world.writer(OPTIMISTIC).begin("deltacommit")
+    transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
     metadata = write(transaction, "f1", base=True)
     for (action, state), data in files.items():
         world.put(Instant(later(transaction), action, state), data)
     if reason is None:
-        transaction.complete(metadata)
+        transaction.commit(metadata)
     else:
         with pytest.raises(ConflictError, match=reason):
-            transaction.complete(metadata)
-        transaction.withdraw()
+            transaction.commit(metadata)
+        transaction.abort()
         assert world.left() == []
 
 
 def test_who_was_rolled_back_cannot_complete() -> None:
     world = World()
-    slow = world.writer().begin("deltacommit")
+    slow = world.writer().begin_action("deltacommit")
     metadata = write(slow, "f1")
-    world.writer().begin("deltacommit").complete(CommitMetadata())
+    world.writer().begin_action("deltacommit").commit(CommitMetadata())
     with pytest.raises(ConflictError, match="rolled back by another writer"):
-        slow.complete(metadata)
-    slow.withdraw()
+        slow.commit(metadata)
+    slow.abort()
     assert world.left() == []
 
 
 @pytest.mark.parametrize("state", [State.REQUESTED, State.INFLIGHT])
 def test_who_is_not_wholly_on_the_timeline_any_more_cannot_complete(state: State) -> None:
     world = World()
-    transaction = world.writer().begin("deltacommit")
+    transaction = world.writer().begin_action("deltacommit")
     metadata = write(transaction, "f1")
     # Its rollback may be archived by now.
     world.storage.delete(transaction.pending_path(state))
     with pytest.raises(ConflictError, match="rolled back by another writer"):
-        transaction.complete(metadata)
-    transaction.withdraw()
+        transaction.commit(metadata)
+    transaction.abort()
     assert world.left() == world.names() == []
 
 
 def test_files_that_were_written_while_the_rollback_went_on_are_withdrawn() -> None:
     world = World()
-    slow = world.writer().begin("deltacommit")
-    world.writer().begin("deltacommit").withdraw()
+    slow = world.writer().begin_action("deltacommit")
+    world.writer().begin_action("deltacommit").abort()
     metadata = write(slow, "f1")
     world.storage.delete_folder(f".hoodie/.temp/{slow.instant}")
     with pytest.raises(ConflictError):
-        slow.complete(metadata)
-    slow.withdraw()
+        slow.commit(metadata)
+    slow.abort()
     assert world.left() == []
 
 
@@ -383,53 +383,53 @@ def test_a_rollback_that_has_only_begun_is_a_conflict(
     message: str, target: Callable[[Transaction, Instant], str]
 ) -> None:
     world = World()
-    done = world.writer().begin("deltacommit").complete(CommitMetadata())
-    transaction = world.writer(OPTIMISTIC).begin("deltacommit")
+    done = world.writer().begin_action("deltacommit").commit(CommitMetadata())
+    transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
     plan = RollbackPlan(instant=InstantRef(target(transaction, done), "deltacommit"))
     rollback = Instant(later(transaction), "rollback", State.REQUESTED)
     world.put(rollback, format_rollback_plan(plan))
     with pytest.raises(ConflictError, match=message):
-        transaction.complete(write(transaction, "f1"))
-    transaction.withdraw()
+        transaction.commit(write(transaction, "f1"))
+    transaction.abort()
 
 
 def test_a_restore_meanwhile_is_a_conflict() -> None:
     world = World()
-    transaction = world.writer(OPTIMISTIC).begin("deltacommit")
+    transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
     world.put(Instant(later(transaction), "restore", State.INFLIGHT))
     with pytest.raises(ConflictError, match="restored"):
-        transaction.complete(write(transaction, "f1"))
-    transaction.withdraw()
+        transaction.commit(write(transaction, "f1"))
+    transaction.abort()
 
 
 def test_a_rollback_of_somebody_else_does_no_harm() -> None:
     world = World()
-    dead = world.writer(OPTIMISTIC).begin("deltacommit")
-    mine = world.writer(OPTIMISTIC).begin("deltacommit")
+    dead = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    mine = world.writer(OPTIMISTIC).begin_action("deltacommit")
     write(dead, "f1")
     dead.stop_heartbeat()
-    other = world.writer(OPTIMISTIC).begin("deltacommit")
+    other = world.writer(OPTIMISTIC).begin_action("deltacommit")
     assert [i.action for i in other.snapshot.timeline] == ["deltacommit", "rollback"]
-    other.withdraw()
-    mine.complete(write(mine, "f1"))
+    other.abort()
+    mine.commit(write(mine, "f1"))
     assert world.left_in_the_end() == [f"p1/{LogFile('f1', mine.instant).name}"]
 
 
 def test_a_writer_whose_heartbeat_expired_gives_up() -> None:
     world = World()
-    transaction = world.writer(OPTIMISTIC).begin("deltacommit")
+    transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
     metadata = write(transaction, "f1")
     world.clock.advance(121_000)
     with pytest.raises(ConflictError, match="heartbeat has expired"):
-        transaction.complete(metadata)
-    transaction.withdraw()
+        transaction.commit(metadata)
+    transaction.abort()
     assert world.left() == world.names() == []
 
 
 def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
     world = World()
     storage = CountingStorage(world.storage)
-    transaction = world.writer(OPTIMISTIC, storage).begin("deltacommit")
+    transaction = world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
     steps = [path for method, path in storage.touched if method in {"create", "replace"}]
     ours = [path for path in steps if transaction.instant in path]
     assert [path.rpartition("/")[2] for path in ours] == [
@@ -437,19 +437,19 @@ def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
         f"{transaction.instant}.deltacommit.requested",
         f"{transaction.instant}.deltacommit.inflight",
     ]
-    transaction.withdraw()
+    transaction.abort()
 
 
 def test_a_write_that_completed_and_was_archived_meanwhile_is_still_a_conflict() -> None:
     world = World()
-    world.writer().begin("deltacommit").complete(CommitMetadata())
-    old = world.writer(OPTIMISTIC).begin("deltacommit")
-    mine = world.writer(OPTIMISTIC).begin("deltacommit")
-    done = old.complete(write(old, "f1"))
+    world.writer().begin_action("deltacommit").commit(CommitMetadata())
+    old = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    mine = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    done = old.commit(write(old, "f1"))
     archive(world, done)
     with pytest.raises(ConflictError, match="same file groups"):
-        mine.complete(write(mine, "f1"))
-    mine.withdraw()
+        mine.commit(write(mine, "f1"))
+    mine.abort()
 
 
 # The metadata table
@@ -458,7 +458,7 @@ def test_a_write_that_completed_and_was_archived_meanwhile_is_still_a_conflict()
 def test_a_metadata_table_is_dropped_before_the_first_file() -> None:
     world = World({TRUSTED: "files"})
     world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
-    transaction = world.writer().begin("deltacommit")
+    transaction = world.writer().begin_action("deltacommit")
     assert not has_metadata_table(transaction.snapshot.config)
     assert not has_metadata_table(load_snapshot(world.storage).config)
     assert world.left() == []
@@ -466,21 +466,21 @@ def test_a_metadata_table_is_dropped_before_the_first_file() -> None:
 
 def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_seen() -> None:
     world = World()
-    transaction = world.writer().begin("deltacommit")
+    transaction = world.writer().begin_action("deltacommit")
     update_properties(world.storage, lambda properties: {**properties, TRUSTED: "files"})
     world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
-    transaction.complete(CommitMetadata())
+    transaction.commit(CommitMetadata())
     assert not has_metadata_table(load_snapshot(world.storage).config)
     assert world.left() == []
 
 
 def test_an_index_that_came_meanwhile_stops_the_write() -> None:
     world = World()
-    transaction = world.writer().begin("deltacommit")
+    transaction = world.writer().begin_action("deltacommit")
     update_properties(world.storage, lambda properties: {**properties, TRUSTED: "record_index"})
     with pytest.raises(UnsupportedError, match="indexes"):
-        transaction.complete(write(transaction, "f1"))
-    transaction.withdraw()
+        transaction.commit(write(transaction, "f1"))
+    transaction.abort()
     assert world.left() == world.names() == []
 
 
@@ -488,4 +488,4 @@ def test_a_table_that_is_not_written_is_not_touched() -> None:
     world = World({"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"})
     storage = CrashingStorage(world.storage, survive=0)
     with pytest.raises(UnsupportedError, match="column by column"):
-        world.writer(storage=storage).begin("deltacommit")
+        world.writer(storage=storage).begin_action("deltacommit")

@@ -17,11 +17,11 @@ from lakewright.format.timeline_metadata import format_commit
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import LogFile
 from lakewright.storage.base import Storage
-from lakewright.table.options import Concurrency, FailedWrites, HeartbeatSettings
-from lakewright.table.orphan_files import sweep_strays
+from lakewright.table.options import Concurrency, FailedWritesPolicy, HeartbeatSettings
+from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import METADATA_FOLDER
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.transaction import Writer
+from lakewright.table.transaction import TransactionManager
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 
 Result = TypeVar("Result")
@@ -50,8 +50,8 @@ class Unanswered(CountingStorage):
 def test_a_lost_answer_is_no_lost_commit() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".deltacommit")
-    transaction = world.writer(storage=storage).begin("deltacommit")
-    done = transaction.complete(write(transaction, "f1"))
+    transaction = world.writer(storage=storage).begin_action("deltacommit")
+    done = transaction.commit(write(transaction, "f1"))
     assert load_snapshot(world.storage).timeline.completed_writes == (done,)
     assert world.left() == [f"p1/{LogFile('f1', transaction.instant).name}"]
 
@@ -59,13 +59,13 @@ def test_a_lost_answer_is_no_lost_commit() -> None:
 def test_a_commit_that_storage_did_not_take_may_be_tried_again_under_its_name() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    transaction = world.writer(storage=storage).begin("deltacommit")
+    transaction = world.writer(storage=storage).begin_action("deltacommit")
     metadata = write(transaction, "f1")
     with pytest.raises(UnavailableError):
-        transaction.complete(metadata)
+        transaction.commit(metadata)
     tried = next(path for method, path in storage.touched if method == "read" and "_" in path)
     storage.on = False
-    done = transaction.complete(metadata)
+    done = transaction.commit(metadata)
     assert tried.endswith(done.file_name)
     assert load_snapshot(world.storage).timeline.completed_writes == (done,)
     assert world.left() == [f"p1/{LogFile('f1', transaction.instant).name}"]
@@ -74,13 +74,13 @@ def test_a_commit_that_storage_did_not_take_may_be_tried_again_under_its_name() 
 def test_a_commit_that_arrives_late_is_found_by_the_next_try() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    transaction = world.writer(storage=storage).begin("deltacommit")
+    transaction = world.writer(storage=storage).begin_action("deltacommit")
     metadata = write(transaction, "f1")
     with pytest.raises(UnavailableError):
-        transaction.complete(metadata)
+        transaction.commit(metadata)
     path = next(path for method, path in storage.touched if method == "read" and "_" in path)
     world.storage.create(path, format_commit(metadata))
-    done = transaction.complete(CommitMetadata())
+    done = transaction.commit(CommitMetadata())
     assert path.endswith(done.file_name)
     assert world.left() == [f"p1/{LogFile('f1', transaction.instant).name}"]
 
@@ -88,14 +88,14 @@ def test_a_commit_that_arrives_late_is_found_by_the_next_try() -> None:
 def test_what_may_have_completed_is_not_withdrawn() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    transaction = world.writer(storage=storage).begin("deltacommit")
+    transaction = world.writer(storage=storage).begin_action("deltacommit")
     metadata = write(transaction, "f1")
     with pytest.raises(UnavailableError):
-        transaction.complete(metadata)
-    transaction.withdraw()
+        transaction.commit(metadata)
+    transaction.abort()
     assert len(world.left()) == 2
     # It stays for the next writer, who finds it pending.
-    world.writer().begin("deltacommit").withdraw()
+    world.writer().begin_action("deltacommit").abort()
     assert world.left_in_the_end() == []
     assert load_snapshot(world.storage).timeline.by_time == {}
 
@@ -103,37 +103,37 @@ def test_what_may_have_completed_is_not_withdrawn() -> None:
 def test_a_withdrawal_that_finds_the_write_completed_says_so() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    begun = world.writer(storage=storage).begin("deltacommit")
+    begun = world.writer(storage=storage).begin_action("deltacommit")
     metadata = write(begun, "f1")
     with pytest.raises(UnavailableError):
-        begun.complete(metadata)
+        begun.commit(metadata)
     path = next(path for method, path in storage.touched if method == "read" and "_" in path)
     world.storage.create(path, format_commit(metadata))
     with pytest.raises(InvalidError, match="has completed"):
-        begun.withdraw()
+        begun.abort()
     assert len(load_snapshot(world.storage).timeline.completed_writes) == 1
     assert world.left() == [f"p1/{LogFile('f1', begun.instant).name}"]
 
 
 def test_markers_that_cannot_be_deleted_do_not_undo_a_commit() -> None:
     world = World()
-    transaction = world.writer().begin("deltacommit")
+    transaction = world.writer().begin_action("deltacommit")
     transaction._storage = Unanswered(world.storage, "delete_many", ".CREATE']", late=True)
     with pytest.warns(RuntimeWarning, match="markers of a completed write"):
-        done = transaction.complete(write(transaction, "f1"))
+        done = transaction.commit(write(transaction, "f1"))
     assert load_snapshot(world.storage).timeline.completed_writes == (done,)
 
 
 def test_a_write_that_cannot_be_taken_back_says_so_beside_the_error() -> None:
     world = World()
     storage = Unanswered(world.storage, "delete", ".inflight", late=True)
-    begun = world.writer(OPTIMISTIC, storage).begin("deltacommit")
+    begun = world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
     write(begun, "f1")
     with pytest.raises(ZeroDivisionError) as failed, begun:
         raise ZeroDivisionError
     assert "stays as it is" in failed.value.__notes__[0]
     # Its heart has stopped all the same, so the next writer can put it right.
-    world.writer(OPTIMISTIC).begin("deltacommit").withdraw()
+    world.writer(OPTIMISTIC).begin_action("deltacommit").abort()
     assert load_snapshot(world.storage).timeline.by_time == {}
     assert world.left_in_the_end() == []
 
@@ -142,30 +142,30 @@ def test_a_begin_that_fails_half_way_leaves_nothing() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".inflight")
     with pytest.raises(UnavailableError):
-        world.writer(OPTIMISTIC, storage).begin("deltacommit")
+        world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
     assert world.names() == world.left() == []
 
 
 # Crashes
 
 
-def complete_one(writer: Writer) -> None:
-    transaction = writer.begin("deltacommit")
+def complete_one(writer: TransactionManager) -> None:
+    transaction = writer.begin_action("deltacommit")
     write(transaction, "f1")
-    transaction.complete(write(transaction, "f2"))
+    transaction.commit(write(transaction, "f2"))
 
 
-def withdraw_one(writer: Writer) -> None:
-    transaction = writer.begin("deltacommit")
+def withdraw_one(writer: TransactionManager) -> None:
+    transaction = writer.begin_action("deltacommit")
     write(transaction, "f1", "f2")
-    transaction.withdraw()
+    transaction.abort()
 
 
 @pytest.mark.parametrize("options", [{}, OPTIMISTIC], ids=["alone", "several"])
 @pytest.mark.parametrize("after_effect", [False, True])
 @pytest.mark.parametrize("work", [complete_one, withdraw_one])
 def test_killed_anywhere_a_write_is_whole_or_gone_after_the_next(
-    work: Callable[[Writer], None], after_effect: bool, options: Mapping[str, str]
+    work: Callable[[TransactionManager], None], after_effect: bool, options: Mapping[str, str]
 ) -> None:
     for survive in count():
         world = World({TRUSTED: "files"})
@@ -185,13 +185,13 @@ def check_whole_or_gone(world: World, options: Mapping[str, str]) -> None:
     # The heartbeat of the dead expires, and so does a lock that it held.
     world.clock.advance(600_000)
     world.storage.delete(".hoodie/lock")
-    transaction = world.writer(options).begin("deltacommit")
+    transaction = world.writer(options).begin_action("deltacommit")
     snapshot = transaction.snapshot
     assert not snapshot.timeline.pending()
     committed = snapshot.timeline.completed_writes
     expected = {f"p1/{LogFile('f2', i.requested_at).name}" for i in committed}
     assert {f.path for f in world.storage.list_tree("p1")} == expected
-    transaction.complete(write(transaction, "f2"))
+    transaction.commit(write(transaction, "f2"))
     assert not snapshot.timeline.by_time or committed
 
 
@@ -199,7 +199,7 @@ def check_whole_or_gone(world: World, options: Mapping[str, str]) -> None:
 def test_killed_while_it_rolls_back_the_next_ends_it(after_effect: bool) -> None:
     for survive in count():
         world = World()
-        dead = world.writer().begin("deltacommit")
+        dead = world.writer().begin_action("deltacommit")
         write(dead, "f1")
         crashing = CrashingStorage(world.storage, survive, after_effect=after_effect)
         try:
@@ -215,11 +215,11 @@ def test_killed_while_it_rolls_back_the_next_ends_it(after_effect: bool) -> None
 
 def test_what_a_zombie_writes_after_its_rollback_is_removed_by_the_next_writer() -> None:
     world = World()
-    zombie = world.writer().begin("deltacommit")
-    world.writer().begin("deltacommit").complete(CommitMetadata())
+    zombie = world.writer().begin_action("deltacommit")
+    world.writer().begin_action("deltacommit").commit(CommitMetadata())
     write(zombie, "f1")
     assert files_without_instant(world.storage) != []
-    world.writer().begin("deltacommit").withdraw()
+    world.writer().begin_action("deltacommit").abort()
     assert files_without_instant(world.storage) == []
     assert world.left_in_the_end() == []
 
@@ -227,13 +227,13 @@ def test_what_a_zombie_writes_after_its_rollback_is_removed_by_the_next_writer()
 def test_what_a_zombie_writes_before_its_rollback_ends_is_removed_with_it() -> None:
     for survive in count():
         world = World()
-        zombie = world.writer().begin("deltacommit")
+        zombie = world.writer().begin_action("deltacommit")
         crashing = CrashingStorage(world.storage, survive)
         try:
-            world.writer(storage=crashing).begin("deltacommit")
+            world.writer(storage=crashing).begin_action("deltacommit")
         except Crash:
             write(zombie, "f1")
-            world.writer().begin("deltacommit").withdraw()
+            world.writer().begin_action("deltacommit").abort()
             assert files_without_instant(world.storage) == []
             assert world.left_in_the_end() == []
         else:
@@ -244,34 +244,34 @@ def test_what_a_zombie_writes_before_its_rollback_ends_is_removed_with_it() -> N
 def test_strays_are_told_from_what_lives_what_is_done_and_what_is_archived() -> None:
     world = World()
     writer = world.writer(OPTIMISTIC)
-    begun = [writer.begin("deltacommit") for _ in range(5)]
+    begun = [writer.begin_action("deltacommit") for _ in range(5)]
     older, archived, done, gone, pending = begun
     for transaction in (older, gone):
-        transaction.withdraw()
-    instants = [archived.complete(write(archived, "f0")), done.complete(write(done, "f1"))]
+        transaction.abort()
+    instants = [archived.commit(write(archived, "f0")), done.commit(write(done, "f1"))]
     archive(world, instants[0])
     for transaction in begun:
         write(transaction, "f2")
-    sweep_strays(load_snapshot(world.storage), HeartbeatSettings(), world.clock.now_ms())
+    delete_orphan_files(load_snapshot(world.storage), HeartbeatSettings(), world.clock.now_ms())
     data = {f.name for f in world.storage.list_files("p1")}
     kept = [LogFile("f0", archived.instant).name, LogFile("f1", done.instant).name]
     kept += [LogFile("f2", pending.instant).name]
     assert data == set(kept)
     world.left_in_the_end()
     assert world.storage.list_folders(".hoodie/.temp") == [f".hoodie/.temp/{pending.instant}"]
-    pending.withdraw()
+    pending.abort()
 
 
 def test_markers_that_nobody_understands_are_left_alone() -> None:
     world = World()
-    gone = world.writer().begin("deltacommit")
-    gone.withdraw()
-    world.writer().begin("deltacommit").complete(CommitMetadata())
+    gone = world.writer().begin_action("deltacommit")
+    gone.abort()
+    world.writer().begin_action("deltacommit").commit(CommitMetadata())
     foreign = f".hoodie/.temp/{gone.instant}/p1/{LogFile('f1', '1').name}.marker.CREATE"
     world.storage.create(foreign, b"")
     world.storage.create(".hoodie/.temp/notes/n", b"")
     with pytest.warns(RuntimeWarning, match="may be left"):
-        sweep_strays(load_snapshot(world.storage), HeartbeatSettings(), world.clock.now_ms())
+        delete_orphan_files(load_snapshot(world.storage), HeartbeatSettings(), world.clock.now_ms())
     assert world.left() == [foreign, ".hoodie/.temp/notes/n"]
 
 
@@ -284,5 +284,5 @@ def test_the_options_of_hudi_make_a_writer() -> None:
     }
     writer = world.writer(options)
     assert writer.transaction.concurrency is Concurrency.OPTIMISTIC
-    assert writer.transaction.failed_writes is FailedWrites.LAZY
+    assert writer.transaction.failed_writes is FailedWritesPolicy.LAZY
     assert (writer.lock.wait_ms, writer.heartbeat.interval_ms) == (5, 7000)

@@ -8,24 +8,24 @@ import pyarrow as pa
 import pytest
 from written import SCHEMA, WrittenTable, row
 
-from lakewright.engine.local import LocalRows
+from lakewright.engine.local import ArrowRows
 from lakewright.errors import UnavailableError
 from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.operations import run_task
-from lakewright.write.task import Operation, Outcome, Token, WriteTask
+from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
 
 DAYS = ("d1", "d2", "d3", "d4")
 SORTED = {"hoodie.bulkinsert.sort.mode": "PARTITION_PATH_REPARTITION_AND_SORT"}
 AS_THEY_COME = {"hoodie.bulkinsert.sort.mode": "NONE"}
 
 
-class InBatches(LocalRows):
+class InBatches(ArrowRows):
     """Rows that come to one task in batches of three."""
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
-        return [run_task(task, Token(0, 0, 0), self._rows.to_batches(max_chunksize=3))]
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
+        return [run_task(task, WriteToken(0, 0, 0), self._rows.to_batches(max_chunksize=3))]
 
 
 def four_days() -> InBatches:

@@ -14,18 +14,18 @@ from changes import applied, changes_of
 from golden_tables import GoldenTables
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.client.save import Mode, Save
-from lakewright.engine.local import LocalRows
+from lakewright.client.save import SaveMode, SaveOperation
+from lakewright.engine.local import ArrowRows
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.format.data_block import data_block_rows
 from lakewright.format.log_block import BlockKind, parse_blocks
 from lakewright.model.commit_metadata import WriteStat
 from lakewright.model.file_group import LogFile, parse_data_file
-from lakewright.model.table_config import ChangeLogging
+from lakewright.model.table_config import CdcLoggingMode
 from lakewright.storage.factory import storage_for
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.snapshot import load_snapshot
-from lakewright.write.cdc_writer import change_schema
+from lakewright.write.cdc_writer import cdc_schema
 from lakewright.write.writer import Commit
 
 COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
@@ -33,7 +33,7 @@ CHANGES = "hoodie.table.cdc.enabled"
 LOGGING = "hoodie.table.cdc.supplemental.logging.mode"
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "1"}
 NON_BLOCKING = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
-MODES = [str(mode) for mode in ChangeLogging]
+MODES = [str(mode) for mode in CdcLoggingMode]
 
 
 def logging_table(
@@ -117,7 +117,7 @@ def test_the_schema_of_change_files_is_real_hudis(golden: GoldenTables) -> None:
     commit = snapshot.commits(snapshot.timeline.completed_writes[-1:])[0]
     (path, *_) = [path for stat in commit.write_stats() for path in stat.cdc_stats or ()]
     (block,) = parse_blocks(storage.read(path), file_name=path)
-    ours = json.loads(change_schema(snapshot.avro_schema() or "", ChangeLogging.BOTH))
+    ours = json.loads(cdc_schema(snapshot.avro_schema() or "", CdcLoggingMode.BOTH))
     theirs = json.loads(block.schema_json or "")
     # A name within the same namespace may leave it out.
     assert ours["fields"][2]["type"][1].pop("namespace") == ours["namespace"]
@@ -375,8 +375,8 @@ def test_a_table_is_created_by_the_options_of_its_first_write() -> None:
         LOGGING: "data_before",
     }
     rows = pa.Table.from_pylist([row("a")], table.schema)
-    Save(table.writer(options), Mode.APPEND).write(LocalRows(rows))
-    Save(table.writer(options), Mode.APPEND).write(LocalRows(rows))
+    SaveOperation(table.writer(options), SaveMode.APPEND).write(ArrowRows(rows))
+    SaveOperation(table.writer(options), SaveMode.APPEND).write(ArrowRows(rows))
     properties = load_snapshot(table.storage).config.properties
     assert (properties[CHANGES], properties[LOGGING]) == ("true", "DATA_BEFORE")
     assert len(change_files(table)) == 1

@@ -13,11 +13,11 @@ from deaths import deaths
 from sizes import sized
 from written import Row, WrittenTable, row
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.model.file_group import parse_data_file
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.orphan_files import sweep_strays
+from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
 
 DAYS = ("2026-01-01", "2026-01-02")
@@ -54,7 +54,7 @@ def bulk_insert(table: WrittenTable) -> object:
 
 def rollback(table: WrittenTable) -> object:
     newest = load_snapshot(table.storage).timeline.completed_writes[-1]
-    return TableWriter.of(table.storage, {}, table.clock).rollback(newest.requested_at)
+    return WriteClient.create(table.storage, {}, table.clock).rollback(newest.requested_at)
 
 
 OPERATIONS: dict[str, Callable[[WrittenTable], object]] = {
@@ -146,5 +146,5 @@ def assert_nothing_left(table: WrittenTable) -> None:
         file = None if path.startswith(".hoodie/") else parse_data_file(path.rpartition("/")[2])
         assert file is None or file.instant in instants, path
     # Tasks of the dead writer may still be running: its markers go once they are old.
-    sweep_strays(snapshot, HeartbeatSettings(), LONG_AFTER_MS)
+    delete_orphan_files(snapshot, HeartbeatSettings(), LONG_AFTER_MS)
     assert list(table.storage.list_tree(".hoodie/.temp")) == []

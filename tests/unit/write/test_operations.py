@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from written import SCHEMA, Row, WrittenTable, row
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.format.parquet_footer import parse_footer
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import LogFile, parse_data_file
@@ -285,6 +285,6 @@ def test_settings_of_the_table_can_be_stored_without_rows() -> None:
     table = WrittenTable().create()
     table.upsert([row("a")])
     settings = {"hoodie.ttl.enabled": "true"}
-    assert not TableWriter.of(table.storage, settings, table.clock).store_settings()
+    assert not WriteClient.create(table.storage, settings, table.clock).store_settings()
     assert load_properties(table.storage)["hoodie.ttl.enabled"] == "true"
     assert len(load_snapshot(table.storage).timeline) == 1

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from written import WrittenTable, row
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.errors import ConflictError
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
@@ -32,7 +32,7 @@ class Overtaken(CountingStorage):
             self.left -= 1
             if self.left == -1:
                 (pending,) = load_snapshot(self.inner).timeline.pending("deltacommit")
-                TableWriter.of(self.inner, {}, ManualClock()).rollback(pending.requested_at)
+                WriteClient.create(self.inner, {}, ManualClock()).rollback(pending.requested_at)
         return super()._call(method, *arguments)
 
 

@@ -27,15 +27,15 @@ from lakewright.model.instant import Instant
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.doctor.doctor import examine, repair
-from lakewright.table.doctor.findings import Kind
+from lakewright.table.doctor.findings import FindingKind
 from lakewright.table.markers import marker_folder
 from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.transaction import Equipment
+from lakewright.table.transaction import WriterContext
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.operations import run_task
-from lakewright.write.task import Operation, Outcome, Token, WriteTask
+from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
 
 Result = TypeVar("Result")
 
@@ -78,19 +78,19 @@ class TwoAttempts:
     schema: pa.Schema = SCHEMA
     thread: threading.Thread | None = None
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
         lost = replace(task, snapshot=replace(task.snapshot, storage=self.slow))
         self.thread = threading.Thread(target=self._run_slow, args=(lost,))
         self.thread.start()
         self.slow.stopped.wait()
         if self.aborted:
             raise AbortedError
-        return [run_task(task, Token(0, 0, 2), self.rows.to_batches())]
+        return [run_task(task, WriteToken(0, 0, 2), self.rows.to_batches())]
 
     def _run_slow(self, task: WriteTask) -> None:
         try:
             with suppress(Crash):
-                run_task(task, Token(0, 0, 1), self.rows.to_batches())
+                run_task(task, WriteToken(0, 0, 1), self.rows.to_batches())
         finally:
             self.slow.stopped.set()
 
@@ -242,7 +242,7 @@ def test_twins_without_markers_are_told_apart_by_the_commit() -> None:
     table.upsert([row("k0", 3, "third", DAYS[0])])
     assert [each["note"] for each in table.rows() if each["id"] == "k0"] == ["third"]
     found = examine(table.storage, later(table))
-    assert [each.kind for each in found.findings] == [Kind.UNLISTED_FILE]
+    assert [each.kind for each in found.findings] == [FindingKind.UNLISTED_FILE]
     assert path in str(found.findings[0].facts["files"])
 
 
@@ -253,8 +253,10 @@ def test_doctor_deletes_files_that_their_commit_does_not_list() -> None:
     assert len(table.rows()) > len(case.expected)
     found = examine(table.storage, later(table))
     assert not found.is_healthy
-    assert [(each.kind, each.safe) for each in found.findings] == [(Kind.UNLISTED_FILE, True)]
-    writer = Equipment(table.storage, later(table))
+    assert [(each.kind, each.safe) for each in found.findings] == [
+        (FindingKind.UNLISTED_FILE, True)
+    ]
+    writer = WriterContext(table.storage, later(table))
     assert repair(writer, found).is_healthy
     assert not table.storage.exists(path)
     assert table.rows() == case.expected
@@ -264,7 +266,7 @@ def test_doctor_leaves_young_files_alone() -> None:
     table, path = table_with_unlisted_file(Case("COPY_ON_WRITE", Operation.INSERT, NEW))
     found = examine(table.storage, table.clock)
     assert found.is_healthy
-    repair(Equipment(table.storage, table.clock), found)
+    repair(WriterContext(table.storage, table.clock), found)
     assert table.storage.exists(path)
 
 

@@ -16,17 +16,17 @@ from lakewright.model.merge import Deletes, MergeRule, Upserts, merge_logs
 from lakewright.model.schema import META_FIELDS
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
-from lakewright.utils.bin_packing import deal
-from lakewright.write.spill import changes_from, changes_table, to_the_end
-from lakewright.write.task import Outcome, PartitionWork, Work
+from lakewright.utils.bin_packing import pack_by_size
+from lakewright.write.spill import decode_changes, encode_changes, run_until_done
+from lakewright.write.task import DeferredPartition, DeferredWork, WriteStatus
 
 HANDS_ON = {"lakewright.write.hand.on.bytes": "0"}
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 STORED = pa.schema([*META_FIELDS, *SCHEMA])
 
 
-def work(size: int, name: str = "p") -> Work:
-    return PartitionWork(name, f"{name}.arrow", size)
+def work(size: int, name: str = "p") -> DeferredWork:
+    return DeferredPartition(name, f"{name}.arrow", size)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ DEALS = {
 
 @pytest.mark.parametrize("case", DEALS.values(), ids=list(DEALS))
 def test_works_are_dealt_out_by_size(case: Deal) -> None:
-    bundles = deal([work(size) for size in case.sizes], lambda each: each.size, case.tasks)
+    bundles = pack_by_size([work(size) for size in case.sizes], lambda each: each.size, case.tasks)
     assert [sum(each.size for each in bundle) for bundle in bundles] == case.loads
     assert all(bundles)
     assert sorted(each.size for bundle in bundles for each in bundle) == sorted(case.sizes)
@@ -55,28 +55,28 @@ def test_works_are_dealt_out_by_size(case: Deal) -> None:
 
 def test_what_is_handed_on_is_done_until_nothing_is_left() -> None:
     answers = {
-        "all": [Outcome(works=(work(1, "a"), work(2, "b")))],
-        "a b": [Outcome(works=(work(3, "c"),)), Outcome()],
-        "c": [Outcome()],
+        "all": [WriteStatus(deferred=(work(1, "a"), work(2, "b")))],
+        "a b": [WriteStatus(deferred=(work(3, "c"),)), WriteStatus()],
+        "c": [WriteStatus()],
     }
     asked = []
 
-    def run(works: Sequence[Work]) -> Sequence[Outcome]:
+    def run(works: Sequence[DeferredWork]) -> Sequence[WriteStatus]:
         asked.append(" ".join(each.partition for each in works))
         return answers[asked[-1]]
 
-    done = to_the_end(answers["all"], run)
+    done = run_until_done(answers["all"], run)
     assert asked == ["a b", "c"]
     assert done == [outcome for each in answers.values() for outcome in each]
 
 
 def test_nothing_more_is_done_after_a_failure() -> None:
-    failed = Outcome(error=ConflictError("lost"), works=(work(1),))
+    failed = WriteStatus(error=ConflictError("lost"), deferred=(work(1),))
 
-    def run(works: Sequence[Work]) -> Sequence[Outcome]:
+    def run(works: Sequence[DeferredWork]) -> Sequence[WriteStatus]:
         raise AssertionError(works)
 
-    assert to_the_end([failed], run) == [failed]
+    assert run_until_done([failed], run) == [failed]
 
 
 def test_changes_travel_as_a_table() -> None:
@@ -92,7 +92,7 @@ def test_changes_travel_as_a_table() -> None:
     )
     gone = Deletes(pa.array(["c", "b"]), (pa.array([7, 9]),))
     before = merge_logs([Upserts(rows), gone, Deletes(pa.array(["d"]))], STORED, MergeRule(("ts",)))
-    after = changes_from(changes_table(before), STORED)
+    after = decode_changes(encode_changes(before), STORED)
     assert after.keys.equals(before.keys)
     assert np.array_equal(after.deleted, before.deleted)
     assert np.array_equal(after.beats_any_base, before.beats_any_base)

@@ -12,18 +12,18 @@ from lakewright.model.table_config import TableConfig, TableType
 from lakewright.options import HUDI_OPTIONS
 from lakewright.table.create import TableSpec, table_properties
 from lakewright.write.options import (
-    AGREED,
+    ASYNC_SERVICE_KEYS,
+    NO_OP_VALUES,
     OPERATION_KEYS,
     OWN_KEYS,
     REFUSED_WRITE_OPTIONS,
     SERVICE_PREFIXES,
-    UNSERVED,
     check_index,
+    check_options_match_table,
     check_write_options,
-    config_conflicts,
-    effective_config,
+    properties_to_persist,
     spec_from_options,
-    unremembered,
+    with_write_time_options,
     write_settings,
 )
 from lakewright.write.write_config import WRITE_KEYS, IndexType, WriteSettings
@@ -91,12 +91,12 @@ SILENT = {
 @pytest.mark.parametrize("options", SILENT.values(), ids=list(SILENT))
 def test_known_options_pass(options: dict[str, str]) -> None:
     checked = check_write_options(options, also=["hoodie.of.the.caller"])
-    assert (checked.ignored, checked.unserved) == ((), ())
+    assert (checked.ignored, checked.async_services) == ((), ())
 
 
 def test_keys_of_hudi_have_no_case_and_others_keep_theirs() -> None:
     checked = check_write_options({"HOODIE.Table.Name": "T", "_Note": "N"})
-    assert checked.told == {"hoodie.table.name": "T", "_Note": "N"}
+    assert checked.values == {"hoodie.table.name": "T", "_Note": "N"}
 
 
 def test_options_without_effect_are_told() -> None:
@@ -109,7 +109,7 @@ def test_services_that_are_asked_for_and_not_carried_out_are_told() -> None:
     options = {"Hoodie.Clustering.Async.Enabled": " TRUE "}
     served = {"hoodie.compact.inline": "true", "hoodie.partition.ttl.inline": "true"}
     checked = check_write_options({**options, **served})
-    assert checked.unserved == ("hoodie.clustering.async.enabled",)
+    assert checked.async_services == ("hoodie.clustering.async.enabled",)
     assert checked.ignored == ()
 
 
@@ -169,14 +169,14 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name(key: str, meant: st
 
 
 def test_the_lists_hold_no_typing_errors_and_do_not_contradict_each_other() -> None:
-    listed = {*REFUSED_WRITE_OPTIONS, *AGREED, *OPERATION_KEYS, *UNSERVED}
+    listed = {*REFUSED_WRITE_OPTIONS, *NO_OP_VALUES, *OPERATION_KEYS, *ASYNC_SERVICE_KEYS}
     assert sorted(listed - HUDI_OPTIONS) == []
     assert not OWN_KEYS & HUDI_OPTIONS
     assert not WRITE_KEYS & REFUSED_WRITE_OPTIONS.keys()
     for prefix in SERVICE_PREFIXES:
         assert any(key.startswith(prefix) for key in HUDI_OPTIONS), prefix
     assert all(value == value.lower() for value in REFUSED_WRITE_OPTIONS.values())
-    assert all(key.startswith(SERVICE_PREFIXES) for key in UNSERVED)
+    assert all(key.startswith(SERVICE_PREFIXES) for key in ASYNC_SERVICE_KEYS)
 
 
 def test_a_table_remembers_its_index_and_its_event_time() -> None:
@@ -187,7 +187,7 @@ def test_a_table_remembers_its_index_and_its_event_time() -> None:
     assert (settings.bucket_hash_fields, settings.event_time_field) == (("id",), "ts")
     assert settings.track_event_time
     assert settings.event_time == "ts"
-    assert unremembered(config, settings) == {}
+    assert properties_to_persist(config, settings) == {}
 
 
 def test_what_a_write_is_told_goes_first() -> None:
@@ -206,11 +206,11 @@ def test_an_event_time_that_is_not_tracked_is_not_remembered() -> None:
 def test_the_first_write_with_an_index_tells_what_the_table_must_remember() -> None:
     bucket = WriteSettings(index_type=IndexType.BUCKET, buckets=4, bucket_hash_fields=("id",))
     told = {INDEX: "BUCKET", BUCKETS: "4", HASHED: "id", KEY: "id"}
-    assert unremembered(table(), bucket) == told
-    assert unremembered(table({INDEX: "BUCKET", BUCKETS: "4", HASHED: "id"}), bucket) == {}
+    assert properties_to_persist(table(), bucket) == told
+    assert properties_to_persist(table({INDEX: "BUCKET", BUCKETS: "4", HASHED: "id"}), bucket) == {}
     everywhere = WriteSettings(index_type=IndexType.GLOBAL_SIMPLE)
-    assert unremembered(table(), everywhere) == {INDEX: "GLOBAL_SIMPLE"}
-    assert unremembered(table(), WriteSettings(index_type=IndexType.BLOOM)) == {}
+    assert properties_to_persist(table(), everywhere) == {INDEX: "GLOBAL_SIMPLE"}
+    assert properties_to_persist(table(), WriteSettings(index_type=IndexType.BLOOM)) == {}
 
 
 def test_options_that_disagree_about_duplicates_are_refused() -> None:
@@ -319,8 +319,8 @@ AGREEING: dict[str, tuple[TableConfig, dict[str, str]]] = {
 def test_options_that_agree_with_the_table_pass(
     config: TableConfig, options: dict[str, str]
 ) -> None:
-    told = check_write_options(options).told
-    assert config_conflicts(config, told) is None  # type: ignore[func-returns-value]
+    told = check_write_options(options).values
+    assert check_options_match_table(config, told) is None  # type: ignore[func-returns-value]
 
 
 CONFLICTING: dict[str, tuple[TableConfig, dict[str, str], list[tuple[str, str, str]]]] = {
@@ -431,17 +431,17 @@ def test_options_that_contradict_the_table_are_refused_all_at_once(
     config: TableConfig, options: dict[str, str], expected: list[tuple[str, str, str]]
 ) -> None:
     with pytest.raises(InvalidError, match="Config conflict") as raised:
-        config_conflicts(config, check_write_options(options).told)
+        check_options_match_table(config, check_write_options(options).values)
     assert raised.value.facts["conflicts"] == expected
 
 
 def test_rules_that_real_hudi_does_not_store_are_taken_from_the_options() -> None:
     config = without(table(TIMED), *TIMED)
     told = {key.replace("keygen.", "deltastreamer.keygen.", 1): v for key, v in TIMED.items()}
-    whole = effective_config(config, {**told, TEXT_TIMES: "true"})
+    whole = with_write_time_options(config, {**told, TEXT_TIMES: "true"})
     assert whole.flag(TEXT_TIMES)
     assert partition_rule("TIMESTAMP", ("day",), whole.properties).fields[0].time is not None
-    assert effective_config(table(TIMED), {FORMAT: "other"}) == table(TIMED)
+    assert with_write_time_options(table(TIMED), {FORMAT: "other"}) == table(TIMED)
 
 
 def test_a_first_write_describes_its_table() -> None:

@@ -29,7 +29,7 @@ _LOW_BITS = _U(0x7F7F7F7F7F7F7F7F)
 _ONES = _U(0x0101010101010101)
 
 
-class Chunk:
+class ByteChunk:
     """The bytes of some rows, padded so that a look ahead never leaves them."""
 
     def __init__(self, content: memoryview) -> None:
@@ -44,12 +44,12 @@ class Chunk:
         return np.flatnonzero(self.data < 0x80)
 
 
-class Rows:
+class RowCursors:
     """Where each row stands (`at`) and ends (`limit`); both ascend. There is at least one row."""
 
     __slots__ = ("at", "chunk", "limit")
 
-    def __init__(self, chunk: Chunk, at: Ints, limit: Ints) -> None:
+    def __init__(self, chunk: ByteChunk, at: Ints, limit: Ints) -> None:
         """Stand at these positions of a chunk; `at` must not be shared."""
         self.chunk = chunk
         self.at = at
@@ -59,9 +59,9 @@ class Rows:
         """The number of rows."""
         return len(self.at)
 
-    def some(self, which: npt.NDArray[Any]) -> Rows:
+    def some(self, which: npt.NDArray[Any]) -> RowCursors:
         """A part of the rows; moving it on does not move these."""
-        return Rows(self.chunk, self.at[which], self.limit[which])
+        return RowCursors(self.chunk, self.at[which], self.limit[which])
 
     def move(self, length: Ints | int) -> None:
         """Move each row on."""
@@ -152,7 +152,7 @@ _VARINTS = frozenset({"int", "long", "enum"})
 _FEW = 32
 
 
-def skip(kind: AvroType, rows: Rows) -> None:
+def skip(kind: AvroType, rows: RowCursors) -> None:
     """Move all rows over one value."""
     if not len(rows):
         return
@@ -165,7 +165,7 @@ def skip(kind: AvroType, rows: Rows) -> None:
         rows.at[holds] = inner.at
 
 
-def present(kind: AvroType, rows: Rows) -> npt.NDArray[np.bool_] | None:
+def present(kind: AvroType, rows: RowCursors) -> npt.NDArray[np.bool_] | None:
     """Read the branch of a union: which rows hold a value and not null; None if all do."""
     if kind.branch is None:
         return None
@@ -178,7 +178,7 @@ def present(kind: AvroType, rows: Rows) -> npt.NDArray[np.bool_] | None:
     return holds
 
 
-def items(item: AvroType, rows: Rows) -> tuple[Ints, Ints]:
+def items(item: AvroType, rows: RowCursors) -> tuple[Ints, Ints]:
     """Move over arrays: how many items each row has, and where all items start."""
     total = np.zeros(len(rows), np.int64)
     starts: list[Ints] = [np.zeros(0, np.int64)]
@@ -218,7 +218,7 @@ def _width(kind: AvroType) -> int | None:
     return kind.size if kind.kind == "fixed" else _FIXED_WIDTH.get(kind.kind)
 
 
-def _skip_value(kind: AvroType, rows: Rows) -> None:
+def _skip_value(kind: AvroType, rows: RowCursors) -> None:
     width = _width(kind)
     if width is not None:
         rows.move(width)
@@ -234,7 +234,7 @@ def _skip_value(kind: AvroType, rows: Rows) -> None:
             skip(child.type, rows)
 
 
-def _item_starts(item: AvroType, block: Rows, count: Ints) -> Iterator[Ints]:
+def _item_starts(item: AvroType, block: RowCursors, count: Ints) -> Iterator[Ints]:
     width = _width(item)
     if item.branch is None and width is not None:
         block.check_room(count * width)
@@ -246,7 +246,7 @@ def _item_starts(item: AvroType, block: Rows, count: Ints) -> Iterator[Ints]:
         yield from _stepped_starts(item, block, count)
 
 
-def _stepped_starts(item: AvroType, block: Rows, count: Ints) -> Iterator[Ints]:
+def _stepped_starts(item: AvroType, block: RowCursors, count: Ints) -> Iterator[Ints]:
     """The first item of all rows, then the second one of those that have it, and so on."""
     for passed in range(int(count.max())):
         live = np.flatnonzero(count > passed)
@@ -261,7 +261,7 @@ def _stepped_starts(item: AvroType, block: Rows, count: Ints) -> Iterator[Ints]:
         block.at[live] = part.at
 
 
-def _starts_of_one(item: AvroType, block: Rows, row: int, count: int) -> Ints:
+def _starts_of_one(item: AvroType, block: RowCursors, row: int, count: int) -> Ints:
     data = block.chunk.data.data
     at = int(block.at[row])
     starts = []
@@ -274,7 +274,7 @@ def _starts_of_one(item: AvroType, block: Rows, row: int, count: int) -> Ints:
     return np.array(starts, np.int64)
 
 
-def _varint_starts(block: Rows, count: Ints) -> Ints:
+def _varint_starts(block: RowCursors, count: Ints) -> Ints:
     last_bytes = block.chunk.last_bytes
     first = np.searchsorted(last_bytes, block.at)
     within = _within(count)
@@ -354,8 +354,8 @@ def decode_rows(
     batches = []
     for first, last in _chunks(starts, ends):
         base = int(starts[first])
-        chunk = Chunk(content[base : int(ends[last - 1])])
-        rows = Rows(chunk, starts[first:last] - base, ends[first:last] - base)
+        chunk = ByteChunk(content[base : int(ends[last - 1])])
+        rows = RowCursors(chunk, starts[first:last] - base, ends[first:last] - base)
         arrays = _read_chunk(schema.children, wanted, rows)
         batches.append(pa.RecordBatch.from_arrays(arrays, schema=arrow))
     table = pa.Table.from_batches(batches, arrow)
@@ -365,7 +365,7 @@ def decode_rows(
     return table.select([name for name in columns if name in known])
 
 
-def read_values(kind: AvroType, rows: Rows) -> pa.Array:
+def read_values(kind: AvroType, rows: RowCursors) -> pa.Array:
     """Read one value of each row.
 
     Raises IndexError or pa.ArrowInvalid, beside CorruptError, where the bytes are damaged.
@@ -393,7 +393,9 @@ def _chunks(starts: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _read_chunk(fields: Sequence[AvroField], wanted: set[str] | None, rows: Rows) -> list[pa.Array]:
+def _read_chunk(
+    fields: Sequence[AvroField], wanted: set[str] | None, rows: RowCursors
+) -> list[pa.Array]:
     try:
         arrays = _read_fields(fields, wanted, rows)
     except IndexError as error:
@@ -406,7 +408,7 @@ def _read_chunk(fields: Sequence[AvroField], wanted: set[str] | None, rows: Rows
 
 
 def _read_fields(
-    fields: Sequence[AvroField], wanted: set[str] | None, rows: Rows
+    fields: Sequence[AvroField], wanted: set[str] | None, rows: RowCursors
 ) -> list[pa.Array]:
     arrays = []
     for field in fields:
@@ -425,7 +427,7 @@ def _fixed_width(arrow: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
     return array
 
 
-def _slices(rows: Rows, length: Ints | int) -> pa.Array:
+def _slices(rows: RowCursors, length: Ints | int) -> pa.Array:
     """The next `length` bytes of each row, as binary values; moves on."""
     ends = rows.at + length
     # Values lie in the order of the rows, so they and the gaps between them form one big binary
@@ -439,11 +441,11 @@ def _slices(rows: Rows, length: Ints | int) -> pa.Array:
     return both.take(pa.array(np.arange(0, 2 * len(rows), 2, dtype=np.int32)))
 
 
-def _read_null(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_null(kind: AvroType, rows: RowCursors) -> pa.Array:
     return pa.nulls(len(rows), kind.arrow)
 
 
-def _read_boolean(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_boolean(kind: AvroType, rows: RowCursors) -> pa.Array:
     flag = rows.byte()
     rows.move(1)
     if flag.max() > 1:
@@ -451,7 +453,7 @@ def _read_boolean(kind: AvroType, rows: Rows) -> pa.Array:
     return pa.array(flag.view(np.bool_))
 
 
-def _read_int(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_int(kind: AvroType, rows: RowCursors) -> pa.Array:
     value = rows.varint()
     narrow = value.astype(np.int32)
     if np.any(narrow != value):
@@ -459,35 +461,35 @@ def _read_int(kind: AvroType, rows: Rows) -> pa.Array:
     return _fixed_width(kind.arrow, narrow)
 
 
-def _read_long(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_long(kind: AvroType, rows: RowCursors) -> pa.Array:
     return _fixed_width(kind.arrow, rows.varint())
 
 
-def _read_float(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_float(kind: AvroType, rows: RowCursors) -> pa.Array:
     word = rows.word()
     rows.move(4)
     return _fixed_width(kind.arrow, word.astype(np.uint32))
 
 
-def _read_double(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_double(kind: AvroType, rows: RowCursors) -> pa.Array:
     word = rows.word()
     rows.move(8)
     return _fixed_width(kind.arrow, word)
 
 
-def _read_enum(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_enum(kind: AvroType, rows: RowCursors) -> pa.Array:
     index = rows.varint()
     if index.min() < 0 or index.max() >= len(kind.symbols):
         raise CorruptError("an Avro enum has no such symbol")
     return pa.array(kind.symbols, pa.string()).take(pa.array(index))
 
 
-def _read_string(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_string(kind: AvroType, rows: RowCursors) -> pa.Array:
     # This cast copies nothing and checks the encoding.
     return _slices(rows, rows.lengths()).cast(kind.arrow)
 
 
-def _read_bytes(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_bytes(kind: AvroType, rows: RowCursors) -> pa.Array:
     length = rows.lengths()
     if not pa.types.is_decimal(kind.arrow):
         return _slices(rows, length)
@@ -502,7 +504,7 @@ def _read_bytes(kind: AvroType, rows: Rows) -> pa.Array:
     return _fixed_width(kind.arrow, little)
 
 
-def _read_fixed(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_fixed(kind: AvroType, rows: RowCursors) -> pa.Array:
     rows.check_room(kind.size)
     values = _slices(rows, kind.size).buffers()[2]
     if not pa.types.is_decimal(kind.arrow):
@@ -517,34 +519,34 @@ def _read_fixed(kind: AvroType, rows: Rows) -> pa.Array:
     return _fixed_width(kind.arrow, little)
 
 
-def _read_record(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_record(kind: AvroType, rows: RowCursors) -> pa.Array:
     arrays = [read_values(child.type, rows) for child in kind.children]
     if not arrays:
         return pa.array([{}] * len(rows), kind.arrow)
     return pa.StructArray.from_arrays(arrays, fields=list(kind.arrow))
 
 
-def _read_array(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_array(kind: AvroType, rows: RowCursors) -> pa.Array:
     offsets, values = _read_items(kind, rows)
     return pa.ListArray.from_arrays(offsets, values, kind.arrow)
 
 
-def _read_map(kind: AvroType, rows: Rows) -> pa.Array:
+def _read_map(kind: AvroType, rows: RowCursors) -> pa.Array:
     offsets, entries = _read_items(kind, rows)
     keys, values = entries.flatten()
     return pa.MapArray.from_arrays(offsets, keys, values, kind.arrow)
 
 
-def _read_items(kind: AvroType, rows: Rows) -> tuple[pa.Array, pa.Array]:
+def _read_items(kind: AvroType, rows: RowCursors) -> tuple[pa.Array, pa.Array]:
     item = kind.children[0].type
     count, starts = items(item, rows)
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(count, out=offsets[1:])
-    inner = Rows(rows.chunk, starts, np.repeat(rows.limit, count))
+    inner = RowCursors(rows.chunk, starts, np.repeat(rows.limit, count))
     return pa.array(offsets), read_values(item, inner)
 
 
-_READERS: dict[str, Callable[[AvroType, Rows], pa.Array]] = {
+_READERS: dict[str, Callable[[AvroType, RowCursors], pa.Array]] = {
     "null": _read_null,
     "boolean": _read_boolean,
     "int": _read_int,

@@ -22,12 +22,12 @@ from lakewright.ingestion.checkpoints import Checkpoint
 from lakewright.ingestion.cloud.options import (
     PUBSUB_KEYS,
     SQS_KEYS,
-    HoldingSettings,
-    OnBad,
     PubSubSettings,
+    QuarantineSettings,
     SqsSettings,
+    UnreadablePolicy,
 )
-from lakewright.ingestion.cloud.quarantine import Held, Quarantine
+from lakewright.ingestion.cloud.quarantine import Quarantine, QuarantinedRecord
 from lakewright.ingestion.cloud.queues import Message, PubSubQueue, Queue, SqsQueue
 from lakewright.ingestion.source import Batch, Source
 from lakewright.options import settings_from
@@ -231,7 +231,7 @@ _SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class QueuePull:
     """How many messages a batch takes, and for how long it goes on asking."""
 
     per_batch: int
@@ -247,14 +247,14 @@ class EventsSource(Source):
     def __init__(
         self,
         queue: Queue,
-        pull: Pull,
+        pull: QueuePull,
         read: Callable[[str, Mapping[str, str]], Notification],
         *,
-        bad: OnBad = OnBad.ERROR,
+        bad: UnreadablePolicy = UnreadablePolicy.ERROR,
         quarantine: Quarantine | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if bad is OnBad.QUARANTINE and quarantine is None:
+        if bad is UnreadablePolicy.QUARANTINE and quarantine is None:
             raise InvalidError(
                 "a quarantine needs a table", option="lakewright.source.quarantine.path"
             )
@@ -296,7 +296,7 @@ class EventsSource(Source):
         if not bad:
             return
         message, problem = bad[0]
-        if self._bad is OnBad.ERROR:
+        if self._bad is UnreadablePolicy.ERROR:
             raise CorruptError(
                 "a message in the queue is no event; it may be passed over",
                 reason=problem,
@@ -304,8 +304,10 @@ class EventsSource(Source):
                 body=message.body[:_SHOWN],
                 option="lakewright.source.bad.messages",
             )
-        if self._quarantine is not None and self._bad is OnBad.QUARANTINE:
-            self._quarantine.put([Held(m.id, why, m.body, len(m.body)) for m, why in bad])
+        if self._quarantine is not None and self._bad is UnreadablePolicy.QUARANTINE:
+            self._quarantine.put(
+                [QuarantinedRecord(m.id, why, m.body, len(m.body)) for m, why in bad]
+            )
             return
         warnings.warn(
             f"{len(bad)} messages that are no events were deleted: {problem}: "
@@ -315,7 +317,7 @@ class EventsSource(Source):
         )
 
 
-def take(queue: Queue, pull: Pull, clock: Clock) -> list[Message]:
+def take(queue: Queue, pull: QueuePull, clock: Clock) -> list[Message]:
     """Take messages until there are enough, or no more; only the first request waits for some.
 
     One that comes twice counts once, by its latest receipt.
@@ -335,7 +337,7 @@ def take(queue: Queue, pull: Pull, clock: Clock) -> list[Message]:
 
 
 def quarantine_of(
-    settings: HoldingSettings, options: Mapping[str, str], source: str, clock: Clock | None
+    settings: QuarantineSettings, options: Mapping[str, str], source: str, clock: Clock | None
 ) -> Quarantine | None:
     """The quarantine table that options name."""
     if settings.quarantine is None:
@@ -374,10 +376,10 @@ class GcsEventsSource(EventsSource):
     ) -> Self:
         """The source that options describe; another `queue` may take the place of Pub/Sub."""
         settings = settings_from(PubSubSettings, options)
-        holding = settings_from(HoldingSettings, options)
+        holding = settings_from(QuarantineSettings, options)
         return cls(
             queue or PubSubQueue(settings),
-            Pull(settings.per_batch, settings.per_request, settings.most_s),
+            QueuePull(settings.per_batch, settings.per_request, settings.most_s),
             read_gcs,
             bad=holding.bad_messages,
             quarantine=quarantine_of(holding, options, cls.name, clock),
@@ -402,10 +404,10 @@ class S3EventsSource(EventsSource):
     ) -> Self:
         """The source that options describe; another `queue` may take the place of SQS."""
         settings = settings_from(SqsSettings, options)
-        holding = settings_from(HoldingSettings, options)
+        holding = settings_from(QuarantineSettings, options)
         return cls(
             queue or SqsQueue(settings, options),
-            Pull(settings.per_batch, settings.per_request),
+            QueuePull(settings.per_batch, settings.per_request),
             read_s3,
             bad=holding.bad_messages,
             quarantine=quarantine_of(holding, options, cls.name, clock),

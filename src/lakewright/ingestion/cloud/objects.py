@@ -31,15 +31,15 @@ from lakewright.ingestion.cloud.local_copies import (
     private_files,
     private_folder,
 )
-from lakewright.ingestion.cloud.options import BUCKETS, ObjectSettings, OnBad
+from lakewright.ingestion.cloud.options import BUCKETS, ObjectSettings, UnreadablePolicy
 from lakewright.ingestion.cloud.selection import CloudObject
 from lakewright.model.schema import META_COLUMNS, query_schema
 from lakewright.spark.reader import NATIVE_OPTIONS, literal
 from lakewright.spark.worker_environment import SPARK_ERRORS
-from lakewright.spark.writer import failure_of, on_workers
+from lakewright.spark.writer import map_on_workers, translate_spark_error
 from lakewright.storage.base import MissingFileError, Storage, check_path, join_path
 from lakewright.storage.factory import storage_for
-from lakewright.write.task import Token
+from lakewright.write.task import WriteToken
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +86,7 @@ class _UnreadableError(Exception):
 
 
 def prepare(
-    what: Preparation, items: Sequence[tuple[int, CloudObject]], token: Token
+    what: Preparation, items: Sequence[tuple[int, CloudObject]], token: WriteToken
 ) -> list[Prepared] | LakewrightError:
     """Prepare some numbered objects; an error that says nothing about one comes back as a value."""
     try:
@@ -98,7 +98,7 @@ def prepare(
 
 
 def missing_of(
-    what: Preparation, items: Sequence[CloudObject], token: Token
+    what: Preparation, items: Sequence[CloudObject], token: WriteToken
 ) -> list[CloudObject] | LakewrightError:
     """Those objects that are not in their store."""
     try:
@@ -310,7 +310,7 @@ class ObjectReader:
     address: str
     places: Mapping[str, str]
     clock: Clock
-    bad: OnBad = OnBad.ERROR
+    bad: UnreadablePolicy = UnreadablePolicy.ERROR
     buckets: frozenset[str] | None = None
 
     def missing(self, objects: Sequence[CloudObject]) -> list[CloudObject]:
@@ -326,7 +326,7 @@ class ObjectReader:
         asked for.
         """
         refused = tuple(Prepared(i, problem=_REFUSED) for i in objects if not self._may_read(i))
-        if refused and self.bad is OnBad.ERROR:
+        if refused and self.bad is UnreadablePolicy.ERROR:
             raise InvalidError(
                 "an event names a bucket that may not be read: add it to those that may, or have "
                 "such objects passed over",
@@ -358,12 +358,12 @@ class ObjectReader:
         prepared = self._prepared(what, copied, folder)
         known = set(copied)
         native = [item for item in objects if item not in known]
-        if self.bad is OnBad.ERROR:
+        if self.bad is UnreadablePolicy.ERROR:
             prepared += [Prepared(item) for item in native]
         else:
             prepared += self._prepared(what, native, None)
         bad = tuple(each for each in prepared if each.problem is not None)
-        if bad and self.bad is OnBad.ERROR:
+        if bad and self.bad is UnreadablePolicy.ERROR:
             raise unreadable(bad[0].problem or "", self._name(bad[0].item))
         good = sorted((p for p in prepared if p.problem is None), key=lambda p: p.item.place)
         rows = self._loaded(what, good, folder) if good else None
@@ -376,7 +376,7 @@ class ObjectReader:
             options=dict(self.settings.options),
             addresses={bucket: self._bucket(bucket) for bucket in buckets},
             places=self.places,
-            checked=self.bad is not OnBad.ERROR,
+            checked=self.bad is not UnreadablePolicy.ERROR,
         )
 
     def _name(self, item: CloudObject) -> str:
@@ -529,15 +529,15 @@ def _has_file_system(spark: SparkSession, root: str) -> bool:
 
 def _asked(
     spark: SparkSession,
-    do: Callable[[Sequence[Item], Token], list[Answer] | LakewrightError],
+    do: Callable[[Sequence[Item], WriteToken], list[Answer] | LakewrightError],
     items: Sequence[Item],
     size: Callable[[Item], int],
 ) -> list[Answer]:
     """What workers answer to all items; an error that one of them met is raised here."""
     try:
-        answers = on_workers(spark, do, items, size)
+        answers = map_on_workers(spark, do, items, size)
     except SPARK_ERRORS as error:
-        raise failure_of(error) from error
+        raise translate_spark_error(error) from error
     found: list[Answer] = []
     for answer in answers:
         if isinstance(answer, LakewrightError):

@@ -17,7 +17,7 @@ _OLD_PREFIX = "hoodie.deltastreamer."
 BUCKETS = "lakewright.source.buckets"
 
 
-class OnBad(StrEnum):
+class UnreadablePolicy(StrEnum):
     """What becomes of something that cannot be read."""
 
     ERROR = "ERROR"
@@ -149,20 +149,20 @@ class PubSubSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldingSettings:
+class QuarantineSettings:
     """What becomes of messages and objects that cannot be read."""
 
-    bad_messages: OnBad = option(
+    bad_messages: UnreadablePolicy = option(
         "lakewright.source.bad.messages",
-        OnBad.ERROR,
-        parse=parse_word(OnBad),
+        UnreadablePolicy.ERROR,
+        parse=parse_word(UnreadablePolicy),
         doc="A message that is no event: `error` stops and leaves it in the queue, `skip` deletes "
         "it with a warning, `quarantine` keeps it in the quarantine table and deletes it.",
     )
-    bad_objects: OnBad = option(
+    bad_objects: UnreadablePolicy = option(
         "lakewright.source.bad.objects",
-        OnBad.ERROR,
-        parse=parse_word(OnBad),
+        UnreadablePolicy.ERROR,
+        parse=parse_word(UnreadablePolicy),
         doc="An object that vanished, cannot be parsed or is in a bucket that may not be read: "
         "`error` stops before it, `skip` passes over it with a warning, `quarantine` notes it in "
         "the quarantine table and goes on. With the last two every object is read once more to be "
@@ -357,11 +357,11 @@ _WITHOUT_EFFECT = frozenset(
     )
 )
 
-SQS_KEYS = option_keys(SqsSettings, HoldingSettings) | _WITHOUT_EFFECT
-PUBSUB_KEYS = option_keys(PubSubSettings, HoldingSettings) | _WITHOUT_EFFECT
+SQS_KEYS = option_keys(SqsSettings, QuarantineSettings) | _WITHOUT_EFFECT
+PUBSUB_KEYS = option_keys(PubSubSettings, QuarantineSettings) | _WITHOUT_EFFECT
 OBJECT_KEYS = (
     option_keys(
-        EventTableSettings, SelectionSettings, ObjectSettings, HoldingSettings, SplitSettings
+        EventTableSettings, SelectionSettings, ObjectSettings, QuarantineSettings, SplitSettings
     )
     | _WITHOUT_EFFECT
     | REFUSED_CLOUD_OPTIONS.keys()

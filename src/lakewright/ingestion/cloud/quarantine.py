@@ -16,11 +16,11 @@ from lakewright.errors import InvalidError
 from lakewright.storage.base import Storage
 from lakewright.table.create import TableSpec, create_table
 from lakewright.table.properties import PROPERTIES
-from lakewright.table.transaction import Writer
-from lakewright.write.operations import run_task, run_works
-from lakewright.write.spill import to_the_end
-from lakewright.write.task import Operation, Outcome, Token, WriteTask
-from lakewright.write.writer import WriteRequest, write
+from lakewright.table.transaction import TransactionManager
+from lakewright.write.operations import run_deferred, run_task
+from lakewright.write.spill import run_until_done
+from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.writer import WriteRequest, execute_write
 
 SCHEMA = pa.schema(
     [
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class QuarantinedRecord:
     """One thing that could not be read: a message, with its content, or an object."""
 
     place: str
@@ -52,7 +52,7 @@ class Quarantine:
     clock: Clock
     source: str
 
-    def put(self, things: Sequence[Held]) -> None:
+    def put(self, things: Sequence[QuarantinedRecord]) -> None:
         """Note things that could not be read."""
         if not things:
             return
@@ -71,8 +71,8 @@ class Quarantine:
             for thing in things
         ]
         table = pa.Table.from_pylist(rows, SCHEMA)
-        writer = Writer.from_options(self.storage, self.clock, {})
-        write(writer, WriteRequest(Operation.UPSERT), _RowsHere(table))
+        writer = TransactionManager.from_options(self.storage, self.clock, {})
+        execute_write(writer, WriteRequest(Operation.UPSERT), _LocalRows(table))
 
     def _create(self) -> None:
         spec = TableSpec(name="quarantine", record_key=("place",), ordering=("held_at_ms",))
@@ -84,7 +84,7 @@ class Quarantine:
                 raise
 
 
-class _RowsHere:
+class _LocalRows:
     """A few rows, written by this process itself."""
 
     def __init__(self, rows: pa.Table) -> None:
@@ -94,12 +94,12 @@ class _RowsHere:
     def schema(self) -> pa.Schema:
         return self._rows.schema
 
-    def write(self, task: WriteTask) -> Sequence[Outcome]:
-        first = run_task(task, Token(), self._rows.combine_chunks().to_batches())
-        return to_the_end(
+    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
+        first = run_task(task, WriteToken(), self._rows.combine_chunks().to_batches())
+        return run_until_done(
             [first],
             lambda works: [
-                run_works(task, Token(number + 1, 1, number + 1), [work])
+                run_deferred(task, WriteToken(number + 1, 1, number + 1), [work])
                 for number, work in enumerate(works)
             ],
         )

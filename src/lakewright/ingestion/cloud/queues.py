@@ -61,7 +61,7 @@ class SqsQueue:
     def _client(self) -> Any:
         boto3 = imported("boto3", "s3")
         told = self._options
-        with _told_errors("botocore.exceptions"):
+        with _translated_errors("botocore.exceptions"):
             return boto3.client(
                 "sqs",
                 region_name=self._settings.region or told.get("fs.s3a.endpoint.region"),
@@ -74,7 +74,7 @@ class SqsQueue:
     def receive(self, most: int, *, wait: bool) -> list[Message]:
         """Take up to ten messages by a long poll, or at once."""
         client = self._client
-        with _told_errors("botocore.exceptions"):
+        with _translated_errors("botocore.exceptions"):
             answer = client.receive_message(
                 QueueUrl=self._settings.url,
                 MaxNumberOfMessages=min(most, _SQS_AT_ONCE),
@@ -95,7 +95,7 @@ class SqsQueue:
                 for number, receipt in enumerate(receipts[first : first + _SQS_AT_ONCE])
             ]
             client = self._client
-            with _told_errors("botocore.exceptions"):
+            with _translated_errors("botocore.exceptions"):
                 answer = client.delete_message_batch(QueueUrl=self._settings.url, Entries=entries)
             failed += [str(each.get("Code")) for each in answer.get("Failed", ())]
         if failed:
@@ -133,7 +133,7 @@ class PubSubQueue:
         timeout = float(_PUBSUB_WAIT_S if wait else 1)
         slow = imported("google.api_core.exceptions", "gcs").DeadlineExceeded
         try:
-            with _told_errors("google.api_core.exceptions"):
+            with _translated_errors("google.api_core.exceptions"):
                 answer = client.pull(
                     subscription=self._path, max_messages=most, timeout=timeout, retry=None
                 )
@@ -157,7 +157,7 @@ class PubSubQueue:
             return
         for first in range(0, len(receipts), _PUBSUB_AT_ONCE):
             client = self._client
-            with _told_errors("google.api_core.exceptions"):
+            with _translated_errors("google.api_core.exceptions"):
                 client.acknowledge(
                     subscription=self._path,
                     ack_ids=list(receipts[first : first + _PUBSUB_AT_ONCE]),
@@ -165,7 +165,7 @@ class PubSubQueue:
 
 
 @contextmanager
-def _told_errors(module: str) -> Iterator[None]:
+def _translated_errors(module: str) -> Iterator[None]:
     """Turn what a client raises into one of this library's errors."""
     known = import_module(module)
     kinds = tuple(

@@ -22,7 +22,7 @@ _TEXT = re.compile(r"\s*(?P<time>\d{17}|\d{14}|0+)(?:#(?P<key>.+)|\s*)", re.DOTA
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ObjectPosition:
     """A place in the events table: a commit, by its completion time, and a key in it.
 
     The key is that of the table, encoded as it is there. Without one the commit was read whole.
@@ -45,7 +45,7 @@ class Position:
         return Checkpoint(str(self), Version.V2)
 
 
-def parse_position(checkpoint: Checkpoint) -> Position | None:
+def parse_position(checkpoint: Checkpoint) -> ObjectPosition | None:
     """Read a checkpoint's text, whatever its time means; None is the beginning."""
     found = _TEXT.fullmatch(checkpoint.text)
     if found is None:
@@ -56,10 +56,10 @@ def parse_position(checkpoint: Checkpoint) -> Position | None:
         )
     if not found["time"].strip("0"):
         return None
-    return Position(full_time(found["time"]), found["key"])
+    return ObjectPosition(full_time(found["time"]), found["key"])
 
 
-def translated(position: Position, instants: Sequence[Instant]) -> Position | None:
+def translated(position: ObjectPosition, instants: Sequence[Instant]) -> ObjectPosition | None:
     """The place by completion time that a place by requested time means; None is the beginning.
 
     `instants` are all writes that completed, archived ones too. Who read in the order of requests
@@ -80,9 +80,9 @@ def translated(position: Position, instants: Sequence[Instant]) -> Position | No
         if at > position.completed_at and time <= completed_at
     ]
     if not unread:
-        return Position(completed_at, position.key)
+        return ObjectPosition(completed_at, position.key)
     earlier = [time for time in requested.values() if time < min(unread)]
-    return Position(max(earlier)) if earlier else None
+    return ObjectPosition(max(earlier)) if earlier else None
 
 
 # ------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Selection:
     """
 
     objects: tuple[CloudObject, ...] = ()
-    position: Position | None = None
+    position: ObjectPosition | None = None
     waiting: int = 0
     missing: int = 0
 
@@ -180,7 +180,7 @@ def newest(events: Iterable[CloudObject]) -> list[CloudObject]:
 def select(
     events: Iterable[CloudObject],
     *,
-    after: Position | None,
+    after: ObjectPosition | None,
     until: str | None,
     most_files: int,
     most_bytes: int | None = None,
@@ -204,7 +204,7 @@ def select(
             break
         chosen += together
     if chosen:
-        position = Position(*chosen[-1].place)
+        position = ObjectPosition(*chosen[-1].place)
         return Selection(tuple(chosen), position, len(ordered) - len(chosen))
     return Selection(position=_end(after, until))
 
@@ -221,10 +221,10 @@ def complete_places(page: Sequence[CloudObject], asked: int) -> Sequence[CloudOb
     return [event for event in page if event.place != last]
 
 
-def _end(after: Position | None, until: str | None) -> Position | None:
+def _end(after: ObjectPosition | None, until: str | None) -> ObjectPosition | None:
     if until is None or (after is not None and until <= after.completed_at):
         return after
-    return Position(until)
+    return ObjectPosition(until)
 
 
 # ------------------------------------------------------------------------------------------------

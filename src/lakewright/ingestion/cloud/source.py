@@ -31,18 +31,18 @@ from lakewright.ingestion.cloud.options import (
     OBJECT_KEYS,
     REFUSED_CLOUD_OPTIONS,
     EventTableSettings,
-    HoldingSettings,
     ObjectSettings,
-    OnBad,
+    QuarantineSettings,
     SelectionSettings,
+    UnreadablePolicy,
     required,
 )
-from lakewright.ingestion.cloud.quarantine import Held, Quarantine
+from lakewright.ingestion.cloud.quarantine import Quarantine, QuarantinedRecord
 from lakewright.ingestion.cloud.selection import (
     CloudObject,
     EventShape,
     ObjectFilter,
-    Position,
+    ObjectPosition,
     Selection,
     complete_places,
     parse_position,
@@ -62,14 +62,14 @@ from lakewright.scan.planner import (
     IncrementalQueryAnalyzer,
     QueryContext,
     RangeType,
-    plan_context,
+    plan_range,
 )
-from lakewright.spark.reader import scan
+from lakewright.spark.reader import scan_slices
 from lakewright.spark.worker_environment import SPARK_ERRORS, require_workers
-from lakewright.spark.writer import failure_of
+from lakewright.spark.writer import translate_spark_error
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import storage_for, storage_options
-from lakewright.table.snapshot import Snapshot, load_moment
+from lakewright.table.snapshot import Snapshot, load_consistent_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
     shape: EventShape
     wanted: ObjectFilter
     table: EventTableSettings
-    after: Position | None = None
+    after: ObjectPosition | None = None
     missing: Callable[[Sequence[CloudObject]], Sequence[CloudObject]] | None = None
     splitter: SnapshotLoadQuerySplitter | None = None
 
@@ -160,12 +160,12 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
         """The wanted objects after the place, each by its newest event; not ordered yet."""
         require_workers(self.spark)
         shape = self.shape
-        plan = plan_context(
+        plan = plan_range(
             context, columns=[COMMIT_TIME, *shape.columns], fallback=self.table.fallback
         )
         # One expression in words: every call of a function on a column is a round trip to the JVM.
         events = (
-            scan(self.spark, self.snapshot.storage, plan)
+            scan_slices(self.spark, self.snapshot.storage, plan)
             .where(shape.only)
             .selectExpr(
                 f"`{COMMIT_TIME}` AS requested_at",
@@ -216,7 +216,7 @@ def _page(events: DataFrame, most: int) -> list[CloudObject]:
     try:
         rows = events.orderBy("completed_at", "key", "bucket").limit(most).toArrow()
     except SPARK_ERRORS as error:
-        raise failure_of(error) from error
+        raise translate_spark_error(error) from error
     return [CloudObject(**{**row, "time": row["time"] or ""}) for row in rows.to_pylist()]
 
 
@@ -224,10 +224,10 @@ def _count(events: DataFrame) -> int:
     try:
         return events.count()
     except SPARK_ERRORS as error:
-        raise failure_of(error) from error
+        raise translate_spark_error(error) from error
 
 
-def _is_after(place: Position) -> Column:
+def _is_after(place: ObjectPosition) -> Column:
     later = F.col("completed_at") > F.lit(place.completed_at)
     if place.key is None:
         return later
@@ -261,11 +261,14 @@ class CloudEventsSourceIncrementalQueryRunner(IncrementalQueryRunner[Selection, 
     def post_actions(self, metadata: Selection, data: ObjectRows) -> ObjectRows:
         """Note what could not be read, before anything is committed that passes over it."""
         bad = [
-            Held(f"{self.events.shape.scheme}://{e.item.bucket}/{e.item.path}", e.problem or "",
-                 size=e.item.size)
-            for e in data.bad
-        ]  # fmt: skip
-        if bad and self.reader.bad is OnBad.QUARANTINE and self.quarantine is not None:
+            QuarantinedRecord(
+                f"{self.events.shape.scheme}://{bad.item.bucket}/{bad.item.path}",
+                bad.problem or "",
+                size=bad.item.size,
+            )
+            for bad in data.bad
+        ]
+        if bad and self.reader.bad is UnreadablePolicy.QUARANTINE and self.quarantine is not None:
             self.quarantine.put(bad)
         elif bad:
             warnings.warn(
@@ -297,10 +300,10 @@ class CloudObjectsSource(Source):
         self._selection = settings_from(SelectionSettings, options)
         self._objects = settings_from(ObjectSettings, options)
         self._splitter = splitter_for(options)
-        holding = settings_from(HoldingSettings, options)
+        holding = settings_from(QuarantineSettings, options)
         self._bad = holding.bad_objects
         self._quarantine = quarantine_of(holding, options, self.name, clock)
-        if self._bad is OnBad.QUARANTINE and self._quarantine is None:
+        if self._bad is UnreadablePolicy.QUARANTINE and self._quarantine is None:
             raise InvalidError(
                 "a quarantine needs a table", option="lakewright.source.quarantine.path"
             )
@@ -332,7 +335,7 @@ class CloudObjectsSource(Source):
         It does not where nothing was left out, so that an idle source makes no commits.
         """
         self._forget()
-        snapshot = load_moment(self._storage)
+        snapshot = load_consistent_snapshot(self._storage)
         if snapshot.avro_schema() is None:
             return Batch(None, after)
         place = _place(after, snapshot)
@@ -350,7 +353,7 @@ class CloudObjectsSource(Source):
         return Batch(found.rows, checkpoint, facts, self._forget)
 
     def _runner(
-        self, spark: SparkSession, snapshot: Snapshot, place: Position | None
+        self, spark: SparkSession, snapshot: Snapshot, place: ObjectPosition | None
     ) -> CloudEventsSourceIncrementalQueryRunner:
         shape = _shape(snapshot)
         address = self._objects.address or f"{shape.scheme}://{{bucket}}"
@@ -405,7 +408,7 @@ def _shape(snapshot: Snapshot) -> EventShape:
     return shape_of(snapshot.schema(snapshot.view()).names)
 
 
-def _place(after: Checkpoint | None, snapshot: Snapshot) -> Position | None:
+def _place(after: Checkpoint | None, snapshot: Snapshot) -> ObjectPosition | None:
     """Where a checkpoint is in the events table; None is the beginning."""
     place = None if after is None else parse_position(after)
     if place is None or after is None or after.version is Version.V2:
@@ -413,7 +416,7 @@ def _place(after: Checkpoint | None, snapshot: Snapshot) -> Position | None:
     return translated(place, (*snapshot.archived, *snapshot.timeline.completed_writes))
 
 
-def _lag_ms(snapshot: Snapshot, place: Position | None) -> int | None:
+def _lag_ms(snapshot: Snapshot, place: ObjectPosition | None) -> int | None:
     """From a place to the newest commit of the events table; None if a time is no date."""
     newest = snapshot.timeline.by_completion[-1:]
     if place is None or not newest:

@@ -17,22 +17,22 @@ from lakewright.model.file_group import (
     FileSlice,
     GroupKey,
     LogFile,
-    View,
+    TimelineView,
     build_groups,
     parse_data_file,
 )
 from lakewright.model.instant import Instant
 from lakewright.model.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY, select_fields
-from lakewright.model.table_config import CHANGE_LOGGING, ChangeLogging, TableConfig
+from lakewright.model.table_config import CHANGE_LOGGING, CdcLoggingMode, TableConfig
 from lakewright.scan.planner import (
     EARLIEST,
     IncrementalQueryAnalyzer,
     QueryContext,
     is_compaction,
-    schema_seen,
+    schema_or_empty,
 )
 from lakewright.scan.scan_plan import (
-    ReadPlan,
+    ScanPlan,
     decoding,
     merge_rule,
     pack,
@@ -43,8 +43,8 @@ from lakewright.scan.scan_plan import (
     unpack,
 )
 from lakewright.storage.base import split_path
-from lakewright.table.snapshot import Snapshot, going_files, slices_seen
-from lakewright.utils.bin_packing import deal
+from lakewright.table.snapshot import Snapshot, files_being_cleaned, slices_before_cleaning
+from lakewright.utils.bin_packing import pack_by_size
 
 OP, TIME, BEFORE, AFTER = "op", "ts_ms", "before", "after"
 SCHEMA = pa.schema([(name, pa.string()) for name in (OP, TIME, BEFORE, AFTER)])
@@ -53,7 +53,7 @@ _OPEN_COST = 4 << 20
 _TASK_BYTES = 64 << 20
 
 
-class StepKind(Enum):
+class CdcInferenceCase(Enum):
     """How the changes of one write to one file group are found."""
 
     LOGGED = auto()  # they are in change files
@@ -65,7 +65,7 @@ class StepKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CdcFileSplit:
     """What one write did to one file group.
 
     `before` and `after` are its states right before and right after; `files` are paths of change
@@ -73,7 +73,7 @@ class Step:
     """
 
     instant: str
-    kind: StepKind
+    kind: CdcInferenceCase
     before: FileSlice | None = None
     after: FileSlice | None = None
     files: tuple[str, ...] = ()
@@ -81,33 +81,33 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSteps:
+class CdcFileGroup:
     """The changes of one file group, in the order in which they became part of the table."""
 
     partition: str
     file_id: str
-    steps: tuple[Step, ...]
+    splits: tuple[CdcFileSplit, ...]
 
     @property
     def cost(self) -> int:
         """What reading it takes, in bytes; opening a file counts as some."""
-        slices = [item for step in self.steps for item in (step.before, step.after) if item]
-        files = sum(1 + len(item.logs) for item in slices) + len(self.steps)
-        read = sum(item.size for item in slices) + sum(step.size for step in self.steps)
+        slices = [item for step in self.splits for item in (step.before, step.after) if item]
+        files = sum(1 + len(item.logs) for item in slices) + len(self.splits)
+        read = sum(item.size for item in slices) + sum(step.size for step in self.splits)
         return read + files * _OPEN_COST
 
 
 @dataclass(frozen=True)
-class CdcPlan:
+class CdcScanPlan:
     """The file groups of a query of change data, and what becomes of their rows.
 
-    `read` says which columns rows have before and after a change, and how versions are merged; it
+    `plan` says which columns rows have before and after a change, and how versions are merged; it
     has no slices of its own. `columns` are those of the result, `instants` the writes that changed
     something, in the order in which they completed.
     """
 
-    read: ReadPlan
-    groups: tuple[GroupSteps, ...]
+    read: ScanPlan
+    groups: tuple[CdcFileGroup, ...]
     columns: tuple[str, ...] = tuple(SCHEMA.names)
     instants: tuple[str, ...] = ()
 
@@ -116,36 +116,36 @@ class CdcPlan:
         """The schema of the changes that the query gives."""
         return select_fields(SCHEMA, self.columns)
 
-    def with_groups(self, groups: Iterator[GroupSteps] | list[GroupSteps]) -> CdcPlan:
+    def with_groups(self, groups: Iterator[CdcFileGroup] | list[CdcFileGroup]) -> CdcScanPlan:
         """The same query on other file groups."""
         return replace(self, groups=tuple(groups))
 
-    def in_order(self) -> list[CdcPlan]:
+    def in_order(self) -> list[CdcScanPlan]:
         """The plan cut into pieces that tell one write after the other."""
         instants = dict.fromkeys(instant for instant in self.instants)
         pieces = []
         for instant in instants:
             groups = [
-                replace(group, steps=tuple(s for s in group.steps if s.instant == instant))
+                replace(group, splits=tuple(s for s in group.splits if s.instant == instant))
                 for group in self.groups
             ]
-            pieces.append(self.with_groups([group for group in groups if group.steps]))
+            pieces.append(self.with_groups([group for group in groups if group.splits]))
         return pieces
 
-    def tasks(self) -> list[CdcPlan]:
+    def tasks(self) -> list[CdcScanPlan]:
         """The plan cut into pieces of a fair size for one worker each."""
         total = sum(group.cost for group in self.groups)
-        pieces = deal(self.groups, lambda group: group.cost, -(-total // _TASK_BYTES))
+        pieces = pack_by_size(self.groups, lambda group: group.cost, -(-total // _TASK_BYTES))
         return [self.with_groups(piece) for piece in pieces]
 
 
-def encode_changes(plan: CdcPlan) -> str:
+def encode_cdc_plan(plan: CdcScanPlan) -> str:
     """A plan as text, small enough to travel as an option of a data source."""
     return pack(
         {
             "read": plan_value(plan.read),
             "groups": [
-                [group.partition, group.file_id, [_step_value(step) for step in group.steps]]
+                [group.partition, group.file_id, [_step_value(step) for step in group.splits]]
                 for group in plan.groups
             ],
             "columns": plan.columns,
@@ -154,14 +154,14 @@ def encode_changes(plan: CdcPlan) -> str:
     )
 
 
-def decode_changes(text: str) -> CdcPlan:
-    """The inverse of `encode_changes`; InvalidError for another text."""
+def decode_cdc_plan(text: str) -> CdcScanPlan:
+    """The inverse of `encode_cdc_plan`; InvalidError for another text."""
     with decoding():
         value = unpack(text)
-        return CdcPlan(
+        return CdcScanPlan(
             read=plan_of(value["read"]),
             groups=tuple(
-                GroupSteps(partition, file_id, tuple(_step_of(step) for step in steps))
+                CdcFileGroup(partition, file_id, tuple(_step_of(step) for step in steps))
                 for partition, file_id, steps in value["groups"]
             ),
             columns=tuple(value["columns"]),
@@ -169,16 +169,16 @@ def decode_changes(text: str) -> CdcPlan:
         )
 
 
-def _step_value(step: Step) -> list[object]:
+def _step_value(step: CdcFileSplit) -> list[object]:
     before, after = (item and slice_value(item) for item in (step.before, step.after))
     return [step.instant, step.kind.name, before, after, step.files, step.size]
 
 
-def _step_of(value: list[Any]) -> Step:
+def _step_of(value: list[Any]) -> CdcFileSplit:
     instant, kind, before, after, files, size = value
-    return Step(
+    return CdcFileSplit(
         instant,
-        StepKind[kind],
+        CdcInferenceCase[kind],
         slice_of(before) if before else None,
         slice_of(after) if after else None,
         tuple(files),
@@ -199,17 +199,17 @@ def _step_of(value: list[Any]) -> Step:
 _INSERTS = frozenset({"INSERT", "BULK_INSERT", "INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"})
 # What writers say of a base file that has none before it.
 _NO_COMMIT = (None, "", "null")
-_WITHOUT_IMAGES = frozenset({ChangeLogging.KEYS, ChangeLogging.BEFORE})
+_WITHOUT_IMAGES = frozenset({CdcLoggingMode.KEYS, CdcLoggingMode.BEFORE})
 
 DataFile = BaseFile | LogFile
 
 
 @dataclass(frozen=True)
-class CdcChanges:
+class CdcScan:
     """A query of change data: the instants of its range, and how to read what they changed."""
 
     context: QueryContext
-    read: CdcPlan
+    plan: CdcScanPlan
 
 
 def plan_cdc(
@@ -220,7 +220,7 @@ def plan_cdc(
     limit: int | None = None,
     columns: Sequence[str] | None = None,
     fallback: bool = True,
-) -> CdcChanges:
+) -> CdcScan:
     """What instants which completed in (since, until] did to each row.
 
     Without `since` these are all changes up to `until`. `columns` are those that rows have before
@@ -231,22 +231,22 @@ def plan_cdc(
     )
     context = analyzer.analyze()
     try:
-        return CdcChanges(context, plan_cdc_context(context, images=columns, fallback=fallback))
-    except _LostError:
+        return CdcScan(context, plan_cdc_range(context, images=columns, fallback=fallback))
+    except _FileMissingError:
         if limit is None or since is not None or until is not None or not fallback:
             raise
     # The beginning is gone, so there is nothing to count instants from.
     return plan_cdc(snapshot, columns=columns)
 
 
-def plan_cdc_context(
+def plan_cdc_range(
     context: QueryContext,
     *,
     images: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     fallback: bool = True,
     schema_of_end: bool = False,
-) -> CdcPlan:
+) -> CdcScanPlan:
     """What the instants of a range did to each row, file group by file group.
 
     `images` are the columns of rows before and after, `columns` those of the result. Where files
@@ -257,38 +257,38 @@ def plan_cdc_context(
     snapshot.config.require_changes()
     result = tuple(select_fields(SCHEMA, columns).names)
     if context.is_empty:
-        return CdcPlan(_reading(context, images, schema_of_end), (), result)
+        return CdcScanPlan(_reading(context, images, schema_of_end), (), result)
     try:
-        groups = _Changes(context).groups()
-    except _LostError:
+        groups = _CdcWrites(context).groups()
+    except _FileMissingError:
         if not (context.from_beginning and context.whole and fallback):
             raise
         groups = _state(context)
-    told = {step.instant for group in groups for step in group.steps}
+    told = {step.instant for group in groups for step in group.splits}
     known = [i.requested_at for i in context.instants if i.requested_at in told]
     instants = tuple(dict.fromkeys((*known, *sorted(told))))
-    plan = CdcPlan(_reading(context, images, schema_of_end), tuple(groups), result, instants)
+    plan = CdcScanPlan(_reading(context, images, schema_of_end), tuple(groups), result, instants)
     _require_mergeable(snapshot.config, plan)
     return plan
 
 
-def _reading(context: QueryContext, images: Sequence[str] | None, schema_of_end: bool) -> ReadPlan:
+def _reading(context: QueryContext, images: Sequence[str] | None, schema_of_end: bool) -> ScanPlan:
     snapshot = context.snapshot
     view = snapshot.view(completed_until=context.until if schema_of_end else None)
-    schema = schema_seen(snapshot, view)
+    schema = schema_or_empty(snapshot, view)
     own = [name for name in schema.names if name not in META_COLUMNS]
     asked = own if images is None else select_fields(schema, images).names
     names = dict.fromkeys((COMMIT_TIME, RECORD_KEY, *(n for n in asked if n not in META_COLUMNS)))
-    return ReadPlan(schema, tuple(names), (), merge_rule(snapshot.config))
+    return ScanPlan(schema, tuple(names), (), merge_rule(snapshot.config))
 
 
-def _require_mergeable(config: TableConfig, plan: CdcPlan) -> None:
-    steps = (step for group in plan.groups for step in group.steps)
+def _require_mergeable(config: TableConfig, plan: CdcScanPlan) -> None:
+    steps = (step for group in plan.groups for step in group.splits)
     if any(item.logs for step in steps for item in (step.before, step.after) if item):
         config.require_mergeable()
 
 
-class _LostError(InvalidError):
+class _FileMissingError(InvalidError):
     """A file that a change is told by is not there any more."""
 
     def __init__(self, file: str, instant: str) -> None:
@@ -301,21 +301,23 @@ class _LostError(InvalidError):
         )
 
 
-def _state(context: QueryContext) -> list[GroupSteps]:
+def _state(context: QueryContext) -> list[CdcFileGroup]:
     """All rows as of the end of a range, as if each had just been inserted."""
     snapshot, until = context.snapshot, context.until
     view = snapshot.view(completed_until=until)
     if until is None:
-        slices = [group.merged() for group in snapshot.groups(view)]
+        slices = [group.latest_merged_slice() for group in snapshot.groups(view)]
     else:
         # What completed cleans have taken is told by those on the timeline alone.
         past = [i.requested_at for i in snapshot.archived if (i.completed_at or "") > until]
-        slices, lost = slices_seen(snapshot, view, since=until)
+        slices, lost = slices_before_cleaning(snapshot, view, since=until)
         for name in [*past, *(name for names in lost.values() for name in names)]:
-            raise _LostError(name, until)
+            raise _FileMissingError(name, until)
     return [
-        GroupSteps(
-            item.partition, item.file_id, (Step(item.base_instant, StepKind.STATE, after=item),)
+        CdcFileGroup(
+            item.partition,
+            item.file_id,
+            (CdcFileSplit(item.base_instant, CdcInferenceCase.STATE, after=item),),
         )
         for item in slices
     ]
@@ -327,7 +329,7 @@ def is_change(config: TableConfig, instant: Instant, commit: CommitMetadata) -> 
 
 
 @dataclass(frozen=True)
-class _Changes:
+class _CdcWrites:
     """The writes of a range that changed rows, and the files of the partitions they touched."""
 
     context: QueryContext
@@ -346,7 +348,7 @@ class _Changes:
     def _files(self) -> dict[GroupKey, list[DataFile]]:
         """The files of the file groups that the writes touched."""
         touched = {key for _, commit in self._writes for key in commit.file_groups()}
-        going = going_files(self._snapshot)
+        going = files_being_cleaned(self._snapshot)
         found: dict[GroupKey, list[DataFile]] = {}
         for partition, files in self._snapshot.files(sorted({key[0] for key in touched})).items():
             for file in files:
@@ -356,12 +358,12 @@ class _Changes:
         return found
 
     @cached_property
-    def _view(self) -> View:
+    def _view(self) -> TimelineView:
         """All that is committed, with every completion time that slicing asks for."""
         by_partition: dict[str, list[DataFile]] = {}
         for (partition, _), files in self._files.items():
             by_partition.setdefault(partition, []).extend(files)
-        return self._snapshot.with_completions(self._snapshot.view(), by_partition)
+        return self._snapshot.with_completion_times(self._snapshot.view(), by_partition)
 
     @cached_property
     def _archived(self) -> dict[str, Instant]:
@@ -370,15 +372,17 @@ class _Changes:
             return {}
         return {instant.requested_at: instant for instant in self._snapshot.archived}
 
-    def groups(self) -> list[GroupSteps]:
+    def groups(self) -> list[CdcFileGroup]:
         """The steps of each file group; raises if one of them cannot be told any more."""
-        steps: dict[GroupKey, list[Step]] = {}
+        steps: dict[GroupKey, list[CdcFileSplit]] = {}
         for instant, commit in self._writes:
             for key, step in self._steps(instant, commit):
                 steps.setdefault(key, []).append(step)
-        return [GroupSteps(*key, tuple(taken)) for key, taken in steps.items()]
+        return [CdcFileGroup(*key, tuple(taken)) for key, taken in steps.items()]
 
-    def _steps(self, instant: Instant, commit: CommitMetadata) -> Iterator[tuple[GroupKey, Step]]:
+    def _steps(
+        self, instant: Instant, commit: CommitMetadata
+    ) -> Iterator[tuple[GroupKey, CdcFileSplit]]:
         for partition, file_ids in commit.replaced.items():
             for file_id in file_ids:
                 key = partition, file_id
@@ -392,15 +396,15 @@ class _Changes:
                 key = partition, file_id
                 yield key, self._written(key, instant, commit, own)
 
-    def _replaced(self, key: GroupKey, instant: Instant) -> Step:
+    def _replaced(self, key: GroupKey, instant: Instant) -> CdcFileSplit:
         before = self._at(key, instant, included=False)
         if before is None:
-            raise _LostError(f"{key[0]}: all files of {key[1]}", instant.requested_at)
-        return Step(instant.requested_at, StepKind.REPLACED, before=before)
+            raise _FileMissingError(f"{key[0]}: all files of {key[1]}", instant.requested_at)
+        return CdcFileSplit(instant.requested_at, CdcInferenceCase.REPLACED, before=before)
 
     def _written(
         self, key: GroupKey, instant: Instant, commit: CommitMetadata, stats: Sequence[WriteStat]
-    ) -> Step:
+    ) -> CdcFileSplit:
         at = instant.requested_at
         bases = [stat for stat in stats if not _is_log(stat.path or "")]
         if not bases:
@@ -408,40 +412,44 @@ class _Changes:
                 self._find(key, stat.path or "", at)
             before = self._at(key, instant, included=False)
             after = self._at(key, instant, included=True)
-            return Step(at, StepKind.APPENDED, before, after)
+            return CdcFileSplit(at, CdcInferenceCase.APPENDED, before, after)
         (stat, *_) = bases
         if stat.cdc_stats:
             return self._logged(key, at, stat)
         if _only_inserts(commit, stat):
-            return Step(at, StepKind.INSERTED, after=self._base(key, stat.path or "", at))
+            return CdcFileSplit(
+                at, CdcInferenceCase.INSERTED, after=self._base(key, stat.path or "", at)
+            )
         before = self._previous(key, stat, at)
         if stat.num_writes == 0:
-            return Step(at, StepKind.REPLACED, before)
-        return Step(at, StepKind.REWRITTEN, before, self._base(key, stat.path or "", at))
+            return CdcFileSplit(at, CdcInferenceCase.REPLACED, before)
+        return CdcFileSplit(
+            at, CdcInferenceCase.REWRITTEN, before, self._base(key, stat.path or "", at)
+        )
 
-    def _logged(self, key: GroupKey, at: str, stat: WriteStat) -> Step:
+    def _logged(self, key: GroupKey, at: str, stat: WriteStat) -> CdcFileSplit:
         """Changes that were written down: alone, or with the base files that hold the rows."""
         paths = tuple(sorted(stat.cdc_stats or ()))
         size = sum(self._find(key, path, at).size for path in paths)
         mode = self._snapshot.config.properties.get(CHANGE_LOGGING, "").strip().upper()
         if mode not in _WITHOUT_IMAGES:
-            return Step(at, StepKind.LOGGED, files=paths, size=size)
-        has_before = mode != ChangeLogging.KEYS or stat.prev_commit in _NO_COMMIT
+            return CdcFileSplit(at, CdcInferenceCase.LOGGED, files=paths, size=size)
+        has_before = mode != CdcLoggingMode.KEYS or stat.prev_commit in _NO_COMMIT
         before = None if has_before else self._previous(key, stat, at)
         after = self._base(key, stat.path or "", at)
-        return Step(at, StepKind.LOGGED, before, after, paths, size)
+        return CdcFileSplit(at, CdcInferenceCase.LOGGED, before, after, paths, size)
 
     def _find(self, key: GroupKey, path: str, at: str) -> DataFile:
         name = split_path(path)[1]
         for file in self._files.get(key, ()):
             if file.name == name:
                 return file
-        raise _LostError(path, at)
+        raise _FileMissingError(path, at)
 
     def _base(self, key: GroupKey, path: str, at: str) -> FileSlice:
         file = self._find(key, path, at)
         if not isinstance(file, BaseFile):
-            raise _LostError(path, at)
+            raise _FileMissingError(path, at)
         return FileSlice(*key, file.instant, file)
 
     def _previous(self, key: GroupKey, stat: WriteStat, at: str) -> FileSlice:
@@ -451,7 +459,7 @@ class _Changes:
             dated = not stat.prev_base_file and file.instant == stat.prev_commit
             if isinstance(file, BaseFile) and (named or dated):
                 return FileSlice(*key, file.instant, file)
-        raise _LostError(stat.prev_base_file or f"{key[1]} of {stat.prev_commit}", at)
+        raise _FileMissingError(stat.prev_base_file or f"{key[1]} of {stat.prev_commit}", at)
 
     def _at(self, key: GroupKey, instant: Instant, *, included: bool) -> FileSlice | None:
         """The state of a file group right before an instant completed, or right after it.
@@ -473,7 +481,7 @@ class _Changes:
 
         files = [file for file in self._files.get(key, ()) if counts(file)]
         groups = build_groups(key[0], files, self._view)
-        return groups[0].merged() if groups else None
+        return groups[0].latest_merged_slice() if groups else None
 
     def _is_compaction(self, requested_at: str) -> bool:
         found = self._snapshot.timeline.by_time.get(requested_at) or self._archived.get(

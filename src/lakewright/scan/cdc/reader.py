@@ -23,8 +23,17 @@ from lakewright.format.log_block import BlockKind, LogBlock, parse_blocks
 from lakewright.model.file_group import FileSlice
 from lakewright.model.merge import Deletes, Upserts, merge_logs, merge_with_base
 from lakewright.model.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY, conform, select_fields
-from lakewright.scan.cdc.planner import AFTER, BEFORE, OP, SCHEMA, TIME, CdcPlan, Step, StepKind
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.cdc.planner import (
+    AFTER,
+    BEFORE,
+    OP,
+    SCHEMA,
+    TIME,
+    CdcFileSplit,
+    CdcInferenceCase,
+    CdcScanPlan,
+)
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.scan.slice_reader import (
     base_rows,
     batches_of,
@@ -173,19 +182,19 @@ _KEY = "record_key"
 _BATCH_ROWS = 16 * 1024
 
 
-def read_changes(storage: Storage, plan: CdcPlan) -> Iterator[pa.RecordBatch]:
+def read_cdc(storage: Storage, plan: CdcScanPlan) -> Iterator[pa.RecordBatch]:
     """The changes of all file groups of a plan, those of each in order, in its result schema."""
     reader = _Reader(storage, plan.read)
     for group in plan.groups:
-        for kind, steps in groupby(group.steps, key=_together):
+        for kind, steps in groupby(group.splits, key=_together):
             for changes in reader.read(kind[0], list(steps)):
                 yield from changes.select(plan.columns).combine_chunks().to_batches(_BATCH_ROWS)
 
 
-def _together(step: Step) -> tuple[StepKind, str]:
+def _together(step: CdcFileSplit) -> tuple[CdcInferenceCase, str]:
     """Steps that are read at once: log files beside the same base file, one after the other."""
     base = step.after.base if step.after is not None else None
-    appended = step.kind is StepKind.APPENDED
+    appended = step.kind is CdcInferenceCase.APPENDED
     return step.kind, (base.name if base is not None else "") if appended else step.instant
 
 
@@ -194,19 +203,19 @@ class _Reader:
     """Reads steps; `plan` has the columns of rows: commit time and key, then those of images."""
 
     storage: Storage
-    plan: ReadPlan
+    plan: ScanPlan
 
-    def read(self, kind: StepKind, steps: Sequence[Step]) -> Iterator[pa.Table]:
+    def read(self, kind: CdcInferenceCase, steps: Sequence[CdcFileSplit]) -> Iterator[pa.Table]:
         """The changes of steps that are read at once."""
-        if kind is StepKind.APPENDED:
+        if kind is CdcInferenceCase.APPENDED:
             yield from self._appended(steps)
             return
         read = {
-            StepKind.LOGGED: self._logged,
-            StepKind.INSERTED: self._inserted,
-            StepKind.REPLACED: self._replaced,
-            StepKind.REWRITTEN: self._rewritten,
-            StepKind.STATE: self._state,
+            CdcInferenceCase.LOGGED: self._logged,
+            CdcInferenceCase.INSERTED: self._inserted,
+            CdcInferenceCase.REPLACED: self._replaced,
+            CdcInferenceCase.REWRITTEN: self._rewritten,
+            CdcInferenceCase.STATE: self._state,
         }[kind]
         for step in steps:
             yield from read(step)
@@ -220,23 +229,23 @@ class _Reader:
         for batch in read_slices(self.storage, plan):
             yield pa.Table.from_batches([batch])
 
-    def _inserted(self, step: Step) -> Iterator[pa.Table]:
+    def _inserted(self, step: CdcFileSplit) -> Iterator[pa.Table]:
         for rows in self._rows(step.after):
             new = rows.filter(pc.equal(rows.column(COMMIT_TIME), step.instant))
-            yield from self._told(INSERT, step.instant, None, new)
+            yield from self._changes(INSERT, step.instant, None, new)
 
-    def _replaced(self, step: Step) -> Iterator[pa.Table]:
+    def _replaced(self, step: CdcFileSplit) -> Iterator[pa.Table]:
         for rows in self._rows(step.before):
-            yield from self._told(DELETE, step.instant, rows, None)
+            yield from self._changes(DELETE, step.instant, rows, None)
 
-    def _state(self, step: Step) -> Iterator[pa.Table]:
+    def _state(self, step: CdcFileSplit) -> Iterator[pa.Table]:
         for rows in self._rows(step.after):
-            for changes in self._told(INSERT, step.instant, None, rows):
+            for changes in self._changes(INSERT, step.instant, None, rows):
                 times = rows.column(COMMIT_TIME).slice(0, len(changes))
                 rows = rows.slice(len(changes))
                 yield changes.set_column(1, SCHEMA.field(TIME), times)
 
-    def _rewritten(self, step: Step) -> Iterator[pa.Table]:
+    def _rewritten(self, step: CdcFileSplit) -> Iterator[pa.Table]:
         """Two base files: rows that carry the write's instant are new, or new versions."""
         keys, fresh = [], [self._empty]
         for rows in self._rows(step.after):
@@ -261,7 +270,7 @@ class _Reader:
             start += len(rows)
         return pa.concat_tables(found)
 
-    def _appended(self, steps: Sequence[Step]) -> Iterator[pa.Table]:
+    def _appended(self, steps: Sequence[CdcFileSplit]) -> Iterator[pa.Table]:
         """Log files beside one base file, of which only rows are taken that they can change."""
         last = max((step.after for step in steps if step.after), key=lambda item: len(item.logs))
         blocks = self._blocks(last)
@@ -312,21 +321,21 @@ class _Reader:
         old, new = old.combine_chunks(), new.combine_chunks()
         old_keys, new_keys = old.column(RECORD_KEY), new.column(RECORD_KEY)
         at = pc.index_in(new_keys, value_set=old_keys.combine_chunks())
-        yield from self._told(INSERT, instant, None, new.filter(at.is_null()))
+        yield from self._changes(INSERT, instant, None, new.filter(at.is_null()))
         both = new.filter(at.is_valid())
         yield from self._updates(instant, old.take(at.drop_null()), both)
         gone = pc.invert(pc.is_in(old_keys, value_set=new_keys.combine_chunks()))
-        yield from self._told(DELETE, instant, old.filter(gone), None)
+        yield from self._changes(DELETE, instant, old.filter(gone), None)
 
     def _updates(self, instant: str, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
-        for changes in self._told(UPDATE, instant, old, new):
+        for changes in self._changes(UPDATE, instant, old, new):
             written = pc.equal(new.column(COMMIT_TIME).slice(0, len(changes)), instant)
             new = new.slice(len(changes))
             # A late row may still fill in what others leave out, where rows are updated in part.
             differs = pc.not_equal(changes.column(BEFORE), changes.column(AFTER))
             yield changes.filter(pc.or_(pc.fill_null(written, False), differs))
 
-    def _logged(self, step: Step) -> Iterator[pa.Table]:
+    def _logged(self, step: CdcFileSplit) -> Iterator[pa.Table]:
         """Changes as they were written down; rows that were not are looked up, all at once."""
         logged = []
         for path, data in zip(step.files, self.storage.read_many(step.files), strict=True):
@@ -344,7 +353,7 @@ class _Reader:
                 yield self._recorded(step, rows.slice(start, _BATCH_ROWS), known)
 
     def _looked_up(
-        self, item: FileSlice | None, name: str, logged: Sequence[pa.Table], step: Step
+        self, item: FileSlice | None, name: str, logged: Sequence[pa.Table], step: CdcFileSplit
     ) -> pa.Table:
         """The rows of a base file that changes name by their keys."""
         if item is None or any(_KEY not in rows.column_names for rows in logged):
@@ -356,7 +365,9 @@ class _Reader:
         found = [self._empty, *_with_keys(self._rows(item), keys)]
         return pa.concat_tables(found).combine_chunks()
 
-    def _recorded(self, step: Step, rows: pa.Table, known: Mapping[str, pa.Table]) -> pa.Table:
+    def _recorded(
+        self, step: CdcFileSplit, rows: pa.Table, known: Mapping[str, pa.Table]
+    ) -> pa.Table:
         op = rows.column(OP).combine_chunks()
         images = [
             self._known_image(rows, known[name], pc.not_equal(op, without), step)
@@ -367,13 +378,13 @@ class _Reader:
         times = pa.repeat(pa.scalar(step.instant), len(rows))
         return pa.table([op, times, *images], schema=SCHEMA)
 
-    def _logged_image(self, rows: pa.Table, name: str, step: Step) -> pa.Array:
+    def _logged_image(self, rows: pa.Table, name: str, step: CdcFileSplit) -> pa.Array:
         target = pa.schema([(name, pa.struct(list(self._image_schema)))])
         column = conform(rows.select([name]), target, source=step.files[0]).column(0)
         return struct_texts(column.combine_chunks())
 
     def _known_image(
-        self, rows: pa.Table, known: pa.Table, wanted: pa.Array, step: Step
+        self, rows: pa.Table, known: pa.Table, wanted: pa.Array, step: CdcFileSplit
     ) -> pa.Array:
         at = pc.index_in(
             rows.column(_KEY).combine_chunks(), value_set=known.column(RECORD_KEY).combine_chunks()
@@ -397,7 +408,7 @@ class _Reader:
     def _empty(self) -> pa.Table:
         return self.plan.result_schema.empty_table()
 
-    def _told(
+    def _changes(
         self, op: str, instant: str, before: pa.Table | None, after: pa.Table | None
     ) -> Iterator[pa.Table]:
         """The same kind of change of many rows."""

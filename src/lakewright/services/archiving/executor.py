@@ -13,26 +13,31 @@ from dataclasses import dataclass
 from lakewright.errors import ConflictError, CorruptError, found_in
 from lakewright.format.archived_timeline import (
     VERSION_FILE,
-    HistoryEntry,
-    HistoryFile,
+    ArchivedInstant,
+    ArchivedTimelineFile,
     Manifest,
-    format_history_file,
+    archived_file_of,
+    find_unreferenced,
+    format_archived_file,
     format_manifest,
     format_version,
-    history_file_of,
     manifest_name,
-    parse_history_file,
+    parse_archived_file,
     parse_manifest,
     parse_manifest_name,
-    plan_leftovers,
     plan_level_merge,
     with_merge,
 )
 from lakewright.model.instant import Instant, State, is_time
-from lakewright.services.archiving.planner import Action, ArchivePlan, ArchivingSettings, batches
+from lakewright.services.archiving.planner import (
+    ArchivedAction,
+    ArchivePlan,
+    ArchivingSettings,
+    batches,
+)
 from lakewright.storage.base import Storage
 from lakewright.table.archived_timeline import load_entries, load_manifest
-from lakewright.table.conflicts import latest_time
+from lakewright.table.conflicts import max_timeline_time
 from lakewright.table.damaged_commits import parse_completed
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.snapshot import Snapshot
@@ -54,11 +59,11 @@ def archive(snapshot: Snapshot, plan: ArchivePlan, settings: ArchivingSettings) 
     Files that no commit lists are to be swept before (`strays.sweep_strays`). May be repeated after
     a death at any point.
     """
-    plan = _short_of_strays(snapshot, plan)
-    history = _History.of(snapshot)
+    plan = _before_orphan_files(snapshot, plan)
+    history = _ArchivedTimelineWriter.of(snapshot)
     for part in batches(plan, settings.batch):
         history.add(_entries(snapshot, _unarchived(snapshot, part)))
-        _take_off(snapshot, part)
+        _delete_timeline_files(snapshot, part)
     merges = 0
     while history.merge(settings):
         merges += 1
@@ -69,7 +74,7 @@ def archive(snapshot: Snapshot, plan: ArchivePlan, settings: ArchivingSettings) 
 
 
 @dataclass
-class _History:
+class _ArchivedTimelineWriter:
     """History as this process knows it, and goes on writing it."""
 
     storage: Storage
@@ -79,14 +84,14 @@ class _History:
     published: int = 0
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> _History:
+    def of(cls, snapshot: Snapshot) -> _ArchivedTimelineWriter:
         storage, folder = snapshot.storage, snapshot.config.history_folder
         numbers = [parse_manifest_name(file.name) for file in storage.list_files(folder)]
         # A manifest that no version names is of an archiver that died: its number is spent.
         version = max((number for number in numbers if number is not None), default=0)
         return cls(storage, folder, load_manifest(storage, folder), version)
 
-    def add(self, entries: Sequence[HistoryEntry]) -> None:
+    def add(self, entries: Sequence[ArchivedInstant]) -> None:
         """Make entries part of history."""
         if entries:
             file = self._write(entries, level=0)
@@ -97,11 +102,11 @@ class _History:
         merge = plan_level_merge(self.manifest, settings.merge_files, settings.merge_bytes)
         if merge is None:
             return False
-        entries: dict[tuple[str, str], HistoryEntry] = {}
+        entries: dict[tuple[str, str], ArchivedInstant] = {}
         for source in merge.sources:
             path = f"{self.folder}/{source.name}"
             with found_in(path):
-                for entry in parse_history_file(self.storage.read(path)):
+                for entry in parse_archived_file(self.storage.read(path)):
                     entries[entry.requested_at, entry.action] = entry
         file = self._write([*entries.values()], level=merge.target.level)
         self._publish(with_merge(self.manifest, merge, file.size))
@@ -118,13 +123,13 @@ class _History:
                 manifests[number] = parse_manifest(self.storage.read(f"{self.folder}/{name}"))
         if len(manifests) < len(numbered):
             return
-        dead = plan_leftovers(manifests, names, keep)
+        dead = find_unreferenced(manifests, names, keep)
         self.storage.delete_many(f"{self.folder}/{manifest_name(n)}" for n in dead.versions)
         self.storage.delete_many(f"{self.folder}/{name}" for name in dead.files)
 
-    def _write(self, entries: Sequence[HistoryEntry], level: int) -> HistoryFile:
-        data = format_history_file(entries)
-        name = history_file_of(entries, level).name
+    def _write(self, entries: Sequence[ArchivedInstant], level: int) -> ArchivedTimelineFile:
+        data = format_archived_file(entries)
+        name = archived_file_of(entries, level).name
         path = f"{self.folder}/{name}"
         try:
             self.storage.create(path, data)
@@ -137,7 +142,7 @@ class _History:
                 data = found
             else:
                 self.storage.replace(path, data)
-        return HistoryFile.parse(name, len(data))
+        return ArchivedTimelineFile.parse(name, len(data))
 
     def _publish(self, manifest: Manifest) -> None:
         self.version += 1
@@ -151,13 +156,13 @@ class _History:
 
 def _keys(data: bytes) -> set[tuple[str, str]] | None:
     try:
-        entries = parse_history_file(data)
+        entries = parse_archived_file(data)
     except CorruptError:
         return None
     return {(entry.requested_at, entry.action) for entry in entries}
 
 
-def _short_of_strays(snapshot: Snapshot, plan: ArchivePlan) -> ArchivePlan:
+def _before_orphan_files(snapshot: Snapshot, plan: ArchivePlan) -> ArchivePlan:
     """The plan up to where files that no commit lists lie, or may still appear.
 
     The active timeline has to go on beginning before them: older ones count as committed, and
@@ -165,7 +170,7 @@ def _short_of_strays(snapshot: Snapshot, plan: ArchivePlan) -> ArchivePlan:
     """
     timeline = snapshot.timeline
     known = {i.requested_at for i in timeline.pending()}
-    latest = latest_time(timeline)
+    latest = max_timeline_time(timeline)
     folders = [path.rpartition("/")[2] for path in snapshot.storage.list_folders(MARKERS)]
     strays = [
         at
@@ -177,12 +182,14 @@ def _short_of_strays(snapshot: Snapshot, plan: ArchivePlan) -> ArchivePlan:
     ]
     if not strays:
         return plan
-    before = [i.requested_at for i in timeline.unsaved_writes if i.requested_at < min(strays)]
+    before = [
+        i.requested_at for i in timeline.writes_without_savepoint if i.requested_at < min(strays)
+    ]
     begin = before[-1] if before else ""
     return ArchivePlan(tuple(a for a in plan.actions if a.completed.requested_at < begin))
 
 
-def _unarchived(snapshot: Snapshot, actions: Sequence[Action]) -> list[Action]:
+def _unarchived(snapshot: Snapshot, actions: Sequence[ArchivedAction]) -> list[ArchivedAction]:
     """Those that history does not have yet: an archiver may have died before it took them off."""
     times = [action.completed.requested_at for action in actions]
     folder = snapshot.config.history_folder
@@ -191,7 +198,7 @@ def _unarchived(snapshot: Snapshot, actions: Sequence[Action]) -> list[Action]:
     return [a for a in actions if (a.completed.requested_at, a.completed.action) not in known]
 
 
-def _entries(snapshot: Snapshot, actions: Iterable[Action]) -> list[HistoryEntry]:
+def _entries(snapshot: Snapshot, actions: Iterable[ArchivedAction]) -> list[ArchivedInstant]:
     wanted = list(actions)
     plans = {action.completed: _plan_file(action) for action in wanted}
     files = [*plans, *(plan for plan in plans.values() if plan is not None)]
@@ -202,7 +209,7 @@ def _entries(snapshot: Snapshot, actions: Iterable[Action]) -> list[HistoryEntry
         with found_in(snapshot.timeline_path(completed)):
             parse_completed(completed.action, content[completed])
     return [
-        HistoryEntry(
+        ArchivedInstant(
             completed.requested_at,
             completed.completed_at or "",
             completed.action,
@@ -213,12 +220,12 @@ def _entries(snapshot: Snapshot, actions: Iterable[Action]) -> list[HistoryEntry
     ]
 
 
-def _plan_file(action: Action) -> Instant | None:
+def _plan_file(action: ArchivedAction) -> Instant | None:
     requested = [i for i in action.pending if i.state is State.REQUESTED and i.action in _WITH_PLAN]
     return requested[0] if requested else None
 
 
-def _take_off(snapshot: Snapshot, actions: Sequence[Action]) -> None:
+def _delete_timeline_files(snapshot: Snapshot, actions: Sequence[ArchivedAction]) -> None:
     """Delete timeline files: what is left of an action must never look like a pending one."""
     pending = [snapshot.timeline_path(file) for action in actions for file in action.pending]
     snapshot.storage.delete_many(pending)

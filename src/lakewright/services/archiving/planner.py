@@ -11,7 +11,7 @@ from lakewright.model.instant import COMPLETED_NAME, Instant
 from lakewright.model.plans import Skip
 from lakewright.model.timeline import Timeline
 from lakewright.options import at_least, option, parse_bool
-from lakewright.services.cleaning.planner import is_settled
+from lakewright.services.cleaning.planner import visible_to_all_readers
 
 _MIN, _MAX = "hoodie.keep.min.commits", "hoodie.keep.max.commits"
 
@@ -92,7 +92,7 @@ _PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ArchivedAction:
     """A completed action with the files that it left on the timeline while it was pending."""
 
     completed: Instant
@@ -103,7 +103,7 @@ class Action:
 class ArchivePlan:
     """The actions to archive, oldest request first."""
 
-    actions: tuple[Action, ...]
+    actions: tuple[ArchivedAction, ...]
 
     @property
     def instants(self) -> tuple[Instant, ...]:
@@ -112,7 +112,7 @@ class ArchivePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ArchivalConstraints:
     """What others want of the timeline.
 
     `retained` is the earliest commit that the policy of the cleaner retains now, `cleaned` the one
@@ -136,14 +136,14 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
-class _Limit:
+class _ArchiveBarrier:
     """Nothing from `begin` on may go."""
 
     begin: str
     reason: str
 
 
-def not_due(timeline: Timeline, settings: ArchivingSettings) -> Skip | None:
+def check_archive_trigger(timeline: Timeline, settings: ArchivingSettings) -> Skip | None:
     """Why it is too early to archive; None if there is enough."""
     count = len(timeline.completed_writes)
     if count <= settings.keep_max:
@@ -151,12 +151,17 @@ def not_due(timeline: Timeline, settings: ArchivingSettings) -> Skip | None:
     return None
 
 
-def candidates(timeline: Timeline, settings: ArchivingSettings, needs: Needs) -> Candidates:
+def candidates(
+    timeline: Timeline, settings: ArchivingSettings, needs: ArchivalConstraints
+) -> Candidates:
     """The oldest writes that nobody needs on the active timeline."""
     done = timeline.completed_writes
     # Saved commits do not mark where the timeline begins: without another one, what was archived
     # since the first of them would count as uncommitted.
-    most = len(timeline.unsaved_writes if settings.beyond_savepoint else done) - settings.keep_min
+    most = (
+        len(timeline.writes_without_savepoint if settings.beyond_savepoint else done)
+        - settings.keep_min
+    )
     limits = [*_hard_limits(timeline, settings, needs)]
     if len(done) <= _PATIENCE * settings.keep_max:
         limits += _soft_limits(timeline, needs)
@@ -165,7 +170,7 @@ def candidates(timeline: Timeline, settings: ArchivingSettings, needs: Needs) ->
     for write in done:
         if len(chosen) >= most:
             return Candidates(tuple(chosen), f"{settings.keep_min} commits are kept")
-        if write.requested_at in timeline.saved and settings.beyond_savepoint:
+        if write.requested_at in timeline.savepointed and settings.beyond_savepoint:
             continue
         if first is not None and write.requested_at >= first.begin:
             return Candidates(tuple(chosen), first.reason)
@@ -191,10 +196,10 @@ def plan_archive(
     going = [*writes, *_along(Timeline.of(known), writes)]
     by_key: dict[tuple[str, str], list[Instant]] = {}
     for file in known:
-        by_key.setdefault((file.requested_at, file.comparable_action), []).append(file)
+        by_key.setdefault((file.requested_at, file.completed_action), []).append(file)
     return ArchivePlan(
         tuple(
-            Action(
+            ArchivedAction(
                 instant,
                 tuple(f for f in by_key[instant.requested_at, instant.action] if f != instant),
             )
@@ -203,9 +208,9 @@ def plan_archive(
     )
 
 
-def batches(plan: ArchivePlan, size: int) -> Iterator[tuple[Action, ...]]:
+def batches(plan: ArchivePlan, size: int) -> Iterator[tuple[ArchivedAction, ...]]:
     """The plan in parts of so many writes, with what lies between them."""
-    part: list[Action] = []
+    part: list[ArchivedAction] = []
     writes = 0
     for action in plan.actions:
         if writes == size:
@@ -217,43 +222,51 @@ def batches(plan: ArchivePlan, size: int) -> Iterator[tuple[Action, ...]]:
         yield tuple(part)
 
 
-def _hard_limits(timeline: Timeline, settings: ArchivingSettings, needs: Needs) -> Iterator[_Limit]:
+def _hard_limits(
+    timeline: Timeline, settings: ArchivingSettings, needs: ArchivalConstraints
+) -> Iterator[_ArchiveBarrier]:
     for undoing in timeline.pending("rollback", "restore"):
-        yield _Limit("", f"{undoing.action} {undoing.requested_at} is pending")
+        yield _ArchiveBarrier("", f"{undoing.action} {undoing.requested_at} is pending")
     pending = next((i for i in timeline.pending() if i.is_write), None)
     if pending is not None:
         # Older files count as committed: the active timeline begins before a pending write.
-        unsaved = timeline.unsaved_writes
+        unsaved = timeline.writes_without_savepoint
         before = [i.requested_at for i in unsaved if i.requested_at < pending.requested_at]
         begin = before[-1] if before else pending.requested_at
-        yield _Limit(begin, f"{pending.action} {pending.requested_at} is pending")
+        yield _ArchiveBarrier(begin, f"{pending.action} {pending.requested_at} is pending")
     saved = [i.requested_at for i in timeline if i.action == "savepoint"]
     if saved and not settings.beyond_savepoint:
-        yield _Limit(min(saved), f"savepoint {min(saved)}")
+        yield _ArchiveBarrier(min(saved), f"savepoint {min(saved)}")
     if needs.cleaned is not None and settings.block_on_clean:
-        yield _Limit(needs.cleaned.requested_at, "the last clean has retained the rest")
+        yield _ArchiveBarrier(needs.cleaned.requested_at, "the last clean has retained the rest")
     deltas = (
         timeline.completed("deltacommit")[-needs.delta_commits :] if needs.delta_commits else ()
     )
     if deltas:
-        yield _Limit(deltas[0].requested_at, "the delta commits are counted until a compaction")
+        yield _ArchiveBarrier(
+            deltas[0].requested_at, "the delta commits are counted until a compaction"
+        )
 
 
-def _soft_limits(timeline: Timeline, needs: Needs) -> Iterator[_Limit]:
+def _soft_limits(timeline: Timeline, needs: ArchivalConstraints) -> Iterator[_ArchiveBarrier]:
     for action in COMPLETED_NAME:
         last = max(timeline.completed_services(action), default=None)
         if last is not None:
-            yield _Limit(last.requested_at, f"the next {action} is planned from the last one on")
+            yield _ArchiveBarrier(
+                last.requested_at, f"the next {action} is planned from the last one on"
+            )
     if needs.cleaned is not None:
-        yield _Limit(needs.cleaned.requested_at, "the next clean is planned from the last one on")
+        yield _ArchiveBarrier(
+            needs.cleaned.requested_at, "the next clean is planned from the last one on"
+        )
 
 
-def _readers_need(write: Instant, needs: Needs) -> str:
+def _readers_need(write: Instant, needs: ArchivalConstraints) -> str:
     """Why somebody who reads within the retained time looks for a write on the timeline."""
     retained = needs.retained
     if needs.all_retained:
         return "all commits are retained"
-    if retained is None or is_settled(write.requested_at, write.completed_at, retained):
+    if retained is None or visible_to_all_readers(write.requested_at, write.completed_at, retained):
         return ""
     return f"commits from {retained.requested_at} on are retained"
 
@@ -275,7 +288,7 @@ def _along(timeline: Timeline, writes: Sequence[Instant]) -> list[Instant]:
     """
     newest, going = writes[-1].requested_at, {i.requested_at for i in writes}
     staying = [i.requested_at for i in timeline if i.is_write and i.requested_at not in going]
-    begin = next((at for at in staying if at not in timeline.saved), None)
+    begin = next((at for at in staying if at not in timeline.savepointed), None)
     cleans = timeline.completed("clean")
     return [
         i

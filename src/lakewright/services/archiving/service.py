@@ -15,45 +15,45 @@ from lakewright.model.table_config import TableType
 from lakewright.options import option_keys, settings_from
 from lakewright.services.archiving.executor import archive
 from lakewright.services.archiving.planner import (
+    ArchivalConstraints,
     ArchivePlan,
     ArchivingSettings,
-    Needs,
     candidates,
-    not_due,
+    check_archive_trigger,
     plan_archive,
 )
-from lakewright.services.base import Job, Service, Sight
-from lakewright.services.cleaning.options import CleaningSettings, Policy
+from lakewright.services.base import ExecutionContext, PlanningContext, TableService
+from lakewright.services.cleaning.options import CleaningSettings, CleanPolicy
 from lakewright.services.cleaning.planner import earliest_to_retain, last_clean
 from lakewright.services.compaction.options import CompactionSettings
 from lakewright.services.log_compaction import LogCompactionSettings
 from lakewright.storage.base import split_path
-from lakewright.table.orphan_files import sweep_strays
+from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import metadata_partitions
 from lakewright.table.snapshot import Snapshot, list_timeline
 from lakewright.write.writer import Commit
 
 
-class Archiving(Service[ArchivePlan, Commit]):
+class Archiving(TableService[ArchivePlan, Commit]):
     """Moves the oldest instants of the timeline into history.
 
-    The caller holds the table's lock from before the table is looked at until `run` is done.
+    The caller holds the table's lock from before the table is looked at until `execute` is done.
     """
 
     name: ClassVar[str] = "archive"
     action: ClassVar[str] = ""
     keys: ClassVar[frozenset[str]] = option_keys(ArchivingSettings)
 
-    def due(self, sight: Sight) -> Skip | None:
+    def check_trigger(self, sight: PlanningContext) -> Skip | None:
         """Why nothing can be due yet, by the number of commits."""
         settings = settings_from(ArchivingSettings, sight.options)
         if metadata_partitions(sight.snapshot.config):
             return Skip("the table has a metadata table, which only real Hudi keeps in step")
-        return not_due(sight.snapshot.timeline, settings)
+        return check_archive_trigger(sight.snapshot.timeline, settings)
 
-    def plan(self, sight: Sight) -> ArchivePlan | Skip:
+    def plan(self, sight: PlanningContext) -> ArchivePlan | Skip:
         """The instants that nobody needs on the active timeline."""
-        early = self.due(sight)
+        early = self.check_trigger(sight)
         if early is not None:
             return early
         settings = settings_from(ArchivingSettings, sight.options)
@@ -62,10 +62,10 @@ class Archiving(Service[ArchivePlan, Commit]):
         files = list_timeline(snapshot.storage, snapshot.config)
         return plan_archive(files, found, uncleaned(snapshot, found.writes))
 
-    def run(self, job: Job, plan: ArchivePlan) -> Commit:
+    def execute(self, job: ExecutionContext, plan: ArchivePlan) -> Commit:
         """Archive; `files` of the result counts the instants."""
         settings = settings_from(ArchivingSettings, job.options)
-        sweep_strays(job.snapshot, job.equipment.heartbeat, job.clock.now_ms())
+        delete_orphan_files(job.snapshot, job.writer.heartbeat, job.clock.now_ms())
         done = archive(job.snapshot, plan, settings).instants
         return Commit(
             instant=done[-1].requested_at if done else "",
@@ -76,7 +76,7 @@ class Archiving(Service[ArchivePlan, Commit]):
         )
 
 
-def _needs(sight: Sight) -> Needs:
+def _needs(sight: PlanningContext) -> ArchivalConstraints:
     snapshot, options = sight.snapshot, sight.options
     timeline = snapshot.timeline
     zone = zone_of(snapshot.config.timeline_zone)
@@ -84,9 +84,9 @@ def _needs(sight: Sight) -> Needs:
     last = last_clean(snapshot)
     cleaned = timeline.by_time.get(last.earliest) if last is not None else None
     retained = earliest_to_retain(timeline, cleaning, sight.now_ms, zone, last)
-    return Needs(
+    return ArchivalConstraints(
         retained=retained,
-        all_retained=retained is None and cleaning.policy is Policy.COMMITS,
+        all_retained=retained is None and cleaning.policy is CleanPolicy.COMMITS,
         cleaned=cleaned if cleaned is not None and cleaned.is_completed else None,
         delta_commits=max(
             settings_from(CompactionSettings, options).max_delta_commits,

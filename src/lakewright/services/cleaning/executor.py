@@ -9,15 +9,15 @@ from lakewright.errors import ConflictError, CorruptError, UnsupportedError
 from lakewright.model.commit_metadata import CleanedPartition, CleanMetadata
 from lakewright.model.file_group import PARTITION_METADATA, FileSlice, GroupKey, parse_data_file
 from lakewright.model.plans import CleanPlan, parse_reasons
-from lakewright.services.base import Job
-from lakewright.services.cleaning.planner import Stock, stock_of
-from lakewright.services.planning import Left
+from lakewright.services.base import ExecutionContext
+from lakewright.services.cleaning.planner import PartitionFiles, load_partition_files
+from lakewright.services.planning import SkippedPartitions
 from lakewright.storage.base import FileStatus, join_path, split_path
-from lakewright.table.failed_writes import find_leftovers, sweep
+from lakewright.table.failed_writes import delete_leftovers, find_leftovers
 from lakewright.table.locks.base import holding
-from lakewright.table.orphan_files import sweep_strays
+from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import drop_metadata_table, has_metadata_table
-from lakewright.table.snapshot import Snapshot, files_of, load_snapshot
+from lakewright.table.snapshot import Snapshot, files_of_slice, load_snapshot
 
 _META_FOLDER = ".hoodie"
 # So many partitions are listed and deleted in one go, and the lock is looked at before each go.
@@ -25,14 +25,14 @@ _AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _CleanWork:
     """Which files go, by partition, and why others of the plan stay."""
 
     names: Mapping[str, tuple[str, ...]]
-    left: Left
+    left: SkippedPartitions
 
 
-def clean(job: Job, plan: CleanPlan) -> CleanMetadata:
+def clean(job: ExecutionContext, plan: CleanPlan) -> CleanMetadata:
     """Delete the files of a plan; may be repeated, and the table's lock must not be held.
 
     What is gone already counts as deleted. A file that has come to be needed since the plan was
@@ -40,14 +40,14 @@ def clean(job: Job, plan: CleanPlan) -> CleanMetadata:
     ConflictError if somebody else has ended the clean before this one deletes anything.
     """
     began = job.clock.monotonic_ms()
-    named = _named(plan)
+    named = _planned_files(plan)
     now = _now(job)
-    work = _still_due(now, named)
-    storage = job.equipment.storage
+    work = _still_deletable(now, named)
+    storage = job.writer.storage
     _require_pending(job)
     storage.delete_many(join_path(p, name) for p, names in work.names.items() for name in names)
     removed = _remove_partitions(job, plan.deleted_partitions, work.left)
-    _sweep(job)
+    _delete_leftovers(job)
     return CleanMetadata(
         started_at=job.instant,
         earliest_to_retain=plan.earliest_to_retain.requested_at if plan.earliest_to_retain else "",
@@ -69,7 +69,7 @@ def clean(job: Job, plan: CleanPlan) -> CleanMetadata:
     )
 
 
-def _named(plan: CleanPlan) -> dict[str, tuple[str, ...]]:
+def _planned_files(plan: CleanPlan) -> dict[str, tuple[str, ...]]:
     """The file names of a plan by partition, whatever its paths begin with.
 
     Raises:
@@ -92,54 +92,54 @@ def _named(plan: CleanPlan) -> dict[str, tuple[str, ...]]:
     return named
 
 
-def _now(job: Job) -> Snapshot:
+def _now(job: ExecutionContext) -> Snapshot:
     """The table right now, without a metadata table that would go on naming deleted files."""
-    now = load_snapshot(job.equipment.storage)
+    now = load_snapshot(job.writer.storage)
     if not has_metadata_table(now.config):
         return now
-    with holding(job.equipment.new_lock()):
+    with holding(job.writer.new_lock()):
         drop_metadata_table(now.storage, load_snapshot(now.storage).config)
     return load_snapshot(now.storage)
 
 
-def _require_pending(job: Job) -> None:
+def _require_pending(job: ExecutionContext) -> None:
     """Stop if somebody else has ended this clean: what that one left may be needed by now."""
-    timeline = load_snapshot(job.equipment.storage).timeline
+    timeline = load_snapshot(job.writer.storage).timeline
     if not any(i.requested_at == job.instant for i in timeline.pending("clean")):
         raise ConflictError("the clean was ended by somebody else", instant=job.instant)
 
 
-def _sweep(job: Job) -> None:
+def _delete_leftovers(job: ExecutionContext) -> None:
     """Delete what killed processes have left."""
-    storage = job.equipment.storage
-    dead = find_leftovers(storage, job.equipment.heartbeat, job.clock)
-    sweep(storage, dead)
-    if dead.strays:
-        with holding(job.equipment.new_lock()):
-            settings, now_ms = job.equipment.heartbeat, job.clock.now_ms()
-            sweep_strays(load_snapshot(storage), settings, now_ms, dead.strays)
+    storage = job.writer.storage
+    dead = find_leftovers(storage, job.writer.heartbeat, job.clock)
+    delete_leftovers(storage, dead)
+    if dead.orphans:
+        with holding(job.writer.new_lock()):
+            settings, now_ms = job.writer.heartbeat, job.clock.now_ms()
+            delete_orphan_files(load_snapshot(storage), settings, now_ms, dead.orphans)
 
 
-def _still_due(now: Snapshot, named: Mapping[str, tuple[str, ...]]) -> _Work:
+def _still_deletable(now: Snapshot, named: Mapping[str, tuple[str, ...]]) -> _CleanWork:
     """Take out of a plan what is needed now.
 
     Between a plan and its execution a savepoint may have been made, a compaction scheduled, or the
     write rolled back that made the files superfluous.
     """
-    stock = stock_of(now, now.files(named))
-    newest = {group.key: group.merged() for group in stock.groups}
-    left = Left()
+    stock = load_partition_files(now, now.files(named))
+    newest = {group.key: group.latest_merged_slice() for group in stock.groups}
+    left = SkippedPartitions()
     going: dict[str, tuple[str, ...]] = {}
     for partition, names in named.items():
         reasons = {name: _why_needed(stock, newest, partition, name) for name in names}
         going[partition] = tuple(name for name, reason in reasons.items() if not reason)
         for reason in filter(None, reasons.values()):
-            left.because(partition, reason)
-    return _Work(going, left)
+            left.add(partition, reason)
+    return _CleanWork(going, left)
 
 
 def _why_needed(
-    stock: Stock, newest: Mapping[GroupKey, FileSlice], partition: str, name: str
+    stock: PartitionFiles, newest: Mapping[GroupKey, FileSlice], partition: str, name: str
 ) -> str:
     """Who needs a file; nobody if empty."""
     file = parse_data_file(name)
@@ -154,13 +154,15 @@ def _why_needed(
     if not stock.view.timeline.is_committed(file.instant):
         return f"of {file.instant}, which is not completed"
     if current is not None and (
-        file.instant >= current.base_instant or any(f.name == name for f in files_of(current))
+        file.instant >= current.base_instant or any(f.name == name for f in files_of_slice(current))
     ):
         return "part of the table as it is"
     return ""
 
 
-def _remove_partitions(job: Job, partitions: Iterable[str], left: Left) -> frozenset[str]:
+def _remove_partitions(
+    job: ExecutionContext, partitions: Iterable[str], left: SkippedPartitions
+) -> frozenset[str]:
     """Take the metadata file of partitions that are empty; those with a new file stay.
 
     A writer that finds the file there does not make another, so it may only go while nobody can be
@@ -170,14 +172,14 @@ def _remove_partitions(job: Job, partitions: Iterable[str], left: Left) -> froze
     asked = sorted(partitions)
     if not asked:
         return frozenset()
-    storage, lock = job.equipment.storage, job.equipment.new_lock()
+    storage, lock = job.writer.storage, job.writer.new_lock()
     with holding(lock):
         busy = any(i.is_write for i in load_snapshot(storage).timeline.pending())
         for start in range(0, len(asked), _AT_ONCE):
             listed = storage.list_many(asked[start : start + _AT_ONCE])
             empty = {} if busy else {p: files for p, files in listed.items() if _is_empty(files)}
             for partition in listed.keys() - empty.keys():
-                left.because(partition, "not removed: somebody writes, or has written there")
+                left.add(partition, "not removed: somebody writes, or has written there")
             lock.verify()
             storage.delete_many(file.path for files in empty.values() for file in files)
             removed.update(empty)
@@ -188,8 +190,8 @@ def _is_empty(files: Iterable[FileStatus]) -> bool:
     return all(file.name.startswith(PARTITION_METADATA) for file in files)
 
 
-def _extra(plan: CleanPlan, left: Left) -> dict[str, str]:
+def _extra(plan: CleanPlan, left: SkippedPartitions) -> dict[str, str]:
     """What the plan recorded, and what stayed beyond that."""
     for partition, reason in parse_reasons(plan.extra).items():
-        left.because(partition, reason)
-    return {**plan.extra, **left.extra()}
+        left.add(partition, reason)
+    return {**plan.extra, **left.to_extra_metadata()}

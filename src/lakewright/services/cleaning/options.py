@@ -11,7 +11,7 @@ from lakewright.options import at_least, option, parse_bool, parse_word
 _UNLIMITED = 2**63 - 1
 
 
-class Policy(StrEnum):
+class CleanPolicy(StrEnum):
     """What decides how long an old file slice is kept."""
 
     COMMITS = "KEEP_LATEST_COMMITS"
@@ -19,7 +19,7 @@ class Policy(StrEnum):
     VERSIONS = "KEEP_LATEST_FILE_VERSIONS"
 
 
-class Trigger(StrEnum):
+class CleanTrigger(StrEnum):
     """What has to happen before a clean is planned."""
 
     NUM_COMMITS = "NUM_COMMITS"
@@ -51,10 +51,10 @@ class CleaningSettings:
     that serves the earliest retained commit.
     """
 
-    policy: Policy = option(
+    policy: CleanPolicy = option(
         "hoodie.clean.policy",
-        Policy.COMMITS,
-        parse=parse_word(Policy),
+        CleanPolicy.COMMITS,
+        parse=parse_word(CleanPolicy),
         aliases=("hoodie.cleaner.policy",),
         doc="KEEP_LATEST_COMMITS, KEEP_LATEST_BY_HOURS or KEEP_LATEST_FILE_VERSIONS.",
     )
@@ -80,10 +80,10 @@ class CleaningSettings:
         doc="KEEP_LATEST_FILE_VERSIONS: so many slices of each file group are kept. File groups "
         "that were replaced go at once.",
     )
-    trigger: Trigger = option(
+    trigger: CleanTrigger = option(
         "hoodie.clean.trigger.strategy",
-        Trigger.NUM_COMMITS,
-        parse=parse_word(Trigger),
+        CleanTrigger.NUM_COMMITS,
+        parse=parse_word(CleanTrigger),
         doc="NUM_COMMITS: clean after a number of commits.",
     )
     trigger_commits: int = option(

@@ -9,14 +9,14 @@ from datetime import tzinfo
 
 from lakewright.errors import found_in
 from lakewright.format.timeline_metadata import parse_clean, parse_savepoint
-from lakewright.model.file_group import BaseFile, FileGroup, GroupKey, LogFile, View
+from lakewright.model.file_group import BaseFile, FileGroup, GroupKey, LogFile, TimelineView
 from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip, parse_reasons
 from lakewright.model.timeline import Timeline
-from lakewright.services.cleaning.options import CleaningSettings, Policy
-from lakewright.services.planning import Left
+from lakewright.services.cleaning.options import CleaningSettings, CleanPolicy
+from lakewright.services.planning import SkippedPartitions
 from lakewright.table.snapshot import FilesByPartition, Snapshot
-from lakewright.table.time_generator import time_of
+from lakewright.table.time_generator import format_epoch_ms
 
 _HOUR_MS = 3_600_000
 
@@ -48,7 +48,7 @@ class LastClean:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class CleanScope:
     """Where a clean looks: at what some writes touched and at some partitions, or everywhere.
 
     `everything` tells why all of the table is listed, and is empty where it is not.
@@ -64,7 +64,7 @@ class Scope:
         return not (self.writes or self.partitions or self.everything)
 
 
-def not_due(timeline: Timeline, settings: CleaningSettings) -> Skip | None:
+def check_clean_trigger(timeline: Timeline, settings: CleaningSettings) -> Skip | None:
     """Why it is too early for a clean; None if it is due."""
     pending = timeline.pending("clean")
     if pending and not settings.allow_multiple:
@@ -102,16 +102,16 @@ def earliest_to_retain(
 def _wanted(
     done: tuple[Instant, ...], settings: CleaningSettings, now_ms: int, zone: tzinfo
 ) -> int | None:
-    if settings.policy is Policy.COMMITS:
+    if settings.policy is CleanPolicy.COMMITS:
         count = len(done) - settings.commits_retained
         return count if count > 0 else None
-    if settings.policy is Policy.HOURS:
-        since = time_of(now_ms - settings.hours_retained * _HOUR_MS, zone)
+    if settings.policy is CleanPolicy.HOURS:
+        since = format_epoch_ms(now_ms - settings.hours_retained * _HOUR_MS, zone)
         return next((n for n, i in enumerate(done) if i.requested_at >= since), None)
     return None
 
 
-def is_settled(requested_at: str, completed_at: str | None, retained: Instant) -> bool:
+def visible_to_all_readers(requested_at: str, completed_at: str | None, retained: Instant) -> bool:
     """Whether every reader within the retained time sees a write.
 
     Time travel goes by requested times and incremental queries by completion times, so both must
@@ -121,14 +121,14 @@ def is_settled(requested_at: str, completed_at: str | None, retained: Instant) -
     return requested_at < retained.requested_at and (completed_at is None or completed_at <= limit)
 
 
-def scope_of(
+def clean_scope(
     timeline: Timeline,
     settings: CleaningSettings,
     retained: Instant | None,
     last: LastClean | None,
     *,
     has_history: bool,
-) -> Scope:
+) -> CleanScope:
     """Where something can have become due since the last clean. Pure.
 
     A slice becomes due when a newer one of its group settles, or, where versions are counted, when
@@ -137,9 +137,9 @@ def scope_of(
     """
     reason = _why_everything(timeline, settings, last, has_history=has_history)
     if reason:
-        return Scope(everything=reason)
+        return CleanScope(everything=reason)
     left = last.left if last is not None else frozenset()
-    return Scope(_changed(timeline, retained, last), left)
+    return CleanScope(_changed(timeline, retained, last), left)
 
 
 def _why_everything(
@@ -153,11 +153,11 @@ def _why_everything(
         return "incremental cleaning is off"
     if last is None:
         return "there was no clean since writes were archived" if has_history else ""
-    if last.savepoints - timeline.saved:
+    if last.savepoints - timeline.savepointed:
         return "a savepoint was deleted since the last clean"
     if FILTERED in last.extra:
         return "the last clean left out partitions"
-    if settings.policy is Policy.VERSIONS:
+    if settings.policy is CleanPolicy.VERSIONS:
         same = last.extra.get(VERSIONS) == str(settings.versions_retained)
         begin = last.requested_at
     else:
@@ -177,11 +177,13 @@ def _changed(
     if retained is None:
         since = last.requested_at if last is not None else ""
         return tuple(i for i in done if (i.completed_at or "") > since)
-    settled = [i for i in done if is_settled(i.requested_at, i.completed_at, retained)]
+    settled = [i for i in done if visible_to_all_readers(i.requested_at, i.completed_at, retained)]
     before = timeline.by_time.get(last.earliest) if last is not None else None
     if before is None or not before.is_completed:
         return tuple(settled)
-    return tuple(i for i in settled if not is_settled(i.requested_at, i.completed_at, before))
+    return tuple(
+        i for i in settled if not visible_to_all_readers(i.requested_at, i.completed_at, before)
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ DataFile = BaseFile | LogFile
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
+class ProtectedFiles:
     """What must stay for others: the files of savepoints, and file groups that plans name.
 
     A group of a pending plan is held whole. Its plan names files, but which of them make up a slice
@@ -208,22 +210,22 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class PartitionFiles:
     """What lies in the partitions that a clean looks at.
 
     `files` are all data files there, `groups` what the table has of them, and `replaced` names the
     newest replace commit that took a group out of the table.
     """
 
-    view: View
+    view: TimelineView
     files: Mapping[str, Sequence[DataFile]]
     groups: Sequence[FileGroup] = ()
     replaced: Mapping[GroupKey, Instant] = field(default_factory=dict)
-    holds: Holds = field(default_factory=Holds)
+    holds: ProtectedFiles = field(default_factory=ProtectedFiles)
 
 
 @dataclass
-class Due:
+class CleanCandidates:
     """What may go: files by partition, and partitions that are empty afterwards.
 
     `readable_from` is the earliest request as of which nothing that goes is needed.
@@ -231,7 +233,7 @@ class Due:
 
     files: dict[str, list[DataFile]] = field(default_factory=dict)
     partitions: list[str] = field(default_factory=list)
-    left: Left = field(default_factory=Left)
+    left: SkippedPartitions = field(default_factory=SkippedPartitions)
     readable_from: str = ""
 
     def add(self, partition: str, files: Sequence[DataFile], readable_from: str) -> None:
@@ -253,12 +255,14 @@ class _Slice:
     files: tuple[DataFile, ...]
 
 
-def find_due(stock: Stock, settings: CleaningSettings, retained: Instant | None) -> Due:
+def find_deletable_files(
+    stock: PartitionFiles, settings: CleaningSettings, retained: Instant | None
+) -> CleanCandidates:
     """What a policy lets go; `retained` is None where versions are counted.
 
     Files that belong to no completed write are not touched: they are a matter of rollbacks.
     """
-    due = Due()
+    due = CleanCandidates()
     live = {group.key: group for group in stock.groups}
     replaced = {key[0] for key, by in stock.replaced.items() if _replacement_is_due(by, retained)}
     for partition, files in stock.files.items():
@@ -278,10 +282,12 @@ def find_due(stock: Stock, settings: CleaningSettings, retained: Instant | None)
     return due
 
 
-def _take_old(due: Due, stock: Stock, key: GroupKey, slices: list[_Slice], kept: int) -> None:
+def _take_old(
+    due: CleanCandidates, stock: PartitionFiles, key: GroupKey, slices: list[_Slice], kept: int
+) -> None:
     partition = key[0]
     if kept > 0 and key in stock.holds.planned:
-        due.left.because(partition, stock.holds.planned[key])
+        due.left.add(partition, stock.holds.planned[key])
         return
     for old in slices[:kept]:
         if not stock.holds.saves(partition, old.files):
@@ -289,30 +295,34 @@ def _take_old(due: Due, stock: Stock, key: GroupKey, slices: list[_Slice], kept:
 
 
 def _take_replaced(
-    due: Due, stock: Stock, key: GroupKey, files: list[DataFile], retained: Instant | None
+    due: CleanCandidates,
+    stock: PartitionFiles,
+    key: GroupKey,
+    files: list[DataFile],
+    retained: Instant | None,
 ) -> None:
     partition, by = key[0], stock.replaced[key]
     if not _replacement_is_due(by, retained):
         return
     if key in stock.holds.planned:
-        due.left.because(partition, stock.holds.planned[key])
+        due.left.add(partition, stock.holds.planned[key])
     elif not stock.holds.saves(partition, files):
         due.add(partition, files, by.requested_at)
 
 
 def _replacement_is_due(by: Instant, retained: Instant | None) -> bool:
-    return retained is None or is_settled(by.requested_at, by.completed_at, retained)
+    return retained is None or visible_to_all_readers(by.requested_at, by.completed_at, retained)
 
 
-def _by_group(view: View, files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
+def _by_group(view: TimelineView, files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
     groups: dict[str, list[DataFile]] = {}
     for file in files:
-        if view.sees(file.instant):
+        if view.includes(file.instant):
             groups.setdefault(file.file_id, []).append(file)
     return groups
 
 
-def _with_changes(group: FileGroup, files: Sequence[DataFile], view: View) -> list[_Slice]:
+def _with_changes(group: FileGroup, files: Sequence[DataFile], view: TimelineView) -> list[_Slice]:
     """The slices of a group, each with the change files that were written with it."""
     keys = [each.base_instant for each in group.slices]
     together: list[list[DataFile]] = [
@@ -326,15 +336,20 @@ def _with_changes(group: FileGroup, files: Sequence[DataFile], view: View) -> li
 
 
 def _oldest_kept(
-    slices: list[_Slice], stock: Stock, settings: CleaningSettings, retained: Instant | None
+    slices: list[_Slice],
+    stock: PartitionFiles,
+    settings: CleaningSettings,
+    retained: Instant | None,
 ) -> int:
     """The position of the oldest slice that is still needed; there always is one."""
-    if settings.policy is Policy.VERSIONS or retained is None:
+    if settings.policy is CleanPolicy.VERSIONS or retained is None:
         return max(len(slices) - settings.versions_retained, 0)
     settled = [
         number
         for number, each in enumerate(slices)
-        if is_settled(each.base_instant, stock.view.completion(each.base_instant), retained)
+        if visible_to_all_readers(
+            each.base_instant, stock.view.completion(each.base_instant), retained
+        )
     ]
     return settled[-1] if settled else 0
 
@@ -354,15 +369,15 @@ def last_clean(snapshot: Snapshot) -> LastClean | None:
     return LastClean(cleans[-1].requested_at, done.earliest_to_retain, done.extra)
 
 
-def stock_of(snapshot: Snapshot, files: FilesByPartition) -> Stock:
+def load_partition_files(snapshot: Snapshot, files: FilesByPartition) -> PartitionFiles:
     """What listed files are to the table, and who needs them."""
     view = snapshot.view()
-    return Stock(
+    return PartitionFiles(
         view=view,
         files=files,
         groups=snapshot.groups(view, files),
         replaced=replaced_by(snapshot),
-        holds=holds_of(snapshot),
+        holds=load_protected_files(snapshot),
     )
 
 
@@ -377,14 +392,14 @@ def replaced_by(snapshot: Snapshot) -> dict[GroupKey, Instant]:
     }
 
 
-def holds_of(snapshot: Snapshot) -> Holds:
+def load_protected_files(snapshot: Snapshot) -> ProtectedFiles:
     """What savepoints and pending plans need."""
     planned = {
         (operation.partition, operation.file_id): f"held by {instant.action} {instant.requested_at}"
         for instant, plan in snapshot.pending_plans()
         for operation in plan.operations
     }
-    return Holds(saved=frozenset(_saved_files(snapshot)), planned=planned)
+    return ProtectedFiles(saved=frozenset(_saved_files(snapshot)), planned=planned)
 
 
 def _saved_files(snapshot: Snapshot) -> Iterable[tuple[str, str]]:

@@ -11,28 +11,28 @@ from lakewright.model.commit_metadata import READABLE_FROM, CleanMetadata
 from lakewright.model.instant import Instant, State, parse_time
 from lakewright.model.plans import CleanFile, CleanPlan, RetainedInstant, Skip, parse_reasons
 from lakewright.options import option_keys, settings_from
-from lakewright.services.base import Job, Service, Sight
+from lakewright.services.base import ExecutionContext, PlanningContext, TableService
 from lakewright.services.cleaning.executor import clean
-from lakewright.services.cleaning.options import CleaningSettings, Policy
+from lakewright.services.cleaning.options import CleaningSettings, CleanPolicy
 from lakewright.services.cleaning.planner import (
     FILTERED,
     SAVEPOINTS,
     VERSIONS,
-    Due,
+    CleanCandidates,
+    CleanScope,
     LastClean,
-    Scope,
+    check_clean_trigger,
+    clean_scope,
     earliest_to_retain,
-    find_due,
+    find_deletable_files,
     last_clean,
-    not_due,
-    scope_of,
-    stock_of,
+    load_partition_files,
 )
-from lakewright.services.planning import Left
+from lakewright.services.planning import SkippedPartitions
 from lakewright.storage.base import join_path
-from lakewright.table.plan_cancellation import remove_abandoned
+from lakewright.table.plan_cancellation import rollback_abandoned_plans
 from lakewright.table.snapshot import FilesByPartition, Snapshot
-from lakewright.table.transaction import Writer
+from lakewright.table.transaction import TransactionManager
 
 _HOUR_MS = 3_600_000
 # So many writes may be looked at again by the next clean before one that deletes nothing is worth
@@ -40,7 +40,7 @@ _HOUR_MS = 3_600_000
 _MOST_UNRECORDED = 5
 
 
-class Cleaning(Service[CleanPlan, CleanMetadata]):
+class Cleaning(TableService[CleanPlan, CleanMetadata]):
     """Deletes the files that no reader within the retained time needs.
 
     A clean that finds nothing to delete is recorded only if the next one would else look at much
@@ -50,44 +50,44 @@ class Cleaning(Service[CleanPlan, CleanMetadata]):
 
     name: ClassVar[str] = "clean"
     action: ClassVar[str] = "clean"
-    prepares: ClassVar[bool] = True
+    has_pre_plan: ClassVar[bool] = True
     keys: ClassVar[frozenset[str]] = option_keys(CleaningSettings)
 
-    def prepare(self, writer: Writer, seen: Snapshot) -> Skip | None:
+    def pre_plan(self, writer: TransactionManager, seen: Snapshot) -> Skip | None:
         """Roll cancellable plans back that nobody executes."""
-        removed = remove_abandoned(writer, seen)
+        removed = rollback_abandoned_plans(writer, seen)
         return Skip(f"rolled back {'; '.join(map(str, removed))}") if removed else None
 
-    def due(self, sight: Sight) -> Skip | None:
+    def check_trigger(self, sight: PlanningContext) -> Skip | None:
         """Why nothing can be due yet, by the number of commits and what is pending."""
         settings = settings_from(CleaningSettings, sight.options)
-        early = not_due(sight.snapshot.timeline, settings)
-        if early is None and settings.policy is not Policy.VERSIONS:
+        early = check_clean_trigger(sight.snapshot.timeline, settings)
+        if early is None and settings.policy is not CleanPolicy.VERSIONS:
             all_is_kept = _retained(sight, settings, None) is None
             early = Skip(_why_all_is_kept(sight.snapshot, settings)) if all_is_kept else None
         return early
 
-    def plan(self, sight: Sight) -> CleanPlan | Skip:
+    def plan(self, sight: PlanningContext) -> CleanPlan | Skip:
         """The files to delete, or why none are."""
         settings = settings_from(CleaningSettings, sight.options)
-        early = self.due(sight)
+        early = self.check_trigger(sight)
         if early is not None:
             return early
         snapshot = sight.snapshot
         last = last_clean(snapshot)
         retained = _retained(sight, settings, last)
         has_history = last is None and bool(snapshot.archived)
-        scope = scope_of(snapshot.timeline, settings, retained, last, has_history=has_history)
+        scope = clean_scope(snapshot.timeline, settings, retained, last, has_history=has_history)
         if scope.is_empty:
             return Skip("nothing can have become due since the last clean")
-        stock = stock_of(snapshot, _files(snapshot, scope, settings))
-        due = find_due(stock, settings, retained)
+        stock = load_partition_files(snapshot, _files(snapshot, scope, settings))
+        due = find_deletable_files(stock, settings, retained)
         decided = _Decision(sight, settings, retained, last, scope, due)
         if not due and not decided.is_worth_recording():
             return Skip("nothing is due")
         return decided.plan()
 
-    def run(self, job: Job, plan: CleanPlan) -> CleanMetadata:
+    def execute(self, job: ExecutionContext, plan: CleanPlan) -> CleanMetadata:
         """Delete what is planned, but what has become needed since."""
         return clean(job, plan)
 
@@ -96,12 +96,12 @@ class Cleaning(Service[CleanPlan, CleanMetadata]):
 class _Decision:
     """All that a plan is made of."""
 
-    sight: Sight
+    sight: PlanningContext
     settings: CleaningSettings
     retained: Instant | None
     last: LastClean | None
-    scope: Scope
-    due: Due
+    scope: CleanScope
+    due: CleanCandidates
 
     def is_worth_recording(self) -> bool:
         """Whether a clean that deletes nothing spares the next one enough work."""
@@ -150,8 +150,8 @@ class _Decision:
         return RetainedInstant(requested_at=at, action=action, state=State.COMPLETED.value)
 
     def _extra(self) -> dict[str, str]:
-        extra = self._left().extra()
-        saved = self.sight.snapshot.timeline.saved
+        extra = self._left().to_extra_metadata()
+        saved = self.sight.snapshot.timeline.savepointed
         if saved:
             extra[SAVEPOINTS] = ",".join(sorted(saved))
         if self.settings.is_filtered:
@@ -159,28 +159,30 @@ class _Decision:
         recorded = self._recorded()
         # What another policy, or a clean that is yet to end, has taken is not readable again.
         before = self.sight.snapshot.earliest_retained() or ""
-        if self.settings.policy is Policy.VERSIONS:
+        if self.settings.policy is CleanPolicy.VERSIONS:
             extra[VERSIONS] = str(self.settings.versions_retained)
             before = max(before, self.due.readable_from)
         told = before > (recorded.requested_at if recorded is not None else "")
         return {**extra, READABLE_FROM: before} if told else extra
 
-    def _left(self) -> Left:
+    def _left(self) -> SkippedPartitions:
         """Who keeps more than before cannot tell whether what was left then has gone since."""
-        left = Left(dict(self.due.left.reasons))
+        left = SkippedPartitions(dict(self.due.left.reasons))
         last, retained = self.last, self.retained
         if last is not None and retained is not None and retained.requested_at < last.earliest:
             for partition, reason in parse_reasons(last.extra).items():
-                left.because(partition, reason)
+                left.add(partition, reason)
         return left
 
 
-def _retained(sight: Sight, settings: CleaningSettings, last: LastClean | None) -> Instant | None:
+def _retained(
+    sight: PlanningContext, settings: CleaningSettings, last: LastClean | None
+) -> Instant | None:
     timeline, zone = sight.snapshot.timeline, zone_of(sight.snapshot.config.timeline_zone)
     return earliest_to_retain(timeline, settings, sight.now_ms, zone, last)
 
 
-def _files(snapshot: Snapshot, scope: Scope, settings: CleaningSettings) -> FilesByPartition:
+def _files(snapshot: Snapshot, scope: CleanScope, settings: CleaningSettings) -> FilesByPartition:
     """The data files where the clean looks."""
     if scope.everything and not settings.partitions_selected:
         listed = snapshot.files()
@@ -193,7 +195,7 @@ def _files(snapshot: Snapshot, scope: Scope, settings: CleaningSettings) -> File
 
 def _why_all_is_kept(snapshot: Snapshot, settings: CleaningSettings) -> str:
     count = len(snapshot.timeline.completed_writes)
-    if settings.policy is Policy.COMMITS and count <= settings.commits_retained:
+    if settings.policy is CleanPolicy.COMMITS and count <= settings.commits_retained:
         return f"{count} commits, and {settings.commits_retained} are retained"
     for pending in snapshot.timeline.pending():
         if pending.is_write:

@@ -10,23 +10,23 @@ import pyarrow as pa
 
 from lakewright.errors import ConflictError, CorruptError, UnsupportedError
 from lakewright.model.commit_metadata import CommitMetadata
-from lakewright.model.file_group import FileGroup, FileSlice, GroupKey, look_like_buckets
+from lakewright.model.file_group import FileGroup, FileSlice, GroupKey, are_bucket_file_ids
 from lakewright.model.plans import ClusteringPlan, ClusteringSlice
-from lakewright.scan.scan_plan import plan_read
+from lakewright.scan.scan_plan import plan_scan
 from lakewright.scan.slice_reader import read_slices
-from lakewright.services.base import Job
-from lakewright.services.clustering.layout import Ordering, Rows, in_order
+from lakewright.services.base import ExecutionContext
+from lakewright.services.clustering.layout import Ordering, Rows, sorted_rows
 from lakewright.services.clustering.options import (
     SORT_COLUMNS,
     ClusteringSettings,
     clustering_settings,
     execution_class,
 )
-from lakewright.services.rewrite import rewritten, service_task
+from lakewright.services.rewrite import rewrite_task, run_rewrite
 from lakewright.table.snapshot import Snapshot
 from lakewright.utils.concurrent import ahead
-from lakewright.write.base_file_writer import nothing_on_failure
-from lakewright.write.file_group_writer import GroupWriter, RollingWriter
+from lakewright.write.base_file_writer import abort_on_failure
+from lakewright.write.file_group_writer import FileGroupWriter, RollingWriter
 from lakewright.write.options import write_settings
 from lakewright.write.spill import pieces
 from lakewright.write.task import Operation
@@ -36,7 +36,7 @@ _CHANGE_FILES = ".cdc"
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class ClusteringTask:
     """Slices of one partition whose rows are written together."""
 
     partition: str
@@ -48,7 +48,7 @@ class Bundle:
         return sum(item.size for item in self.slices)
 
 
-def cluster(job: Job, plan: ClusteringPlan) -> CommitMetadata:
+def cluster(job: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
     """Write the rows of all groups of a plan anew; the caller completes the instant.
 
     Raises:
@@ -56,28 +56,28 @@ def cluster(job: Job, plan: ClusteringPlan) -> CommitMetadata:
     """
     settings = _check(job, plan)
     bundles = _bundles(job.snapshot, plan)
-    task = service_task(job, Operation.CLUSTER)
+    task = rewrite_task(job, Operation.CLUSTER)
     task = replace(task, settings=replace(task.settings, max_file_size=settings.target_bytes))
     ordering = settings.ordering
     if ordering is not None:
         ordering.check(task.stored_schema)
-    do = partial(write_bundle, ordering, settings.sort_bytes)
-    return rewritten(job, task, do, bundles, size=_size, replaced=_replaced(plan))
+    do = partial(write_clustering_task, ordering, settings.sort_bytes)
+    return run_rewrite(job, task, do, bundles, size=_size, replaced=_replaced(plan))
 
 
-def write_bundle(
-    ordering: Ordering | None, sort_bytes: int, bundle: Bundle, groups: GroupWriter
+def write_clustering_task(
+    ordering: Ordering | None, sort_bytes: int, bundle: ClusteringTask, groups: FileGroupWriter
 ) -> None:
     """Write the rows of some slices into new file groups of their partition."""
     task = groups.task
 
     def read(columns: Sequence[str] | None) -> Rows:
-        plan = plan_read(task.config, task.stored_schema, bundle.slices, columns=columns)
+        plan = plan_scan(task.config, task.stored_schema, bundle.slices, columns=columns)
         for batch in read_slices(task.storage, plan):
             yield pa.Table.from_batches([batch])
 
-    rows = read(None) if ordering is None else in_order(read, ordering, sort_bytes)
-    with nothing_on_failure(RollingWriter(groups, bundle.partition)) as rolling:
+    rows = read(None) if ordering is None else sorted_rows(read, ordering, sort_bytes)
+    with abort_on_failure(RollingWriter(groups, bundle.partition)) as rolling:
         for table in ahead(rows):
             for piece in pieces(table, task.settings.max_file_size):
                 rolling.write(piece)
@@ -86,10 +86,10 @@ def write_bundle(
 
 def has_buckets(settings: WriteSettings, file_ids: Sequence[str]) -> bool:
     """Whether file groups belong to a bucket index, by the table's word or by their names."""
-    return settings.index_type is IndexType.BUCKET or look_like_buckets(file_ids)
+    return settings.index_type is IndexType.BUCKET or are_bucket_file_ids(file_ids)
 
 
-def _check(job: Job, plan: ClusteringPlan) -> ClusteringSettings:
+def _check(job: ExecutionContext, plan: ClusteringPlan) -> ClusteringSettings:
     """Refuse a plan that cannot be executed; the settings of one that can."""
     strategy = plan.strategy
     if strategy is not None and strategy.class_name:
@@ -109,7 +109,7 @@ def _check(job: Job, plan: ClusteringPlan) -> ClusteringSettings:
     return clustering_settings({**rest, **told})
 
 
-def _bundles(snapshot: Snapshot, plan: ClusteringPlan) -> list[Bundle]:
+def _bundles(snapshot: Snapshot, plan: ClusteringPlan) -> list[ClusteringTask]:
     """The slices of each group of a plan as they are on storage."""
     files = snapshot.files(plan.partitions)
     known = {group.key: group for group in snapshot.groups(snapshot.view(), files)}
@@ -119,7 +119,9 @@ def _bundles(snapshot: Snapshot, plan: ClusteringPlan) -> list[Bundle]:
         for planned in group.slices:
             item = _as_planned(planned, known)
             by_partition.setdefault(item.partition, []).append(item)
-        bundles += [Bundle(partition, tuple(items)) for partition, items in by_partition.items()]
+        bundles += [
+            ClusteringTask(partition, tuple(items)) for partition, items in by_partition.items()
+        ]
     return bundles
 
 
@@ -130,7 +132,7 @@ def _as_planned(planned: ClusteringSlice, known: Mapping[GroupKey, FileGroup]) -
     what the plan does not know, its rivals may not have heard of either.
     """
     group = known.get((planned.partition, planned.file_id))
-    newest = group.merged() if group is not None else None
+    newest = group.latest_merged_slice() if group is not None else None
     base = newest.base.name if newest is not None and newest.base is not None else None
     expected = {name for name in planned.logs if not name.endswith(_CHANGE_FILES)}
     late = {log.name for log in newest.logs} - expected if newest is not None else set()
@@ -158,5 +160,5 @@ def _replaced(plan: ClusteringPlan) -> dict[str, tuple[str, ...]]:
     return {partition: tuple(ids) for partition, ids in found.items()}
 
 
-def _size(bundle: Bundle) -> int:
+def _size(bundle: ClusteringTask) -> int:
     return bundle.size

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.errors import InvalidError
-from lakewright.write.spill import GatheredRows, pieces
+from lakewright.write.spill import SpillBuffer, pieces
 
 Indexes = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint64]
@@ -79,7 +79,7 @@ class Ordering:
 
 
 @dataclass(frozen=True)
-class Splitter:
+class RangePartitioner:
     """Deals rows out to pieces: no row of a piece belongs before a row of an earlier one.
 
     Made from a sample of the rows. Rows that are equal in order may go to several pieces, so that
@@ -92,7 +92,7 @@ class Splitter:
     split_codes: Codes
 
     @classmethod
-    def of(cls, ordering: Ordering, sample: pa.Table, pieces: int) -> Splitter:
+    def from_sample(cls, ordering: Ordering, sample: pa.Table, pieces: int) -> RangePartitioner:
         """Bounds between so many pieces that are about equally large."""
         keys = ordering.keys(sample)
         at = np.arange(1, pieces) * len(sample) // pieces
@@ -108,7 +108,7 @@ class Splitter:
         """How many pieces there are."""
         return max(len(self.splits), len(self.split_codes)) + 1
 
-    def deal(self, rows: pa.Table) -> Indexes:
+    def assign(self, rows: pa.Table) -> Indexes:
         """The number of the piece of each row."""
         if self.ordering.layout is Layout.LINEAR:
             return _spread(*self._linear(rows))
@@ -252,7 +252,7 @@ Rows = Generator[pa.Table, None, None]
 Reader = Callable[[Sequence[str] | None], Rows]
 
 
-def in_order(read: Reader, ordering: Ordering, most_bytes: int) -> Rows:
+def sorted_rows(read: Reader, ordering: Ordering, most_bytes: int) -> Rows:
     """All rows in order, a little at a time.
 
     Rows of more than `most_bytes` are sorted in pieces: where a piece begins is told by a sample,
@@ -276,7 +276,9 @@ def in_order(read: Reader, ordering: Ordering, most_bytes: int) -> Rows:
     row_bytes = size / sum(map(len, held))
     # Half of the memory is for sorting a piece.
     wanted = -(-int(sample.counted * row_bytes) // max(1, most_bytes // 2))
-    splitter = Splitter.of(ordering, sample.rows, max(2, min(_MOST_PIECES, wanted)))
+    splitter = RangePartitioner.from_sample(
+        ordering, sample.rows, max(2, min(_MOST_PIECES, wanted))
+    )
     yield from _by_pieces(chain(_drained(held), rows), splitter, most_bytes)
 
 
@@ -303,16 +305,16 @@ def _take_sample(tables: Iterator[pa.Table]) -> _Sample:
 
 
 def _by_pieces(
-    tables: Iterator[pa.Table], splitter: Splitter, most_bytes: int
+    tables: Iterator[pa.Table], splitter: RangePartitioner, most_bytes: int
 ) -> Iterator[pa.Table]:
     count = splitter.pieces
     with ExitStack() as stack:
         piles = [
-            stack.enter_context(closing(GatheredRows(most_bytes // count))) for _ in range(count)
+            stack.enter_context(closing(SpillBuffer(most_bytes // count))) for _ in range(count)
         ]
         filled: set[int] = set()
         for table in tables:
-            numbers = splitter.deal(table)
+            numbers = splitter.assign(table)
             order = np.argsort(numbers, kind="stable")
             present, starts = np.unique(numbers[order], return_index=True)
             for number, chosen in zip(present, np.split(order, starts[1:]), strict=True):

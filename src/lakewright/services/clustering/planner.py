@@ -17,7 +17,11 @@ from lakewright.model.plans import (
 )
 from lakewright.model.timeline import Timeline
 from lakewright.services.clustering.options import ClusteringSettings, FilterMode, SliceOrder
-from lakewright.services.planning import IncrementalPartitionAwareStrategy, Left, Window
+from lakewright.services.planning import (
+    IncrementalPartitionAwareStrategy,
+    IncrementalWindow,
+    SkippedPartitions,
+)
 
 _HOURS = 24
 
@@ -135,7 +139,7 @@ def commits_since_clustering(timeline: Timeline) -> int:
     return sum(i.requested_at > last for i in timeline.completed_writes)
 
 
-def not_due(timeline: Timeline, wanted: int) -> Skip | None:
+def check_clustering_trigger(timeline: Timeline, wanted: int) -> Skip | None:
     """Why it is not time for a clustering yet; None if it is."""
     found = commits_since_clustering(timeline)
     if found >= wanted:
@@ -147,7 +151,7 @@ def plan_clustering(
     slices: Iterable[FileSlice],
     settings: ClusteringSettings,
     *,
-    window: Window,
+    window: IncrementalWindow,
     held: Mapping[GroupKey, str],
     path_of: Callable[[str], str],
     filtered: Mapping[str, str] | None = None,
@@ -162,7 +166,7 @@ def plan_clustering(
     A partition is missing if something in it is due and not in the plan. Large files are not due,
     nor is a single file where such are not clustered: only a write makes them so.
     """
-    left = Left(dict(filtered or {}))
+    left = SkippedPartitions(dict(filtered or {}))
     ordered = sorted(slices, key=lambda item: (item.partition, item.file_id))
     groups: list[ClusteringGroup] = []
     for partition, found in groupby(ordered, key=lambda item: item.partition):
@@ -172,25 +176,25 @@ def plan_clustering(
             if not _is_small(item, settings):
                 continue
             if holder is not None:
-                left.because(partition, f"held by {holder}")
+                left.add(partition, f"held by {holder}")
                 continue
             due.append(item)
         for bundle in _bundles(due, settings, default_size):
             if len(groups) < settings.max_groups:
                 groups.append(_group(bundle, settings, path_of, default_size))
             else:
-                left.because(partition, f"beyond the limit of {settings.max_groups} groups")
+                left.add(partition, f"beyond the limit of {settings.max_groups} groups")
     if not groups:
         return _nothing(left)
     return ClusteringPlan(
         groups=tuple(groups),
         strategy=ClusteringStrategy(class_name=settings.execution_class, params=settings.params),
-        extra=left.extra() if window.is_recorded else {},
+        extra=left.to_extra_metadata() if window.is_recorded else {},
         missing_partitions=left.partitions if window.is_recorded else None,
     )
 
 
-def _nothing(left: Left) -> Skip:
+def _nothing(left: SkippedPartitions) -> Skip:
     if not left.reasons:
         return Skip("no file is small enough to be clustered")
     why = sorted(set(left.reasons.values()))

@@ -12,7 +12,7 @@ from lakewright.format.avro.schema import arrow_schema
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.plans import ClusteringPlan, Skip
 from lakewright.model.schema import META_FIELDS
-from lakewright.services.base import Job, Service, Sight
+from lakewright.services.base import ExecutionContext, PlanningContext, TableService
 from lakewright.services.clustering.executor import cluster, has_buckets
 from lakewright.services.clustering.options import (
     CLUSTERING_KEYS,
@@ -20,8 +20,17 @@ from lakewright.services.clustering.options import (
     clustering_settings,
     commits_to_wait_for,
 )
-from lakewright.services.clustering.planner import choose_partitions, not_due, plan_clustering
-from lakewright.services.planning import Window, find_window, groups_to_leave, newest_slices
+from lakewright.services.clustering.planner import (
+    check_clustering_trigger,
+    choose_partitions,
+    plan_clustering,
+)
+from lakewright.services.planning import (
+    IncrementalWindow,
+    find_window,
+    latest_slices,
+    locked_file_groups,
+)
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.write.options import write_settings
@@ -30,22 +39,22 @@ _LOCAL = "file://"
 _BUCKETS = "file groups of a bucket index stay as they are: keys are found by them"
 
 
-class Clustering(Service[ClusteringPlan, CommitMetadata]):
+class Clustering(TableService[ClusteringPlan, CommitMetadata]):
     """Puts the rows of small files together, in an order if one is asked for."""
 
     name: ClassVar[str] = "clustering"
     action: ClassVar[str] = "clustering"
     keys: ClassVar[frozenset[str]] = CLUSTERING_KEYS
 
-    def due(self, sight: Sight) -> Skip | None:
+    def check_trigger(self, sight: PlanningContext) -> Skip | None:
         """Why nothing is clustered: too few writes, or a bucket index."""
         config = sight.snapshot.config
         if has_buckets(write_settings(config, sight.options), ()):
             return Skip(_BUCKETS)
         wanted = commits_to_wait_for(clustering_settings(sight.options), sight.options)
-        return not_due(sight.snapshot.timeline, wanted)
+        return check_clustering_trigger(sight.snapshot.timeline, wanted)
 
-    def plan(self, sight: Sight) -> ClusteringPlan | Skip:
+    def plan(self, sight: PlanningContext) -> ClusteringPlan | Skip:
         """The groups to cluster, of the partitions that may have become due."""
         settings = clustering_settings(sight.options)
         schema = sight.snapshot.avro_schema()
@@ -58,19 +67,21 @@ class Clustering(Service[ClusteringPlan, CommitMetadata]):
             return Skip("nothing was written or left since the last clustering")
         return _plan(sight, settings, window)
 
-    def run(self, job: Job, plan: ClusteringPlan) -> CommitMetadata:
+    def execute(self, job: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
         """Write the rows of the plan's file groups into new ones, which take their place."""
         return cluster(job, plan)
 
 
-def _plan(sight: Sight, settings: ClusteringSettings, window: Window) -> ClusteringPlan | Skip:
+def _plan(
+    sight: PlanningContext, settings: ClusteringSettings, window: IncrementalWindow
+) -> ClusteringPlan | Skip:
     snapshot = sight.snapshot
     files, looked_at = _look(snapshot, settings, window)
     chosen, filtered = choose_partitions(settings, looked_at, _hour(sight))
     if files is None:
         files = snapshot.files(chosen)
     wanted = {partition: files[partition] for partition in chosen if partition in files}
-    slices = newest_slices(sight, wanted)
+    slices = latest_slices(sight, wanted)
     written = write_settings(snapshot.config, sight.options)
     if has_buckets(written, [item.file_id for item in slices]):
         return Skip(_BUCKETS)
@@ -78,7 +89,7 @@ def _plan(sight: Sight, settings: ClusteringSettings, window: Window) -> Cluster
         slices,
         settings,
         window=window,
-        held=groups_to_leave(sight),
+        held=locked_file_groups(sight),
         filtered=filtered,
         path_of=lambda path: _absolute(snapshot.storage, path),
         default_size=written.max_file_size,
@@ -86,7 +97,7 @@ def _plan(sight: Sight, settings: ClusteringSettings, window: Window) -> Cluster
 
 
 def _look(
-    snapshot: Snapshot, settings: ClusteringSettings, window: Window
+    snapshot: Snapshot, settings: ClusteringSettings, window: IncrementalWindow
 ) -> tuple[FilesByPartition | None, list[str]]:
     """The partitions that planning looks at; with their files, where all have to be listed.
 
@@ -100,7 +111,7 @@ def _look(
     return files, list(files)
 
 
-def _hour(sight: Sight) -> int:
+def _hour(sight: PlanningContext) -> int:
     zone = zone_of(sight.snapshot.config.timeline_zone)
     return datetime.fromtimestamp(sight.now_ms / 1000, zone).hour
 

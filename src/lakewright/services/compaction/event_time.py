@@ -12,24 +12,24 @@ from math import inf
 
 from lakewright.errors import InvalidError
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, WriteStat
-from lakewright.model.file_group import FileSlice, LogFile, View
+from lakewright.model.file_group import FileSlice, LogFile, TimelineView
 from lakewright.model.instant import epoch_ms, format_time, full_time, is_time, parse_time
 from lakewright.model.plans import EVENT_TIME_THRESHOLD, EXACT_SPLIT, PLANNED_AT, WIDENED, Skip
 from lakewright.model.table_config import IndexType, MergeMode
-from lakewright.services.base import Sight
+from lakewright.services.base import PlanningContext
 from lakewright.services.compaction.options import CompactionSettings, earlier
 from lakewright.services.compaction.strategies import Candidate, Unbounded, candidate
-from lakewright.services.planning import Left
+from lakewright.services.planning import SkippedPartitions
 from lakewright.table.archived_timeline import load_manifest
-from lakewright.table.freshness import known_commits
+from lakewright.table.freshness import load_known_commits
 from lakewright.table.rollback import load_rollbacks
 from lakewright.table.snapshot import DataFile, Snapshot
-from lakewright.table.time_generator import following
+from lakewright.table.time_generator import next_instant_time
 from lakewright.write.options import write_settings
 
 
 @dataclass(frozen=True, slots=True)
-class LogFacts:
+class LogFileStats:
     """What is known of a log file: when its write completed, and its least event time, if told.
 
     One that `repeats` was written by a service: it holds versions that older files hold, too.
@@ -57,24 +57,24 @@ class LogFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class GroupLogs:
     """A file group, and what is known of each of its log files, in their order.
 
     `base_greatest` is the greatest event time in the base file, where the timeline tells it.
     """
 
     slice: FileSlice
-    facts: tuple[LogFacts, ...]
+    facts: tuple[LogFileStats, ...]
     base_completed_at: str = ""
     base_greatest: int | None = None
 
-    def until(self, instant: str) -> FileSlice:
+    def slice_at(self, instant: str) -> FileSlice:
         """The slice as a base file at an instant folds it."""
         pairs = zip(self.slice.logs, self.facts, strict=True)
         kept = tuple(log for log, facts in pairs if facts.completed_at < instant)
         return replace(self.slice, logs=kept)
 
-    def floor(self, threshold_ms: int) -> str:
+    def min_instant(self, threshold_ms: int) -> str:
         """The time above which a base file must lie that holds all before a threshold."""
         held = (f.completed_at for f in self.facts if f.repeats or f.is_before(threshold_ms))
         return max((self.slice.base_instant, self.base_completed_at, *held))
@@ -83,18 +83,18 @@ class Waiting:
         """Whether some log file may hold something that happened before a time."""
         return any(facts.is_before(threshold_ms) for facts in self.facts)
 
-    def is_beyond(self, threshold_ms: int) -> bool:
+    def base_exceeds(self, threshold_ms: int) -> bool:
         """Whether the base file is known to hold something from a time on."""
         return self.base_greatest is not None and self.base_greatest >= threshold_ms
 
-    def earliest(self) -> tuple[LogFile, LogFacts]:
+    def earliest(self) -> tuple[LogFile, LogFileStats]:
         """The log file that holds what happened first."""
         pairs = list(zip(self.slice.logs, self.facts, strict=True))
         return min(pairs, key=lambda pair: pair[1].order)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TimelineConstraints:
     """What the timeline demands of the instant of a plan.
 
     It stays above `above`, below the first write that is `pending`, and takes no time that is
@@ -108,30 +108,32 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlanInstant:
     """The instant of a plan; `reason` tells why it could not be in the past."""
 
     instant: str
     reason: str | None = None
 
 
-def place(groups: Sequence[Waiting], threshold_ms: int, around: Surroundings) -> Placement:
+def choose_plan_instant(
+    groups: Sequence[GroupLogs], threshold_ms: int, around: TimelineConstraints
+) -> PlanInstant:
     """The least instant whose base files hold everything before a threshold, for any reader."""
-    floors = (group.floor(threshold_ms) for group in groups)
-    instant = _free(following(max((around.above, *floors))), around)
+    floors = (group.min_instant(threshold_ms) for group in groups)
+    instant = _free(next_instant_time(max((around.above, *floors))), around)
     for began, completed in _spans(groups):
         if began > instant:
             break
         if completed >= instant:
-            instant = _free(following(completed), around)
+            instant = _free(next_instant_time(completed), around)
     if instant >= around.now:
-        return Placement(around.now, "writes overlap up to now")
+        return PlanInstant(around.now, "writes overlap up to now")
     if around.pending is not None and around.pending <= instant:
-        return Placement(around.now, f"write {around.pending} is still under way")
-    return Placement(instant)
+        return PlanInstant(around.now, f"write {around.pending} is still under way")
+    return PlanInstant(instant)
 
 
-def _spans(groups: Iterable[Waiting]) -> list[tuple[str, str]]:
+def _spans(groups: Iterable[GroupLogs]) -> list[tuple[str, str]]:
     """When the writes of all log files began and completed, by their beginning."""
     return sorted(
         {
@@ -142,9 +144,9 @@ def _spans(groups: Iterable[Waiting]) -> list[tuple[str, str]]:
     )
 
 
-def _free(instant: str, around: Surroundings) -> str:
+def _free(instant: str, around: TimelineConstraints) -> str:
     while instant in around.taken:
-        instant = following(instant)
+        instant = next_instant_time(instant)
     return instant
 
 
@@ -180,7 +182,7 @@ class EventTimeBasedCompactionStrategy(Unbounded):
     ) -> str:
         """The time, as an instant, before which everything is to be in base files."""
         fixed, now = settings.threshold, parse_time(compaction_instant, self.zone)
-        derived = settings.lateness_ms is not None or settings.floor is not None
+        derived = settings.lateness_ms is not None or settings.rounding is not None
         if fixed is not None and derived:
             raise InvalidError(
                 "a threshold is given, and how to derive one: leave one of them out",
@@ -196,11 +198,11 @@ class EventTimeBasedCompactionStrategy(Unbounded):
                 "a compaction by event time needs to know how far it goes",
                 options=[f"{_OPTIONS}{name}" for name in ("threshold", "lateness", "floor")],
             )
-        return format_time(earlier(now, settings.lateness_ms, settings.floor), self.zone)
+        return format_time(earlier(now, settings.lateness_ms, settings.rounding), self.zone)
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedCandidates:
     """The file groups with something before the threshold, cut to what the plan folds."""
 
     candidates: list[Candidate]
@@ -208,7 +210,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class EventTimeLimit:
     """The event time up to which a plan goes: as an instant, and in milliseconds."""
 
     instant: str
@@ -216,8 +218,8 @@ class Threshold:
 
 
 def threshold_of(
-    strategy: EventTimeBasedCompactionStrategy, sight: Sight, settings: CompactionSettings
-) -> Threshold:
+    strategy: EventTimeBasedCompactionStrategy, sight: PlanningContext, settings: CompactionSettings
+) -> EventTimeLimit:
     """The threshold of a plan; InvalidError for one that cannot be kept."""
     instant = full_time(strategy.calc_event_time_threshold(sight.instant, settings))
     if instant > sight.instant:
@@ -226,7 +228,7 @@ def threshold_of(
             threshold=instant,
             now=sight.instant,
         )
-    return Threshold(instant, epoch_ms(instant, strategy.zone))
+    return EventTimeLimit(instant, epoch_ms(instant, strategy.zone))
 
 
 def check_event_time_table(
@@ -252,37 +254,37 @@ def check_event_time_table(
 
 def placed_candidates(
     slices: Sequence[FileSlice],
-    sight: Sight,
-    threshold: Threshold,
+    sight: PlanningContext,
+    threshold: EventTimeLimit,
     settings: CompactionSettings,
-    left: Left,
-) -> Placed | Skip:
+    left: SkippedPartitions,
+) -> PlacedCandidates | Skip:
     """What a plan up to a threshold may take on; why not the others is noted in `left`."""
     empties = settings.exact_split and _has_buckets(sight)
-    waiting = _waiting(slices, sight.snapshot, with_bases=empties)
+    waiting = _group_logs(slices, sight.snapshot, with_bases=empties)
     due = []
     for group in waiting:
-        if group.is_before(threshold.ms) or group.is_beyond(threshold.ms):
+        if group.is_before(threshold.ms) or group.base_exceeds(threshold.ms):
             due.append(group)
         elif group.slice.logs:
-            left.because(group.slice.partition, f"nothing before {threshold.instant}")
+            left.add(group.slice.partition, f"nothing before {threshold.instant}")
     if not due:
         return Skip(_why_nothing(waiting, threshold))
-    placement = place(due, threshold.ms, _surroundings(sight))
+    placement = choose_plan_instant(due, threshold.ms, _timeline_constraints(sight))
     cut = [
-        candidate(group.until(placement.instant), settings.max_file_size, placement.instant)
+        candidate(group.slice_at(placement.instant), settings.max_file_size, placement.instant)
         for group in due
     ]
-    return Placed(cut, _extra(placement, threshold, settings, sight.instant))
+    return PlacedCandidates(cut, _extra(placement, threshold, settings, sight.instant))
 
 
-def _has_buckets(sight: Sight) -> bool:
+def _has_buckets(sight: PlanningContext) -> bool:
     """Whether rows can be taken out of a base file: another index would not find them again."""
     return write_settings(sight.snapshot.config, sight.options).index_type is IndexType.BUCKET
 
 
 def _extra(
-    placement: Placement, threshold: Threshold, settings: CompactionSettings, now: str
+    placement: PlanInstant, threshold: EventTimeLimit, settings: CompactionSettings, now: str
 ) -> dict[str, str]:
     told = {EVENT_TIME_THRESHOLD: threshold.instant, PLANNED_AT: now}
     if settings.exact_split:
@@ -292,7 +294,7 @@ def _extra(
     return told
 
 
-def _why_nothing(waiting: Sequence[Waiting], threshold: Threshold) -> str:
+def _why_nothing(waiting: Sequence[GroupLogs], threshold: EventTimeLimit) -> str:
     told = [(group, *group.earliest()) for group in waiting if group.slice.logs]
     group, log, facts = min(told, key=lambda item: item[2].order, default=(None, None, None))
     if group is None or log is None or facts is None:
@@ -308,7 +310,7 @@ def _why_nothing(waiting: Sequence[Waiting], threshold: Threshold) -> str:
     )
 
 
-def _surroundings(sight: Sight) -> Surroundings:
+def _timeline_constraints(sight: PlanningContext) -> TimelineConstraints:
     snapshot = sight.snapshot
     timeline = snapshot.timeline
     compactions = [
@@ -317,19 +319,27 @@ def _surroundings(sight: Sight) -> Surroundings:
     ]
     archived = load_manifest(snapshot.storage, snapshot.config.history_folder).files
     # Below the first write on the timeline a file that is left behind would count as archived.
-    first = timeline.unsaved_writes[0].requested_at if timeline.unsaved_writes else ""
+    first = (
+        timeline.writes_without_savepoint[0].requested_at
+        if timeline.writes_without_savepoint
+        else ""
+    )
     above = [first, *(file.last for file in archived), *(i.requested_at for i in compactions)]
     pending = [i.requested_at for i in timeline.pending("deltacommit")]
     taken = {time for i in timeline for time in (i.requested_at, i.completed_at) if time}
     # What is told of a plan that was rolled back must not be taken for told of this one; who was
     # executing that one may still come late.
     taken |= {each.target.requested_at for each in load_rollbacks(snapshot)}
-    return Surroundings(sight.instant, max(above), min(pending, default=None), frozenset(taken))
+    return TimelineConstraints(
+        sight.instant, max(above), min(pending, default=None), frozenset(taken)
+    )
 
 
-def _waiting(slices: Sequence[FileSlice], snapshot: Snapshot, *, with_bases: bool) -> list[Waiting]:
+def _group_logs(
+    slices: Sequence[FileSlice], snapshot: Snapshot, *, with_bases: bool
+) -> list[GroupLogs]:
     """The slices with what the commits of their log files tell, and of base files if asked for."""
-    commits = known_commits(snapshot, {log.instant for item in slices for log in item.logs})
+    commits = load_known_commits(snapshot, {log.instant for item in slices for log in item.logs})
     stats = {
         (stat.partition_path or "", _name(stat)): (commit, stat)
         for commit in commits.values()
@@ -342,7 +352,7 @@ def _waiting(slices: Sequence[FileSlice], snapshot: Snapshot, *, with_bases: boo
         ends = (view.completion(log.instant) or log.instant for log in item.logs)
         facts = tuple(map(_facts, ends, told))
         greatest = _base_greatest(item, snapshot) if with_bases else None
-        found.append(Waiting(item, facts, _base_completion(item, view), greatest))
+        found.append(GroupLogs(item, facts, _base_completion(item, view), greatest))
     return found
 
 
@@ -356,18 +366,18 @@ def _base_greatest(item: FileSlice, snapshot: Snapshot) -> int | None:
     return next((s.max_event_time for s in stats if _name(s) == item.base.name), None)
 
 
-def _base_completion(item: FileSlice, view: View) -> str:
+def _base_completion(item: FileSlice, view: TimelineView) -> str:
     """When the rows of a base file were there; those of a compaction were there before it."""
     if item.base is None or view.timeline.plans.get(item.base.instant) == "compaction":
         return ""
     return view.completion(item.base.instant) or ""
 
 
-def _facts(completed_at: str, told: tuple[CommitMetadata, WriteStat] | None) -> LogFacts:
+def _facts(completed_at: str, told: tuple[CommitMetadata, WriteStat] | None) -> LogFileStats:
     if told is None:
-        return LogFacts(completed_at)
+        return LogFileStats(completed_at)
     commit, stat = told
-    return LogFacts(
+    return LogFileStats(
         completed_at,
         stat.min_event_time,
         stat.max_event_time,
@@ -376,11 +386,11 @@ def _facts(completed_at: str, told: tuple[CommitMetadata, WriteStat] | None) -> 
     )
 
 
-def _completions(slices: Sequence[FileSlice], snapshot: Snapshot) -> View:
+def _completions(slices: Sequence[FileSlice], snapshot: Snapshot) -> TimelineView:
     files: dict[str, list[DataFile]] = {}
     for item in slices:
         files.setdefault(item.partition, []).extend(item.logs)
-    return snapshot.with_completions(snapshot.view(), files)
+    return snapshot.with_completion_times(snapshot.view(), files)
 
 
 def _name(stat: WriteStat) -> str:

@@ -18,27 +18,33 @@ import pyarrow.compute as pc
 from lakewright.clock import zone_of
 from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
 from lakewright.model.commit_metadata import CommitMetadata, is_log
-from lakewright.model.event_time import Changes, Cut, MergedLogRecords, event_range, split_logs
+from lakewright.model.event_time import (
+    Changes,
+    EventTimeThreshold,
+    SplitLogRecords,
+    event_range,
+    split_logs,
+)
 from lakewright.model.file_group import (
     BaseFile,
     FileSlice,
     GroupKey,
     LogFile,
-    View,
+    TimelineView,
     build_groups,
     parse_data_file,
 )
-from lakewright.model.freshness import UNTOLD
+from lakewright.model.freshness import UNKNOWN_OPERATION
 from lakewright.model.instant import Instant, State, epoch_ms
 from lakewright.model.merge import (
     Flags,
-    LogOutcome,
+    MergeCounts,
+    MergedLogRecords,
     MergeRule,
-    Tally,
     Upserts,
-    beaten_rows,
     merge_logs,
     merge_with_base,
+    overwritten_rows,
 )
 from lakewright.model.plans import (
     EVENT_TIME_THRESHOLD,
@@ -54,12 +60,12 @@ from lakewright.scan.slice_reader import (
     effective_blocks,
     read_blocks,
 )
-from lakewright.services.base import Job, WrittenMeanwhileError
-from lakewright.services.planning import why_void
-from lakewright.services.rewrite import rewritten, service_task
+from lakewright.services.base import ConcurrentWriteError, ExecutionContext
+from lakewright.services.planning import superseded_reason
+from lakewright.services.rewrite import rewrite_task, run_rewrite
 from lakewright.table.snapshot import Snapshot
 from lakewright.utils.concurrent import ahead
-from lakewright.write.file_group_writer import GroupWriter
+from lakewright.write.file_group_writer import FileGroupWriter
 from lakewright.write.operations import delete_records
 from lakewright.write.task import Operation, WriteTask
 
@@ -67,14 +73,14 @@ _CHANGE_FILES = ".cdc"
 _PARTITIONS_AT_ONCE = 1000
 
 
-def require_as_planned(snapshot: Snapshot, planned: Instant, plan: CompactionPlan) -> None:
+def check_plan_is_current(snapshot: Snapshot, planned: Instant, plan: CompactionPlan) -> None:
     """ConflictError unless the groups of a plan hold, below its instant, the files that it names.
 
     Beside a log compaction log files may stay, but none that are merged before those it names.
     """
     if len(plan.file_groups) < len(plan.operations):
         raise CorruptError("a plan names a file group twice", instant=planned.requested_at)
-    reason = why_void(snapshot, planned, plan)
+    reason = superseded_reason(snapshot, planned, plan)
     if reason is not None:
         raise ConflictError(reason, instant=planned.requested_at)
     partitions = plan.partitions
@@ -84,7 +90,7 @@ def require_as_planned(snapshot: Snapshot, planned: Instant, plan: CompactionPla
         _compare(snapshot, planned, named)
 
 
-def newer_logs(
+def logs_after_plan(
     snapshot: Snapshot, at: str, plan: CompactionPlan
 ) -> dict[GroupKey, tuple[LogFile, ...]]:
     """The log files from a plan's instant on in its groups, whether they count yet or not."""
@@ -111,9 +117,9 @@ def _compare(
     }
     at = planned.requested_at
     # A base file counts by its requested time, whenever it completed: so it would be hidden.
-    view = snapshot.with_completions(snapshot.view(requested_until=at), files)
+    view = snapshot.with_completion_times(snapshot.view(requested_until=at), files)
     groups = [group for p, found in files.items() for group in build_groups(p, found, view)]
-    slices = {group.key: group.merged() for group in groups}
+    slices = {group.key: group.latest_merged_slice() for group in groups}
     for key, operation in named.items():
         changed = _changed(planned, operation, slices.get(key), view)
         if changed:
@@ -128,7 +134,7 @@ def _compare(
 
 
 def _changed(
-    planned: Instant, operation: CompactionOperation, found: FileSlice | None, view: View
+    planned: Instant, operation: CompactionOperation, found: FileSlice | None, view: TimelineView
 ) -> list[str]:
     """The files that are there and not in the plan, or the other way round."""
     logs = _logs_below(planned.requested_at, found, view) if found is not None else {}
@@ -142,7 +148,7 @@ def _changed(
     return sorted(str(name) for name in bases | missing | added)
 
 
-def _logs_below(at: str, slice_: FileSlice, view: View) -> dict[str, LogFile]:
+def _logs_below(at: str, slice_: FileSlice, view: TimelineView) -> dict[str, LogFile]:
     return {
         log.name: log for log in slice_.logs if (view.completion(log.instant) or log.instant) < at
     }
@@ -153,7 +159,7 @@ def _logs_below(at: str, slice_: FileSlice, view: View) -> dict[str, LogFile]:
 
 
 @dataclass
-class Fold:
+class SplitMerge:
     """The log versions that a base file takes, and those that stay back.
 
     `held` are rows of the old base file that stay back as well. `beyond` counts, when all rows were
@@ -161,16 +167,16 @@ class Fold:
     are not applied to it.
     """
 
-    logs: MergedLogRecords
-    cut: Cut | None = None
+    logs: SplitLogRecords
+    cut: EventTimeThreshold | None = None
     held: list[pa.Table] = field(default_factory=list)
     beyond: int = 0
-    undone: LogOutcome | None = None
+    undone: MergedLogRecords | None = None
 
     @classmethod
-    def whole(cls, outcome: LogOutcome) -> Fold:
+    def whole(cls, outcome: MergedLogRecords) -> SplitMerge:
         """Everything goes into the base file."""
-        return cls(MergedLogRecords(outcome, outcome.only(np.arange(0))))
+        return cls(SplitLogRecords(outcome, outcome.select(np.arange(0))))
 
     @property
     def versions(self) -> int:
@@ -185,15 +191,15 @@ class Fold:
         taken = self.logs.taken
         back = np.asarray(pc.is_in(taken.keys, value_set=keys), dtype=bool) & taken.deleted
         back &= taken.beats_any_base if unconditional else True
-        self.undone = taken.only(np.flatnonzero(back))
-        rest = taken.only(np.flatnonzero(~back))
-        self.logs = MergedLogRecords(rest, self.logs.remaining)
+        self.undone = taken.select(np.flatnonzero(back))
+        rest = taken.select(np.flatnonzero(~back))
+        self.logs = SplitLogRecords(rest, self.logs.remaining)
 
     def deleted_from(self, event_time: str | None) -> int | None:
         """The least event time of the deletes that stay back, if there are any."""
         late = self.logs.remaining
         if self.undone is not None and len(self.undone.keys):
-            return UNTOLD
+            return UNKNOWN_OPERATION
         if event_time is None or not late.deleted.any():
             return None
         gone = pa.array(np.flatnonzero(late.deleted))
@@ -207,13 +213,17 @@ class Fold:
                 yield table
                 continue
             rows = table.filter(pa.array(late))
-            beaten = list(beaten_rows(rows.combine_chunks().to_batches(), self.logs.taken, rule))
+            beaten = list(
+                overwritten_rows(rows.combine_chunks().to_batches(), self.logs.taken, rule)
+            )
             stays = np.ones(len(rows), bool)
             stays[np.concatenate([np.zeros(0, np.int64), *beaten])] = False
             self.held.append(rows.filter(pa.array(stays)))
             yield table.filter(pa.array(~late))
 
-    def counted(self, tables: Iterable[pa.Table], cut: Cut | None) -> Iterator[pa.Table]:
+    def counted(
+        self, tables: Iterable[pa.Table], cut: EventTimeThreshold | None
+    ) -> Iterator[pa.Table]:
         """The rows of the new base file, counted where they are late."""
         for table in tables:
             if cut is not None:
@@ -227,7 +237,9 @@ class Fold:
         return pa.concat_tables([*self.held, stays])
 
 
-def split_slice(task: WriteTask, item: FileSlice, changes: Changes, cut: Cut) -> Fold:
+def split_slice(
+    task: WriteTask, item: FileSlice, changes: Changes, cut: EventTimeThreshold
+) -> SplitMerge:
     """Split a slice at an event time, as far as the table's index allows.
 
     With a bucket index everything late stays out of the base file, rows of the old one too. Other
@@ -235,7 +247,7 @@ def split_slice(task: WriteTask, item: FileSlice, changes: Changes, cut: Cut) ->
     """
     in_base = None if task.buckets else _KeysInBase(task, item)
     logs = split_logs(changes, task.stored_schema, task.rule, cut, in_base)
-    return Fold(logs, cut if task.buckets else None)
+    return SplitMerge(logs, cut if task.buckets else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +282,7 @@ _MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _CompactionTask:
     """One operation; `carries` tells that newer log files may hold what it deletes.
 
     `newer` are those that count already. `by_time` tells that the plan goes by event time.
@@ -282,17 +294,17 @@ class _Work:
     by_time: bool = False
 
 
-def compact(job: Job, plan: CompactionPlan) -> CommitMetadata:
+def execute_compaction(job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
     """Execute a plan, whoever made it; gives what the commit records.
 
     Raises:
         ConflictError: the groups are not what they were when they were planned.
     """
-    require_as_planned(job.snapshot, Instant(job.instant, "compaction", State.INFLIGHT), plan)
-    task = service_task(job, Operation.COMPACT)
+    check_plan_is_current(job.snapshot, Instant(job.instant, "compaction", State.INFLIGHT), plan)
+    task = rewrite_task(job, Operation.COMPACT)
     cut = _cut(task, plan)
     works = list(_works(job, plan))
-    done = rewritten(job, task, partial(_fold, task, cut), works, size=_size)
+    done = run_rewrite(job, task, partial(_compact_group, task, cut), works, size=_size)
     told = {k: v for k, v in plan.extra.items() if k in (EVENT_TIME_THRESHOLD, EXACT_SPLIT)}
     return replace(done, extra={**done.extra, **told})
 
@@ -322,11 +334,11 @@ def slice_of(operation: CompactionOperation) -> FileSlice:
     )
 
 
-def _size(work: _Work) -> int:
+def _size(work: _CompactionTask) -> int:
     return io_bytes(work.operation)
 
 
-def _cut(task: WriteTask, plan: CompactionPlan) -> Cut | None:
+def _cut(task: WriteTask, plan: CompactionPlan) -> EventTimeThreshold | None:
     """Where rows are split, if the plan says so."""
     if plan.extra.get(EXACT_SPLIT) != "true":
         return None
@@ -339,23 +351,25 @@ def _cut(task: WriteTask, plan: CompactionPlan) -> Cut | None:
             event_time=task.event_time,
         )
     ms = epoch_ms(threshold, zone_of(task.config.timeline_zone))
-    return Cut(task.event_time, ms, in_order=task.rule.ordering == (task.event_time,))
+    return EventTimeThreshold(
+        task.event_time, ms, in_order=task.rule.ordering == (task.event_time,)
+    )
 
 
-def _works(job: Job, plan: CompactionPlan) -> Iterator[_Work]:
+def _works(job: ExecutionContext, plan: CompactionPlan) -> Iterator[_CompactionTask]:
     """The operations, with the log files that a plan in the past leaves out."""
     by_time = EVENT_TIME_THRESHOLD in plan.extra
     timeline = job.snapshot.timeline
-    newer = newer_logs(job.snapshot, job.instant, plan) if by_time else {}
+    newer = logs_after_plan(job.snapshot, job.instant, plan) if by_time else {}
     # What is being written now may come to any group.
     awaited = by_time and bool(timeline.pending("deltacommit"))
     for operation in plan.operations:
         logs = newer.get((operation.partition, operation.file_id), ())
         counting = tuple(log for log in logs if timeline.is_committed(log.instant))
-        yield _Work(operation, awaited or bool(logs), counting, by_time)
+        yield _CompactionTask(operation, awaited or bool(logs), counting, by_time)
 
 
-def refuse_dropped_deletes(before: Snapshot, metadata: CommitMetadata, now: Snapshot) -> None:
+def check_dropped_deletes(before: Snapshot, metadata: CommitMetadata, now: Snapshot) -> None:
     """WrittenMeanwhileError if a write has completed that a delete was to be carried for.
 
     It may hold an older version of a deleted row, which would come back.
@@ -369,14 +383,16 @@ def refuse_dropped_deletes(before: Snapshot, metadata: CommitMetadata, now: Snap
     new = [i for i in now.timeline.completed("deltacommit") if i.requested_at not in known]
     for instant, commit in zip(new, now.commits(new), strict=True):
         if not dropped.isdisjoint(commit.file_groups()):
-            raise WrittenMeanwhileError(
+            raise ConcurrentWriteError(
                 "log files came to file groups while deletes in them were compacted: execute the "
                 "plan again",
                 other=instant.requested_at,
             )
 
 
-def _fold(task: WriteTask, cut: Cut | None, work: _Work, groups: GroupWriter) -> None:
+def _compact_group(
+    task: WriteTask, cut: EventTimeThreshold | None, work: _CompactionTask, groups: FileGroupWriter
+) -> None:
     item = slice_of(work.operation)
     started = task.clock.now_ms()
     blocks = read_blocks(task.storage, item)
@@ -385,7 +401,7 @@ def _fold(task: WriteTask, cut: Cut | None, work: _Work, groups: GroupWriter) ->
     with found_in(f"log files of {item.partition}/{item.file_id}"):
         changes = [block_changes(block, task.stored_schema, item.file_id) for block in counting]
         if cut is None or any(block.is_partial for block in counting):
-            fold = Fold.whole(merge_logs(changes, task.stored_schema, task.rule))
+            fold = SplitMerge.whole(merge_logs(changes, task.stored_schema, task.rule))
         else:
             fold = split_slice(task, item, changes, cut)
     if work.newer and fold.logs.taken.deleted.any():
@@ -393,7 +409,7 @@ def _fold(task: WriteTask, cut: Cut | None, work: _Work, groups: GroupWriter) ->
         fold.without_deletes_of(came_back, unconditional=task.buckets)
     took = task.clock.now_ms() - started
     versions = fold.versions
-    tally = Tally()
+    tally = MergeCounts()
     stored = ahead(base_rows(task.storage, item, task.stored_schema))
     base = batches_of(fold.base(stored, task.rule))
     rows = fold.counted(merge_with_base(base, fold.logs.taken, task.rule, tally), cut)
@@ -411,8 +427,8 @@ def _fold(task: WriteTask, cut: Cut | None, work: _Work, groups: GroupWriter) ->
             "total_log_read_time_ms": took,
         }
 
-    groups.fold(item, rows, facts)
-    _leave(task, item, fold, work, groups)
+    groups.write_compacted(item, rows, facts)
+    _write_remaining(task, item, fold, work, groups)
     if cut is not None:
         groups.notes[BEYOND] += fold.beyond
 
@@ -428,23 +444,29 @@ def _keys_in(task: WriteTask, item: FileSlice) -> pa.Array:
     return pa.concat_arrays([pa.array([], pa.string()), *chunks])
 
 
-def _leave(task: WriteTask, item: FileSlice, fold: Fold, work: _Work, groups: GroupWriter) -> None:
+def _write_remaining(
+    task: WriteTask,
+    item: FileSlice,
+    fold: SplitMerge,
+    work: _CompactionTask,
+    groups: FileGroupWriter,
+) -> None:
     """Write beside the base file what it does not hold, and what newer log files must meet."""
     rows, deletes = fold.left(), delete_records(item.partition, fold.logs.remaining)
     if fold.undone is not None:
         deletes = deletes.plus(delete_records(item.partition, fold.undone))
-    carried = carried_deletes(fold.logs.taken)
+    carried = ordered_deletes(fold.logs.taken)
     if work.carries:
         deletes = deletes.plus(delete_records(item.partition, carried))
     elif work.by_time and len(carried.keys):
         groups.notes[DROPPED] += len(carried.keys)
     if len(rows) or len(deletes):
-        groups.relog(item, rows, deletes, deleted_from=fold.deleted_from(task.event_time))
+        groups.rewrite_logs(item, rows, deletes, deleted_from=fold.deleted_from(task.event_time))
 
 
-def carried_deletes(outcome: LogOutcome) -> LogOutcome:
+def ordered_deletes(outcome: MergedLogRecords) -> MergedLogRecords:
     """The deletes that compete with older versions in log files to come.
 
     One without ordering value ends what was before it and nothing else.
     """
-    return outcome.only(np.flatnonzero(outcome.deleted & ~outcome.beats_any_base))
+    return outcome.select(np.flatnonzero(outcome.deleted & ~outcome.beats_any_base))

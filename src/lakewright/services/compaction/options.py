@@ -23,7 +23,7 @@ _WORDS = ("hour", "day")
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class ThresholdRounding:
     """The beginning of the hour or day that a moment lies in, by the clocks of a zone."""
 
     unit: str
@@ -36,7 +36,7 @@ class Floor:
         return cut.replace(hour=0, fold=0) if self.unit == "day" else cut
 
 
-def parse_floor(text: str) -> Floor:
+def parse_rounding(text: str) -> ThresholdRounding:
     """`hour` or `day`, and the name of a zone after a blank or a comma."""
     unit, *zones = text.replace(",", " ").split() or [""]
     if unit.lower() not in _WORDS or len(zones) > 1:
@@ -45,7 +45,7 @@ def parse_floor(text: str) -> Floor:
         zone: tzinfo = ZoneInfo(zones[0]) if zones else UTC
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise ValueError(f"no such zone: {zones[0]}") from error
-    return Floor(unit.lower(), zone)
+    return ThresholdRounding(unit.lower(), zone)
 
 
 def parse_threshold(text: str) -> str:
@@ -58,7 +58,7 @@ def parse_threshold(text: str) -> str:
     return moment.isoformat()
 
 
-def earlier(moment: datetime, lateness_ms: int | None, floor: Floor | None) -> datetime:
+def earlier(moment: datetime, lateness_ms: int | None, floor: ThresholdRounding | None) -> datetime:
     """A moment less the lateness that is allowed, floored."""
     late = moment - timedelta(milliseconds=lateness_ms or 0)
     return floor.of(late) if floor is not None else late
@@ -72,7 +72,7 @@ TRIGGER = "hoodie.compact.inline.trigger.strategy"
 OLDEST_DEBT_FIRST = "oldest_debt_first"
 
 
-class Trigger(StrEnum):
+class CompactionTrigger(StrEnum):
     """What has to happen before a compaction is scheduled."""
 
     NUM_COMMITS = "NUM_COMMITS"
@@ -154,10 +154,10 @@ class CompactionSettings(LogPlanningSettings):
         parse=parse_duration,
         doc="`event_time` takes what happened longer ago than this, such as 2h.",
     )
-    floor: Floor | None = option(
+    rounding: ThresholdRounding | None = option(
         "hoodie.compaction.event.time.floor",
         None,
-        parse=parse_floor,
+        parse=parse_rounding,
         doc="`event_time` takes what happened before the last full `hour` or `day`, by UTC or by "
         "a zone such as `day Europe/Berlin`; after the lateness, where one is given.",
     )
@@ -182,10 +182,10 @@ class CompactionSettings(LogPlanningSettings):
         doc="How many file groups one plan takes on at most; 0: as many as the strategy chooses. "
         "The next plan takes up what is left.",
     )
-    trigger: Trigger = option(
+    trigger: CompactionTrigger = option(
         TRIGGER,
-        Trigger.NUM_COMMITS,
-        parse=parse_word(Trigger),
+        CompactionTrigger.NUM_COMMITS,
+        parse=parse_word(CompactionTrigger),
         doc="When a compaction is due: NUM_COMMITS and TIME_ELAPSED since the last completed one, "
         "both (NUM_AND_TIME) or one of them (NUM_OR_TIME), or NUM_COMMITS_AFTER_LAST_REQUEST.",
     )

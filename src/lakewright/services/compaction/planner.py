@@ -9,27 +9,34 @@ from dataclasses import dataclass, replace
 from lakewright.errors import InvalidError
 from lakewright.model.file_group import FileSlice, GroupKey
 from lakewright.model.plans import CompactionOperation, CompactionPlan, Skip
-from lakewright.services.compaction.event_time import EventTimeBasedCompactionStrategy, Placed
+from lakewright.services.compaction.event_time import (
+    EventTimeBasedCompactionStrategy,
+    PlacedCandidates,
+)
 from lakewright.services.compaction.options import CompactionSettings
 from lakewright.services.compaction.strategies import (
     BoundedIO,
     BoundedPartition,
     Candidate,
-    Choice,
     DayBased,
+    ExplainsSkips,
     LogFileNum,
     LogFileSize,
     PartitionRegex,
-    Scene,
+    Selection,
     Strategy,
-    TellsWhy,
+    StrategyContext,
     Unbounded,
     UnboundedPartition,
     candidates,
 )
-from lakewright.services.planning import IncrementalPartitionAwareStrategy, Left, Window
+from lakewright.services.planning import (
+    IncrementalPartitionAwareStrategy,
+    IncrementalWindow,
+    SkippedPartitions,
+)
 
-Factory = Callable[[Scene], Strategy]
+Factory = Callable[[StrategyContext], Strategy]
 
 _HUDI_PACKAGE = "org.apache.hudi.table.action.compact.strategy."
 _HUDI_CLASSES = {
@@ -67,7 +74,7 @@ def register_strategy(name: str, factory: Factory) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class StrategyChain:
     """One strategy or several by name: each chooses from what the one before has left in."""
 
     parts: tuple[tuple[str, Strategy], ...]
@@ -84,7 +91,7 @@ class Chain:
         return all(isinstance(part, IncrementalPartitionAwareStrategy) for _, part in self.parts)
 
     def filter_partitions(
-        self, settings: CompactionSettings, partitions: Sequence[str], left: Left
+        self, settings: CompactionSettings, partitions: Sequence[str], left: SkippedPartitions
     ) -> list[str]:
         """The partitions to look into; why not the others is noted in `left`."""
         kept = list(partitions)
@@ -94,12 +101,16 @@ class Chain:
             wanted = set(part.filter_partition_paths(settings, kept)[0])
             for path in kept:
                 if path not in wanted:
-                    told = part.why_left_out(settings, path) if isinstance(part, TellsWhy) else None
-                    left.because(path, told or f"filtered by {name}")
+                    told = (
+                        part.why_left_out(settings, path)
+                        if isinstance(part, ExplainsSkips)
+                        else None
+                    )
+                    left.add(path, told or f"filtered by {name}")
             kept = [path for path in kept if path in wanted]
         return kept
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """What is left in by all of them, in the order of the last, and why not the others."""
         left: dict[GroupKey, str] = {}
         kept = candidates
@@ -112,12 +123,14 @@ class Chain:
                 if c.key not in chosen
             }
             kept = choice.chosen
-        return Choice(kept, left)
+        return Selection(kept, left)
 
 
-def strategy_for(settings: CompactionSettings, scene: Scene) -> Chain:
+def strategy_for(settings: CompactionSettings, scene: StrategyContext) -> StrategyChain:
     """The strategies that the settings name, made for one plan."""
-    return Chain(tuple((_short(name), _factory(name)(scene)) for name in settings.strategies))
+    return StrategyChain(
+        tuple((_short(name), _factory(name)(scene)) for name in settings.strategies)
+    )
 
 
 def _short(name: str) -> str:
@@ -139,15 +152,15 @@ def _factory(name: str) -> Factory:
 
 _MOST_REASONS = 5
 
-Placing = Callable[[Sequence[FileSlice], Left], Placed | Skip]
+Placing = Callable[[Sequence[FileSlice], SkippedPartitions], PlacedCandidates | Skip]
 
 
 def plan_compaction(
     slices: Iterable[FileSlice],
     *,
-    strategy: Chain,
+    strategy: StrategyChain,
     settings: CompactionSettings,
-    window: Window,
+    window: IncrementalWindow,
     held: Mapping[GroupKey, str],
     filtered: Mapping[str, str] | None = None,
     placing: Placing | None = None,
@@ -158,7 +171,7 @@ def plan_compaction(
     window that were not even looked into, with the reason. `placing` is asked first where a plan
     goes up to some event time.
     """
-    left = Left(dict(filtered or {}))
+    left = SkippedPartitions(dict(filtered or {}))
     slices = free_slices(slices, held, left, bare=settings.exact_split)
     placed = placing(slices, left) if placing is not None else None
     if isinstance(placed, Skip):
@@ -169,9 +182,9 @@ def plan_compaction(
     chosen = {c.key for c in choice.chosen}
     for item in free:
         if item.key not in chosen:
-            left.because(item.slice.partition, choice.left.get(item.key, "not chosen"))
+            left.add(item.slice.partition, choice.left.get(item.key, "not chosen"))
         elif settings.exact_split:
-            left.because(item.slice.partition, "what is after the threshold stays in log files")
+            left.add(item.slice.partition, "what is after the threshold stays in log files")
     operations = tuple(c.operation for c in choice.chosen)
     plan = finish_plan(operations, left, window)
     if plan is None:
@@ -179,19 +192,19 @@ def plan_compaction(
     return replace(plan, extra={**plan.extra, **placed.extra}) if placed else plan
 
 
-def _limited(choice: Choice, most: int) -> Choice:
+def _limited(choice: Selection, most: int) -> Selection:
     """The first of what was chosen, where a plan may hold only so many operations."""
     over = choice.chosen[most:] if most else ()
     if not over:
         return choice
     reason = f"over the limit of {most} file groups"
-    return Choice(choice.chosen[:most], {**choice.left, **{c.key: reason for c in over}})
+    return Selection(choice.chosen[:most], {**choice.left, **{c.key: reason for c in over}})
 
 
 def free_slices(
     slices: Iterable[FileSlice],
     held: Mapping[GroupKey, str],
-    left: Left,
+    left: SkippedPartitions,
     *,
     bare: bool = False,
 ) -> list[FileSlice]:
@@ -207,12 +220,12 @@ def free_slices(
         if holder is None:
             free.append(slice_)
         else:
-            left.because(slice_.partition, f"held by {holder}")
+            left.add(slice_.partition, f"held by {holder}")
     return free
 
 
 def finish_plan(
-    operations: Sequence[CompactionOperation], left: Left, window: Window
+    operations: Sequence[CompactionOperation], left: SkippedPartitions, window: IncrementalWindow
 ) -> CompactionPlan | None:
     """The plan of these operations; None without any: such a plan may not be written."""
     if not operations:
@@ -220,11 +233,13 @@ def finish_plan(
     if not window.is_recorded:
         return CompactionPlan(operations=tuple(operations))
     return CompactionPlan(
-        operations=tuple(operations), extra=left.extra(), missing_partitions=left.partitions
+        operations=tuple(operations),
+        extra=left.to_extra_metadata(),
+        missing_partitions=left.partitions,
     )
 
 
-def why_nothing(verb: str, left: Left) -> str:
+def why_nothing(verb: str, left: SkippedPartitions) -> str:
     """The reason for a plan without operations, by what held the partitions back."""
     if not left.reasons:
         return f"nothing to {verb}: no log files"
@@ -242,7 +257,7 @@ def _files(operation: CompactionOperation) -> tuple[str, str | None, list[str]]:
     return operation.base_instant, operation.base_file, sorted(operation.logs)
 
 
-def _check(choice: Choice, free: Sequence[Candidate]) -> None:
+def _check(choice: Selection, free: Sequence[Candidate]) -> None:
     """Strategies may come from anywhere; a plan that they bend would lose rows.
 
     A log file that a plan leaves out would lie below the new base file, where nobody reads it.

@@ -14,23 +14,33 @@ from lakewright.model.instant import parse_time
 from lakewright.model.plans import CompactionPlan, Skip
 from lakewright.model.timeline import Timeline
 from lakewright.options import option_keys, settings_from
-from lakewright.services.base import Job, Service, Sight
+from lakewright.services.base import ExecutionContext, PlanningContext, TableService
 from lakewright.services.compaction.event_time import (
-    Placed,
+    PlacedCandidates,
     check_event_time_table,
     placed_candidates,
     threshold_of,
 )
-from lakewright.services.compaction.executor import compact, refuse_dropped_deletes
-from lakewright.services.compaction.options import TRIGGER, CompactionSettings, Trigger
-from lakewright.services.compaction.planner import Chain, Placing, plan_compaction, strategy_for
-from lakewright.services.compaction.strategies import Scene
-from lakewright.services.planning import Left, find_window, look_into, need_log_files
+from lakewright.services.compaction.executor import check_dropped_deletes, execute_compaction
+from lakewright.services.compaction.options import TRIGGER, CompactionSettings, CompactionTrigger
+from lakewright.services.compaction.planner import (
+    Placing,
+    StrategyChain,
+    plan_compaction,
+    strategy_for,
+)
+from lakewright.services.compaction.strategies import StrategyContext
+from lakewright.services.planning import (
+    SkippedPartitions,
+    find_window,
+    load_planning_input,
+    require_merge_on_read,
+)
 from lakewright.table.snapshot import Snapshot
 from lakewright.write.options import write_settings
 
 
-def not_due(
+def check_compaction_trigger(
     timeline: Timeline, settings: CompactionSettings, instant: str, zone: tzinfo = UTC
 ) -> Skip | None:
     """Why a compaction at `instant` is too early; None if it is due.
@@ -42,13 +52,13 @@ def not_due(
     few = _few_commits(timeline, settings)
     early = _early(timeline, settings, instant, zone)
     match settings.trigger:
-        case Trigger.NUM_COMMITS | Trigger.NUM_COMMITS_AFTER_LAST_REQUEST:
+        case CompactionTrigger.NUM_COMMITS | CompactionTrigger.NUM_COMMITS_AFTER_LAST_REQUEST:
             return few
-        case Trigger.TIME_ELAPSED:
+        case CompactionTrigger.TIME_ELAPSED:
             return early
-        case Trigger.NUM_AND_TIME:
+        case CompactionTrigger.NUM_AND_TIME:
             return few if few is not None else early
-        case Trigger.NUM_OR_TIME:
+        case CompactionTrigger.NUM_OR_TIME:
             return Skip(f"{few}, and {early}") if few is not None and early is not None else None
 
 
@@ -68,7 +78,7 @@ def delta_commits(timeline: Timeline, since: str | None) -> int:
 
 
 def _few_commits(timeline: Timeline, settings: CompactionSettings) -> Skip | None:
-    requested = settings.trigger is Trigger.NUM_COMMITS_AFTER_LAST_REQUEST
+    requested = settings.trigger is CompactionTrigger.NUM_COMMITS_AFTER_LAST_REQUEST
     since = last_compaction(timeline, requested=requested)
     count = delta_commits(timeline, since)
     if count >= settings.max_delta_commits:
@@ -113,26 +123,26 @@ _TRIGGERS = frozenset(
 )
 
 
-class Compaction(Service[CompactionPlan, CommitMetadata]):
+class Compaction(TableService[CompactionPlan, CommitMetadata]):
     """Folds the log files of file groups into new base files."""
 
     name: ClassVar[str] = "compaction"
     action: ClassVar[str] = "compaction"
     keys: ClassVar[frozenset[str]] = option_keys(CompactionSettings)
 
-    def due(self, sight: Sight) -> Skip | None:
+    def check_trigger(self, sight: PlanningContext) -> Skip | None:
         """Why the trigger has not gone off; options that make no plan are refused here."""
         settings = settings_from(CompactionSettings, sight.options)
-        need_log_files(sight.snapshot, self.name)
+        require_merge_on_read(sight.snapshot, self.name)
         strategy = _strategy(sight, settings)
         _placing(sight, settings, strategy)
         if strategy.by_event_time is not None and _TRIGGERS.isdisjoint(sight.options):
             # What lies before the threshold is due, unless somebody says when to look.
             return None
         zone = zone_of(sight.snapshot.config.timeline_zone)
-        return not_due(sight.snapshot.timeline, settings, sight.instant, zone)
+        return check_compaction_trigger(sight.snapshot.timeline, settings, sight.instant, zone)
 
-    def plan(self, sight: Sight) -> CompactionPlan | Skip:
+    def plan(self, sight: PlanningContext) -> CompactionPlan | Skip:
         """The file groups to compact, as the strategy chooses them."""
         settings = settings_from(CompactionSettings, sight.options)
         strategy = _strategy(sight, settings)
@@ -141,8 +151,8 @@ class Compaction(Service[CompactionPlan, CommitMetadata]):
         )
         if window.is_empty:
             return Skip("nothing was written or left since the last compaction")
-        left, placing = Left(), _placing(sight, settings, strategy)
-        seen = look_into(
+        left, placing = SkippedPartitions(), _placing(sight, settings, strategy)
+        seen = load_planning_input(
             sight, window, lambda paths: strategy.filter_partitions(settings, paths, left)
         )
         return plan_compaction(
@@ -155,26 +165,30 @@ class Compaction(Service[CompactionPlan, CommitMetadata]):
             placing=placing,
         )
 
-    def place(self, plan: CompactionPlan, instant: str) -> str:
+    def plan_instant(self, plan: CompactionPlan, instant: str) -> str:
         """A plan by event time stands in the past."""
         return next((o.next_base_instant for o in plan.operations if o.next_base_instant), instant)
 
-    def verify(self, job: Job, result: CommitMetadata, now: Snapshot) -> None:
+    def verify(self, job: ExecutionContext, result: CommitMetadata, now: Snapshot) -> None:
         """Deletes that were dropped must have nothing to compete with."""
-        refuse_dropped_deletes(job.snapshot, result, now)
+        check_dropped_deletes(job.snapshot, result, now)
 
-    def run(self, job: Job, plan: CompactionPlan) -> CommitMetadata:
+    def execute(self, job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
         """Write the new base files."""
-        return compact(job, plan)
+        return execute_compaction(job, plan)
 
 
-def _strategy(sight: Sight, settings: CompactionSettings) -> Chain:
+def _strategy(sight: PlanningContext, settings: CompactionSettings) -> StrategyChain:
     zone = zone_of(sight.snapshot.config.timeline_zone)
     today = datetime.fromtimestamp(sight.now_ms / 1000, zone).date()
-    return strategy_for(settings, Scene(sight.snapshot.timeline, sight.instant, today, zone))
+    return strategy_for(
+        settings, StrategyContext(sight.snapshot.timeline, sight.instant, today, zone)
+    )
 
 
-def _placing(sight: Sight, settings: CompactionSettings, strategy: Chain) -> Placing | None:
+def _placing(
+    sight: PlanningContext, settings: CompactionSettings, strategy: StrategyChain
+) -> Placing | None:
     """How a plan by event time is placed; options that make none are refused here."""
     if strategy.by_event_time is None:
         return None
@@ -182,7 +196,7 @@ def _placing(sight: Sight, settings: CompactionSettings, strategy: Chain) -> Pla
     check_event_time_table(sight.snapshot, settings, event_time)
     threshold = threshold_of(strategy.by_event_time, sight, settings)
 
-    def placing(slices: Sequence[FileSlice], left: Left) -> Placed | Skip:
+    def placing(slices: Sequence[FileSlice], left: SkippedPartitions) -> PlacedCandidates | Skip:
         return placed_candidates(slices, sight, threshold, settings, left)
 
     return placing

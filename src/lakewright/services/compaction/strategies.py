@@ -24,7 +24,7 @@ _LOG_SIZE = "TOTAL_LOG_FILES_SIZE"
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class StrategyContext:
     """What a strategy is told of the table when it is made."""
 
     timeline: Timeline
@@ -62,7 +62,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selection:
     """The candidates that are compacted, in this order, and why others are not.
 
     A candidate that is in neither is left out as well.
@@ -121,13 +121,13 @@ class Strategy(Protocol):
     before their files are listed; another one sees the candidates of the whole table.
     """
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """Of file groups with log files those to compact, in order, and why not the others."""
         ...
 
 
 @runtime_checkable
-class TellsWhy(Protocol):
+class ExplainsSkips(Protocol):
     """A strategy that has more to say about a partition than that it was filtered out."""
 
     def why_left_out(self, settings: Any, partition: str) -> str | None:
@@ -145,16 +145,16 @@ class Unbounded:
         """All of them."""
         return list(partitions), []
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """All of them."""
-        return Choice(in_order(candidates, settings))
+        return Selection(in_order(candidates, settings))
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedIO(Unbounded):
     """Takes what comes until the budget is spent."""
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """The first ones; the one that goes beyond the budget is the last."""
         return within_budget(in_order(candidates, settings), settings)
 
@@ -163,7 +163,7 @@ class BoundedIO(Unbounded):
 class LogFileSize(Unbounded):
     """Takes the largest log files first, from a threshold on, until the budget is spent."""
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """Those with large log files."""
         small = {c.key for c in candidates if c.log_size < settings.log_size_threshold}
         reason = f"log files below the threshold of {_size(settings.log_size_threshold)}"
@@ -174,7 +174,7 @@ class LogFileSize(Unbounded):
 class LogFileNum(Unbounded):
     """Takes the most log files first, from a threshold on, until the budget is spent."""
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """Those with many log files."""
         least = settings.log_count_threshold
         few = {c.key for c in candidates if len(c.operation.logs) < least}
@@ -212,15 +212,15 @@ def in_order(
     return list(candidates) if key is None else sorted(candidates, key=key, reverse=True)
 
 
-def within_budget(candidates: Sequence[Candidate], settings: CompactionSettings) -> Choice:
+def within_budget(candidates: Sequence[Candidate], settings: CompactionSettings) -> Selection:
     """The first of the candidates, up to the one that goes beyond the budget."""
     rest = settings.target_io_mb
     for count, item in enumerate(candidates):
         if rest <= 0:
             reason = f"over the budget of {settings.target_io_mb} MB"
-            return Choice(candidates[:count], {c.key: reason for c in candidates[count:]})
+            return Selection(candidates[:count], {c.key: reason for c in candidates[count:]})
         rest -= item.io_mb
-    return Choice(candidates)
+    return Selection(candidates)
 
 
 def _largest(
@@ -229,10 +229,10 @@ def _largest(
     excluded: set[GroupKey],
     reason: str,
     key: Callable[[Candidate], int],
-) -> Choice:
+) -> Selection:
     large = [c for c in candidates if c.key not in excluded]
     choice = within_budget(in_order(large, settings, key), settings)
-    return Choice(choice.chosen, {**choice.left, **dict.fromkeys(excluded, reason)})
+    return Selection(choice.chosen, {**choice.left, **dict.fromkeys(excluded, reason)})
 
 
 def _size(count: int) -> str:
@@ -266,7 +266,7 @@ class DayBased(_ByDay):
         kept = latest[: settings.target_partitions]
         return kept, [path for path in partitions if path not in set(kept)]
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """Those of the latest days first, until the budget is spent."""
         latest = in_order(candidates, settings, lambda c: _ordinal(c.slice.partition))
         return within_budget(latest, settings)
@@ -283,9 +283,9 @@ class BoundedPartition(_ByDay):
         kept = [path for path in partitions if self._is_recent(settings, path)]
         return kept, [path for path in partitions if path not in set(kept)]
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """All of them, the latest days first."""
-        return Choice(in_order(candidates, settings, lambda c: _ordinal(c.slice.partition)))
+        return Selection(in_order(candidates, settings, lambda c: _ordinal(c.slice.partition)))
 
     def _is_recent(self, settings: CompactionSettings, path: str) -> bool | None:
         """Whether the day of a path is recent; None if it has none."""

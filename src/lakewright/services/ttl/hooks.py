@@ -17,20 +17,20 @@ from lakewright.clock import zone_of
 from lakewright.errors import ConflictError, LakewrightError
 from lakewright.model.instant import format_time, parse_time
 from lakewright.model.plans import Skip
-from lakewright.model.ttl import NEVER, TtlSettings, rules_in_force, ttl_settings
+from lakewright.model.ttl import NEVER, TtlSettings, active_policies, ttl_settings
 from lakewright.services.runner import ServiceRunner
-from lakewright.services.ttl.partition_age import Ages, live_partitions
-from lakewright.services.ttl.planner import Known, Verdict
+from lakewright.services.ttl.partition_age import PartitionAges, partitions_with_rows
+from lakewright.services.ttl.planner import PartitionTimes, TtlDecision
 from lakewright.services.ttl.service import explain
-from lakewright.storage.base import Storage, at_once
-from lakewright.table.properties import renew_last_update
+from lakewright.storage.base import Storage, map_in_threads
+from lakewright.table.properties import touch_last_update_time
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.time_generator import time_of
-from lakewright.write.commit_hooks import NEXT_KEY, carried_on, settings_for_writes
+from lakewright.table.time_generator import format_epoch_ms
+from lakewright.write.commit_hooks import NEXT_KEY, next_ttl_check, ttl_settings_or_off
 from lakewright.write.writer import Commit, Preparation
 
 
-class BeforeWrite:
+class PreWriteTtl:
     """Runs TTL before a write; `done` tells afterwards what became of it."""
 
     def __init__(self, runner: ServiceRunner) -> None:
@@ -39,19 +39,19 @@ class BeforeWrite:
 
     def __call__(self, snapshot: Snapshot) -> Preparation | None:
         """What is to be done on a table before the write begins, if anything is."""
-        settings = settings_for_writes(snapshot.config, self._runner.options)
-        if not settings.enabled or settings.run_inline or not rules_in_force(settings):
+        settings = ttl_settings_or_off(snapshot.config, self._runner.options)
+        if not settings.enabled or settings.run_inline or not active_policies(settings):
             return None
         if not snapshot.timeline.completed_writes:
             return None
         return None if self._is_early(snapshot, settings) else self._run
 
     def _is_early(self, snapshot: Snapshot, settings: TtlSettings) -> bool:
-        until, _, found_for = carried_on(snapshot).partition(" ")
+        until, _, found_for = next_ttl_check(snapshot).partition(" ")
         return found_for == fingerprint(settings) and self._now(snapshot) <= until
 
     def _now(self, snapshot: Snapshot) -> str:
-        return time_of(self._runner.clock.now_ms(), zone_of(snapshot.config.timeline_zone))
+        return format_epoch_ms(self._runner.clock.now_ms(), zone_of(snapshot.config.timeline_zone))
 
     def _run(self) -> Mapping[str, str]:
         try:
@@ -67,19 +67,19 @@ class BeforeWrite:
         return {}
 
     def _next(self) -> Mapping[str, str]:
-        sight = self._runner.sight(load_snapshot(self._runner.storage))
+        sight = self._runner.planning_context(load_snapshot(self._runner.storage))
         settings = ttl_settings(sight.snapshot.config.properties, sight.options)
         now = parse_time(self._now(sight.snapshot))
-        until = next_look(explain(sight), settings, now)
+        until = next_check_time(explain(sight), settings, now)
         return {NEXT_KEY: f"{until} {fingerprint(settings)}"} if until else {}
 
 
-def next_look(verdicts: Iterable[Verdict], settings: TtlSettings, now: datetime) -> str:
+def next_check_time(verdicts: Iterable[TtlDecision], settings: TtlSettings, now: datetime) -> str:
     """The time up to which no partition can expire, not even one that appears meanwhile.
 
     Empty where one is expired already, and must be looked at again soon.
     """
-    rules = rules_in_force(settings)
+    rules = active_policies(settings)
     earliest = min((rule.policy.expiry(now) for rule in rules), default=NEVER)
     for verdict in verdicts:
         if verdict.expired or verdict.rows_before is not None:
@@ -109,30 +109,30 @@ def update_partitions(snapshot: Snapshot, progress: RefreshProgress | None = Non
     `progress` is told how many partitions are done, and how many there are. May be repeated after
     a crash: it goes on with those that lack the line.
     """
-    ages = Ages.of(snapshot, live_partitions(snapshot))
-    unsure = [p for p in ages.lives if _is_unsure(ages.known(p))]
+    ages = PartitionAges.load(snapshot, partitions_with_rows(snapshot))
+    unsure = [p for p in ages.activity if _is_unsure(ages.times_of(p))]
     ages = ages.with_history(unsure) if unsure else ages
-    times = [(p, _time(ages.known(p))) for p in ages.lives]
+    times = [(p, _time(ages.times_of(p))) for p in ages.activity]
     done = 0
     renewed = 0
     for start in range(0, len(times), _AT_ONCE):
         part = times[start : start + _AT_ONCE]
-        renewed += sum(at_once(partial(_renew, snapshot.storage), part))
+        renewed += sum(map_in_threads(partial(_renew, snapshot.storage), part))
         done += len(part)
         if progress is not None:
             progress(done, len(times))
     return renewed
 
 
-def _is_unsure(known: Known) -> bool:
+def _is_unsure(known: PartitionTimes) -> bool:
     return known.updated is None or known.bound > known.updated.at
 
 
-def _time(known: Known) -> str:
+def _time(known: PartitionTimes) -> str:
     """The last write; of a partition that nothing tells of, what its files show."""
     return known.updated.at if known.updated is not None else known.bound
 
 
 def _renew(storage: Storage, item: tuple[str, str]) -> bool:
     partition, time = item
-    return bool(time) and renew_last_update(storage, partition, time)
+    return bool(time) and touch_last_update_time(storage, partition, time)

@@ -20,28 +20,35 @@ from lakewright.model.instant import (
     is_time,
 )
 from lakewright.model.plans import SERVICE_KEY
-from lakewright.model.ttl import LONG_AGO, ConflictRule, Keep, Level, Rule
-from lakewright.services.ttl.planner import Known, Reference, Source, Verdict, decide, is_doubtful
+from lakewright.model.ttl import LONG_AGO, ActivePolicy, ConflictRule, RetentionBasis, TtlLevel
+from lakewright.services.ttl.planner import (
+    PartitionTimes,
+    ReferenceSource,
+    TimeReference,
+    TtlDecision,
+    evaluate_partition,
+    is_doubtful,
+)
 from lakewright.table.archived_timeline import load_entries
-from lakewright.table.properties import last_update, load_partition_metadata
+from lakewright.table.properties import last_update_time, load_partition_metadata
 from lakewright.table.snapshot import DataFile, Snapshot
 
 _DELETE_PARTITION = "DELETE_PARTITION"
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class CommittedWrite:
     """A completed write of rows, and where it was found."""
 
     instant: Instant
     commit: CommitMetadata
-    source: Source
+    source: ReferenceSource
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> TimeReference:
         """Its completion: readers see the rows from then on."""
         time = self.instant.completed_at or self.instant.requested_at
-        return Reference(full_time(time), self.source)
+        return TimeReference(full_time(time), self.source)
 
 
 def writes_rows(commit: CommitMetadata) -> bool:
@@ -57,22 +64,22 @@ def writes_rows(commit: CommitMetadata) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Writes:
+class LastWrites:
     """The last write to each partition, and the first one since it was last emptied, if it was.
 
     `first` is the first write to each, whether it was ever emptied or not.
     """
 
-    updated: Mapping[str, Reference] = field(default_factory=dict)
-    born: Mapping[str, Reference] = field(default_factory=dict)
-    first: Mapping[str, Reference] = field(default_factory=dict)
+    updated: Mapping[str, TimeReference] = field(default_factory=dict)
+    born: Mapping[str, TimeReference] = field(default_factory=dict)
+    first: Mapping[str, TimeReference] = field(default_factory=dict)
 
 
-def writes_of(recorded: Iterable[Recorded]) -> Writes:
+def writes_of(recorded: Iterable[CommittedWrite]) -> LastWrites:
     """What writes of rows tell together, in whatever order they are given."""
-    updated: dict[str, Reference] = {}
-    born: dict[str, Reference] = {}
-    first: dict[str, Reference] = {}
+    updated: dict[str, TimeReference] = {}
+    born: dict[str, TimeReference] = {}
+    first: dict[str, TimeReference] = {}
     emptied: set[str] = set()
     for each in sorted(recorded, key=lambda r: (r.reference.at, r.instant.requested_at)):
         reference = each.reference
@@ -86,7 +93,7 @@ def writes_of(recorded: Iterable[Recorded]) -> Writes:
             if partition in emptied:
                 emptied.discard(partition)
                 born[partition] = reference
-    return Writes(updated, born, first)
+    return LastWrites(updated, born, first)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -102,11 +109,11 @@ def writes_of(recorded: Iterable[Recorded]) -> Writes:
 
 
 _END = "9"
-_UNKNOWN = Known(), Verdict(partition="")
+_UNKNOWN = PartitionTimes(), TtlDecision(partition="")
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
+class PartitionActivity:
     """A partition that has rows, by the names of its files.
 
     `archived` are instants before the active timeline, oldest first: writes, or services. `moved`
@@ -127,23 +134,23 @@ class Lives:
 
 
 @dataclass(frozen=True)
-class Ages:
+class PartitionAges:
     """How old partitions are, as far as it was asked; `told` are the instants of history."""
 
     snapshot: Snapshot
-    lives: Mapping[str, Lives]
+    activity: Mapping[str, PartitionActivity]
     metadata: Mapping[str, PartitionMetadata] = field(default_factory=dict)
-    active: Sequence[Recorded] = ()
-    writes: Writes = field(default_factory=Writes)
-    told: frozenset[str] | None = None
+    active: Sequence[CommittedWrite] = ()
+    writes: LastWrites = field(default_factory=LastWrites)
+    archived_instants: frozenset[str] | None = None
 
     @classmethod
-    def of(
+    def load(
         cls,
         snapshot: Snapshot,
-        lives: Mapping[str, Lives],
-        is_settled: Callable[[str, Known], bool] = lambda partition, known: False,
-    ) -> Ages:
+        lives: Mapping[str, PartitionActivity],
+        is_settled: Callable[[str, PartitionTimes], bool] = lambda partition, known: False,
+    ) -> PartitionAges:
         """Read what the active timeline tells of partitions, and then their metadata.
 
         That of a partition is left unread if it cannot change what the timeline has settled.
@@ -152,84 +159,88 @@ class Ages:
             return cls(snapshot, lives)
         active = active_writes(snapshot)
         told = cls(snapshot, lives, {}, active, writes_of(active))
-        unsettled = [p for p in lives if not is_settled(p, told.known(p))]
+        unsettled = [p for p in lives if not is_settled(p, told.times_of(p))]
         return replace(told, metadata=load_partition_metadata(snapshot.storage, unsettled))
 
-    def known(self, partition: str) -> Known:
+    def times_of(self, partition: str) -> PartitionTimes:
         """What is known of a partition.
 
         A file of an archived instant that history was asked for, and does not know, is believed.
         """
-        metadata, lives = self.metadata.get(partition), self.lives[partition]
+        metadata, lives = self.metadata.get(partition), self.activity[partition]
         found = [self.writes.updated[partition]] if partition in self.writes.updated else []
-        line = last_update(metadata)
-        found += [Reference(line, Source.LINE)] if line else []
-        if self.told is not None:
-            lost = [full_time(at) for at in lives.archived if at not in self.told]
-            found += [Reference(lost[-1], Source.FILES)] if lost else []
-        return Known(
+        line = last_update_time(metadata)
+        found += [TimeReference(line, ReferenceSource.LINE)] if line else []
+        if self.archived_instants is not None:
+            lost = [full_time(at) for at in lives.archived if at not in self.archived_instants]
+            found += [TimeReference(lost[-1], ReferenceSource.FILES)] if lost else []
+        return PartitionTimes(
             updated=max(found, key=lambda each: each.at, default=None),
             created=self._created(partition, metadata),
             bound=lives.bound,
         )
 
-    def _created(self, partition: str, metadata: PartitionMetadata | None) -> Reference | None:
+    def _created(self, partition: str, metadata: PartitionMetadata | None) -> TimeReference | None:
         """The first write; the file of a partition may be older than that.
 
         It stays when a partition is deleted, and when the write that made it is rolled back.
         """
         if metadata is None or not is_time(metadata.commit_time):
             return None
-        told = Reference(full_time(metadata.commit_time), Source.CREATED)
+        told = TimeReference(full_time(metadata.commit_time), ReferenceSource.CREATED)
         born = self.writes.born.get(partition)
         if born is None and self._was_rolled_back(metadata.commit_time):
             born = self.writes.first.get(partition)
-        return told if born is None or born.at <= told.at else replace(born, source=Source.CREATED)
+        return (
+            told
+            if born is None or born.at <= told.at
+            else replace(born, source=ReferenceSource.CREATED)
+        )
 
     def _was_rolled_back(self, at: str) -> bool:
         """Whether nothing tells of a write any more, where all that would tell was asked."""
         timeline = self.snapshot.timeline
         if not timeline.is_archived(at):
             return not timeline.is_committed(at)
-        return self.told is not None and at not in self.told
+        return self.archived_instants is not None and at not in self.archived_instants
 
-    def with_history(self, partitions: Iterable[str], *, births: bool = False) -> Ages:
+    def with_history(self, partitions: Iterable[str], *, births: bool = False) -> PartitionAges:
         """The same with what history knows of partitions; of their beginnings only if asked."""
         first, last = self._range(partitions, births=births)
         known = list(archived_writes(self.snapshot, first, last))
         rows = [each for each in known if writes_rows(each.commit)]
         told = frozenset(each.instant.requested_at for each in known)
-        return replace(self, writes=writes_of([*rows, *self.active]), told=told)
+        return replace(self, writes=writes_of([*rows, *self.active]), archived_instants=told)
 
     def _range(self, partitions: Iterable[str], *, births: bool) -> tuple[str, str]:
         firsts, lasts = [], []
-        for known in map(self.known, partitions):
+        for known in map(self.times_of, partitions):
             references = [known.updated, *([known.created] if births else [])]
             firsts.append(min(each.at if each is not None else "" for each in references))
             lasts.append(_END if births else known.bound or _END)
         return min(firsts), max(lasts)
 
 
-def judge(
+def evaluate_partitions(
     snapshot: Snapshot,
-    lives: Mapping[str, Lives],
-    rules: Sequence[Rule],
+    lives: Mapping[str, PartitionActivity],
+    rules: Sequence[ActivePolicy],
     *,
     by: ConflictRule,
     now: datetime,
-) -> dict[str, Verdict]:
+) -> dict[str, TtlDecision]:
     """The verdict on each partition, without what may block it."""
     covering = {p: [rule for rule in rules if rule.covers(p)] for p in lives}
     hive_style = snapshot.config.hive_style
 
-    def judged(partition: str, known: Known) -> Verdict:
+    def judged(partition: str, known: PartitionTimes) -> TtlDecision:
         told = path_reference(partition, covering[partition], hive_style=hive_style)
         known = replace(known, path=told) if told is not None else known
-        return decide(partition, covering[partition], known, by=by, now=now)
+        return evaluate_partition(partition, covering[partition], known, by=by, now=now)
 
-    first: dict[str, tuple[Known, Verdict]] = {}
+    first: dict[str, tuple[PartitionTimes, TtlDecision]] = {}
 
-    def lives_on(partition: str, known: Known) -> bool:
+    def lives_on(partition: str, known: PartitionTimes) -> bool:
         """Whether a write on the timeline is reason enough; a later one only makes it live longer.
 
         Rules that count from the first write, or are for rows, need the metadata.
@@ -240,29 +251,31 @@ def judge(
         first[partition] = known, verdict
         return not verdict.expired
 
-    ages = Ages.of(snapshot, {p: lives[p] for p in lives if covering[p]}, lives_on)
+    ages = PartitionAges.load(snapshot, {p: lives[p] for p in lives if covering[p]}, lives_on)
     start = snapshot.timeline.start or ""
-    verdicts, doubtful = {p: Verdict(partition=p) for p in lives}, []
-    for p in ages.lives:
+    verdicts, doubtful = {p: TtlDecision(partition=p) for p in lives}, []
+    for p in ages.activity:
         known, verdict = first.get(p, _UNKNOWN)
-        if known.updated is None or last_update(ages.metadata.get(p)) > known.updated.at:
-            known = ages.known(p)
+        if known.updated is None or last_update_time(ages.metadata.get(p)) > known.updated.at:
+            known = ages.times_of(p)
             verdict = judged(p, known)
         verdicts[p] = verdict
         if is_doubtful(verdict, known, start):
             doubtful.append(p)
     if doubtful:
-        births = any(rule.keep is Keep.BY_CREATION_TIME for rule in rules)
+        births = any(rule.basis is RetentionBasis.BY_CREATION_TIME for rule in rules)
         ages = ages.with_history(doubtful, births=births)
-        verdicts |= {p: judged(p, ages.known(p)) for p in doubtful}
+        verdicts |= {p: judged(p, ages.times_of(p)) for p in doubtful}
     return verdicts
 
 
-def _is_by_last_write(rule: Rule) -> bool:
-    return rule.keep is Keep.BY_TIME and rule.policy.level is Level.PARTITION
+def _is_by_last_write(rule: ActivePolicy) -> bool:
+    return rule.basis is RetentionBasis.BY_TIME and rule.policy.level is TtlLevel.PARTITION
 
 
-def path_reference(partition: str, rules: Iterable[Rule], *, hive_style: bool) -> Reference | None:
+def path_reference(
+    partition: str, rules: Iterable[ActivePolicy], *, hive_style: bool
+) -> TimeReference | None:
     """What the path of a partition tells of its time, where a rule goes by that.
 
     The partition without a value is as old as can be, or never expires.
@@ -271,12 +284,16 @@ def path_reference(partition: str, rules: Iterable[Rule], *, hive_style: bool) -
         if rule.path_time is not None:
             found = rule.path_time.of(partition, hive_style=hive_style)
             if found is not None:
-                return Reference(format_time(found), Source.PATH)
-            return Reference(format_time(LONG_AGO), Source.PATH) if rule.default_expires else None
+                return TimeReference(format_time(found), ReferenceSource.PATH)
+            return (
+                TimeReference(format_time(LONG_AGO), ReferenceSource.PATH)
+                if rule.default_expires
+                else None
+            )
     return None
 
 
-def live_partitions(snapshot: Snapshot) -> dict[str, Lives]:
+def partitions_with_rows(snapshot: Snapshot) -> dict[str, PartitionActivity]:
     """The partitions that have rows; only those are listed that the timeline does not tell of.
 
     One that was deleted keeps its folder until it is cleaned.
@@ -284,15 +301,17 @@ def live_partitions(snapshot: Snapshot) -> dict[str, Lives]:
     snapshot.commits(snapshot.timeline.completed_writes)  # all in one call, for all that follows
     states: dict[str, _State] = {}
     replaced = snapshot.replaced(snapshot.view())
-    found = dict.fromkeys(_told_of(snapshot, replaced), Lives())
-    for partition, files in snapshot.files(besides={"", *found}).items():
-        lives = _lives(partition, files, replaced, lambda at: _state(snapshot, states, at))
+    found = dict.fromkeys(_partitions_on_timeline(snapshot, replaced), PartitionActivity())
+    for partition, files in snapshot.files(exclude={"", *found}).items():
+        lives = _partition_activity(
+            partition, files, replaced, lambda at: _state(snapshot, states, at)
+        )
         if lives is not None:
             found[partition] = lives
     return {partition: found[partition] for partition in sorted(found)}
 
 
-def _told_of(snapshot: Snapshot, replaced: set[GroupKey]) -> set[str]:
+def _partitions_on_timeline(snapshot: Snapshot, replaced: set[GroupKey]) -> set[str]:
     """The partitions of which the active timeline tells the last write, and that have rows.
 
     History knows of no later one, but for a commit that a savepoint has kept on the timeline. Who
@@ -344,12 +363,12 @@ def _is_cancellable(snapshot: Snapshot, pending: Instant) -> bool:
     return plan is not None and plan.cancellable
 
 
-def _lives(
+def _partition_activity(
     partition: str,
     files: Iterable[DataFile],
     replaced: set[GroupKey],
     state: Callable[[str], _State],
-) -> Lives | None:
+) -> PartitionActivity | None:
     archived: set[str] = set()
     moved, writer, has_rows = "", "", False
     for file in files:
@@ -364,18 +383,20 @@ def _lives(
             archived.add(file.instant)
         elif found.moves:
             moved = max(moved, file.instant)
-    return Lives(tuple(sorted(archived)), moved, writer) if has_rows else None
+    return PartitionActivity(tuple(sorted(archived)), moved, writer) if has_rows else None
 
 
-def active_writes(snapshot: Snapshot) -> list[Recorded]:
+def active_writes(snapshot: Snapshot) -> list[CommittedWrite]:
     """The writes of rows on the active timeline."""
     writes = snapshot.timeline.completed_writes
     commits = zip(writes, snapshot.commits(writes), strict=True)
-    found = (Recorded(instant, commit, Source.TIMELINE) for instant, commit in commits)
+    found = (
+        CommittedWrite(instant, commit, ReferenceSource.TIMELINE) for instant, commit in commits
+    )
     return [each for each in found if writes_rows(each.commit)]
 
 
-def archived_writes(snapshot: Snapshot, first: str, last: str) -> Iterable[Recorded]:
+def archived_writes(snapshot: Snapshot, first: str, last: str) -> Iterable[CommittedWrite]:
     """What history has recorded of all writes, services as well, requested from `first` on."""
     folder = snapshot.config.history_folder
     active = snapshot.timeline.by_time
@@ -385,10 +406,10 @@ def archived_writes(snapshot: Snapshot, first: str, last: str) -> Iterable[Recor
             continue
         instant = Instant(entry.requested_at, entry.action, completed_at=entry.completed_at)
         with found_in(f"{folder}: {entry.requested_at}"):
-            yield Recorded(instant, parse_commit(entry.metadata), Source.HISTORY)
+            yield CommittedWrite(instant, parse_commit(entry.metadata), ReferenceSource.HISTORY)
 
 
-def held_partitions(snapshot: Snapshot) -> dict[str, str]:
+def partitions_in_pending_plans(snapshot: Snapshot) -> dict[str, str]:
     """Who must be done with partitions first: the plans that wait to be executed.
 
     Cancellable ones need not be waited for.

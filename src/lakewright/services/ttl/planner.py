@@ -11,12 +11,20 @@ from functools import lru_cache
 from lakewright.errors import InvalidError
 from lakewright.model.instant import format_time, parse_time
 from lakewright.model.plans import Skip
-from lakewright.model.ttl import NEVER, ConflictRule, Keep, Level, Policy, Rule, TtlSettings
+from lakewright.model.ttl import (
+    NEVER,
+    ActivePolicy,
+    ConflictRule,
+    RetentionBasis,
+    TtlLevel,
+    TtlPolicy,
+    TtlSettings,
+)
 
 _FEW = 5
 
 
-class Source(StrEnum):
+class ReferenceSource(StrEnum):
     """Where the time that the age of a partition is counted from was found."""
 
     LINE = "lastUpdateTime"
@@ -28,35 +36,35 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Reference:
+class TimeReference:
     """A time, in 17 digits, that an age is counted from."""
 
     at: str
-    source: Source
+    source: ReferenceSource
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PartitionTimes:
     """What is known of the age of one partition.
 
     `bound` is the latest time at which history may have recorded a write of rows; empty if it
     cannot know more. `path` is what the path tells of the time of its rows.
     """
 
-    updated: Reference | None = None
-    created: Reference | None = None
+    updated: TimeReference | None = None
+    created: TimeReference | None = None
     bound: str = ""
-    path: Reference | None = None
+    path: TimeReference | None = None
 
-    def since(self, keep: Keep) -> Reference | None:
+    def since(self, keep: RetentionBasis) -> TimeReference | None:
         """What an age is counted from, if anything is known."""
-        if keep is Keep.BY_EVENT_TIME:
+        if keep is RetentionBasis.BY_EVENT_TIME:
             return self.path
-        return self.created if keep is Keep.BY_CREATION_TIME else self.updated
+        return self.created if keep is RetentionBasis.BY_CREATION_TIME else self.updated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class TtlDecision:
     """What becomes of one partition, and why.
 
     `policy` has decided, or is None if none is for this partition. The age is counted from
@@ -69,9 +77,9 @@ class Verdict:
     """
 
     partition: str
-    policy: Policy | None = None
+    policy: TtlPolicy | None = None
     reference: str | None = None
-    source: Source | None = None
+    source: ReferenceSource | None = None
     expires_at: str | None = None
     expired: bool = False
     blocked_by: str = ""
@@ -79,7 +87,7 @@ class Verdict:
     rows_before: str | None = None
 
     @property
-    def concerns(self) -> bool:
+    def affects_partition(self) -> bool:
         """Whether the partition goes, or rows of it may go."""
         return self.expired or self.rows_before is not None
 
@@ -98,9 +106,9 @@ class TtlPlan:
     carries the plan out makes sure that neither has changed.
     """
 
-    operations: tuple[Verdict, ...]
-    records: tuple[Verdict, ...] = ()
-    verdicts: tuple[Verdict, ...] = field(default=(), repr=False)
+    operations: tuple[TtlDecision, ...]
+    records: tuple[TtlDecision, ...] = ()
+    decisions: tuple[TtlDecision, ...] = field(default=(), repr=False)
     missing_reasons: Mapping[str, str] = field(default_factory=dict, hash=False)
     settings: TtlSettings = field(default_factory=TtlSettings, repr=False)
     seen: frozenset[str] = field(default=frozenset(), repr=False)
@@ -116,9 +124,14 @@ class TtlPlan:
         return tuple(sorted(self.missing_reasons))
 
 
-def decide(
-    partition: str, rules: Sequence[Rule], known: Known, *, by: ConflictRule, now: datetime
-) -> Verdict:
+def evaluate_partition(
+    partition: str,
+    rules: Sequence[ActivePolicy],
+    known: PartitionTimes,
+    *,
+    by: ConflictRule,
+    now: datetime,
+) -> TtlDecision:
     """Judge a partition by the rules that cover it.
 
     The rules are put in the order of the moments at which the partition expires by them, as how
@@ -126,16 +139,16 @@ def decide(
     The one in front decides. What no time is known of never expires.
     """
     if not rules:
-        return Verdict(partition=partition)
+        return TtlDecision(partition=partition)
     judged = [_judged(rule, known) for rule in rules]
     pick = max if by is ConflictRule.MAX_TTL else min
     expires_at, reference, policy = pick(judged, key=_order)
-    if policy.level is Level.RECORD:
+    if policy.level is TtlLevel.RECORD:
         before = format_time(policy.cutoff(now))
-        return Verdict(partition=partition, policy=policy, rows_before=before)
+        return TtlDecision(partition=partition, policy=policy, rows_before=before)
     if reference is None:
-        return Verdict(partition=partition, policy=policy)
-    return Verdict(
+        return TtlDecision(partition=partition, policy=policy)
+    return TtlDecision(
         partition=partition,
         policy=policy,
         reference=reference.at,
@@ -145,15 +158,17 @@ def decide(
     )
 
 
-def _judged(rule: Rule, known: Known) -> tuple[datetime, Reference | None, Policy]:
-    reference = known.since(rule.keep)
+def _judged(
+    rule: ActivePolicy, known: PartitionTimes
+) -> tuple[datetime, TimeReference | None, TtlPolicy]:
+    reference = known.since(rule.basis)
     since = moment(reference.at) if reference is not None else None
     if since is None:
         return NEVER, None, rule.policy
     return rule.policy.expiry(since), reference, rule.policy
 
 
-def _order(judged: tuple[datetime, Reference | None, Policy]) -> tuple[datetime, float, str]:
+def _order(judged: tuple[datetime, TimeReference | None, TtlPolicy]) -> tuple[datetime, float, str]:
     expires_at, _, policy = judged
     return expires_at, policy.usual_days, policy.spec
 
@@ -170,7 +185,7 @@ def moment(time: str) -> datetime | None:
 _shown = lru_cache(maxsize=4096)(format_time)
 
 
-def is_doubtful(verdict: Verdict, known: Known, start: str) -> bool:
+def is_doubtful(verdict: TtlDecision, known: PartitionTimes, start: str) -> bool:
     """Whether history may know of a later write than the verdict goes by.
 
     It need not be asked about what lives on, as it only makes partitions live longer. `start` is
@@ -180,18 +195,18 @@ def is_doubtful(verdict: Verdict, known: Known, start: str) -> bool:
         return False
     if verdict.reference is None:
         return known.updated is None
-    if not verdict.expired or verdict.source is Source.PATH:
+    if not verdict.expired or verdict.source is ReferenceSource.PATH:
         return False
-    if verdict.source is Source.CREATED:
+    if verdict.source is ReferenceSource.CREATED:
         return known.created is not None and known.created.at < start
     return known.bound > verdict.reference
 
 
 def plan_ttl(
-    verdicts: Sequence[Verdict], settings: TtlSettings, seen: frozenset[str] = frozenset()
+    verdicts: Sequence[TtlDecision], settings: TtlSettings, seen: frozenset[str] = frozenset()
 ) -> TtlPlan | Skip:
     """Take the expired partitions that nobody holds, oldest first, as many as one run may."""
-    expired, most = [v for v in verdicts if v.concerns], settings.most_partitions
+    expired, most = [v for v in verdicts if v.affects_partition], settings.most_partitions
     left = {v.partition: f"held by {v.blocked_by}" for v in expired if v.blocked_by}
     if len(left) == len(expired):
         return Skip(_why_none(verdicts, left))
@@ -201,18 +216,18 @@ def plan_ttl(
     return TtlPlan(
         operations=tuple(due[:most]),
         records=tuple(v for v in expired if v.rows_before is not None and not v.blocked_by),
-        verdicts=tuple(verdicts),
+        decisions=tuple(verdicts),
         missing_reasons=left,
         settings=settings,
         seen=seen,
     )
 
 
-def _age(verdict: Verdict) -> tuple[str, str]:
+def _age(verdict: TtlDecision) -> tuple[str, str]:
     return verdict.reference or "", verdict.partition
 
 
-def _why_none(verdicts: Iterable[Verdict], left: Mapping[str, str]) -> str:
+def _why_none(verdicts: Iterable[TtlDecision], left: Mapping[str, str]) -> str:
     if left:
         named = ", ".join(f"{partition} is {why}" for partition, why in sorted(left.items())[:_FEW])
         more = f", and {len(left) - _FEW} more" if len(left) > _FEW else ""

@@ -21,14 +21,14 @@ from lakewright.model.schema import COMMIT_TIME, META_COLUMNS, PARTITION_PATH, s
 from lakewright.model.table_config import MergeMode, TableConfig
 from lakewright.model.ttl import refuse_keyless
 from lakewright.scan.planner import plan_snapshot
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.scan.slice_reader import read_slices
-from lakewright.services.base import Job
-from lakewright.services.ttl.planner import Verdict
+from lakewright.services.base import ExecutionContext
+from lakewright.services.ttl.planner import TtlDecision
 from lakewright.storage.base import Storage
 from lakewright.write.options import write_settings
-from lakewright.write.task import Token
-from lakewright.write.writer import IncomingRows
+from lakewright.write.task import WriteToken
+from lakewright.write.writer import RowSource
 
 _TIME = r"^[0-9]{14}([0-9]{3})?$"
 _SECONDS_DIGITS = 14
@@ -38,14 +38,14 @@ Limits = Mapping[str, int | str]
 
 
 @dataclass(frozen=True)
-class Aging:
+class RecordTtl:
     """What the age of a table's rows is counted from."""
 
     config: TableConfig
     column: str
 
     @classmethod
-    def of(cls, job: Job) -> Aging:
+    def for_table(cls, job: ExecutionContext) -> RecordTtl:
         """InvalidError if rows of the table cannot be deleted one by one."""
         config = job.snapshot.config
         require_keys(config)
@@ -57,7 +57,7 @@ class Aging:
         by_event = self.config.merge_mode is MergeMode.EVENT_TIME
         return by_event and bool(self.config.ordering_fields)
 
-    def limits(self, verdicts: Iterable[Verdict]) -> Limits:
+    def limits(self, verdicts: Iterable[TtlDecision]) -> Limits:
         """From when on rows are young enough, by partition."""
         told = {v.partition: v.rows_before for v in verdicts if v.rows_before is not None}
         if self.column == COMMIT_TIME:
@@ -65,7 +65,7 @@ class Aging:
         zone = zone_of(self.config.timeline_zone)
         return {p: int(parse_time(at, zone).timestamp() * 1000) for p, at in told.items()}
 
-    def rows(self, job: Job, verdicts: Sequence[Verdict]) -> IncomingRows:
+    def rows(self, job: ExecutionContext, verdicts: Sequence[TtlDecision]) -> RowSource:
         """The old rows of partitions, with the columns that tell them from others."""
         fields = (*self.config.record_key_fields, *self.config.partition_fields)
         ordering = self.config.ordering_fields if self.is_ordered else ()
@@ -73,21 +73,25 @@ class Aging:
         plan = self._plan(job, verdicts, tuple(names))
         schema = select_fields(plan.schema, [n for n in names if n not in META_COLUMNS])
         pick = partial(pick_old, self.column, self.limits(verdicts), tuple(schema.names))
-        return job.hands.rows(job.equipment.storage, plan, pick, schema)
+        return job.engine.select(job.writer.storage, plan, pick, schema)
 
-    def counts(self, job: Job, verdicts: Sequence[Verdict]) -> list[tuple[str, int]]:
+    def counts(
+        self, job: ExecutionContext, verdicts: Sequence[TtlDecision]
+    ) -> list[tuple[str, int]]:
         """The partitions that have old rows, and how many; that with the oldest one first."""
         plan = self._plan(job, verdicts, ())
-        count = partial(count_old, job.equipment.storage, self.column, self.limits(verdicts))
+        count = partial(count_old, job.writer.storage, self.column, self.limits(verdicts))
         found: dict[str, tuple[int | str, int]] = {}
-        for answer in job.hands.work(count, plan.tasks(), _size):
+        for answer in job.engine.map(count, plan.tasks(), _size):
             for partition, oldest, number in answer:
                 known = found.get(partition, (oldest, 0))
                 found[partition] = (min(known[0], oldest), known[1] + number)
         ordered = sorted(found, key=lambda partition: (found[partition][0], partition))
         return [(partition, found[partition][1]) for partition in ordered]
 
-    def _plan(self, job: Job, verdicts: Sequence[Verdict], names: tuple[str, ...]) -> ReadPlan:
+    def _plan(
+        self, job: ExecutionContext, verdicts: Sequence[TtlDecision], names: tuple[str, ...]
+    ) -> ScanPlan:
         columns = tuple(dict.fromkeys((*names, self.column, PARTITION_PATH)))
         partitions = [verdict.partition for verdict in verdicts]
         return plan_snapshot(job.snapshot, columns=columns, partitions=partitions)
@@ -107,7 +111,7 @@ def pick_old(
 
 
 def count_old(
-    storage: Storage, column: str, limits: Limits, plan: ReadPlan, token: Token
+    storage: Storage, column: str, limits: Limits, plan: ScanPlan, token: WriteToken
 ) -> list[tuple[str, int | str, int]]:
     """Partition, oldest time and number of the rows of a query that are too old."""
     found: list[tuple[str, int | str, int]] = []
@@ -138,5 +142,5 @@ def _is_old(times: pa.Array, batch: pa.RecordBatch, limits: Limits) -> pa.Array:
     return pc.fill_null(pc.less(times, limit), False)
 
 
-def _size(plan: ReadPlan) -> int:
+def _size(plan: ScanPlan) -> int:
     return sum(item.size for item in plan.slices)

@@ -13,41 +13,41 @@ from lakewright.model.plans import SERVICE_KEY, Skip
 from lakewright.model.ttl import (
     TTL_KEYS,
     TtlSettings,
+    active_policies,
     format_policies,
-    rules_in_force,
     ttl_settings,
 )
 from lakewright.options import settings_from
-from lakewright.services.base import Job, Service, Sight
-from lakewright.services.cleaning.options import CleaningSettings, Policy
-from lakewright.services.cleaning.planner import holds_of
+from lakewright.services.base import ExecutionContext, PlanningContext, TableService
+from lakewright.services.cleaning.options import CleaningSettings, CleanPolicy
+from lakewright.services.cleaning.planner import load_protected_files
 from lakewright.services.ttl.partition_age import (
-    held_partitions,
-    judge,
-    live_partitions,
+    evaluate_partitions,
+    partitions_in_pending_plans,
+    partitions_with_rows,
     writes_rows,
 )
-from lakewright.services.ttl.planner import TtlPlan, Verdict, plan_ttl
-from lakewright.services.ttl.record_ttl import Aging
+from lakewright.services.ttl.planner import TtlDecision, TtlPlan, plan_ttl
+from lakewright.services.ttl.record_ttl import RecordTtl
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import Snapshot
-from lakewright.table.time_generator import time_of
-from lakewright.table.transaction import Writer
+from lakewright.table.time_generator import format_epoch_ms
+from lakewright.table.transaction import TransactionManager
 from lakewright.utils.concurrent import many_values
 from lakewright.write.task import Operation
-from lakewright.write.writer import Commit, IncomingRows, NoRows, WriteRequest, write
+from lakewright.write.writer import Commit, EmptyRows, RowSource, WriteRequest, execute_write
 
 # In the folder for what helps readers and writers, which real ones pass over file by file.
 _PROBE = ".hoodie/.aux/lakewright_clock"
 _MOST_AHEAD_MS = 3_600_000
 
 
-def require_sane_clock(storage: Storage, clock: Clock) -> None:
+def check_clock_skew(storage: Storage, clock: Clock) -> None:
     """UnavailableError if this machine's clock is an hour ahead of that of a storage with its own.
 
     On a disk of this machine nothing can be told.
     """
-    if not storage.keeps_time:
+    if not storage.has_own_clock:
         return
     storage.replace(_PROBE, b"")
     try:
@@ -72,7 +72,7 @@ POLICIES_KEY = "lakewright.ttl.policies"
 _HOUR_MS = 3_600_000
 
 
-class Ttl(Service[TtlPlan, Commit | Skip]):
+class PartitionTtl(TableService[TtlPlan, Commit | Skip]):
     """Takes partitions out of the table that nobody has written to for longer than a policy says.
 
     They go by one DELETE_PARTITION: conflicts with other writers are found as for every write, and
@@ -84,32 +84,32 @@ class Ttl(Service[TtlPlan, Commit | Skip]):
     writes: ClassVar[bool] = True
     keys: ClassVar[frozenset[str]] = TTL_KEYS
 
-    def due(self, sight: Sight) -> Skip | None:
+    def check_trigger(self, sight: PlanningContext) -> Skip | None:
         """Why nothing can be due, by the settings and the timeline alone."""
         snapshot = sight.snapshot
         if not snapshot.config.partition_fields:
             return Skip("the table has no partitions")
         settings = settings_of(sight)
-        if not rules_in_force(settings):
+        if not active_policies(settings):
             return Skip(_why_no_rules(settings))
         if not snapshot.timeline.completed_writes:
             return Skip("nothing was written yet")
         return None
 
-    def follows(self, name: str, sight: Sight) -> bool:
+    def runs_after(self, name: str, sight: PlanningContext) -> bool:
         """Cleans, where it is on and does not follow writes."""
         settings = settings_of(sight)
         return name == "clean" and bool(settings.enabled) and not settings.run_inline
 
-    def plan(self, sight: Sight) -> TtlPlan | Skip:
+    def plan(self, sight: PlanningContext) -> TtlPlan | Skip:
         """The expired partitions that nobody holds, oldest first; or why none goes."""
-        early = self.due(sight)
+        early = self.check_trigger(sight)
         if early is not None:
             return early
         seen = frozenset(i.requested_at for i in sight.snapshot.timeline.completed_writes)
         return plan_ttl(explain(sight), settings_of(sight), seen)
 
-    def run(self, job: Job, plan: TtlPlan) -> Commit | Skip:
+    def execute(self, job: ExecutionContext, plan: TtlPlan) -> Commit | Skip:
         """Delete what is planned, unless a partition of it was written to or taken up since."""
         if not plan.records:
             return self._delete_partitions(job, plan)
@@ -119,17 +119,17 @@ class Ttl(Service[TtlPlan, Commit | Skip]):
         # These are seen on the table as it was before, and found out by what `check` looks at.
         return replace(done, services=(self._delete_rows(job, plan),))
 
-    def _delete_partitions(self, job: Job, plan: TtlPlan) -> Commit:
+    def _delete_partitions(self, job: ExecutionContext, plan: TtlPlan) -> Commit:
         request = WriteRequest(
             Operation.DELETE_PARTITION,
             extra=_extra(plan.operations),
             patterns=plan.partitions,
             exact=True,
         )
-        return _written(job, plan, plan.partitions, request, NoRows())
+        return _written(job, plan, plan.partitions, request, EmptyRows())
 
-    def _delete_rows(self, job: Job, plan: TtlPlan) -> Commit | Skip:
-        aging = Aging.of(job)
+    def _delete_rows(self, job: ExecutionContext, plan: TtlPlan) -> Commit | Skip:
+        aging = RecordTtl.for_table(job)
         found = aging.counts(job, plan.records)
         if not found:
             return Skip("no row is older than a policy allows")
@@ -141,51 +141,55 @@ class Ttl(Service[TtlPlan, Commit | Skip]):
         return _written(job, plan, tuple(chosen), request, aging.rows(job, verdicts))
 
 
-def _extra(verdicts: Iterable[Verdict]) -> dict[str, str]:
+def _extra(verdicts: Iterable[TtlDecision]) -> dict[str, str]:
     policies = tuple(dict.fromkeys(v.policy for v in verdicts if v.policy is not None))
-    return {SERVICE_KEY: Ttl.name, POLICIES_KEY: format_policies(policies)}
+    return {SERVICE_KEY: PartitionTtl.name, POLICIES_KEY: format_policies(policies)}
 
 
 def _written(
-    job: Job, plan: TtlPlan, partitions: Sequence[str], request: WriteRequest, rows: IncomingRows
+    job: ExecutionContext,
+    plan: TtlPlan,
+    partitions: Sequence[str],
+    request: WriteRequest,
+    rows: RowSource,
 ) -> Commit:
-    require_sane_clock(job.equipment.storage, job.clock)
-    writer = Writer.from_options(job.equipment.storage, job.clock, job.options)
+    check_clock_skew(job.writer.storage, job.clock)
+    writer = TransactionManager.from_options(job.writer.storage, job.clock, job.options)
 
     def check(now: Snapshot) -> None:
         require_still_due(plan, frozenset(partitions), now, job.options)
 
-    return write(writer, replace(request, options=job.options, check=check), rows)[0]
+    return execute_write(writer, replace(request, options=job.options, check=check), rows)[0]
 
 
-def settings_of(sight: Sight) -> TtlSettings:
+def settings_of(sight: PlanningContext) -> TtlSettings:
     """The settings of the table, with what options say otherwise."""
     return ttl_settings(sight.snapshot.config.properties, sight.options)
 
 
-def explain(sight: Sight) -> list[Verdict]:
+def explain(sight: PlanningContext) -> list[TtlDecision]:
     """The verdict on every partition that has rows, by path; reads and changes nothing else."""
     with many_values():
         return _explained(sight)
 
 
-def _explained(sight: Sight) -> list[Verdict]:
+def _explained(sight: PlanningContext) -> list[TtlDecision]:
     snapshot, settings = sight.snapshot, settings_of(sight)
-    now = parse_time(time_of(sight.now_ms, zone_of(snapshot.config.timeline_zone)))
-    lives = live_partitions(snapshot)
-    rules = rules_in_force(settings)
-    verdicts = judge(snapshot, lives, rules, by=settings.conflict_rule, now=now)
-    if not any(verdict.concerns for verdict in verdicts.values()):
+    now = parse_time(format_epoch_ms(sight.now_ms, zone_of(snapshot.config.timeline_zone)))
+    lives = partitions_with_rows(snapshot)
+    rules = active_policies(settings)
+    verdicts = evaluate_partitions(snapshot, lives, rules, by=settings.conflict_rule, now=now)
+    if not any(verdict.affects_partition for verdict in verdicts.values()):
         return list(verdicts.values())
-    held, gone_at = held_partitions(snapshot), _files_gone_at(sight)
-    saved = {partition for partition, _ in holds_of(snapshot).saved}
+    held, gone_at = partitions_in_pending_plans(snapshot), _files_gone_at(sight)
+    saved = {partition for partition, _ in load_protected_files(snapshot).saved}
     return [
         replace(
             verdict,
             blocked_by=held.get(path) or lives[path].writer,
             files_gone_at="not while a savepoint holds them" if path in saved else gone_at,
         )
-        if verdict.concerns
+        if verdict.affects_partition
         else verdict
         for path, verdict in verdicts.items()
     ]
@@ -206,7 +210,7 @@ def require_still_due(
                 partitions=written,
                 instant=instant.requested_at,
             )
-    held = held_partitions(now)
+    held = partitions_in_pending_plans(now)
     taken = _named(planned, held)
     if taken:
         raise ConflictError(
@@ -228,13 +232,13 @@ def _why_no_rules(settings: TtlSettings) -> str:
     return "TTL is off, and there is no policy"
 
 
-def _files_gone_at(sight: Sight) -> str:
+def _files_gone_at(sight: PlanningContext) -> str:
     """When a clean may delete the files of partitions that go now, as its settings say."""
     settings = settings_from(CleaningSettings, sight.options)
-    if settings.policy is Policy.VERSIONS:
+    if settings.policy is CleanPolicy.VERSIONS:
         return "with the next clean"
-    if settings.policy is Policy.COMMITS:
+    if settings.policy is CleanPolicy.COMMITS:
         return f"with the clean after {settings.commits_retained} more commits"
     zone = zone_of(sight.snapshot.config.timeline_zone)
-    at = time_of(sight.now_ms + settings.hours_retained * _HOUR_MS, zone)
+    at = format_epoch_ms(sight.now_ms + settings.hours_retained * _HOUR_MS, zone)
     return f"with the first clean after {at}"

@@ -226,7 +226,7 @@ def most(arguments: Arguments) -> int | None:
     return None if told is None else int(told)
 
 
-def told_options(text: Value) -> dict[str, str]:
+def parse_options(text: Value) -> dict[str, str]:
     """Options that were given as one text."""
     found = {}
     for part in str(text or "").split(","):

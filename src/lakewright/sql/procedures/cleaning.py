@@ -24,9 +24,9 @@ from lakewright.sql.procedures.base import (
     Rows,
     limit,
     most,
-    told_options,
+    parse_options,
 )
-from lakewright.table.properties import read_if_there
+from lakewright.table.properties import read_optional
 from lakewright.table.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ _KEPT = {
 
 def _options(arguments: Arguments, names: dict[str, str]) -> dict[str, str]:
     told = {key: arguments[name] for name, key in names.items() if arguments[name] is not None}
-    return {**told_options(arguments.get("options")), **{k: str(v) for k, v in told.items()}}
+    return {**parse_options(arguments.get("options")), **{k: str(v) for k, v in told.items()}}
 
 
 def _cleans(snapshot: Snapshot) -> Iterator[tuple[Instant, CleanMetadata]]:
     """The completed cleans, the newest first."""
     for instant in reversed(snapshot.timeline.completed("clean")):
         path = snapshot.timeline_path(instant)
-        data = read_if_there(snapshot.storage, path)
+        data = read_optional(snapshot.storage, path)
         if data:
             with found_in(path):
                 yield instant, parse_clean(data)
@@ -67,7 +67,7 @@ def _plans(snapshot: Snapshot) -> Iterator[tuple[Instant, CleanPlan]]:
     for instant in reversed([i for i in snapshot.timeline if i.action == "clean"]):
         requested = replace(instant, state=State.REQUESTED, completed_at=None)
         path = snapshot.timeline_path(requested)
-        data = read_if_there(snapshot.storage, path)
+        data = read_optional(snapshot.storage, path)
         if data:
             with found_in(path):
                 yield instant, parse_clean_plan(data)

@@ -102,7 +102,9 @@ def _files(instant: Instant, commit: CommitMetadata) -> Rows:
     ]
 
 
-def _told(snapshot: Snapshot, instants: Iterable[Instant], line: Line) -> Iterable[tuple[Any, ...]]:
+def _commit_rows(
+    snapshot: Snapshot, instants: Iterable[Instant], line: Line
+) -> Iterable[tuple[Any, ...]]:
     for instant in instants:
         (commit,) = snapshot.commits([instant])
         yield from line(instant, commit)
@@ -112,7 +114,7 @@ def _newest(line: Line) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
         snapshot = table.snapshot()
         newest = reversed(snapshot.timeline.completed_writes)
-        return list(islice(_told(snapshot, newest, line), most(arguments)))
+        return list(islice(_commit_rows(snapshot, newest, line), most(arguments)))
 
     return run
 
@@ -122,7 +124,7 @@ def _archived(line: Line) -> Callable[[Table, Arguments], Rows]:
         snapshot = table.snapshot()
         first, last = arguments["start_ts"] or "", arguments["end_ts"] or "9"
         newest = [i for i in reversed(snapshot.archived) if first <= i.requested_at <= last]
-        return list(islice(_told(snapshot, newest, line), most(arguments)))
+        return list(islice(_commit_rows(snapshot, newest, line), most(arguments)))
 
     return run
 

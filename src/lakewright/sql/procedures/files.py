@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lakewright.errors import CorruptError, InvalidError, LakewrightError
 from lakewright.format.table_properties import check_table_properties, parse_properties
-from lakewright.model.file_group import FileGroup, FileSlice, GroupKey, LogFile, View
+from lakewright.model.file_group import FileGroup, FileSlice, GroupKey, LogFile, TimelineView
 from lakewright.model.table_config import TableConfig
 from lakewright.sql.procedures.base import (
     FILTER,
@@ -26,14 +26,14 @@ from lakewright.sql.procedures.base import (
     most,
 )
 from lakewright.storage.base import Storage, join_path
-from lakewright.table.properties import BACKUP, PROPERTIES, read_if_there
+from lakewright.table.properties import BACKUP, PROPERTIES, read_optional
 from lakewright.table.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from lakewright.api.table import Table
 
 
-def _view(snapshot: Snapshot, arguments: Arguments) -> View:
+def _view(snapshot: Snapshot, arguments: Arguments) -> TimelineView:
     last = arguments["max_instant"]
     if last is None or arguments["include_max"]:
         return snapshot.view(requested_until=last)
@@ -95,7 +95,7 @@ def _planned(snapshot: Snapshot) -> dict[GroupKey, frozenset[str]]:
 def _latest(
     storage: Storage, group: FileGroup, planned: dict[GroupKey, frozenset[str]], *, merge: bool
 ) -> tuple[object, ...]:
-    item = group.merged() if merge else group.slices[-1]
+    item = group.latest_merged_slice() if merge else group.slices[-1]
     path, size = _base(storage, item)
     waiting = planned.get(group.key, frozenset())
     scheduled = [log for log in item.logs if log.name in waiting]
@@ -197,7 +197,7 @@ def _properties(table: Table, arguments: Arguments) -> Rows:
 
 def _validate(table: Table, arguments: Arguments) -> Rows:
     """Each check with what it found; all of them, also where one fails."""
-    data = read_if_there(table.storage, PROPERTIES)
+    data = read_optional(table.storage, PROPERTIES)
     rows: Rows = [("file", data is not None, PROPERTIES)]
     try:
         values = parse_properties(data or b"")
@@ -209,7 +209,7 @@ def _validate(table: Table, arguments: Arguments) -> Rows:
     except LakewrightError as error:
         name = "required keys and checksum" if isinstance(error, CorruptError) else "values"
         rows.append((name, False, str(error)))
-    backup = read_if_there(table.storage, BACKUP)
+    backup = read_optional(table.storage, BACKUP)
     left = "an update has died: the next one mends it" if backup is not None else ""
     return [*rows, ("no backup left", backup is None, left)]
 

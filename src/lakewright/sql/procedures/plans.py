@@ -19,9 +19,9 @@ from lakewright.sql.procedures.base import (
     Rows,
     limit,
     most,
-    told_options,
+    parse_options,
 )
-from lakewright.table.plan_scheduling import load_plan_states
+from lakewright.table.plan_scheduling import load_pending_plans
 
 if TYPE_CHECKING:
     from lakewright.api.table import Table
@@ -31,7 +31,7 @@ def _cancel(table: Table, arguments: Arguments) -> Rows:
     instant = str(arguments["instant"])
     rollback = table.cancel(
         instant,
-        told_options(arguments["options"]),
+        parse_options(arguments["options"]),
         user=str(arguments["user"] or ""),
         reason=str(arguments["reason"] or ""),
         wait=arguments["wait"],
@@ -59,8 +59,8 @@ def _show_rollbacks(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show_plans(table: Table, arguments: Arguments) -> Rows:
-    runner = table.services(told_options(arguments["options"]))
-    states = load_plan_states(runner.writer, table.snapshot())[::-1][: most(arguments)]
+    runner = table.services(parse_options(arguments["options"]))
+    states = load_pending_plans(runner.writer, table.snapshot())[::-1][: most(arguments)]
     return [
         (
             each.instant.requested_at,

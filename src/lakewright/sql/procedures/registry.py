@@ -29,7 +29,7 @@ from lakewright.sql.procedures.base import (
     bound_arguments,
     describe,
     most,
-    told_options,
+    parse_options,
 )
 from lakewright.sql.procedures.cleaning import CLEAN_PROCEDURES
 from lakewright.sql.procedures.commits import COMMIT_PROCEDURES
@@ -59,7 +59,7 @@ def run_call(spark: SparkSession, call: Call, open_table: Open) -> DataFrame:
     procedure = _named(call.name)
     arguments = bound_arguments(call, procedure.parameters)
     address = _address(spark, arguments)
-    told = storage_options(told_options(arguments.get("options")))
+    told = storage_options(parse_options(arguments.get("options")))
     table = open_table(address.path, options={**address.options, **told})
     frame = spark.createDataFrame(procedure.run(table, arguments), procedure.columns)
     return _filtered(frame, arguments) if arguments.get("filter") else frame
@@ -130,7 +130,7 @@ def _runs(service: str) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
         _refuse_predicate(arguments)
         told = {key: arguments[name] for name, key in _TOLD.items() if arguments.get(name)}
-        runner = table.services({**told_options(arguments["options"]), **told})
+        runner = table.services({**parse_options(arguments["options"]), **told})
         action = service_by_name(service).action
         instants = _operate(runner, service, action, arguments)
         rows = [row for row in _plans(table.snapshot(), action, None) if row[0] in instants]
@@ -170,7 +170,7 @@ def _operate(
 
 
 def _run_service(table: Table, arguments: Arguments) -> Rows:
-    done = table.run(str(arguments["service"]), told_options(arguments["options"]))
+    done = table.run(str(arguments["service"]), parse_options(arguments["options"]))
     if isinstance(done, Skip):
         return [("", "", 0, done.reason)]
     return [(done.instant, done.action, done.files, "")]

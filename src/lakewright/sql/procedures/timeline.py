@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lakewright.client.write_client import TableWriter
+from lakewright.client.write_client import WriteClient
 from lakewright.clock import zone_of
 from lakewright.errors import InvalidError
 from lakewright.model.instant import COMPLETED_NAME, Instant, State, parse_instant
@@ -43,7 +43,7 @@ def _show_timeline(table: Table, arguments: Arguments) -> Rows:
     told = {each.instant.requested_at: each.target for each in table.rollbacks()}
     rows: Rows = []
     for kind, instant in shown[: most(arguments)]:
-        word = instant.comparable_action
+        word = instant.completed_action
         target = told.get(instant.requested_at) if instant.action == "rollback" else None
         rows.append(
             (
@@ -66,13 +66,13 @@ def _times(snapshot: Snapshot) -> dict[tuple[str, str, State], str]:
         instant = parse_instant(file.name)
         if instant is not None:
             moment = datetime.fromtimestamp(file.modified_ms / 1000, UTC).astimezone(zone)
-            key = (instant.requested_at, instant.comparable_action, instant.state)
+            key = (instant.requested_at, instant.completed_action, instant.state)
             found[key] = moment.strftime("%m-%d %H:%M:%S")
     return found
 
 
 def _show_savepoints(table: Table, arguments: Arguments) -> Rows:
-    saved = sorted(table.snapshot().timeline.saved, reverse=True)
+    saved = sorted(table.snapshot().timeline.savepointed, reverse=True)
     return [(at,) for at in saved[: most(arguments)]]
 
 
@@ -91,14 +91,14 @@ def _saved(table: Table, arguments: Arguments) -> str:
     """The savepoint that is named, or the newest."""
     if arguments["instant_time"] is not None:
         return str(arguments["instant_time"])
-    saved = table.snapshot().timeline.saved
+    saved = table.snapshot().timeline.savepointed
     if not saved:
         raise InvalidError("the table has no savepoint", path=table.path)
     return max(saved)
 
 
 def _delete_savepoint(table: Table, arguments: Arguments) -> Rows:
-    TableWriter.of(table.storage, None).delete_savepoint(_saved(table, arguments))
+    WriteClient.create(table.storage, None).delete_savepoint(_saved(table, arguments))
     return [(True,)]
 
 
@@ -114,7 +114,7 @@ def _rollback(table: Table, arguments: Arguments) -> Rows:
 
 def _rollback_service(table: Table, arguments: Arguments) -> Rows:
     at = arguments["pending_instant"]
-    writer = TableWriter.of(table.storage, None)
+    writer = WriteClient.create(table.storage, None)
     pending = table.snapshot().timeline.pending(*COMPLETED_NAME)
     if at not in [each.requested_at for each in pending]:
         raise InvalidError(

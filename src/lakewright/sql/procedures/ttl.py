@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lakewright.client.ttl import TtlShown, update_with_bar
+from lakewright.client.ttl import TtlConfig, update_with_bar
 from lakewright.errors import InvalidError
 from lakewright.model.plans import Skip
 from lakewright.model.ttl import HUDI_DAYS, HUDI_TYPE
@@ -19,7 +19,7 @@ from lakewright.sql.procedures.base import (
     Parameter,
     Procedure,
     Rows,
-    told_options,
+    parse_options,
 )
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ _SWITCHES = ("enabled", "run_inline")
 _CHANGED = ("trigger_strategy", "trigger_value", "resolve_conflicts_by")
 
 
-def _policies(shown: TtlShown) -> Rows:
+def _policies(shown: TtlConfig) -> Rows:
     return [(p.spec, p.level.value, p.units.value, p.value) for p in shown.policies]
 
 
-def _settings(shown: TtlShown) -> Rows:
+def _settings(shown: TtlConfig) -> Rows:
     values = asdict(shown.settings)
     return [(name, _text(values[field])) for name, field in _SHOWN.items()]
 
@@ -96,7 +96,7 @@ def _update(table: Table, arguments: Arguments) -> Rows:
 def _run(table: Table, arguments: Arguments) -> Rows:
     told = {HUDI_TYPE: arguments["ttl_policy"], HUDI_DAYS: arguments["retain_days"]}
     given = {key: str(value) for key, value in told.items() if value is not None}
-    done = table.run("ttl", {**told_options(arguments["options"]), **given})
+    done = table.run("ttl", {**parse_options(arguments["options"]), **given})
     return [] if isinstance(done, Skip) else [(path,) for path in done.partitions]
 
 
@@ -113,7 +113,7 @@ def _explain(table: Table, arguments: Arguments) -> Rows:
             each.files_gone_at or None,
             each.rows_before,
         )
-        for each in table.ttl.explain(table.services(told_options(arguments["options"])).options)
+        for each in table.ttl.explain(table.services(parse_options(arguments["options"])).options)
     ]
 
 

@@ -13,7 +13,7 @@ from lakewright.model.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, Sta
 from lakewright.storage.base import FileStatus, split_path
 from lakewright.table.doctor.damaged_timeline import Remedy
 from lakewright.table.doctor.evidence import Evidence, data_file
-from lakewright.table.doctor.findings import Finding, Kind, Severity
+from lakewright.table.doctor.findings import Finding, FindingKind, Severity
 from lakewright.table.heartbeat import is_expired
 
 _MOST_NAMED = 5
@@ -39,7 +39,7 @@ def partition_metadata(evidence: Evidence) -> Iterator[Finding]:
         # What history alone knows may have been replaced; then it must not come to light again.
         sure = groups <= written and not replaced
         yield Finding(
-            Kind.PARTITION_METADATA,
+            FindingKind.PARTITION_METADATA,
             Severity.ERROR,
             "a folder holds committed files and lacks the partition metadata: nobody reads them",
             "write the partition metadata"
@@ -61,13 +61,13 @@ def unlisted_files(evidence: Evidence) -> Iterator[Finding]:
     files by name, so their rows are read twice, or hide others. They may be deleted once the files
     that the commit lists are there, and no task of the write can be running.
     """
-    lost = {split_path(path)[1] for path in evidence.lost}
+    lost = {split_path(path)[1] for path in evidence.missing}
     for at, files in sorted(evidence.unlisted.items())[:_MOST_FINDINGS]:
         is_whole = not lost & evidence.commits[at].named_files()
         youngest_ms = max(file.modified_ms for file in files)
         is_old = is_expired(youngest_ms, evidence.heartbeat, evidence.now_ms)
         yield Finding(
-            Kind.UNLISTED_FILE,
+            FindingKind.UNLISTED_FILE,
             Severity.ERROR if is_old else Severity.NOTE,
             f"{len(files)} data files of a completed write are not in its commit"
             + (": other readers take them for part of the table" if is_old else ", and new"),
@@ -83,12 +83,12 @@ def unlisted_files(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def unsliced(evidence: Evidence) -> Iterator[Finding]:
+def invalid_file_slices(evidence: Evidence) -> Iterator[Finding]:
     """Data files that cannot be together, so that every query fails."""
-    damage = evidence.unsliced
+    damage = evidence.invalid_slices
     if damage is not None:
         yield Finding(
-            Kind.FILE_SLICES,
+            FindingKind.FILE_SLICES,
             Severity.ERROR,
             f"the data files cannot be put into file slices: {damage.message}",
             "move the file that is no part of its commit out of the table; whether others are "
@@ -101,8 +101,8 @@ def unsliced(evidence: Evidence) -> Iterator[Finding]:
 def missing_files(evidence: Evidence) -> Iterator[Finding]:
     """Files that the newest state of the table consists of, and that are not there, or empty."""
     found = [
-        (Kind.MISSING_FILE, "a file that queries need is not there", evidence.lost),
-        (Kind.EMPTY_FILE, "a file that queries need is empty", evidence.empty),
+        (FindingKind.MISSING_FILE, "a file that queries need is not there", evidence.missing),
+        (FindingKind.EMPTY_FILE, "a file that queries need is empty", evidence.empty),
     ]
     for kind, message, paths in found:
         for path in paths[:_MOST_FINDINGS]:
@@ -127,7 +127,7 @@ def orphans(evidence: Evidence) -> Iterator[Finding]:
         return
     timeline = evidence.snapshot.timeline
     known = {i.requested_at for i in timeline} | evidence.archived
-    stray = {*evidence.leftovers.strays, *evidence.leftovers.aging}
+    stray = {*evidence.leftovers.orphans, *evidence.leftovers.aging}
     by_instant: dict[str, list[FileStatus]] = {}
     for status, file in data_files(evidence):
         if file.instant not in known and file.instant not in stray:
@@ -135,7 +135,7 @@ def orphans(evidence: Evidence) -> Iterator[Finding]:
     for at, files in sorted(by_instant.items())[:_MOST_FINDINGS]:
         counted = timeline.is_archived(at)
         yield Finding(
-            Kind.ORPHAN,
+            FindingKind.ORPHAN,
             Severity.WARNING,
             f"{len(files)} data files of an instant that neither the timeline nor history knows"
             + (": readers take them for archived" if counted else ": no reader sees them"),
@@ -154,12 +154,12 @@ def orphans(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def leftovers(evidence: Evidence) -> Iterator[Finding]:
+def leftover_files(evidence: Evidence) -> Iterator[Finding]:
     """What killed processes leave, and what is surely of no use to anybody."""
     dead = evidence.leftovers
     if dead.files or dead.marked:
         yield Finding(
-            Kind.LEFTOVERS,
+            FindingKind.LEFTOVERS,
             Severity.WARNING,
             "temporary files, heartbeats or markers of writes that have ended are left",
             "delete them: no data file is among them",
@@ -170,9 +170,9 @@ def leftovers(evidence: Evidence) -> Iterator[Finding]:
                 "first": list(dead.files[:_MOST_NAMED]),
             },
         )
-    for at in dead.strays:
+    for at in dead.orphans:
         yield Finding(
-            Kind.STRAYS,
+            FindingKind.STRAYS,
             Severity.WARNING,
             "a task attempt ran on after its write had ended: its markers name files that no "
             "commit lists",
@@ -182,7 +182,7 @@ def leftovers(evidence: Evidence) -> Iterator[Finding]:
         )
     for at in dead.aging:
         yield Finding(
-            Kind.STRAYS,
+            FindingKind.STRAYS,
             Severity.NOTE,
             "a task attempt may be running whose write has ended: its markers name files that no "
             "commit lists, and readers pass over them",
@@ -196,7 +196,7 @@ def lock(evidence: Evidence) -> Iterator[Finding]:
     if evidence.lock is not None:
         age_s = (evidence.now_ms - evidence.lock.modified_ms) // 1000
         yield Finding(
-            Kind.LOCK,
+            FindingKind.LOCK,
             Severity.NOTE,
             "the table is locked by a lock file",
             "if nobody is writing, delete the file; writers wait for it until then",
@@ -224,11 +224,11 @@ _SKEW_MS = 5 * 60_000
 _LOCAL_SKEW_MS = 28 * 3_600_000
 
 
-def backup(evidence: Evidence) -> Iterator[Finding]:
+def properties_backup(evidence: Evidence) -> Iterator[Finding]:
     """A change of the properties that somebody died in."""
     if evidence.has_backup:
         yield Finding(
-            Kind.PROPERTIES_BACKUP,
+            FindingKind.PROPERTIES_BACKUP,
             Severity.WARNING,
             "a change of the table's properties was not ended: their backup is still there",
             "end it: the file that is whole stays, the backup goes",
@@ -237,7 +237,7 @@ def backup(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def history(evidence: Evidence) -> Iterator[Finding]:
+def archived_timeline(evidence: Evidence) -> Iterator[Finding]:
     """History that does not say what it should: the file of it that cannot be read."""
     damage = evidence.history_damage
     if damage is None:
@@ -249,7 +249,7 @@ def history(evidence: Evidence) -> Iterator[Finding]:
     else:
         advice = "bring it back from a copy; do not clean or archive before"
     yield Finding(
-        Kind.HISTORY,
+        FindingKind.HISTORY,
         Severity.ERROR,
         f"history cannot be read, so old files cannot be told from orphans: {damage.message}",
         advice,
@@ -258,7 +258,7 @@ def history(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def unreadable(evidence: Evidence) -> Iterator[Finding]:
+def unreadable_timeline_files(evidence: Evidence) -> Iterator[Finding]:
     """Files of the timeline that do not say what they should.
 
     Not every writer creates a file in one step: a young one may be on its way.
@@ -266,15 +266,15 @@ def unreadable(evidence: Evidence) -> Iterator[Finding]:
     written_ms = {file.name: file.modified_ms for file in evidence.timeline_files}
     for damaged in evidence.damaged:
         instant = damaged.instant
-        beat = evidence.beats_ms.get(instant.requested_at)
-        changed_ms = evidence.signs_ms.get(instant.requested_at, 0)
+        beat = evidence.heartbeats_ms.get(instant.requested_at)
+        changed_ms = evidence.last_activity_ms.get(instant.requested_at, 0)
         silent_ms = evidence.now_ms - max(
             written_ms.get(instant.file_name, 0), changed_ms, beat or 0
         )
         without_beat_ms = SILENT_MS if damaged.begun else evidence.heartbeat.expires_after_ms
         limit_ms = without_beat_ms if beat is None else evidence.heartbeat.expires_after_ms
         yield Finding(
-            Kind.TIMELINE_FILE,
+            FindingKind.TIMELINE_FILE,
             Severity.NOTE if damaged.harmless else Severity.ERROR,
             f"a file of the timeline cannot be read: {damaged.reason}",
             damaged.advice,
@@ -304,7 +304,7 @@ def clock_order(evidence: Evidence) -> Iterator[Finding]:
 
 def _clock(severity: Severity, message: str, instant: Instant) -> Finding:
     return Finding(
-        Kind.CLOCK_ORDER,
+        FindingKind.CLOCK_ORDER,
         severity,
         message,
         "check the clocks of the writers, and hoodie.table.timeline.timezone; "
@@ -326,14 +326,14 @@ def _ms(evidence: Evidence, time: str) -> int:
         return 0  # no date, which tells nothing
 
 
-def pending(evidence: Evidence) -> Iterator[Finding]:
+def pending_instants(evidence: Evidence) -> Iterator[Finding]:
     """Instants that were begun and that nobody seems to be working at."""
     for instant in evidence.snapshot.timeline.pending():
         at = instant.requested_at
-        beat = evidence.beats_ms.get(at)
+        beat = evidence.heartbeats_ms.get(at)
         if beat is not None and not is_expired(beat, evidence.heartbeat, evidence.now_ms):
             continue
-        silent_ms = evidence.now_ms - max(evidence.signs_ms.get(at, 0), beat or 0)
+        silent_ms = evidence.now_ms - max(evidence.last_activity_ms.get(at, 0), beat or 0)
         dead = silent_ms > (SILENT_MS if beat is None else evidence.heartbeat.expires_after_ms)
         yield from _pending(instant, silent_ms, dead=dead)
 
@@ -343,7 +343,7 @@ def _pending(instant: Instant, silent_ms: int, *, dead: bool) -> Iterator[Findin
     name = instant.file_name
     if instant.action in WRITE_ACTIONS and dead:
         yield Finding(
-            Kind.DEAD_WRITE,
+            FindingKind.DEAD_WRITE,
             Severity.WARNING,
             "a write was begun and its writer is dead",
             "roll it back: no query has seen it",
@@ -353,7 +353,7 @@ def _pending(instant: Instant, silent_ms: int, *, dead: bool) -> Iterator[Findin
         )
     elif instant.action == "rollback" and dead:
         yield Finding(
-            Kind.DEAD_ROLLBACK,
+            FindingKind.DEAD_ROLLBACK,
             Severity.WARNING,
             "a rollback was begun and nobody is ending it",
             "end it",
@@ -363,7 +363,7 @@ def _pending(instant: Instant, silent_ms: int, *, dead: bool) -> Iterator[Findin
         )
     elif instant.action in WRITE_ACTIONS or instant.action == "rollback":
         yield Finding(
-            Kind.SILENT_WRITE,
+            FindingKind.SILENT_WRITE,
             Severity.NOTE,
             "a write is under way without a heartbeat: its writer may be alive or dead",
             "wait for it; the next writer rolls it back if it is dead",
@@ -372,7 +372,7 @@ def _pending(instant: Instant, silent_ms: int, *, dead: bool) -> Iterator[Findin
         )
     elif instant.state is State.INFLIGHT and (instant.action in (*COMPLETED_NAME, "clean")):
         yield Finding(
-            Kind.DEAD_EXECUTION,
+            FindingKind.DEAD_EXECUTION,
             Severity.WARNING if dead else Severity.NOTE,
             f"a {instant.action} was begun and nobody seems to be executing it",
             "run `lakewright services run`: it executes waiting plans anew",
@@ -395,7 +395,7 @@ def metadata_table(evidence: Evidence) -> Iterator[Finding]:
     else:
         return
     yield Finding(
-        Kind.METADATA_TABLE,
+        FindingKind.METADATA_TABLE,
         Severity.ERROR,
         message,
         "drop it: readers list the table instead, and Hudi's next write builds it anew",
@@ -421,15 +421,15 @@ def _is_recorded(write: Instant, recorded: tuple[Instant, ...]) -> bool:
 # What lies in the folder of a table and is no part of it, by its name or kind. Pure.
 
 
-def passed_over(evidence: Evidence) -> Iterator[Finding]:
+def ignored_entries(evidence: Evidence) -> Iterator[Finding]:
     """Files and folders that no listing shows."""
-    for each in evidence.passed_over[:_MOST_FINDINGS]:
+    for each in evidence.ignored[:_MOST_FINDINGS]:
         yield Finding(
-            Kind.PASSED_OVER,
+            FindingKind.PASSED_OVER,
             Severity.WARNING,
             f"readers and writers pass over something in the table's folder: {each.reason}",
             "move it out of the table; a folder that belongs to the table has to be in it, "
             "or mounted there",
             each.name,
-            facts={"such": len(evidence.passed_over)},
+            facts={"such": len(evidence.ignored)},
         )

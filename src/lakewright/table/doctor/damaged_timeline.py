@@ -22,14 +22,14 @@ from lakewright.format.timeline_metadata import (
     parse_rollback_plan,
 )
 from lakewright.model.instant import COMPLETED_NAME, Instant, State
-from lakewright.table.damaged_commits import known_by_names, parse_completed
+from lakewright.table.damaged_commits import parse_completed, with_commits_from_file_names
 from lakewright.table.doctor.findings import Finding
-from lakewright.table.instant_files import hide, key_of, timeline_files
-from lakewright.table.properties import read_if_there
-from lakewright.table.rollback import require_undoable, resume_rollbacks
-from lakewright.table.savepoint import locked_table, take_back
+from lakewright.table.instant_files import action_key, revert_to_pending, timeline_files
+from lakewright.table.properties import read_optional
+from lakewright.table.rollback import check_can_rollback, resume_rollbacks
+from lakewright.table.savepoint import locked_table, rollback_instant
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.transaction import Equipment
+from lakewright.table.transaction import WriterContext
 
 _PLANS: Mapping[str, Callable[[bytes], Any]] = {
     "compaction": parse_compaction_plan,
@@ -98,28 +98,28 @@ def _executed_plans(snapshot: Snapshot) -> Iterator[DamagedFile]:
             yield DamagedFile(plan, reason, Remedy.NONE, advice, harmless=True)
 
 
-def mend(writer: Equipment, finding: Finding) -> None:
+def repair_damaged_file(writer: WriterContext, finding: Finding) -> None:
     """Put a damaged file right, on the table as it is now."""
     name = finding.target.rpartition("/")[2]
     found = _found(load_snapshot(writer.storage), name)
     if found is not None and found.remedy in (Remedy.ROLL_BACK, Remedy.FORCE):
-        take_back(writer, found.instant.requested_at, force=True)
+        rollback_instant(writer, found.instant.requested_at, force=True)
     elif found is not None:
         with locked_table(writer) as (snapshot, _):
             found = _found(snapshot, name)
             if found is not None and found.remedy is Remedy.REMOVE:
                 _remove(snapshot, found.instant)
             elif found is not None and found.remedy is Remedy.REPEAT:
-                hide(snapshot, timeline_files(snapshot)[key_of(found.instant)])
+                revert_to_pending(snapshot, timeline_files(snapshot)[action_key(found.instant)])
         if found is not None and found.remedy is Remedy.REPEAT:
-            _repeat(writer, found.instant)
+            _rerun(writer, found.instant)
 
 
-def _repeat(writer: Equipment, instant: Instant) -> None:
+def _rerun(writer: WriterContext, instant: Instant) -> None:
     """End a rollback that is pending again; a clean is left to who cleans the table next."""
     if instant.action == "rollback":
         with locked_table(writer) as (snapshot, times):
-            living = writer.living(i.requested_at for i in snapshot.timeline.pending())
+            living = writer.live_instants(i.requested_at for i in snapshot.timeline.pending())
             by_markers = writer.transaction.rollback_by_markers
             resume_rollbacks(snapshot, times, writer.clock, by_markers=by_markers, alive=living)
 
@@ -138,7 +138,7 @@ def _found(snapshot: Snapshot, name: str) -> DamagedFile | None:
 def _damage(snapshot: Snapshot, instant: Instant) -> str | None:
     if not instant.is_completed and instant.action not in _PLANS:
         return None
-    data = read_if_there(snapshot.storage, snapshot.timeline_path(instant))
+    data = read_optional(snapshot.storage, snapshot.timeline_path(instant))
     if data is None:
         return None  # archived since, or rolled back
     if not data and not instant.is_completed and instant.action not in _NEED_A_PLAN:
@@ -187,7 +187,7 @@ def _write(snapshot: Snapshot, instant: Instant, reason: str) -> DamagedFile:
     at = instant.requested_at
     service = snapshot.timeline.plans.get(at)
     try:
-        require_undoable(known_by_names(snapshot, instant), instant)
+        check_can_rollback(with_commits_from_file_names(snapshot, instant), instant)
     except (InvalidError, CorruptError, UnsupportedError) as error:
         advice = (
             "bring it back from a copy, or take the table back to a savepoint before it. It cannot "
@@ -234,7 +234,7 @@ def _pending(snapshot: Snapshot, instant: Instant, reason: str) -> DamagedFile:
 
 def _has_plan(snapshot: Snapshot, completed: Instant) -> bool:
     plan = replace(completed, state=State.REQUESTED, completed_at=None)
-    data = read_if_there(snapshot.storage, snapshot.timeline_path(plan))
+    data = read_optional(snapshot.storage, snapshot.timeline_path(plan))
     return bool(data) and _damage(snapshot, plan) is None
 
 

@@ -15,40 +15,40 @@ from lakewright.model.table_config import TableConfig
 from lakewright.storage.base import Storage, join_path
 from lakewright.table.doctor import checks
 from lakewright.table.doctor.checks import unlisted_files
-from lakewright.table.doctor.damaged_timeline import mend
+from lakewright.table.doctor.damaged_timeline import repair_damaged_file
 from lakewright.table.doctor.evidence import Evidence, load_evidence
-from lakewright.table.doctor.findings import Diagnosis, Finding, Kind, Severity
-from lakewright.table.failed_writes import find_leftovers, sweep
-from lakewright.table.feature_checks import require_writable
+from lakewright.table.doctor.findings import Diagnosis, Finding, FindingKind, Severity
+from lakewright.table.failed_writes import delete_leftovers, find_leftovers
+from lakewright.table.feature_checks import check_writable
 from lakewright.table.locks.base import holding
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.orphan_files import sweep_strays
+from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import (
     PROPERTIES,
     drop_metadata_table,
     load_properties,
     recover_properties,
 )
-from lakewright.table.rollback import CompletedMeanwhileError, resume_rollbacks, run_rollback
+from lakewright.table.rollback import CompletedConcurrentlyError, resume_rollbacks, rollback_locked
 from lakewright.table.savepoint import locked_table
 from lakewright.table.snapshot import Snapshot, load_snapshot
-from lakewright.table.transaction import Equipment
+from lakewright.table.transaction import WriterContext
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
-    checks.backup,
-    checks.history,
-    checks.unreadable,
+    checks.properties_backup,
+    checks.archived_timeline,
+    checks.unreadable_timeline_files,
     checks.clock_order,
-    checks.pending,
+    checks.pending_instants,
     checks.metadata_table,
     checks.partition_metadata,
     checks.unlisted_files,
-    checks.unsliced,
+    checks.invalid_file_slices,
     checks.missing_files,
     checks.orphans,
-    checks.leftovers,
+    checks.leftover_files,
     checks.lock,
-    checks.passed_over,
+    checks.ignored_entries,
 )
 
 
@@ -67,13 +67,13 @@ def examine(
         return Diagnosis((_damaged(error),))
     evidence = load_evidence(storage, clock, heartbeat or HeartbeatSettings())
     found = (finding for check in CHECKS for finding in check(evidence))
-    order = list(Kind)
+    order = list(FindingKind)
     return Diagnosis(tuple(sorted(found, key=lambda f: (order.index(f.kind), f.target))))
 
 
 def _damaged(error: CorruptError) -> Finding:
     return Finding(
-        Kind.PROPERTIES,
+        FindingKind.PROPERTIES,
         Severity.ERROR,
         f"the table's properties cannot be used: {error.message}",
         "bring the file back from a copy. If there is none, make a table elsewhere with the name, "
@@ -95,7 +95,7 @@ def _damaged(error: CorruptError) -> Finding:
 # known instant never.
 
 
-def repair(writer: Equipment, found: Diagnosis, *, force: bool = False) -> Diagnosis:
+def repair(writer: WriterContext, found: Diagnosis, *, force: bool = False) -> Diagnosis:
     """Put right what is safe of what was found, and examine the table again.
 
     With `force` also that by which rows are lost: a write goes whose completed file is damaged.
@@ -114,27 +114,27 @@ def repair(writer: Equipment, found: Diagnosis, *, force: bool = False) -> Diagn
 
 def to_repair(found: Diagnosis, *, force: bool) -> tuple[Finding, ...]:
     """What a repair puts right of a diagnosis, in this order."""
-    return (*found.repairable, *(found.by_force if force else ()))
+    return (*found.repairable, *(found.repairable_by_force if force else ()))
 
 
-def _end_change(writer: Equipment, finding: Finding) -> None:
+def _finish_properties_change(writer: WriterContext, finding: Finding) -> None:
     with holding(writer.new_lock()):
         recover_properties(writer.storage, load_properties(writer.storage))
 
 
-def _roll_back(writer: Equipment, finding: Finding) -> None:
+def _roll_back(writer: WriterContext, finding: Finding) -> None:
     with locked_table(writer) as (snapshot, times):
         target = _still_pending(snapshot, finding)
-        if target is None or writer.living([target.requested_at]):
+        if target is None or writer.live_instants([target.requested_at]):
             return
         by_markers = writer.transaction.rollback_by_markers
-        with suppress(CompletedMeanwhileError):
-            run_rollback(snapshot, target, times, writer.clock, by_markers=by_markers)
+        with suppress(CompletedConcurrentlyError):
+            rollback_locked(snapshot, target, times, writer.clock, by_markers=by_markers)
 
 
-def _end_rollback(writer: Equipment, finding: Finding) -> None:
+def _finish_rollback(writer: WriterContext, finding: Finding) -> None:
     with locked_table(writer) as (snapshot, times):
-        living = writer.living(i.requested_at for i in snapshot.timeline.pending())
+        living = writer.live_instants(i.requested_at for i in snapshot.timeline.pending())
         by_markers = writer.transaction.rollback_by_markers
         resume_rollbacks(snapshot, times, writer.clock, by_markers=by_markers, alive=living)
 
@@ -144,14 +144,14 @@ def _still_pending(snapshot: Snapshot, finding: Finding) -> Instant | None:
     return next((i for i in snapshot.timeline.pending() if i == wanted), None)
 
 
-def _drop_metadata_table(writer: Equipment, finding: Finding) -> None:
+def _drop_metadata_table(writer: WriterContext, finding: Finding) -> None:
     with holding(writer.new_lock()):
         config = load_snapshot(writer.storage).config
-        require_writable(config)
+        check_writable(config)
         drop_metadata_table(writer.storage, config)
 
 
-def _enter_partition(writer: Equipment, finding: Finding) -> None:
+def _create_partition_metadata(writer: WriterContext, finding: Finding) -> None:
     path = finding.target
     value = PartitionMetadata(
         commit_time=str(finding.facts["first_instant"]),
@@ -162,30 +162,30 @@ def _enter_partition(writer: Equipment, finding: Finding) -> None:
         writer.storage.create(join_path(path, PARTITION_METADATA), format_partition_metadata(value))
 
 
-def _sweep(writer: Equipment, finding: Finding) -> None:
-    sweep(writer.storage, find_leftovers(writer.storage, writer.heartbeat, writer.clock))
+def _delete_leftovers(writer: WriterContext, finding: Finding) -> None:
+    delete_leftovers(writer.storage, find_leftovers(writer.storage, writer.heartbeat, writer.clock))
 
 
-def _sweep_strays(writer: Equipment, finding: Finding) -> None:
+def _delete_orphans(writer: WriterContext, finding: Finding) -> None:
     with locked_table(writer) as (snapshot, _):
-        sweep_strays(snapshot, writer.heartbeat, writer.clock.now_ms(), [finding.target])
+        delete_orphan_files(snapshot, writer.heartbeat, writer.clock.now_ms(), [finding.target])
 
 
-def _delete_unlisted(writer: Equipment, finding: Finding) -> None:
+def _delete_unlisted(writer: WriterContext, finding: Finding) -> None:
     with locked_table(writer) as (snapshot, _):
         now = load_evidence(writer.storage, writer.clock, writer.heartbeat)
         if any(each.safe and each.target == finding.target for each in unlisted_files(now)):
             snapshot.storage.delete_many(file.path for file in now.unlisted[finding.target])
 
 
-_REPAIRS: Mapping[Kind, Callable[[Equipment, Finding], None]] = {
-    Kind.PROPERTIES_BACKUP: _end_change,
-    Kind.TIMELINE_FILE: mend,
-    Kind.DEAD_WRITE: _roll_back,
-    Kind.DEAD_ROLLBACK: _end_rollback,
-    Kind.METADATA_TABLE: _drop_metadata_table,
-    Kind.PARTITION_METADATA: _enter_partition,
-    Kind.UNLISTED_FILE: _delete_unlisted,
-    Kind.STRAYS: _sweep_strays,
-    Kind.LEFTOVERS: _sweep,
+_REPAIRS: Mapping[FindingKind, Callable[[WriterContext, Finding], None]] = {
+    FindingKind.PROPERTIES_BACKUP: _finish_properties_change,
+    FindingKind.TIMELINE_FILE: repair_damaged_file,
+    FindingKind.DEAD_WRITE: _roll_back,
+    FindingKind.DEAD_ROLLBACK: _finish_rollback,
+    FindingKind.METADATA_TABLE: _drop_metadata_table,
+    FindingKind.PARTITION_METADATA: _create_partition_metadata,
+    FindingKind.UNLISTED_FILE: _delete_unlisted,
+    FindingKind.STRAYS: _delete_orphans,
+    FindingKind.LEFTOVERS: _delete_leftovers,
 }

@@ -23,29 +23,29 @@ from lakewright.model.file_group import (
 )
 from lakewright.model.instant import Instant, parse_instant
 from lakewright.model.table_config import TableConfig
-from lakewright.storage.base import FileStatus, PassedOver, Storage, join_path, split_path
+from lakewright.storage.base import FileStatus, IgnoredEntry, Storage, join_path, split_path
 from lakewright.table.archived_timeline import load_entries
 from lakewright.table.damaged_commits import parse_completed
 from lakewright.table.doctor.damaged_timeline import DamagedFile, find_damaged
-from lakewright.table.failed_writes import Leftovers, find_leftovers
-from lakewright.table.heartbeat import last_beats
+from lakewright.table.failed_writes import LeftoverFiles, find_leftovers
+from lakewright.table.heartbeat import last_heartbeats
 from lakewright.table.markers import marker_folder
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.properties import BACKUP, METADATA_FOLDER, read_if_there
+from lakewright.table.properties import BACKUP, METADATA_FOLDER, read_optional
 from lakewright.table.snapshot import (
     FilesByPartition,
     Snapshot,
-    files_of,
-    going_files,
+    files_being_cleaned,
+    files_of_slice,
     load_snapshot,
 )
 
 
-def readable(snapshot: Snapshot) -> dict[str, CommitMetadata]:
+def readable_commits(snapshot: Snapshot) -> dict[str, CommitMetadata]:
     """What completed writes did, by instant: of those whose files can be read."""
     commits: dict[str, CommitMetadata] = {}
     for instant in snapshot.timeline.completed_writes:
-        data = read_if_there(snapshot.storage, snapshot.timeline_path(instant))
+        data = read_optional(snapshot.storage, snapshot.timeline_path(instant))
         if data is not None:  # else archived since, or rolled back
             with suppress(CorruptError, UnsupportedError):
                 commits[instant.requested_at] = parse_completed(instant.action, data)
@@ -73,9 +73,9 @@ class Evidence:
     """A table as it was looked at; `damaged` are files of the timeline that cannot be read.
 
     `archived` are the requested times in history, None if that cannot be read: `history_damage`
-    tells why, and `unsliced` why data files make no file slices. `signs_ms` tells of pending
-    instants when anything of theirs was last changed. `unlisted` are, by instant, data files of
-    completed writes that their commits do not list. `lost` are files that a query reads and that
+    tells why, and `invalid_slices` why data files form no file slices. `last_activity_ms` is, by
+    pending instant, when one of its files last changed. `unlisted` are, by instant, data files of
+    completed writes that their commits do not list. `missing` are files that a query reads and that
     are not there, `empty` those without a byte; `metadata` what completed in the metadata table,
     None where there is none.
     """
@@ -90,18 +90,18 @@ class Evidence:
     damaged: tuple[DamagedFile, ...] = ()
     archived: frozenset[str] | None = frozenset()
     history_damage: LakewrightError | None = None
-    unsliced: CorruptError | None = None
-    beats_ms: Mapping[str, int] = field(default_factory=dict)
-    signs_ms: Mapping[str, int] = field(default_factory=dict)
+    invalid_slices: CorruptError | None = None
+    heartbeats_ms: Mapping[str, int] = field(default_factory=dict)
+    last_activity_ms: Mapping[str, int] = field(default_factory=dict)
     replaced: frozenset[GroupKey] = frozenset()
     unlisted: Mapping[str, tuple[FileStatus, ...]] = field(default_factory=dict)
-    lost: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
     metadata: tuple[Instant, ...] | None = None
-    leftovers: Leftovers = field(default_factory=Leftovers)
+    leftovers: LeftoverFiles = field(default_factory=LeftoverFiles)
     has_backup: bool = False
     lock: FileStatus | None = None
-    passed_over: tuple[PassedOver, ...] = ()
+    ignored: tuple[IgnoredEntry, ...] = ()
 
 
 def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) -> Evidence:
@@ -111,7 +111,7 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
     files = tuple(sorted(listed, key=lambda file: file.path))
     snapshot = load_snapshot(storage)
     timeline_files = tuple(storage.list_files(snapshot.config.timeline_folder))
-    commits, damaged = readable(snapshot), find_damaged(snapshot)
+    commits, damaged = readable_commits(snapshot), find_damaged(snapshot)
     archived, history_damage = _archived(snapshot)
     known = all(each.harmless for each in damaged) and archived is not None
     unlisted = _unlisted(commits, files)
@@ -129,18 +129,18 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
         damaged=damaged,
         archived=archived,
         history_damage=history_damage,
-        unsliced=unsliced,
-        beats_ms=last_beats(storage),
-        signs_ms=_signs(snapshot, timeline_files),
+        invalid_slices=unsliced,
+        heartbeats_ms=last_heartbeats(storage),
+        last_activity_ms=_last_activity(snapshot, timeline_files),
         replaced=_replaced(commits.values()),
         unlisted=unlisted,
-        lost=lost,
+        missing=lost,
         empty=empty,
         metadata=_metadata_instants(storage),
-        leftovers=find_leftovers(storage, heartbeat, clock) if known else Leftovers(),
+        leftovers=find_leftovers(storage, heartbeat, clock) if known else LeftoverFiles(),
         has_backup=storage.exists(BACKUP),
         lock=storage.status(_LOCK),
-        passed_over=tuple(storage.list_passed_over()),
+        ignored=tuple(storage.list_ignored()),
     )
 
 
@@ -158,7 +158,7 @@ def _archived(
     return frozenset(entry.requested_at for entry in entries), None
 
 
-def _signs(snapshot: Snapshot, files: Iterable[FileStatus]) -> dict[str, int]:
+def _last_activity(snapshot: Snapshot, files: Iterable[FileStatus]) -> dict[str, int]:
     pending = {i.requested_at for i in snapshot.timeline.pending()}
     signs: dict[str, int] = {}
     marked = (file for at in pending for file in snapshot.storage.list_tree(marker_folder(at)))
@@ -209,12 +209,12 @@ def _unreadable(
 ) -> tuple[tuple[str, ...], tuple[str, ...], CorruptError | None]:
     """Files that a query reads and that are missing or empty, or why nobody can tell."""
     try:
-        return *_seen_twice(first, commits, files), None
+        return *_missing_in_both_listings(first, commits, files), None
     except CorruptError as error:
         return (), (), error
 
 
-def _seen_twice(
+def _missing_in_both_listings(
     first: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is missing, and what is empty, in two looks.
@@ -226,7 +226,7 @@ def _seen_twice(
     if not partitions:
         return (), ()
     again = load_snapshot(first.storage)
-    lost, empty = _missing(again, readable(again).values(), again.files(partitions))
+    lost, empty = _missing(again, readable_commits(again).values(), again.files(partitions))
     return tuple(sorted(suspects[0] & lost)), tuple(sorted(suspects[1] & empty))
 
 
@@ -257,13 +257,13 @@ def _missing(
         # What lies in a folder that is no partition is another finding.
         if file is not None and partition in known:
             known[partition].setdefault(name, file)
-    going = going_files(snapshot)
+    going = files_being_cleaned(snapshot)
     together = {partition: [*names.values()] for partition, names in known.items()}
     needed = {
         item.path(file)
         for group in snapshot.groups(snapshot.view(), together)
-        for item in [group.merged()]
-        for file in files_of(item)
+        for item in [group.latest_merged_slice()]
+        for file in files_of_slice(item)
         if file.name not in going.get(item.partition, ())
     }
     return needed - sizes.keys(), {path for path in needed if sizes.get(path) == 0}

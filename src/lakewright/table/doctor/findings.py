@@ -15,7 +15,7 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What can be found, in the order in which it is told and repaired."""
 
     PROPERTIES = "properties"
@@ -48,7 +48,7 @@ class Finding:
     one by which rows are lost; `target` is what it is about: an instant, a partition or a file.
     """
 
-    kind: Kind
+    kind: FindingKind
     severity: Severity
     message: str
     advice: str
@@ -78,6 +78,6 @@ class Diagnosis:
         return tuple(each for each in self.findings if each.safe)
 
     @property
-    def by_force(self) -> tuple[Finding, ...]:
+    def repairable_by_force(self) -> tuple[Finding, ...]:
         """What can be put right if rows may be lost by it."""
         return tuple(each for each in self.findings if each.loses_rows)

@@ -21,7 +21,13 @@ from lakewright.storage.base import (
     check_folder,
     join_path,
 )
-from lakewright.table.locks.retry import LostLockError, Moment, insist, safety_margin_ms, wait_for
+from lakewright.table.locks.retry import (
+    DualTimestamp,
+    LostLockError,
+    acquire_with_retry,
+    retry,
+    safety_margin_ms,
+)
 from lakewright.table.options import LockSettings
 
 _FOLDER = ".hoodie"
@@ -45,8 +51,8 @@ class FileLock:
         # A lock file that survives a power cut would keep all writers out.
         self._storage = storage.unsynced()
         self._owner: str | None = None
-        self._since = Moment.of(clock)
-        self._unsure: list[Moment] = []
+        self._since = DualTimestamp.now(clock)
+        self._unsure: list[DualTimestamp] = []
 
     def acquire(self) -> None:
         """Wait for the lock and take it; an expired one is taken over."""
@@ -55,12 +61,12 @@ class FileLock:
         owner = self._clock.new_id()
         self._unsure.clear()
         try:
-            wait_for(lambda: self._attempt(owner), self._settings, self._clock)
+            acquire_with_retry(lambda: self._attempt(owner), self._settings, self._clock)
             self._owner = owner
         finally:
             # A creation whose answer was lost may have happened all the same.
             if self._owner is None and self._unsure:
-                insist(lambda: self._remove(owner), self._settings, self._clock)
+                retry(lambda: self._remove(owner), self._settings, self._clock)
 
     def verify(self) -> None:
         """LostLockError unless the file is still ours and will not expire in a moment."""
@@ -81,7 +87,7 @@ class FileLock:
     def release(self) -> None:
         """Delete the file if it is still ours."""
         owner, self._owner = self._owner, None
-        if owner is None or insist(lambda: self._remove(owner), self._settings, self._clock):
+        if owner is None or retry(lambda: self._remove(owner), self._settings, self._clock):
             return
         # Not an error: what was done under the lock is done, and must not be done again.
         warnings.warn(
@@ -92,7 +98,7 @@ class FileLock:
 
     def _attempt(self, owner: str) -> str | None:
         """Take the lock once; gives None, or who holds it."""
-        now = Moment.of(self._clock)
+        now = DualTimestamp.now(self._clock)
         try:
             self._storage.create(self._path, _content(owner, now.wall_ms))
         except UnavailableError:
@@ -105,7 +111,7 @@ class FileLock:
         self._since = (*self._unsure, now)[0]
         return None
 
-    def _take_over(self, owner: str, now: Moment) -> bool:
+    def _take_over(self, owner: str, now: DualTimestamp) -> bool:
         """Replace a lock that has expired; of several takers one succeeds."""
         if self._expiring is None:
             return False

@@ -22,7 +22,7 @@ class LostLockError(ConflictError):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class DualTimestamp:
     """A point in time by both clocks of this machine.
 
     Neither can be trusted alone: the wall clock may be set back, and the steady clock stands
@@ -33,7 +33,7 @@ class Moment:
     steady_ms: int
 
     @classmethod
-    def of(cls, clock: Clock) -> Moment:
+    def now(cls, clock: Clock) -> DualTimestamp:
         """This moment."""
         return cls(clock.now_ms(), clock.monotonic_ms())
 
@@ -47,7 +47,9 @@ def safety_margin_ms(validity_ms: int) -> int:
     return min(_LONGEST_MARGIN_MS, validity_ms // 3)
 
 
-def wait_for(attempt: Callable[[], str | None], settings: LockSettings, clock: Clock) -> None:
+def acquire_with_retry(
+    attempt: Callable[[], str | None], settings: LockSettings, clock: Clock
+) -> None:
     """Try to take a lock until `attempt` gives None; else it tells who holds the lock.
 
     A storage that does not answer counts as a lock that is held.
@@ -71,7 +73,7 @@ def wait_for(attempt: Callable[[], str | None], settings: LockSettings, clock: C
         pause_ms *= 2
 
 
-def insist(action: Callable[[], None], settings: LockSettings, clock: Clock) -> bool:
+def retry(action: Callable[[], None], settings: LockSettings, clock: Clock) -> bool:
     """Do a repeatable action some times over while storage does not answer; tell if it worked."""
     for tries in range(_TRIES):
         try:
@@ -83,10 +85,10 @@ def insist(action: Callable[[], None], settings: LockSettings, clock: Clock) -> 
     return False
 
 
-class Repetition:
+class PeriodicTask:
     """Calls a method of an object once in a period, in a thread, while it gives True.
 
-    A call that fails is repeated soon. The thread ends with `end`, and also when nobody has the
+    A call that fails is repeated soon. The thread ends with `stop`, and also when nobody has the
     object any more: what was forgotten must not look alive.
     """
 
@@ -101,7 +103,7 @@ class Repetition:
         )
         self._thread.start()
 
-    def end(self, patience_s: float | None = None) -> None:
+    def stop(self, patience_s: float | None = None) -> None:
         """Return when the thread has ended; a call under way ends first, or is left behind."""
         self._stopped.set()
         self._thread.join(patience_s)

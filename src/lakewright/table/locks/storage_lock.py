@@ -14,12 +14,12 @@ from lakewright.clock import Clock
 from lakewright.errors import ConflictError, CorruptError, InvalidError
 from lakewright.storage.base import MissingFileError, VersionedStorage
 from lakewright.table.locks.retry import (
+    DualTimestamp,
     LostLockError,
-    Moment,
-    Repetition,
-    insist,
+    PeriodicTask,
+    acquire_with_retry,
+    retry,
     safety_margin_ms,
-    wait_for,
 )
 from lakewright.table.options import LockSettings
 
@@ -66,7 +66,7 @@ def parse_lock_file(data: bytes) -> LockFile:
 class _Held:
     lock: LockFile
     version: str
-    since: Moment
+    since: DualTimestamp
 
 
 class StorageLock:
@@ -90,7 +90,7 @@ class StorageLock:
         self._held: _Held | None = None
         self._lost = ""
         self._guard = threading.RLock()
-        self._renewal: Repetition | None = None
+        self._renewal: PeriodicTask | None = None
 
     def acquire(self) -> None:
         """Wait for the lock and take it; from then on it is renewed."""
@@ -99,13 +99,13 @@ class StorageLock:
         owner = self._clock.new_id()
         self._lost = ""
         try:
-            wait_for(lambda: self._attempt(owner), self._settings, self._clock)
+            acquire_with_retry(lambda: self._attempt(owner), self._settings, self._clock)
         finally:
             # A write whose answer was lost may have happened all the same.
             if self._held is None:
-                insist(lambda: self._expire(owner), self._settings, self._clock)
+                retry(lambda: self._expire(owner), self._settings, self._clock)
         period_s = self._settings.storage_renew_s
-        self._renewal = Repetition(self.renew, period_s, self._clock, name="storage lock")
+        self._renewal = PeriodicTask(self.renew, period_s, self._clock, name="storage lock")
 
     def verify(self) -> None:
         """LostLockError unless the lock is ours and valid for long enough to commit.
@@ -127,7 +127,7 @@ class StorageLock:
             held = self._held
             if held is None or self._lost:
                 return False
-            now = Moment.of(self._clock)
+            now = DualTimestamp.now(self._clock)
             if held.since.age_ms(self._clock) >= self._validity_ms:
                 self._lost = "the lock was not renewed in time"
                 return False
@@ -142,12 +142,12 @@ class StorageLock:
     def release(self) -> None:
         """End the renewal and mark the lock as expired, if it is still ours."""
         if self._renewal is not None:
-            self._renewal.end()
+            self._renewal.stop()
             self._renewal = None
         held, self._held = self._held, None
         if held is not None:
             # If storage does not answer at all, the lock ends with its validity.
-            insist(lambda: self._expire(held.lock.owner), self._settings, self._clock)
+            retry(lambda: self._expire(held.lock.owner), self._settings, self._clock)
 
     def _attempt(self, owner: str) -> str | None:
         """Take the lock once; gives None, or who holds it."""
@@ -155,7 +155,7 @@ class StorageLock:
             found = self._load()
         except CorruptError as error:
             return str(error)
-        now = Moment.of(self._clock)
+        now = DualTimestamp.now(self._clock)
         if found and found[0].owner != owner and not found[0].is_free(now.wall_ms):
             return f"{found[0].owner}, valid until {found[0].valid_until_ms}"
         lock = LockFile(False, now.wall_ms + self._validity_ms, owner)

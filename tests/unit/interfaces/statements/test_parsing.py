@@ -6,13 +6,13 @@ import pytest
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.sql.parser import (
-    Action,
     Change,
     Clause,
     Delete,
     DropPartitions,
     Insert,
     Merge,
+    MergeAction,
     Target,
     Truncate,
     Update,
@@ -20,7 +20,7 @@ from lakewright.sql.parser import (
     find_target,
     parse_change,
 )
-from lakewright.sql.tokenizer import with_named_markers, words_of
+from lakewright.sql.tokenizer import tokenize, with_named_markers
 
 
 def parsed(text: str) -> tuple[Target, Change] | None:
@@ -107,23 +107,23 @@ def test_merge_with_many_clauses() -> None:
             "u",
             "t.id <=> u.id AND CASE WHEN t.a THEN true ELSE u.b END",
             (
-                Clause(When.MATCHED, Action.DELETE, "u.op = 'WHEN NOT MATCHED'"),
+                Clause(When.MATCHED, MergeAction.DELETE, "u.op = 'WHEN NOT MATCHED'"),
                 Clause(
                     When.MATCHED,
-                    Action.UPDATE,
+                    MergeAction.UPDATE,
                     "CASE WHEN u.x THEN 1 ELSE 2 END = 1",
                     ((("t", "a"), "u.a"), (("b",), "f(1, 2)")),
                 ),
-                Clause(When.MATCHED, Action.UPDATE, None, None),
+                Clause(When.MATCHED, MergeAction.UPDATE, None, None),
                 Clause(
                     When.NOT_MATCHED,
-                    Action.INSERT,
+                    MergeAction.INSERT,
                     "u.ts > 1",
                     ((("id",), "u.id"), (("ts",), "coalesce(1, 2)")),
                 ),
-                Clause(When.NOT_MATCHED, Action.INSERT, None, None),
-                Clause(When.NOT_MATCHED_BY_SOURCE, Action.DELETE, "t.ts < 5"),
-                Clause(When.NOT_MATCHED_BY_SOURCE, Action.UPDATE, None, ((("a",), "0"),)),
+                Clause(When.NOT_MATCHED, MergeAction.INSERT, None, None),
+                Clause(When.NOT_MATCHED_BY_SOURCE, MergeAction.DELETE, "t.ts < 5"),
+                Clause(When.NOT_MATCHED_BY_SOURCE, MergeAction.UPDATE, None, ((("a",), "0"),)),
             ),
         ),
     )
@@ -222,7 +222,7 @@ def test_what_is_not_carried_out_is_told(text: str) -> None:
 
 def test_words_keep_their_places() -> None:
     text = "SELECT 'ä\\'?', \"?\", `?`, r'\\?', ?, 10L, X'AB' FOR VERSION /* ? */ AS OF ? -- ?"
-    words = words_of(text)
+    words = tokenize(text)
     assert words is not None
     assert all(text[word.start : word.end] == word.raw for word in words)
     assert [word.raw for word in words[-6:]] == ["X'AB'", "FOR", "VERSION", "AS", "OF", "?"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.sql.parser import readings
+from lakewright.sql.parser import table_references
 
 TEXTS = {
     "SELECT * FROM t TIMESTAMP AS OF '2026-01-01 10:00:00' WHERE a": (
@@ -49,7 +49,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_one_reading(text: str) -> None:
-    (found,) = readings(text)
+    (found,) = table_references(text)
     span, name, as_of, aliased = TEXTS[text]
     assert text[found.start : found.end] == span
     assert (found.name, found.as_of, found.aliased) == (name, as_of, aliased)
@@ -57,11 +57,11 @@ def test_one_reading(text: str) -> None:
 
 def test_changes_of_a_table() -> None:
     text = "SELECT op FROM hudi_table_changes('db.t', 'cdc', 'earliest', '2026') c"
-    (found,) = readings(text)
+    (found,) = table_references(text)
     assert (found.name, found.changes) == (("db.t",), ("cdc", "earliest", "2026"))
     assert found.aliased
     with pytest.raises(InvalidError, match="in quotes"):
-        readings("SELECT * FROM hudi_table_changes(t, 'cdc', 'earliest')")
+        table_references("SELECT * FROM hudi_table_changes(t, 'cdc', 'earliest')")
 
 
 @pytest.mark.parametrize(
@@ -76,4 +76,4 @@ def test_changes_of_a_table() -> None:
     ],
 )
 def test_no_reading(text: str) -> None:
-    assert readings(text) == ()
+    assert table_references(text) == ()

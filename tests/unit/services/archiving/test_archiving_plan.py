@@ -13,12 +13,12 @@ from lakewright.model.plans import Skip
 from lakewright.model.timeline import Timeline
 from lakewright.options import HUDI_OPTIONS, option_keys, settings_from
 from lakewright.services.archiving.planner import (
+    ArchivalConstraints,
     ArchivePlan,
     ArchivingSettings,
-    Needs,
     batches,
     candidates,
-    not_due,
+    check_archive_trigger,
     plan_archive,
 )
 from lakewright.testing.timeline_drawing import at, draw
@@ -303,10 +303,10 @@ def test_the_reason_is_told() -> None:
 
 
 def test_few_commits_are_not_worth_it() -> None:
-    early = not_due(draw(FOUR), ArchivingSettings(keep_min=2, keep_max=4))
+    early = check_archive_trigger(draw(FOUR), ArchivingSettings(keep_min=2, keep_max=4))
     assert isinstance(early, Skip)
     assert early.reason == "4 commits, and up to 4 are kept"
-    assert not_due(draw(FOUR), ArchivingSettings(keep_min=2, keep_max=3)) is None
+    assert check_archive_trigger(draw(FOUR), ArchivingSettings(keep_min=2, keep_max=3)) is None
 
 
 def test_all_files_of_an_action_go_together() -> None:
@@ -317,7 +317,7 @@ def test_all_files_of_an_action_go_together() -> None:
         *draw(FOUR).instants[1:],
     ]
     found = plan_archive(
-        files, candidates(Timeline.of(files[2:]), ONE_TO_TWO, Needs()), uncleaned=()
+        files, candidates(Timeline.of(files[2:]), ONE_TO_TWO, ArchivalConstraints()), uncleaned=()
     )
     assert isinstance(found, ArchivePlan)
     first = found.actions[0]
@@ -356,7 +356,7 @@ def plan(case: Case) -> ArchivePlan | Skip:
     def instant(tick: int | None) -> Instant | None:
         return None if tick is None else timeline.by_time[at(tick)]
 
-    needs = Needs(
+    needs = ArchivalConstraints(
         instant(case.retained),
         instant(case.cleaned),
         case.delta_commits,

@@ -11,11 +11,11 @@ from sizes import sized
 from undone import TIMELINE, Bench, act_on, files_but_markers, files_of, json_rows_of, of, rows_of
 from upkeep import Upkeep, upkeep_of
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.format.archived_timeline import (
-    HistoryEntry,
-    HistoryFile,
-    format_history_file,
+    ArchivedInstant,
+    ArchivedTimelineFile,
+    format_archived_file,
     format_manifest,
     parse_manifest_name,
 )
@@ -27,7 +27,7 @@ from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.archived_timeline import load_entries, load_manifest
-from lakewright.table.savepoint import run_savepoint
+from lakewright.table.savepoint import create_savepoint_locked
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.writer import Commit
@@ -53,7 +53,7 @@ def table_of(writes: int, kind: str = "COPY_ON_WRITE") -> Bench:
     return bench
 
 
-def entries(storage: Storage) -> list[HistoryEntry]:
+def entries(storage: Storage) -> list[ArchivedInstant]:
     return load_entries(storage, HISTORY, with_content=True)
 
 
@@ -65,9 +65,9 @@ def answers(storage: Storage, every: int = 1) -> list[object]:
     for write in writes[::every]:
         for plan in (
             plan_snapshot(snapshot, as_of=write.requested_at),
-            plan_changes(snapshot, since=write.completed_at).read,
+            plan_changes(snapshot, since=write.completed_at).plan,
         ):
-            rows = read_locally(storage, plan).to_pylist()
+            rows = read_plan(storage, plan).to_pylist()
             found.append(sorted((row["id"], row["ts"]) for row in rows))
     return found
 
@@ -214,9 +214,9 @@ def test_a_manifest_that_no_version_names_is_left_behind() -> None:
 def test_a_file_that_no_manifest_lists_is_written_anew() -> None:
     bench = table_of(8)
     gone = load_snapshot(bench.storage).timeline.completed_writes[:5]
-    name = HistoryFile(gone[0].requested_at, gone[-1].requested_at, 0).name
-    wrong = [HistoryEntry(gone[0].requested_at, "1", "commit", b"", None)]
-    bench.storage.create(f"{HISTORY}/{name}", format_history_file(wrong))
+    name = ArchivedTimelineFile(gone[0].requested_at, gone[-1].requested_at, 0).name
+    wrong = [ArchivedInstant(gone[0].requested_at, "1", "commit", b"", None)]
+    bench.storage.create(f"{HISTORY}/{name}", format_archived_file(wrong))
     upkeep_of(bench, FEW).archive()
     assert [e.requested_at for e in entries(bench.storage)] == [i.requested_at for i in gone]
 
@@ -253,7 +253,7 @@ def test_saved_commits_stay_when_archiving_goes_beyond() -> None:
     saved = load_snapshot(bench.storage).timeline.completed_writes[1]
     act_on(
         bench.storage,
-        lambda now, times, clock: run_savepoint(now, saved.requested_at, times, clock),
+        lambda now, times, clock: create_savepoint_locked(now, saved.requested_at, times, clock),
     )
     bench.builder._clock += 100
     for version in range(4, 10):

@@ -10,8 +10,8 @@ import pytest
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.errors import InvalidError
-from lakewright.table.archived_timeline import held_from
-from lakewright.table.savepoint import delete_savepoint
+from lakewright.table.archived_timeline import archived_times_in
+from lakewright.table.savepoint import delete_savepoint_locked
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.writer import Commit
@@ -90,7 +90,7 @@ def died_before_take_off(*saved: int) -> tuple[WrittenTable, list[Commit]]:
         storage = CrashingStorage(table.storage, survive)
         with pytest.raises(Crash):
             replace(table, storage=storage).services(BEYOND).run("archive")
-        if held_from(table.storage, ".hoodie/timeline/history", ""):
+        if archived_times_in(table.storage, ".hoodie/timeline/history", ""):
             break
     return table, commits
 
@@ -101,7 +101,7 @@ def test_what_history_has_is_neither_saved_nor_rolled_back() -> None:
     with pytest.raises(InvalidError, match="save a later write"):
         table.writer().savepoint(commits[1].instant, user="", comment="")
     table.writer().savepoint(commits[-1].instant, user="", comment="")
-    delete_savepoint(load_snapshot(table.storage), commits[-1].instant)
+    delete_savepoint_locked(load_snapshot(table.storage), commits[-1].instant)
     table.writer().rollback(commits[-1].instant)
     with pytest.raises(InvalidError, match="in history already"):
         table.writer().rollback(commits[-2].instant)

@@ -12,7 +12,7 @@ from written import NO_SERVICES, WrittenTable, row
 from lakewright.errors import ConflictError
 from lakewright.model.instant import Instant, State
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.snapshot import going_files, load_snapshot, withdraw_unplanned
+from lakewright.table.snapshot import delete_planless_clean, files_being_cleaned, load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.writer import Commit
@@ -109,10 +109,10 @@ def test_a_clean_whose_plan_was_never_written_stops_nobody() -> None:
     path = f".hoodie/timeline/{empty.file_name}"
     table.storage.create(path, b"")
     snapshot = load_snapshot(table.storage)
-    assert (snapshot.earliest_retained(), going_files(snapshot)) == (None, {})
+    assert (snapshot.earliest_retained(), files_being_cleaned(snapshot)) == (None, {})
     table.writer().savepoint(commits[0].instant, user="", comment="")
     table.writer().rollback(commits[-1].instant)
-    assert withdraw_unplanned(load_snapshot(table.storage), empty)
+    assert delete_planless_clean(load_snapshot(table.storage), empty)
     assert not table.storage.exists(path)
 
 
@@ -122,7 +122,7 @@ def test_a_clean_with_a_plan_is_not_withdrawn() -> None:
         table.upsert([row("a", number, day="d")])
     scheduled = table.services(ONE).schedule("clean")
     assert isinstance(scheduled, Instant)
-    assert not withdraw_unplanned(load_snapshot(table.storage), scheduled)
+    assert not delete_planless_clean(load_snapshot(table.storage), scheduled)
     assert isinstance(table.services().execute(scheduled.requested_at), Commit)
 
 

@@ -11,11 +11,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakewright.model.file_group import BaseFile, LogFile, View, build_groups
+from lakewright.model.file_group import BaseFile, LogFile, TimelineView, build_groups
 from lakewright.model.instant import Instant
 from lakewright.model.timeline import Timeline
-from lakewright.services.cleaning.options import CleaningSettings, Policy
-from lakewright.services.cleaning.planner import DataFile, Due, Holds, Stock, find_due
+from lakewright.services.cleaning.options import CleaningSettings, CleanPolicy
+from lakewright.services.cleaning.planner import (
+    CleanCandidates,
+    DataFile,
+    PartitionFiles,
+    ProtectedFiles,
+    find_deletable_files,
+)
 from lakewright.testing.timeline_drawing import at, draw
 
 DAY = "d1"
@@ -268,8 +274,8 @@ def test_due(case: Case) -> None:
 def test_the_root_of_a_table_without_partitions_is_never_removed() -> None:
     timeline = draw("commit        ||\nreplacecommit   ||\ncommit            ||")
     replaced = {("", "f"): instant_at(timeline, 2)}
-    stock = Stock(View(timeline), {"": files("f", "B0")}, (), replaced)
-    due = find_due(stock, CleaningSettings(), instant_at(timeline, 4))
+    stock = PartitionFiles(TimelineView(timeline), {"": files("f", "B0")}, (), replaced)
+    due = find_deletable_files(stock, CleaningSettings(), instant_at(timeline, 4))
     assert due.files
     assert not due.partitions
 
@@ -279,17 +285,17 @@ def test_the_table_is_readable_from_the_oldest_slice_that_stays() -> None:
     assert due.readable_from == at(6)
 
 
-def find(case: Case) -> Due:
+def find(case: Case) -> CleanCandidates:
     timeline = draw(case.picture)
-    view = View(timeline)
+    view = TimelineView(timeline)
     listed = [file for file_id, text in case.files.items() for file in files(file_id, text)]
     replaced = {(DAY, name): instant_at(timeline, tick) for name, tick in case.replaced.items()}
-    stock = Stock(
+    stock = PartitionFiles(
         view=view,
         files={DAY: listed},
         groups=build_groups(DAY, listed, view, replaced=replaced),
         replaced=replaced,
-        holds=Holds(
+        holds=ProtectedFiles(
             saved=frozenset(
                 (DAY, file.name) for file in listed if name(file) in case.saved.split()
             ),
@@ -297,8 +303,8 @@ def find(case: Case) -> Due:
         ),
     )
     retained = None if case.retained is None else instant_at(timeline, case.retained)
-    policy = Policy.COMMITS if case.retained is not None else Policy.VERSIONS
-    return find_due(
+    policy = CleanPolicy.COMMITS if case.retained is not None else CleanPolicy.VERSIONS
+    return find_deletable_files(
         stock, CleaningSettings(policy=policy, versions_retained=case.versions), retained
     )
 
@@ -321,7 +327,7 @@ def name(file: DataFile) -> str:
     return f"{file.file_id}:{kind}{int(file.instant[4:])}"
 
 
-def names(due: Due) -> set[str]:
+def names(due: CleanCandidates) -> set[str]:
     found = [name(file) for own in due.files.values() for file in own]
     assert len(found) == len(set(found))
     return set(found)

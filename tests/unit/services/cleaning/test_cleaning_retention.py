@@ -12,17 +12,17 @@ from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip
 from lakewright.model.timeline import Timeline
 from lakewright.options import HUDI_OPTIONS, option_keys, settings_from
-from lakewright.services.cleaning.options import CleaningSettings, Policy
+from lakewright.services.cleaning.options import CleaningSettings, CleanPolicy
 from lakewright.services.cleaning.planner import (
     FILTERED,
     SAVEPOINTS,
     VERSIONS,
     LastClean,
+    check_clean_trigger,
+    clean_scope,
     earliest_to_retain,
-    not_due,
-    scope_of,
 )
-from lakewright.table.time_generator import time_of
+from lakewright.table.time_generator import format_epoch_ms
 from lakewright.testing.timeline_drawing import at, draw
 
 TWO = CleaningSettings(commits_retained=2)
@@ -115,7 +115,7 @@ EARLIEST = {
     ),
     "versions of files have no earliest commit": (
         THREE_COMMITS,
-        CleaningSettings(policy=Policy.VERSIONS),
+        CleaningSettings(policy=CleanPolicy.VERSIONS),
         None,
     ),
 }
@@ -145,9 +145,9 @@ HOURS = {
 @pytest.mark.parametrize("zone", HOURS.values(), ids=list(HOURS))
 def test_commits_of_the_last_hours_are_retained(zone: tzinfo) -> None:
     now_ms = 1_767_225_600_000
-    times = [time_of(now_ms - age * 60_000, zone) for age in (181, 121, 119, 1)]
+    times = [format_epoch_ms(now_ms - age * 60_000, zone) for age in (181, 121, 119, 1)]
     timeline = Timeline.of(Instant(time, "commit", completed_at=f"{time[:-1]}9") for time in times)
-    settings = CleaningSettings(policy=Policy.HOURS, hours_retained=2)
+    settings = CleaningSettings(policy=CleanPolicy.HOURS, hours_retained=2)
     found = earliest_to_retain(timeline, settings, now_ms, zone)
     assert found is not None
     assert found.requested_at == times[2]
@@ -212,12 +212,12 @@ SCOPES = {
 def test_scope(picture: str, last: LastClean | None, expected: str) -> None:
     timeline = draw(picture)
     retained = timeline.completed_writes[-1]
-    scope = scope_of(timeline, CleaningSettings(), retained, last, has_history=False)
+    scope = clean_scope(timeline, CleaningSettings(), retained, last, has_history=False)
     assert not scope.everything
     assert {i.requested_at for i in scope.writes} == {at(int(tick)) for tick in expected.split()}
 
 
-VERSIONED = CleaningSettings(policy=Policy.VERSIONS, versions_retained=2)
+VERSIONED = CleaningSettings(policy=CleanPolicy.VERSIONS, versions_retained=2)
 EVERYTHING = {
     "incremental cleaning is off": (CleaningSettings(incremental=False), None, False),
     "no clean since writes were archived": (CleaningSettings(), None, True),
@@ -249,15 +249,15 @@ def test_all_partitions_are_listed(
     settings: CleaningSettings, last: LastClean | None, has_history: bool
 ) -> None:
     timeline = draw(THREE_COMMITS)
-    retained = None if settings.policy is Policy.VERSIONS else timeline.completed_writes[-1]
-    scope = scope_of(timeline, settings, retained, last, has_history=has_history)
+    retained = None if settings.policy is CleanPolicy.VERSIONS else timeline.completed_writes[-1]
+    scope = clean_scope(timeline, settings, retained, last, has_history=has_history)
     assert scope.everything
 
 
 def test_versions_change_only_where_something_was_written() -> None:
     timeline = draw(THREE_COMMITS)
     last = LastClean(at(3), "", {VERSIONS: "2"})
-    scope = scope_of(timeline, VERSIONED, None, last, has_history=True)
+    scope = clean_scope(timeline, VERSIONED, None, last, has_history=True)
     assert [i.requested_at for i in scope.writes] == [at(4)]
 
 
@@ -265,7 +265,7 @@ def test_what_was_left_is_looked_at_again() -> None:
     extra = {"lakewright.missing.reasons": '{"held by compaction 7":["d1"]}'}
     timeline = draw(THREE_COMMITS)
     last = LastClean(at(5), at(4), extra)
-    scope = scope_of(
+    scope = clean_scope(
         timeline, CleaningSettings(), timeline.completed_writes[-1], last, has_history=True
     )
     assert scope.partitions == {"d1"}
@@ -294,7 +294,7 @@ TRIGGERS = {
 
 @pytest.mark.parametrize(("picture", "settings", "reason"), TRIGGERS.values(), ids=list(TRIGGERS))
 def test_triggers(picture: str, settings: CleaningSettings, reason: str | None) -> None:
-    found = not_due(draw(picture), settings)
+    found = check_clean_trigger(draw(picture), settings)
     if reason is None:
         assert found is None
     else:
@@ -327,4 +327,4 @@ def test_every_key_is_one_of_hudi() -> None:
 def test_older_names_are_understood() -> None:
     options = {"hoodie.cleaner.policy": "keep_latest_by_hours", "hoodie.clean.max.commits": "4"}
     found = settings_from(CleaningSettings, options)
-    assert found == CleaningSettings(policy=Policy.HOURS, trigger_commits=4)
+    assert found == CleaningSettings(policy=CleanPolicy.HOURS, trigger_commits=4)

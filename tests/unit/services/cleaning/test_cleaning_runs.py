@@ -33,8 +33,8 @@ from lakewright.model.instant import Instant, State
 from lakewright.model.plans import CleanFile, CleanPlan, Skip
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.rollback import run_rollback
-from lakewright.table.savepoint import delete_savepoint, run_savepoint
+from lakewright.table.rollback import rollback_locked
+from lakewright.table.savepoint import create_savepoint_locked, delete_savepoint_locked
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 from lakewright.write.writer import Commit
@@ -206,14 +206,16 @@ def test_saved_files_stay_until_the_savepoint_is_deleted() -> None:
     first = load_snapshot(bench.storage).timeline.completed_writes[0]
     act_on(
         bench.storage,
-        lambda now, times, clock: run_savepoint(now, first.requested_at, times, clock),
+        lambda now, times, clock: create_savepoint_locked(now, first.requested_at, times, clock),
     )
     upkeep = upkeep_of(bench, ONE)
     assert base(F, first) not in deleted(upkeep.clean())
     bench.write({H: of(c=1)})
     assert isinstance(upkeep.clean(), CleanMetadata | Skip)
     assert bench.storage.exists(base(F, first))
-    act_on(bench.storage, lambda now, times, clock: delete_savepoint(now, first.requested_at))
+    act_on(
+        bench.storage, lambda now, times, clock: delete_savepoint_locked(now, first.requested_at)
+    )
     bench.write({H: of(c=2)})
     assert base(F, first) in deleted(upkeep.clean())
 
@@ -290,7 +292,10 @@ def savepoint(bench: Bench, first: Instant) -> None:
     storage = MemoryStorage.fresh(
         {path: bench.storage.read(path) for path in files_of(bench.storage) if ".clean" not in path}
     )
-    act_on(storage, lambda now, times, clock: run_savepoint(now, first.requested_at, times, clock))
+    act_on(
+        storage,
+        lambda now, times, clock: create_savepoint_locked(now, first.requested_at, times, clock),
+    )
     for path in set(files_of(storage)) - set(files_of(bench.storage)):
         bench.storage.create(path, storage.read(path))
 
@@ -337,7 +342,7 @@ def test_a_write_whose_predecessor_was_cleaned_can_still_be_rolled_back_once() -
     newest = load_snapshot(bench.storage).timeline.completed_writes[-1]
     act_on(
         bench.storage,
-        lambda now, times, clock: run_rollback(now, newest, times, clock, by_markers=False),
+        lambda now, times, clock: rollback_locked(now, newest, times, clock, by_markers=False),
     )
     assert rows_of(bench.storage) == {"a": 3, "b": 1}
 

@@ -15,13 +15,13 @@ from sizes import sized
 from undone import Bench, compaction_plan, of, rows_of
 from upkeep import upkeep_of
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.format.timeline_metadata import format_replace_commit
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.instant import Instant, State
 from lakewright.model.plans import CompactionOperation, Skip
 from lakewright.scan.planner import plan_changes, plan_snapshot
-from lakewright.scan.scan_plan import ReadPlan
+from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.writer import Commit
@@ -144,7 +144,7 @@ class History:
         found = [g for g in snapshot.groups(snapshot.view()) if g.key == group]
         if self.begun or not found:
             return
-        merged, at = found[0].merged(), self.bench.tick()
+        merged, at = found[0].latest_merged_slice(), self.bench.tick()
         operation = CompactionOperation(
             partition=group[0],
             file_id=group[1],
@@ -205,8 +205,8 @@ class History:
             assert all_answers(storage) == before
 
 
-def read(storage: Storage, plan: ReadPlan) -> list[tuple[str, int]]:
-    return sorted((row["id"], row["ts"]) for row in read_locally(storage, plan).to_pylist())
+def read(storage: Storage, plan: ScanPlan) -> list[tuple[str, int]]:
+    return sorted((row["id"], row["ts"]) for row in read_plan(storage, plan).to_pylist())
 
 
 def retained_answers(storage: Storage, earliest: str) -> dict[str, object]:
@@ -222,7 +222,7 @@ def retained_answers(storage: Storage, earliest: str) -> dict[str, object]:
     ends = sorted(end for end in done if end >= (retained.completed_at or ""))
     for since, until in [*pairwise(ends), *((None, end) for end in ends)]:
         changes = plan_changes(snapshot, since=since, until=until, fallback=False)
-        found[f"from {since} to {until}"] = read(storage, changes.read)
+        found[f"from {since} to {until}"] = read(storage, changes.plan)
     return found
 
 

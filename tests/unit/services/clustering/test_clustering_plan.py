@@ -12,22 +12,22 @@ from lakewright.model.plans import ClusteringPlan, Skip
 from lakewright.model.timeline import Timeline
 from lakewright.services.clustering.options import ClusteringSettings
 from lakewright.services.clustering.planner import (
+    check_clustering_trigger,
     commits_since_clustering,
-    not_due,
     plan_clustering,
 )
-from lakewright.services.planning import Window
+from lakewright.services.planning import IncrementalWindow
 from lakewright.testing.timeline_drawing import draw
 
-EVERYTHING = Window(None)
-OFF = Window(None, is_recorded=False)
+EVERYTHING = IncrementalWindow(None)
+OFF = IncrementalWindow(None, is_recorded=False)
 
 
 def plan(
     slices: list[FileSlice],
     chosen: ClusteringSettings | None = None,
     *,
-    window: Window = EVERYTHING,
+    window: IncrementalWindow = EVERYTHING,
     held: Mapping[GroupKey, str] | None = None,
     filtered: Mapping[str, str] | None = None,
 ) -> ClusteringPlan | Skip:
@@ -290,11 +290,11 @@ TIMELINES: dict[str, tuple[str, int]] = {
 def test_commits_since_the_last_clustering(picture: str, expected: int) -> None:
     timeline = draw(picture)
     assert commits_since_clustering(timeline) == expected
-    assert not_due(timeline, expected) is None
-    early = not_due(timeline, expected + 1)
+    assert check_clustering_trigger(timeline, expected) is None
+    early = check_clustering_trigger(timeline, expected + 1)
     assert isinstance(early, Skip)
     assert f"{expected} of {expected + 1} commits" in early.reason
 
 
 def test_nobody_waits_on_an_empty_timeline() -> None:
-    assert not_due(Timeline(), 0) is None
+    assert check_clustering_trigger(Timeline(), 0) is None

@@ -19,20 +19,20 @@ from clusterings import Clustered, named, pending, without_file
 from deaths import each_death
 from written import SCHEMA, Row, WrittenTable, row
 
-from lakewright.engine.local import LocalHands, read_locally
+from lakewright.engine.local import LocalEngine, read_plan
 from lakewright.errors import ConflictError, CorruptError, LakewrightError, UnsupportedError
 from lakewright.format.timeline_metadata import format_requested_replace
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.instant import Instant, State
 from lakewright.model.plans import ClusteringPlan, ClusteringStrategy, RequestedReplace
 from lakewright.scan.planner import plan_changes
-from lakewright.services.base import Job
+from lakewright.services.base import ExecutionContext
 from lakewright.services.clustering.options import EXECUTION_CLASS
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.plan_scheduling import Draft, schedule, take_up
+from lakewright.table.plan_scheduling import PlanRequest, begin_execution, schedule_plan
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
-from lakewright.write.task import Token
+from lakewright.write.task import WriteToken
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -89,7 +89,7 @@ def test_an_incremental_query_sees_nothing_new(table_type: str) -> None:
     last = load_snapshot(table.storage).timeline.by_completion[-1].completed_at
     Clustered(table).run()
     plan = plan_changes(load_snapshot(table.storage), since=last)
-    assert len(read_locally(table.storage, plan.read)) == 0
+    assert len(read_plan(table.storage, plan.plan)) == 0
 
 
 @BOTH
@@ -222,17 +222,17 @@ def test_event_times_go_with_the_rows() -> None:
     assert (stat.min_event_time, stat.max_event_time) == (min(times), max(times))
 
 
-class PicklingHands(LocalHands):
+class PicklingHands(LocalEngine):
     """Work that goes through a pickle, as it does on its way to other processes."""
 
     def work(
         self,
-        do: Callable[[Item, Token], Answer],
+        do: Callable[[Item, WriteToken], Answer],
         items: Sequence[Item],
         size: Callable[[Item], int],
     ) -> list[Answer]:
         sent_do, sent = pickle.loads(pickle.dumps((do, list(items))))
-        answers = super().work(sent_do, sent, size)
+        answers = super().map(sent_do, sent, size)
         return list(pickle.loads(pickle.dumps(answers)))
 
 
@@ -258,13 +258,13 @@ class PlainClock:
 
 
 def execute_as(
-    clustered: Clustered, instant: Instant, plan: ClusteringPlan, hands: LocalHands
+    clustered: Clustered, instant: Instant, plan: ClusteringPlan, hands: LocalEngine
 ) -> CommitMetadata:
-    with take_up(clustered.writer, instant) as transaction:
+    with begin_execution(clustered.writer, instant) as transaction:
         snapshot, at = transaction.snapshot, instant.requested_at
-        job = Job(snapshot, at, clustered.options, hands, clustered.writer)
-        metadata = clustered.service.run(job, plan)
-        transaction.complete(metadata)
+        job = ExecutionContext(snapshot, at, clustered.options, hands, clustered.writer)
+        metadata = clustered.service.execute(job, plan)
+        transaction.commit(metadata)
     return metadata
 
 
@@ -281,7 +281,9 @@ def test_the_work_travels_to_other_processes() -> None:
 def put(clustered: Clustered, plan: ClusteringPlan) -> Instant:
     """Put a plan on the timeline as it is, whatever the table is by now."""
     data = format_requested_replace(RequestedReplace(operation="CLUSTER", plan=plan))
-    found = schedule(clustered.writer, "clustering", lambda _, next_time: Draft(next_time(), data))
+    found = schedule_plan(
+        clustered.writer, "clustering", lambda _, next_time: PlanRequest(next_time(), data)
+    )
     assert isinstance(found, Instant)
     return found
 
@@ -390,7 +392,7 @@ def test_a_plan_on_buckets_is_not_executed() -> None:
     table.upsert([row(f"{n}") for n in range(9)])
     others = Clustered(written("MERGE_ON_READ")).planned()
     snapshot = load_snapshot(table.storage)
-    items = [group.merged() for group in snapshot.groups(snapshot.view())]
+    items = [group.latest_merged_slice() for group in snapshot.groups(snapshot.view())]
     slices = tuple(
         replace(others.operations[0], partition=item.partition, file_id=item.file_id)
         for item in items

@@ -16,7 +16,7 @@ from lakewright.errors import InvalidError
 from lakewright.services.clustering.layout import (
     Layout,
     Ordering,
-    Splitter,
+    RangePartitioner,
     hilbert_axes,
     interleave,
 )
@@ -173,8 +173,8 @@ def test_sorted_pieces_one_after_the_other_are_sorted(
 ) -> None:
     rows = rows_of(kind, 2500)
     ordering = Ordering(("a", "b"), layout)
-    splitter = Splitter.of(ordering, rows.slice(0, 300), pieces)
-    numbers = splitter.deal(rows)
+    splitter = RangePartitioner.from_sample(ordering, rows.slice(0, 300), pieces)
+    numbers = splitter.assign(rows)
     assert splitter.pieces == pieces
     assert set(numbers.tolist()) <= set(range(pieces))
     parts = [rows.filter(pa.array(numbers == number)) for number in range(pieces)]
@@ -188,6 +188,6 @@ def test_sorted_pieces_one_after_the_other_are_sorted(
 @LAYOUTS
 def test_a_frequent_value_is_shared_by_pieces(layout: Layout) -> None:
     rows = pa.table({"a": [1] * 900 + [2] * 100, "b": ["x"] * 1000})
-    splitter = Splitter.of(Ordering(("a", "b"), layout), rows, 5)
-    sizes = np.bincount(splitter.deal(rows), minlength=5)
+    splitter = RangePartitioner.from_sample(Ordering(("a", "b"), layout), rows, 5)
+    sizes = np.bincount(splitter.assign(rows), minlength=5)
     assert sizes.max() <= 400

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakewright.services.clustering import layout
-from lakewright.services.clustering.layout import Layout, Ordering, in_order
+from lakewright.services.clustering.layout import Layout, Ordering, sorted_rows
 from lakewright.write.spill import pieces
 
 COUNT = 6000
@@ -55,7 +55,7 @@ LIMITS = {"in memory": 1 << 30, "in some pieces": 60_000, "in very many pieces":
 @pytest.mark.parametrize("most_bytes", LIMITS.values(), ids=list(LIMITS))
 def test_linear_order_is_the_same_however_little_fits(most_bytes: int, disk: Path) -> None:
     table = rows()
-    found = pa.concat_tables(in_order(Rows(table).read, Ordering(("a", "b")), most_bytes))
+    found = pa.concat_tables(sorted_rows(Rows(table).read, Ordering(("a", "b")), most_bytes))
     expected = sorted(
         table.to_pylist(), key=lambda row: (row["a"], row["b"] is not None, row["b"] or "")
     )
@@ -69,20 +69,20 @@ def test_linear_order_is_the_same_however_little_fits(most_bytes: int, disk: Pat
 @pytest.mark.parametrize("most_bytes", LIMITS.values(), ids=list(LIMITS))
 def test_no_row_is_lost_or_doubled(layout: Layout, most_bytes: int, disk: Path) -> None:
     ordering = Ordering(("b", "a"), layout)
-    found = pa.concat_tables(in_order(Rows(rows()).read, ordering, most_bytes))
+    found = pa.concat_tables(sorted_rows(Rows(rows()).read, ordering, most_bytes))
     assert sorted(found["n"].to_pylist()) == list(range(COUNT))
 
 
 def test_only_the_columns_of_the_order_are_read_twice() -> None:
     few, many = Rows(rows()), Rows(rows())
-    list(in_order(few.read, Ordering(("a",)), 1 << 30))
-    list(in_order(many.read, Ordering(("a",)), 60_000))
+    list(sorted_rows(few.read, Ordering(("a",)), 1 << 30))
+    list(sorted_rows(many.read, Ordering(("a",)), 60_000))
     assert few.asked == [None]
     assert many.asked == [None, ("a",)]
 
 
 def test_no_rows_have_no_order() -> None:
-    assert list(in_order(Rows(rows().slice(0, 0)).read, Ordering(("a",)), 1)) == []
+    assert list(sorted_rows(Rows(rows().slice(0, 0)).read, Ordering(("a",)), 1)) == []
 
 
 def test_what_is_held_is_bounded(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,13 +96,13 @@ def test_what_is_held_is_bounded(disk: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(layout, "pieces", noted)
     table = rows().set_column(0, "a", pa.array([7] * (COUNT - 5) + [1, 2, 3, 8, 9]))
     limit = 40_000
-    list(in_order(Rows(table).read, Ordering(("a",)), limit))
+    list(sorted_rows(Rows(table).read, Ordering(("a",)), limit))
     assert max(sizes) <= limit
     assert sum(sizes) >= table.nbytes * 0.9
 
 
 def test_a_sort_that_is_given_up_leaves_nothing_on_disk(disk: Path) -> None:
-    found = in_order(Rows(rows()).read, Ordering(("a",)), 10_000)
+    found = sorted_rows(Rows(rows()).read, Ordering(("a",)), 10_000)
     next(found)
     assert list(disk.iterdir())
     found.close()

@@ -14,15 +14,15 @@ from lakewright.format.timeline_metadata import format_compaction_plan, parse_co
 from lakewright.model.file_group import FileSlice
 from lakewright.model.plans import CompactionPlan, Skip
 from lakewright.services.compaction.options import CompactionSettings
-from lakewright.services.compaction.planner import Chain, plan_compaction, register_strategy
-from lakewright.services.compaction.strategies import MB, Candidate, Choice
-from lakewright.services.planning import Left, Window
+from lakewright.services.compaction.planner import StrategyChain, plan_compaction, register_strategy
+from lakewright.services.compaction.strategies import MB, Candidate, Selection
+from lakewright.services.planning import IncrementalWindow, SkippedPartitions
 from lakewright.testing.timeline_drawing import at
 
-ON = Window(None)
+ON = IncrementalWindow(None)
 DEFAULT: Mapping[str, object] = MappingProxyType({})
 NOBODY: Mapping[str, str] = MappingProxyType({})
-OFF = Window(None, is_recorded=False)
+OFF = IncrementalWindow(None, is_recorded=False)
 COMPACTION = "compaction 20260101000000000"
 NEWEST = TODAY.strftime("%Y/%m/%d")
 
@@ -31,12 +31,12 @@ def plan(
     slices: Sequence[FileSlice],
     options: Mapping[str, object] = DEFAULT,
     held: Mapping[str, str] = NOBODY,
-    window: Window = ON,
+    window: IncrementalWindow = ON,
 ) -> CompactionPlan | Skip:
     """Filter and plan, as the service does; `held` is by file id."""
     settings = compaction_settings(**options)
     chain = chain_of(settings)
-    left = Left()
+    left = SkippedPartitions()
     kept = chain.filter_partitions(settings, sorted({s.partition for s in slices}), left)
     return plan_compaction(
         [slice_ for slice_ in slices if slice_.partition in kept],
@@ -52,7 +52,7 @@ def planned(
     slices: Sequence[FileSlice],
     options: Mapping[str, object] = DEFAULT,
     held: Mapping[str, str] = NOBODY,
-    window: Window = ON,
+    window: IncrementalWindow = ON,
 ) -> CompactionPlan:
     made = plan(slices, options, held, window)
     assert isinstance(made, CompactionPlan)
@@ -175,8 +175,8 @@ class Bent:
 
     bend: Callable[[Sequence[Candidate]], list[Candidate]]
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
-        return Choice(self.bend(candidates))
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
+        return Selection(self.bend(candidates))
 
 
 def with_logs(item: Candidate, *logs: str) -> Candidate:
@@ -187,7 +187,7 @@ def bent(bend: Callable[[Sequence[Candidate]], list[Candidate]]) -> CompactionPl
     slices = [by_hand("d1", 5, [1, 1], file_id="f1"), by_hand("d2", 5, [1], file_id="f2")]
     return plan_compaction(
         slices,
-        strategy=Chain((("bent", Bent(bend)),)),
+        strategy=StrategyChain((("bent", Bent(bend)),)),
         settings=CompactionSettings(),
         window=ON,
         held={("d2", "f2"): COMPACTION},

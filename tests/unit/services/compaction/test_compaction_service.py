@@ -15,10 +15,10 @@ from lakewright.errors import InvalidError
 from lakewright.format.timeline_metadata import format_compaction_plan
 from lakewright.model.instant import Instant, State
 from lakewright.model.plans import CompactionPlan, Skip
-from lakewright.services.base import Sight
+from lakewright.services.base import PlanningContext
 from lakewright.services.compaction.planner import register_strategy
 from lakewright.services.compaction.service import Compaction
-from lakewright.services.compaction.strategies import Candidate, Choice
+from lakewright.services.compaction.strategies import Candidate, Selection
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
@@ -69,13 +69,13 @@ class Trips:
         return instant, plan
 
     def plan(self, instant: str | None = None, **options: str) -> CompactionPlan | Skip:
-        sight = Sight(
+        sight = PlanningContext(
             load_snapshot(self.storage),
             instant or self.builder.tick(),
             ManualClock().now_ms(),
             {**SOON, **_keys(options)},
         )
-        not_due = SERVICE.due(sight)
+        not_due = SERVICE.check_trigger(sight)
         return not_due if not_due is not None else SERVICE.plan(sight)
 
     def listed(self) -> set[str]:
@@ -197,8 +197,8 @@ def test_switched_off_all_of_the_table_is_planned_and_nothing_is_recorded() -> N
 class Greedy:
     """A strategy without the interface: it is shown everything."""
 
-    def choose(self, settings: Any, candidates: Sequence[Candidate]) -> Choice:
-        return Choice(candidates)
+    def choose(self, settings: Any, candidates: Sequence[Candidate]) -> Selection:
+        return Selection(candidates)
 
 
 def test_a_strategy_without_the_interface_gets_all_partitions() -> None:
@@ -275,7 +275,7 @@ def test_the_plan_is_the_one_that_real_hudi_made(
     golden: GoldenTables, table: str, instant: str
 ) -> None:
     real, snapshot = of_real_hudi(golden[table], instant, "compaction")
-    plan = SERVICE.plan(Sight(snapshot, instant, ManualClock().now_ms(), SOON))
+    plan = SERVICE.plan(PlanningContext(snapshot, instant, ManualClock().now_ms(), SOON))
     assert isinstance(plan, CompactionPlan)
     assert set(plan.operations) == set(real.operations)
     assert (plan.version, plan.strategy) == (real.version, real.strategy)

@@ -7,7 +7,7 @@ from compactions import chain_of, compaction_settings
 
 from lakewright.errors import InvalidError
 from lakewright.options import HUDI_OPTIONS, option_keys, settings_from
-from lakewright.services.compaction.options import CompactionSettings, Trigger
+from lakewright.services.compaction.options import CompactionSettings, CompactionTrigger
 from lakewright.services.compaction.planner import register_strategy
 from lakewright.services.compaction.strategies import Unbounded
 from lakewright.services.log_compaction import LogCompactionSettings
@@ -21,7 +21,7 @@ def test_the_defaults_are_those_of_hudi() -> None:
     assert settings.target_io_mb == 512_000
     assert (settings.log_size_threshold, settings.log_count_threshold) == (0, 0)
     assert settings.target_partitions == 10
-    assert settings.trigger is Trigger.NUM_COMMITS
+    assert settings.trigger is CompactionTrigger.NUM_COMMITS
     assert (settings.max_delta_commits, settings.max_delta_seconds) == (5, 3600)
     assert settings.incremental
     assert LogCompactionSettings().blocks_threshold == 5

@@ -15,8 +15,8 @@ from lakewright.model.file_group import FileSlice
 from lakewright.model.partition_time import partition_day
 from lakewright.services.compaction.options import CompactionSettings
 from lakewright.services.compaction.planner import register_strategy
-from lakewright.services.compaction.strategies import MB, Candidate, Choice, candidates
-from lakewright.services.planning import Left
+from lakewright.services.compaction.strategies import MB, Candidate, Selection, candidates
+from lakewright.services.planning import SkippedPartitions
 
 
 def four_slices(*paths: str) -> list[FileSlice]:
@@ -112,7 +112,7 @@ def test_costs(slice_: FileSlice, expected: tuple[int, ...]) -> None:
 
 def keep(partitions: Sequence[str], **options: object) -> tuple[list[str], dict[str, str]]:
     settings = compaction_settings(**options)
-    left = Left()
+    left = SkippedPartitions()
     return chain_of(settings).filter_partitions(settings, partitions, left), left.reasons
 
 
@@ -207,8 +207,8 @@ class FirstTwo:
     ) -> tuple[list[str], list[str]]:
         return list(partitions[:2]), []
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
-        return Choice(candidates)
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
+        return Selection(candidates)
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,8 @@ class Year2017(FirstTwo):
 class SeesAll:
     """A strategy of somebody who knows nothing of incremental planning."""
 
-    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Choice:
-        return Choice(candidates[:1])
+    def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
+        return Selection(candidates[:1])
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from compactions import compaction_settings
 
 from lakewright.model.instant import Instant
 from lakewright.model.timeline import Timeline
-from lakewright.services.compaction.service import not_due
+from lakewright.services.compaction.service import check_compaction_trigger
 from lakewright.testing.timeline_drawing import at, draw
 
 NOW = at(40)
@@ -98,15 +98,17 @@ COMMITS: dict[str, tuple[str, dict[str, object], str | None]] = {
 def test_by_number_of_commits(
     picture: str, options: dict[str, object], expected: str | None
 ) -> None:
-    skip = not_due(draw(picture), compaction_settings(**options), NOW)
+    skip = check_compaction_trigger(draw(picture), compaction_settings(**options), NOW)
     assert (None if skip is None else skip.reason) == expected
 
 
 def test_by_default_five_delta_commits() -> None:
     few = draw("\n".join(f"deltacommit {' ' * 3 * n}|-|" for n in range(4)))
     enough = draw("\n".join(f"deltacommit {' ' * 3 * n}|-|" for n in range(5)))
-    assert str(not_due(few, compaction_settings(), NOW)).startswith("4 of 5 delta commits")
-    assert not_due(enough, compaction_settings(), NOW) is None
+    assert str(check_compaction_trigger(few, compaction_settings(), NOW)).startswith(
+        "4 of 5 delta commits"
+    )
+    assert check_compaction_trigger(enough, compaction_settings(), NOW) is None
 
 
 def at_minute(minute: int) -> str:
@@ -153,10 +155,15 @@ TIMES: dict[str, tuple[str, tuple[str, ...], int, str | None]] = {
 )
 def test_by_time(trigger: str, actions: tuple[str, ...], minute: int, expected: str | None) -> None:
     settings = compaction_settings(trigger=trigger, max_commits=2)
-    skip = not_due(minutes(*actions), settings, at_minute(minute))
+    skip = check_compaction_trigger(minutes(*actions), settings, at_minute(minute))
     assert (None if skip is None else skip.reason) == expected
 
 
 def test_the_first_instant_of_a_bootstrapped_table_is_long_past() -> None:
     timeline = Timeline.of([Instant("00000000000002", "commit", completed_at=at_minute(0))])
-    assert not_due(timeline, compaction_settings(trigger="TIME_ELAPSED"), at_minute(1)) is None
+    assert (
+        check_compaction_trigger(
+            timeline, compaction_settings(trigger="TIME_ELAPSED"), at_minute(1)
+        )
+        is None
+    )

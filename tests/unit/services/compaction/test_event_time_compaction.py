@@ -12,7 +12,7 @@ from chained import BUCKETS, NON_BLOCKING, OPTIMISTIC, SERVICES
 from event_times import EXACT, at, before, row
 from written import NO_SERVICES, WrittenTable
 
-from lakewright.engine.local import LocalHands
+from lakewright.engine.local import LocalEngine
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Instant
 from lakewright.model.plans import CANCELLABLE, EVENT_TIME_THRESHOLD, WIDENED, CompactionPlan, Skip
@@ -289,14 +289,14 @@ def test_what_is_written_while_deletes_are_compacted_is_looked_at() -> None:
     assert not isinstance(instant, Skip)
     act = [lambda: table.upsert([row("b", 3, "late")])]
 
-    class Interrupted(LocalHands):
+    class Interrupted(LocalEngine):
         def work(self, do: Any, items: Any, size: Any) -> Any:
-            done = super().work(do, items, size)
+            done = super().map(do, items, size)
             if act:
                 act.pop()()
             return done
 
-    done = replace(services, hands=Interrupted).execute(instant.requested_at)
+    done = replace(services, engine=Interrupted).execute(instant.requested_at)
     assert not act
     assert table.notes() == {"a": "a2"}
     assert len(table.files_of(done.instant)) == 2

@@ -11,15 +11,15 @@ from lakewright.errors import InvalidError
 from lakewright.format.timeline_metadata import format_compaction_plan, parse_compaction_plan
 from lakewright.model.file_group import BaseFile, FileSlice, LogFile
 from lakewright.model.plans import CompactionPlan, Skip
-from lakewright.services.base import Sight
+from lakewright.services.base import PlanningContext
 from lakewright.services.log_compaction import (
     LogCompaction,
     LogCompactionSettings,
     LogHistory,
-    not_due,
+    check_log_compaction_trigger,
     plan_log_compaction,
 )
-from lakewright.services.planning import Window
+from lakewright.services.planning import IncrementalWindow
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
@@ -77,7 +77,7 @@ DUE = {
 
 @pytest.mark.parametrize(("picture", "expected"), DUE.values(), ids=list(DUE))
 def test_when_it_is_due(picture: str, expected: str | None) -> None:
-    skip = not_due(draw(picture), THREE)
+    skip = check_log_compaction_trigger(draw(picture), THREE)
     assert (None if skip is None else skip.reason) == expected
 
 
@@ -167,7 +167,7 @@ def test_plans(
         drawn,
         settings=THREE,
         history=LogHistory.of(draw(picture)),
-        window=Window(None),
+        window=IncrementalWindow(None),
         held={(s.partition, s.file_id): held[s.file_id] for s in drawn if s.file_id in held},
         in_parts=lambda _: (),
     )
@@ -193,7 +193,7 @@ def test_no_plan_without_operations(text: str, reason: str) -> None:
         slices(text),
         settings=THREE,
         history=LogHistory.of(draw(SLOW)),
-        window=Window(None),
+        window=IncrementalWindow(None),
         held={},
         in_parts=lambda _: (),
     )
@@ -205,7 +205,7 @@ def test_a_single_log_file_is_left_alone() -> None:
         slices("d1 f1 12"),
         settings=LogCompactionSettings(blocks_threshold=1),
         history=LogHistory.of(draw(QUIET)),
-        window=Window(None),
+        window=IncrementalWindow(None),
         held={},
         in_parts=lambda _: (),
     )
@@ -217,7 +217,7 @@ def test_where_planning_is_not_incremental_nothing_is_recorded() -> None:
         slices("d1 f1 10 12 14\nd2 f2 10"),
         settings=THREE,
         history=LogHistory.of(draw(QUIET)),
-        window=Window(None, is_recorded=False),
+        window=IncrementalWindow(None, is_recorded=False),
         held={},
         in_parts=lambda _: (),
     )
@@ -232,8 +232,8 @@ REAL = ["20261115212406509", "20261115212409340"]
 def test_the_plan_is_the_one_that_real_hudi_made(golden: GoldenTables, instant: str) -> None:
     real, snapshot = of_real_hudi(golden["mor_logcompacted"], instant, "logcompaction")
     options = {"hoodie.log.compaction.blocks.threshold": "2"}
-    sight = Sight(snapshot, instant, ManualClock().now_ms(), options)
-    assert SERVICE.due(sight) is None
+    sight = PlanningContext(snapshot, instant, ManualClock().now_ms(), options)
+    assert SERVICE.check_trigger(sight) is None
     plan = SERVICE.plan(sight)
     assert isinstance(plan, CompactionPlan)
     assert set(plan.operations) == set(real.operations)
@@ -246,4 +246,4 @@ def test_a_copy_on_write_table_is_refused() -> None:
     schema = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
     TableBuilder(storage, schema, table_type="COPY_ON_WRITE").create()
     with pytest.raises(InvalidError, match="copy-on-write table has no log files"):
-        SERVICE.due(Sight(load_snapshot(storage), at(1), 0))
+        SERVICE.check_trigger(PlanningContext(load_snapshot(storage), at(1), 0))

@@ -13,7 +13,7 @@ from moto import mock_aws
 from typer.testing import CliRunner
 from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
-from lakewright.catalog.sync import Synced, sync
+from lakewright.catalog.sync import SyncResult, sync
 from lakewright.cli.app import app
 from lakewright.client.ttl import TableTtl
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
@@ -39,7 +39,7 @@ def glue(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield boto3.client("glue", region_name=REGION)
 
 
-def told(table: WrittenTable, **more: str) -> tuple[Synced, ...]:
+def told(table: WrittenTable, **more: str) -> tuple[SyncResult, ...]:
     done = sync(table.storage, table.clock, {**GLUE, **more}, no_session)
     assert not isinstance(done, Skip)
     return done
@@ -123,7 +123,7 @@ def test_what_ttl_takes_out_is_dropped(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
     told(table)
-    ttl = TableTtl.of(table.storage, {}, table.clock)
+    ttl = TableTtl.for_table(table.storage, {}, table.clock)
     ttl.save({"spec": "2026-01-01", "level": "PARTITION", "units": "DAYS", "value": 1})
     ttl.settings(trigger_strategy="NUM_COMMITS", trigger_value="1")
     ttl.on()

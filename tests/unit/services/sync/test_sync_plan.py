@@ -13,7 +13,7 @@ from lakewright.catalog.base import (
     LAST_COMPLETION,
     PROVIDER,
     QUERY_AS_RO,
-    Registered,
+    CatalogTable,
     Values,
     hive_type,
     spark_schema_json,
@@ -21,19 +21,19 @@ from lakewright.catalog.base import (
 from lakewright.catalog.hive import partition_name
 from lakewright.catalog.options import SyncMode, sync_settings
 from lakewright.catalog.planner import (
-    Changes,
-    Wanted,
+    CatalogChanges,
+    DesiredTable,
+    last_synced_time,
     plan_sync,
     require_same,
     spark_properties,
-    trusted_position,
 )
 from lakewright.errors import ConflictError, InvalidError, UnsupportedError
 from lakewright.spark.reader import spark_schema
 
 A, B, C = ("2026-01-01",), ("2026-01-02",), ("2026-01-03",)
 AT = "file:///lake/t"
-TABLE = Registered(
+TABLE = CatalogTable(
     location=AT,
     columns=(("id", "string"),),
     partition_columns=(("day", "string"),),
@@ -46,49 +46,56 @@ def at(*partitions: Values) -> dict[Values, str]:
     return {values: f"{AT}/{values[0]}" for values in partitions}
 
 
-def wanted(*present: Values, gone: frozenset[Values] = frozenset(), whole: bool = False) -> Wanted:
-    return Wanted(table=TABLE, present=at(*present), gone=gone, whole=whole)
+def wanted(
+    *present: Values, gone: frozenset[Values] = frozenset(), whole: bool = False
+) -> DesiredTable:
+    return DesiredTable(table=TABLE, present=at(*present), gone=gone, whole=whole)
 
 
-PLANS: dict[str, tuple[Registered | None, Mapping[Values, str], Wanted, Changes]] = {
+PLANS: dict[str, tuple[CatalogTable | None, Mapping[Values, str], DesiredTable, CatalogChanges]] = {
     "a new table is registered with all its partitions": (
-        None, {}, wanted(A, B, whole=True), Changes(create=TABLE, add=tuple(at(A, B).items())),
+        None, {}, wanted(A, B, whole=True),
+        CatalogChanges(create=TABLE, add=tuple(at(A, B).items())),
     ),
-    "what is known is not told again": (TABLE, at(A), wanted(A), Changes()),
+    "what is known is not told again": (TABLE, at(A), wanted(A), CatalogChanges()),
     "a partition that was written first is added": (
-        TABLE, at(A), wanted(A, B), Changes(add=tuple(at(B).items())),
+        TABLE, at(A), wanted(A, B), CatalogChanges(add=tuple(at(B).items())),
     ),
     "one that is gone is dropped": (
-        TABLE, at(A), wanted(gone=frozenset({A})), Changes(drop=(A,)),
+        TABLE, at(A), wanted(gone=frozenset({A})), CatalogChanges(drop=(A,)),
     ),
     "one that the catalog does not have is not": (
-        TABLE, {}, wanted(gone=frozenset({A})), Changes(),
+        TABLE, {}, wanted(gone=frozenset({A})), CatalogChanges(),
     ),
-    "others stay where only a part is told": (TABLE, at(A, B), wanted(A), Changes()),
-    "and go where all are": (TABLE, at(A, B, C), wanted(A, whole=True), Changes(drop=(B, C))),
+    "others stay where only a part is told": (TABLE, at(A, B), wanted(A), CatalogChanges()),
+    "and go where all are": (
+        TABLE, at(A, B, C), wanted(A, whole=True), CatalogChanges(drop=(B, C))),
     "a place may be written in another way": (
-        TABLE, {A: "file:/lake/t/2026-01-01"}, wanted(A), Changes(),
+        TABLE, {A: "file:/lake/t/2026-01-01"}, wanted(A), CatalogChanges(),
     ),
     "one at another place is moved": (
-        TABLE, {A: "file:///old"}, wanted(A), Changes(move=tuple(at(A).items())),
+        TABLE, {A: "file:///old"}, wanted(A), CatalogChanges(move=tuple(at(A).items())),
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("known", "there", "table", "expected"), PLANS.values(), ids=list(PLANS))
 def test_changes(
-    known: Registered | None, there: Mapping[Values, str], table: Wanted, expected: Changes
+    known: CatalogTable | None,
+    there: Mapping[Values, str],
+    table: DesiredTable,
+    expected: CatalogChanges,
 ) -> None:
     found = plan_sync(known, there, table)
     assert found == expected
-    assert bool(found) == (expected != Changes())
+    assert bool(found) == (expected != CatalogChanges())
 
 
 def test_columns_and_our_properties_change_and_those_of_others_stay() -> None:
     others = {"comment": "mine", "lakewright.snapshot.completion": "5", LAST_COMPLETION: "1"}
     known = replace(TABLE, properties={**TABLE.properties, **others})
     now = replace(TABLE, columns=(("id", "string"), ("note", "string")))
-    found = plan_sync(known, {}, Wanted(table=now, present={})).alter
+    found = plan_sync(known, {}, DesiredTable(table=now, present={})).alter
     assert found is not None
     assert found.columns == now.columns
     assert found.properties == {**TABLE.properties, "comment": "mine"}
@@ -105,10 +112,10 @@ def test_another_table_keeps_its_name() -> None:
 
 
 def test_a_position_counts_only_where_the_table_is_registered_as_hudis() -> None:
-    assert trusted_position(None) is None
-    assert trusted_position(TABLE) == "20260101000000002"
+    assert last_synced_time(None) is None
+    assert last_synced_time(TABLE) == "20260101000000002"
     plain = {LAST_COMPLETION: "20260101000000002"}
-    assert trusted_position(replace(TABLE, properties=plain)) is None
+    assert last_synced_time(replace(TABLE, properties=plain)) is None
 
 
 SCHEMA = pa.schema(

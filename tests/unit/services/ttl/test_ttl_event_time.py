@@ -10,7 +10,7 @@ from lakewright.errors import InvalidError
 from lakewright.model.partition_time import PathTime
 from lakewright.model.plans import Skip
 from lakewright.model.ttl import HUDI_DAYS, HUDI_TYPE
-from lakewright.services.ttl.planner import Source
+from lakewright.services.ttl.planner import ReferenceSource
 from lakewright.services.ttl.service import explain
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
@@ -64,9 +64,9 @@ def partitions(
         EVENT + "format": format,
         EVENT + "partition.start.index": str(start),
     }
-    found = explain(table.services(told).sight(load_snapshot(table.storage)))
+    found = explain(table.services(told).planning_context(load_snapshot(table.storage)))
     named = {styled(path, hive_style=hive_style): path for path in paths}
-    assert all(each.source is Source.PATH for each in found)
+    assert all(each.source is ReferenceSource.PATH for each in found)
     return {named[each.partition]: each.expired for each in found}
 
 

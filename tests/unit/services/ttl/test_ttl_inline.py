@@ -11,7 +11,7 @@ from lakewright.errors import InvalidError, UnavailableError
 from lakewright.model.plans import Skip
 from lakewright.model.ttl import ENABLED, POLICIES, RUN_INLINE, TRIGGER, TRIGGER_VALUE
 from lakewright.services.ttl import service
-from lakewright.table.properties import last_update, load_partition_metadata
+from lakewright.table.properties import last_update_time, load_partition_metadata
 from lakewright.write import commit_hooks
 from lakewright.write.writer import Commit
 
@@ -27,7 +27,7 @@ def table(**settings: str) -> WrittenTable:
 
 def lines(made: WrittenTable) -> dict[str, str]:
     found = load_partition_metadata(made.storage, [OLD, NEW])
-    return {path: last_update(metadata) for path, metadata in found.items()}
+    return {path: last_update_time(metadata) for path, metadata in found.items()}
 
 
 def gone(commit: Commit) -> list[tuple[str, ...]]:
@@ -136,11 +136,11 @@ def test_a_write_goes_on_where_ttl_before_it_fails() -> None:
     made = table(**{RUN_INLINE: "false"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
-    at_work = made.writer().writer().begin("commit")
+    at_work = made.writer().writer().begin_action("commit")
     held = made.upsert([row("b", day=NEW)], SEVERAL)
     assert [each["id"] for each in made.rows()] == ["b"]
     assert gone(held) == [(OLD,)]
-    at_work.abandon()
+    at_work.abort_best_effort()
 
 
 def test_nor_where_a_partition_cannot_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_nor_where_a_partition_cannot_be_renewed(monkeypatch: pytest.MonkeyPatch
         raise InvalidError("this may not be written")
 
     made = table()
-    monkeypatch.setattr(commit_hooks, "renew_last_update", refuse)
+    monkeypatch.setattr(commit_hooks, "touch_last_update_time", refuse)
     with pytest.warns(RuntimeWarning, match="this may not be written"):
         made.upsert([row("a", day=OLD)])
     assert [each["id"] for each in made.rows()] == ["a"]
@@ -161,7 +161,7 @@ def clock_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise UnavailableError("the clock of this machine is ahead of the storage's")
 
-    monkeypatch.setattr(service, "require_sane_clock", refuse)
+    monkeypatch.setattr(service, "check_clock_skew", refuse)
 
 
 @pytest.mark.usefixtures("clock_ahead")

@@ -10,34 +10,41 @@ import pytest
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.instant import Instant, parse_time
 from lakewright.model.plans import Skip
-from lakewright.model.ttl import ConflictRule, Keep, Policy, Rule, TtlSettings, Unit
-from lakewright.services.ttl.partition_age import Recorded, writes_of
+from lakewright.model.ttl import (
+    ActivePolicy,
+    ConflictRule,
+    RetentionBasis,
+    TtlPolicy,
+    TtlSettings,
+    TtlUnit,
+)
+from lakewright.services.ttl.partition_age import CommittedWrite, writes_of
 from lakewright.services.ttl.planner import (
-    Known,
-    Reference,
-    Source,
+    PartitionTimes,
+    ReferenceSource,
+    TimeReference,
+    TtlDecision,
     TtlPlan,
-    Verdict,
-    decide,
+    evaluate_partition,
     is_doubtful,
     plan_ttl,
 )
 
-P1 = Policy(spec="*", units=Unit.YEARS, value=1)
-P2 = Policy(spec="country=US/*", units=Unit.MONTHS, value=2)
+P1 = TtlPolicy(spec="*", units=TtlUnit.YEARS, value=1)
+P2 = TtlPolicy(spec="country=US/*", units=TtlUnit.MONTHS, value=2)
 JANUARY = "20260101000000000"
 LATE = "20260601000000000"
 
 
 def judged(
-    partition: str, policies: Sequence[Policy], by: str, *, since: str = JANUARY, now: str = LATE
-) -> Verdict:
-    rules = [Rule(policy) for policy in policies if policy.matches(partition)]
-    known = Known(updated=Reference(since, Source.LINE))
-    return decide(partition, rules, known, by=ConflictRule(by), now=parse_time(now))
+    partition: str, policies: Sequence[TtlPolicy], by: str, *, since: str = JANUARY, now: str = LATE
+) -> TtlDecision:
+    rules = [ActivePolicy(policy) for policy in policies if policy.matches(partition)]
+    known = PartitionTimes(updated=TimeReference(since, ReferenceSource.LINE))
+    return evaluate_partition(partition, rules, known, by=ConflictRule(by), now=parse_time(now))
 
 
-WHICH: dict[str, tuple[str, Sequence[Policy], Policy | None, Policy | None]] = {
+WHICH: dict[str, tuple[str, Sequence[TtlPolicy], TtlPolicy | None, TtlPolicy | None]] = {
     "two policies match": ("country=US/state=CA", (P1, P2), P1, P2),
     "a name that only begins alike is another": ("country=USA/state=X", (P1, P2), P1, P1),
     "the star is for all others": ("country=DE/state=BY", (P1, P2), P1, P1),
@@ -50,7 +57,10 @@ WHICH: dict[str, tuple[str, Sequence[Policy], Policy | None, Policy | None]] = {
     ("partition", "policies", "longest", "shortest"), WHICH.values(), ids=WHICH
 )
 def test_one_policy_decides(
-    partition: str, policies: Sequence[Policy], longest: Policy | None, shortest: Policy | None
+    partition: str,
+    policies: Sequence[TtlPolicy],
+    longest: TtlPolicy | None,
+    shortest: TtlPolicy | None,
 ) -> None:
     assert judged(partition, policies, "MAX_TTL").policy == longest
     verdict = judged(partition, policies, "MIN_TTL")
@@ -58,22 +68,24 @@ def test_one_policy_decides(
     assert verdict.expired == (shortest == P2)
 
 
-THIRTY = Policy(spec="*", units=Unit.DAYS, value=30)
-MONTH = Policy(spec="**", units=Unit.MONTHS, value=1)
-LENGTHS: dict[str, tuple[str, Policy, Policy]] = {
+THIRTY = TtlPolicy(spec="*", units=TtlUnit.DAYS, value=30)
+MONTH = TtlPolicy(spec="**", units=TtlUnit.MONTHS, value=1)
+LENGTHS: dict[str, tuple[str, TtlPolicy, TtlPolicy]] = {
     "in February 30 days are longer than a month": ("20260210000000000", THIRTY, MONTH),
     "in March a month is longer": ("20260310000000000", MONTH, THIRTY),
 }
 
 
 @pytest.mark.parametrize(("since", "longer", "shorter"), LENGTHS.values(), ids=list(LENGTHS))
-def test_lengths_are_compared_on_the_calendar(since: str, longer: Policy, shorter: Policy) -> None:
+def test_lengths_are_compared_on_the_calendar(
+    since: str, longer: TtlPolicy, shorter: TtlPolicy
+) -> None:
     for listed in ((THIRTY, MONTH), (MONTH, THIRTY)):
         assert judged("p", listed, "MAX_TTL", since=since).policy == longer
         assert judged("p", listed, "MIN_TTL", since=since).policy == shorter
 
 
-EDGES: dict[str, tuple[Policy, str, str, bool]] = {
+EDGES: dict[str, tuple[TtlPolicy, str, str, bool]] = {
     "at the very moment it is not expired": (THIRTY, JANUARY, "20260131000000000", False),
     "a millisecond later it is": (THIRTY, JANUARY, "20260131000000001", True),
     "the end of January plus a month is the end of February": (
@@ -97,7 +109,7 @@ EDGES: dict[str, tuple[Policy, str, str, bool]] = {
     ),
     "what was written in the future stays": (THIRTY, "20270101000000000", LATE, False),
     "the epoch is long ago": (
-        Policy(spec="*", units=Unit.DAYS, value=10),
+        TtlPolicy(spec="*", units=TtlUnit.DAYS, value=10),
         "19700101000000000",
         "19700111000000001",
         True,
@@ -107,7 +119,7 @@ EDGES: dict[str, tuple[Policy, str, str, bool]] = {
 
 @pytest.mark.parametrize(("policy", "since", "now", "expired"), EDGES.values(), ids=list(EDGES))
 def test_a_partition_expires_after_its_moment(
-    policy: Policy, since: str, now: str, expired: bool
+    policy: TtlPolicy, since: str, now: str, expired: bool
 ) -> None:
     assert judged("p", [policy], "MAX_TTL", since=since, now=now).expired is expired
 
@@ -129,84 +141,102 @@ DST: dict[str, tuple[str, str, bool]] = {
 
 @pytest.mark.parametrize(("since", "now", "expired"), DST.values(), ids=list(DST))
 def test_days_are_counted_by_the_clock_on_the_wall(since: str, now: str, expired: bool) -> None:
-    day = Policy(spec="*", units=Unit.DAYS, value=1)
+    day = TtlPolicy(spec="*", units=TtlUnit.DAYS, value=1)
     assert judged("p", [day], "MIN_TTL", since=since, now=now).expired is expired
 
 
 def test_days_are_no_milliseconds_in_32_bits() -> None:
     for days in (1, 24, 25, 30, 50, 60, 100, 365, 400, 1095):
-        policy = Policy(spec="*", units=Unit.DAYS, value=days)
+        policy = TtlPolicy(spec="*", units=TtlUnit.DAYS, value=days)
         verdict = judged("p", [policy], "MAX_TTL", since="20200101000000000")
         assert verdict.expires_at is not None
         lived = parse_time(verdict.expires_at) - parse_time("20200101000000000")
         assert (lived.days, lived.seconds) == (days, 0)
 
 
-UNKNOWN: dict[str, Known] = {
-    "nothing is known": Known(),
-    "the time is no date": Known(updated=Reference("99999999999999999", Source.TIMELINE)),
+UNKNOWN: dict[str, PartitionTimes] = {
+    "nothing is known": PartitionTimes(),
+    "the time is no date": PartitionTimes(
+        updated=TimeReference("99999999999999999", ReferenceSource.TIMELINE)
+    ),
 }
 
 
 @pytest.mark.parametrize("known", UNKNOWN.values(), ids=list(UNKNOWN))
-def test_what_no_time_is_known_of_never_expires(known: Known) -> None:
+def test_what_no_time_is_known_of_never_expires(known: PartitionTimes) -> None:
     for by in ConflictRule:
-        verdict = decide("p", [Rule(THIRTY)], known, by=by, now=parse_time(LATE))
+        verdict = evaluate_partition(
+            "p", [ActivePolicy(THIRTY)], known, by=by, now=parse_time(LATE)
+        )
         assert (verdict.policy, verdict.expires_at, verdict.expired) == (THIRTY, None, False)
 
 
 def test_each_rule_counts_from_its_own_time() -> None:
-    known = Known(Reference(LATE, Source.LINE), Reference(JANUARY, Source.CREATED))
-    rules = [Rule(THIRTY, Keep.BY_CREATION_TIME), Rule(THIRTY)]
+    known = PartitionTimes(
+        TimeReference(LATE, ReferenceSource.LINE), TimeReference(JANUARY, ReferenceSource.CREATED)
+    )
+    rules = [ActivePolicy(THIRTY, RetentionBasis.BY_CREATION_TIME), ActivePolicy(THIRTY)]
     now = parse_time(LATE)
-    assert decide("p", rules, known, by=ConflictRule.MIN_TTL, now=now).source is Source.CREATED
-    assert decide("p", rules, known, by=ConflictRule.MAX_TTL, now=now).source is Source.LINE
+    assert (
+        evaluate_partition("p", rules, known, by=ConflictRule.MIN_TTL, now=now).source
+        is ReferenceSource.CREATED
+    )
+    assert (
+        evaluate_partition("p", rules, known, by=ConflictRule.MAX_TTL, now=now).source
+        is ReferenceSource.LINE
+    )
 
 
 @dataclass(frozen=True)
 class Doubt:
-    known: Known
+    known: PartitionTimes
     expected: bool
-    keep: Keep = Keep.BY_TIME
+    keep: RetentionBasis = RetentionBasis.BY_TIME
     now: str = LATE
 
 
-OLD = Reference(JANUARY, Source.LINE)
+OLD = TimeReference(JANUARY, ReferenceSource.LINE)
 DOUBTS = {
-    "the line is as new as any file": Doubt(Known(OLD, bound=JANUARY), False),
-    "all files are of the active timeline": Doubt(Known(OLD), False),
-    "a file is newer than the line": Doubt(Known(OLD, bound=LATE), True),
-    "but the partition lives on": Doubt(Known(OLD, bound=LATE), False, now="20260102000000000"),
-    "nothing is known": Doubt(Known(bound=LATE), True),
+    "the line is as new as any file": Doubt(PartitionTimes(OLD, bound=JANUARY), False),
+    "all files are of the active timeline": Doubt(PartitionTimes(OLD), False),
+    "a file is newer than the line": Doubt(PartitionTimes(OLD, bound=LATE), True),
+    "but the partition lives on": Doubt(
+        PartitionTimes(OLD, bound=LATE), False, now="20260102000000000"
+    ),
+    "nothing is known": Doubt(PartitionTimes(bound=LATE), True),
     "a time that is no date is not looked up": Doubt(
-        Known(Reference("99999999999999999", Source.TIMELINE)), False
+        PartitionTimes(TimeReference("99999999999999999", ReferenceSource.TIMELINE)), False
     ),
     "it may have been deleted and made anew": Doubt(
-        Known(OLD, Reference(JANUARY, Source.CREATED)), True, Keep.BY_CREATION_TIME
+        PartitionTimes(OLD, TimeReference(JANUARY, ReferenceSource.CREATED)),
+        True,
+        RetentionBasis.BY_CREATION_TIME,
     ),
     "but not if it was made on the active timeline": Doubt(
-        Known(OLD, Reference("20260301000000000", Source.CREATED)), False, Keep.BY_CREATION_TIME
+        PartitionTimes(OLD, TimeReference("20260301000000000", ReferenceSource.CREATED)),
+        False,
+        RetentionBasis.BY_CREATION_TIME,
     ),
 }
 
 
 @pytest.mark.parametrize("case", DOUBTS.values(), ids=list(DOUBTS))
 def test_history_is_asked_only_in_doubt(case: Doubt) -> None:
-    rules, now = [Rule(THIRTY, case.keep)], parse_time(case.now)
-    verdict = decide("p", rules, case.known, by=ConflictRule.MAX_TTL, now=now)
+    rules, now = [ActivePolicy(THIRTY, case.keep)], parse_time(case.now)
+    verdict = evaluate_partition("p", rules, case.known, by=ConflictRule.MAX_TTL, now=now)
     assert is_doubtful(verdict, case.known, "20260201000000000") is case.expected
 
 
 def test_no_doubt_without_a_policy() -> None:
-    assert not is_doubtful(Verdict(partition="p"), Known(), "")
+    assert not is_doubtful(TtlDecision(partition="p"), PartitionTimes(), "")
 
 
-def expired(partition: str, reference: str, blocked_by: str = "") -> Verdict:
-    return Verdict(
+def expired(partition: str, reference: str, blocked_by: str = "") -> TtlDecision:
+    return TtlDecision(
         partition=partition,
         policy=THIRTY,
         reference=reference,
-        source=Source.TIMELINE,
+        source=ReferenceSource.TIMELINE,
         expires_at=LATE,
         expired=True,
         blocked_by=blocked_by,
@@ -222,7 +252,7 @@ def test_the_oldest_go_first_and_not_more_than_one_run_takes() -> None:
 
 
 def test_a_partition_in_use_is_named_and_the_others_go() -> None:
-    verdicts = [expired("a", "1", "compaction 7"), expired("b", "2"), Verdict(partition="c")]
+    verdicts = [expired("a", "1", "compaction 7"), expired("b", "2"), TtlDecision(partition="c")]
     plan = plan_ttl(verdicts, TtlSettings())
     assert isinstance(plan, TtlPlan)
     assert plan.partitions == ("b",)
@@ -230,13 +260,13 @@ def test_a_partition_in_use_is_named_and_the_others_go() -> None:
     assert plan.missing_partitions == ("a",)
 
 
-SKIPS: dict[str, tuple[list[Verdict], str]] = {
+SKIPS: dict[str, tuple[list[TtlDecision], str]] = {
     "no partition has a policy": (
-        [Verdict(partition="a")],
+        [TtlDecision(partition="a")],
         "no policy is for a partition that the table has",
     ),
     "nothing is expired": (
-        [Verdict(partition="a", policy=THIRTY, expires_at=LATE)],
+        [TtlDecision(partition="a", policy=THIRTY, expires_at=LATE)],
         f"nothing is expired, the next will be at {LATE}",
     ),
     "all is in use": (
@@ -248,16 +278,18 @@ SKIPS: dict[str, tuple[list[Verdict], str]] = {
 
 
 @pytest.mark.parametrize(("verdicts", "reason"), SKIPS.values(), ids=list(SKIPS))
-def test_nothing_goes_without_a_reason_told(verdicts: list[Verdict], reason: str) -> None:
+def test_nothing_goes_without_a_reason_told(verdicts: list[TtlDecision], reason: str) -> None:
     assert plan_ttl(verdicts, TtlSettings()) == Skip(reason)
 
 
-def recorded(at: int, operation: str, *partitions: str, gone: str = "") -> Recorded:
+def recorded(at: int, operation: str, *partitions: str, gone: str = "") -> CommittedWrite:
     stats = {partition: (WriteStat(file_id="f"),) for partition in partitions}
     replaced = {gone: ("f",)} if gone else {}
     commit = CommitMetadata(stats=stats, operation=operation, replaced=replaced)
     time = f"202601010000{at:05d}"
-    return Recorded(Instant(time, "commit", completed_at=time), commit, Source.TIMELINE)
+    return CommittedWrite(
+        Instant(time, "commit", completed_at=time), commit, ReferenceSource.TIMELINE
+    )
 
 
 def test_the_last_write_counts_in_whatever_order_they_are_given() -> None:

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
-from lakewright.engine.local import LocalHands, LocalRows
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.model.instant import parse_time
 from lakewright.model.plans import Skip
-from lakewright.model.ttl import ENABLED, MOST_PARTITIONS, POLICIES, Level, Policy, Unit
+from lakewright.model.ttl import ENABLED, MOST_PARTITIONS, POLICIES, TtlLevel, TtlPolicy, TtlUnit
 from lakewright.services.ttl.planner import TtlPlan
 from lakewright.services.ttl.record_ttl import pick_old
 from lakewright.services.ttl.service import explain
-from lakewright.table.properties import last_update, load_partition_metadata
+from lakewright.table.properties import last_update_time, load_partition_metadata
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.writer import Commit
 
@@ -145,7 +145,7 @@ def test_deleting_rows_renews_no_partition() -> None:
     made.clock.sleep(8 * DAY)
     assert isinstance(run(made), Commit)
     found = load_partition_metadata(made.storage, ["p"])
-    assert last_update(found["p"]) == first.completed_at
+    assert last_update_time(found["p"]) == first.completed_at
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,19 +155,19 @@ def test_a_row_that_is_renewed_meanwhile_stays(kind: str) -> None:
     made.upsert([event("a", 1), event("b", 1)])
     made.clock.sleep(10 * DAY)
     service = made.services(several)
-    sight = service.sight(load_snapshot(made.storage))
+    sight = service.planning_context(load_snapshot(made.storage))
     verdicts = explain(sight)
     assert [(v.rows_before or "")[:8] for v in verdicts] == ["20260104"]
     acted: list[Commit] = []
 
-    class Interrupted(LocalHands):
-        def rows(self, *asked: Any) -> LocalRows:
-            found = super().rows(*asked)
+    class Interrupted(LocalEngine):
+        def rows(self, *asked: Any) -> ArrowRows:
+            found = super().select(*asked)
             if not acted:
                 acted.append(made.upsert([event("a", 9)], several))
             return found
 
-    done = replace(service, hands=Interrupted).run("ttl")
+    done = replace(service, engine=Interrupted).run("ttl")
     assert acted
     assert isinstance(done, Commit)
     assert ids(made) == ["a"]
@@ -192,26 +192,26 @@ def test_a_partition_held_by_a_plan_is_left_out_and_named() -> None:
     assert "p is held by compaction" in str(run(made))
 
 
-CUTOFFS: dict[str, tuple[str, Unit, int, str]] = {
-    "days": ("20260310120000000", Unit.DAYS, 10, "20260228120000000"),
-    "weeks": ("20260310120000000", Unit.WEEKS, 1, "20260303120000000"),
-    "a month": ("20260310120000000", Unit.MONTHS, 1, "20260210120000000"),
-    "a day that the month has not": ("20260331000000000", Unit.MONTHS, 1, "20260228000000000"),
-    "a leap year": ("20240331000000000", Unit.MONTHS, 1, "20240229000000000"),
-    "a year before a leap day": ("20240229000000000", Unit.YEARS, 1, "20230228000000000"),
-    "before all time": ("20240229000000000", Unit.YEARS, 5000, "10000101000000000"),
+CUTOFFS: dict[str, tuple[str, TtlUnit, int, str]] = {
+    "days": ("20260310120000000", TtlUnit.DAYS, 10, "20260228120000000"),
+    "weeks": ("20260310120000000", TtlUnit.WEEKS, 1, "20260303120000000"),
+    "a month": ("20260310120000000", TtlUnit.MONTHS, 1, "20260210120000000"),
+    "a day that the month has not": ("20260331000000000", TtlUnit.MONTHS, 1, "20260228000000000"),
+    "a leap year": ("20240331000000000", TtlUnit.MONTHS, 1, "20240229000000000"),
+    "a year before a leap day": ("20240229000000000", TtlUnit.YEARS, 1, "20230228000000000"),
+    "before all time": ("20240229000000000", TtlUnit.YEARS, 5000, "10000101000000000"),
 }
 
 
 @pytest.mark.parametrize(("now", "units", "value", "expected"), CUTOFFS.values(), ids=list(CUTOFFS))
-def test_cutoffs(now: str, units: Unit, value: int, expected: str) -> None:
-    policy = Policy(spec="*", units=units, value=value, level=Level.RECORD)
+def test_cutoffs(now: str, units: TtlUnit, value: int, expected: str) -> None:
+    policy = TtlPolicy(spec="*", units=units, value=value, level=TtlLevel.RECORD)
     assert policy.cutoff(parse_time(now)) == parse_time(expected)
 
 
-@pytest.mark.parametrize("units", list(Unit))
-def test_nothing_from_before_a_cutoff_is_still_alive(units: Unit) -> None:
-    policy = Policy(spec="*", units=units, value=1, level=Level.RECORD)
+@pytest.mark.parametrize("units", list(TtlUnit))
+def test_nothing_from_before_a_cutoff_is_still_alive(units: TtlUnit) -> None:
+    policy = TtlPolicy(spec="*", units=units, value=1, level=TtlLevel.RECORD)
     for days in range(2 * 366):
         now = datetime(2024, 1, 1, 7, tzinfo=UTC) + timedelta(days=days)
         for hours in (1, 25, 49, 73, 97, 745):

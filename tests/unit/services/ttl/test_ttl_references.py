@@ -19,12 +19,12 @@ from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import PARTITION_METADATA, BaseFile
 from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip
-from lakewright.services.base import Sight
+from lakewright.services.base import PlanningContext
 from lakewright.services.ttl.hooks import update_partitions
-from lakewright.services.ttl.planner import Source, TtlPlan, Verdict
-from lakewright.services.ttl.service import Ttl, explain
+from lakewright.services.ttl.planner import ReferenceSource, TtlDecision, TtlPlan
+from lakewright.services.ttl.service import PartitionTtl, explain
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.properties import renew_last_update
+from lakewright.table.properties import touch_last_update_time
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
@@ -74,7 +74,7 @@ class Scene:
     def archive(self, *, compacting: bool = False) -> None:
         """Write elsewhere until all that was there is in history, the last compaction as well."""
         before = load_snapshot(self.table.storage).timeline
-        old = {i.requested_at for i in before.completed_writes} - before.saved
+        old = {i.requested_at for i in before.completed_writes} - before.savepointed
         for ts in range(10):
             self.put("other", 100 + ts)
             for name in ("compaction", "clean", "archive") if compacting else ("clean", "archive"):
@@ -94,9 +94,9 @@ class Scene:
         data = self.table.storage.read(f"{partition}/{PARTITION_METADATA}")
         return parse_partition_metadata(data).last_update_time
 
-    def verdict(self, partition: str = "p", options: dict[str, str] | None = None) -> Verdict:
+    def verdict(self, partition: str = "p", options: dict[str, str] | None = None) -> TtlDecision:
         runner = self.table.services(options)
-        verdicts = explain(runner.sight(load_snapshot(self.table.storage)))
+        verdicts = explain(runner.planning_context(load_snapshot(self.table.storage)))
         return next(each for each in verdicts if each.partition == partition)
 
 
@@ -110,7 +110,7 @@ def scene() -> Scene:
 def test_without_a_line_the_timeline_tells(scene: Scene) -> None:
     done = scene.put("p")
     found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, Source.TIMELINE)
+    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.TIMELINE)
 
 
 def test_a_newer_line_is_believed(scene: Scene) -> None:
@@ -118,7 +118,7 @@ def test_a_newer_line_is_believed(scene: Scene) -> None:
     scene.line("p", "20260105000000000")
     scene.day(12)
     found = scene.verdict()
-    assert (found.reference, found.source) == ("20260105000000000", Source.LINE)
+    assert (found.reference, found.source) == ("20260105000000000", ReferenceSource.LINE)
     assert not found.expired
 
 
@@ -126,7 +126,7 @@ def test_no_line_is_read_where_the_timeline_is_reason_enough_to_live(scene: Scen
     done = scene.put("p")
     scene.line("p", "20260105000000000")
     found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, Source.TIMELINE)
+    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.TIMELINE)
     assert not found.expired
 
 
@@ -137,7 +137,7 @@ def test_an_older_line_is_not(scene: Scene) -> None:
     for day in (6, 20):
         scene.day(day)
         found = scene.verdict()
-        assert (found.reference, found.source) == (done.completed_at, Source.TIMELINE)
+        assert (found.reference, found.source) == (done.completed_at, ReferenceSource.TIMELINE)
 
 
 @pytest.mark.parametrize("line", ["", "yesterday", "2026"])
@@ -145,22 +145,22 @@ def test_a_line_that_is_no_time_tells_nothing(line: str, scene: Scene) -> None:
     scene.put("p")
     scene.line("p", line)
     scene.day(20)
-    assert scene.verdict().source is Source.TIMELINE
+    assert scene.verdict().source is ReferenceSource.TIMELINE
 
 
 def test_a_broken_metadata_file_tells_nothing(scene: Scene) -> None:
     scene.put("p")
     scene.put("p2")
     scene.table.storage.replace(f"p/{PARTITION_METADATA}", b"commitTime")
-    assert scene.verdict().source is Source.TIMELINE
-    assert scene.verdict("p2").source is Source.TIMELINE
+    assert scene.verdict().source is ReferenceSource.TIMELINE
+    assert scene.verdict("p2").source is ReferenceSource.TIMELINE
 
 
 def test_history_tells_where_the_line_is_missing(scene: Scene) -> None:
     done = scene.put("p")
     scene.archive()
     found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, Source.HISTORY)
+    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.HISTORY)
     scene.day(11)
     assert scene.verdict().expired
 
@@ -173,7 +173,7 @@ def test_a_write_that_did_not_renew_the_line_keeps_the_partition_from_history(sc
     scene.archive()
     scene.day(12)
     found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, Source.HISTORY)
+    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.HISTORY)
     assert not found.expired
     scene.day(20)
     assert scene.verdict().expired
@@ -188,7 +188,7 @@ def test_a_savepoint_does_not_hide_what_was_written_after_it(scene: Scene) -> No
     assert saved.instant in load_snapshot(scene.table.storage).timeline.by_time
     scene.day(12)
     found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, Source.HISTORY)
+    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.HISTORY)
     assert not found.expired
 
 
@@ -224,7 +224,7 @@ def test_not_even_a_compaction_hides_such_a_write(archived: bool, scene: Scene) 
     assert not any(".log." in name or done.instant in name for name in names)
     scene.day(12)
     found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, Source.HISTORY)
+    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.HISTORY)
     assert not found.expired
 
 
@@ -247,7 +247,7 @@ def test_files_are_believed_where_history_is_lost(scene: Scene) -> None:
     scene.archive()
     scene.table.storage.delete_folder(".hoodie/timeline/history")
     found = scene.verdict()
-    assert (found.reference, found.source) == (done.instant, Source.FILES)
+    assert (found.reference, found.source) == (done.instant, ReferenceSource.FILES)
     scene.day(12)
     assert not scene.verdict().expired
 
@@ -258,7 +258,7 @@ def test_birth_is_looked_up_in_history_too(scene: Scene) -> None:
     scene.day(9)
     born = scene.put("p", 2)
     found = scene.verdict(options=BY_CREATION)
-    assert found.reference == born.completed_at or found.source is not Source.CREATED
+    assert found.reference == born.completed_at or found.source is not ReferenceSource.CREATED
     scene.line("p", "20260101000000000")
     scene.day(12)
     only = {**BY_CREATION, "hoodie.ttl.enabled": "false"}
@@ -267,7 +267,7 @@ def test_birth_is_looked_up_in_history_too(scene: Scene) -> None:
     found = scene.verdict(options=only)
     assert (found.reference, found.source, found.expired) == (
         born.completed_at,
-        Source.CREATED,
+        ReferenceSource.CREATED,
         False,
     )
     scene.day(20)
@@ -316,8 +316,8 @@ def test_what_else_a_metadata_file_says_stays(scene: Scene) -> None:
     scene.table.storage.replace(
         path, b"#a comment\ncommitTime=20260101000000000\npartitionDepth=1\nx=y\n"
     )
-    assert renew_last_update(scene.table.storage, "p", "20260102000000000")
-    assert not renew_last_update(scene.table.storage, "p", "20260101000000000")
+    assert touch_last_update_time(scene.table.storage, "p", "20260102000000000")
+    assert not touch_last_update_time(scene.table.storage, "p", "20260101000000000")
     assert parse_partition_metadata(scene.table.storage.read(path)) == PartitionMetadata(
         commit_time="20260101000000000",
         depth=1,
@@ -327,7 +327,7 @@ def test_what_else_a_metadata_file_says_stays(scene: Scene) -> None:
 
 
 def test_no_line_is_written_where_there_is_no_partition(scene: Scene) -> None:
-    assert not renew_last_update(scene.table.storage, "nowhere", "20260102000000000")
+    assert not touch_last_update_time(scene.table.storage, "nowhere", "20260102000000000")
     assert not scene.table.storage.exists(f"nowhere/{PARTITION_METADATA}")
 
 
@@ -371,8 +371,8 @@ def many(count: int) -> MemoryStorage:
 def test_ten_thousand_partitions_are_judged_in_a_few_calls() -> None:
     storage = many(10_000)
     counting = CountingStorage(storage)
-    sight = Sight(load_snapshot(counting), "", 1_770_500_000_000)  # 2026-02-07
-    plan = Ttl().plan(sight)
+    sight = PlanningContext(load_snapshot(counting), "", 1_770_500_000_000)  # 2026-02-07
+    plan = PartitionTtl().plan(sight)
     assert isinstance(plan, TtlPlan)
     assert (len(plan.partitions), len(plan.missing_partitions)) == (1000, 4000)
     assert counting.calls["read_many"] == 2

@@ -18,14 +18,14 @@ from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip
 from lakewright.services.registry import service_by_name
-from lakewright.services.ttl.planner import Source, TtlPlan
+from lakewright.services.ttl.planner import ReferenceSource, TtlPlan
 from lakewright.storage.base import Storage
-from lakewright.table.properties import renew_last_update, update_properties
+from lakewright.table.properties import touch_last_update_time, update_properties
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.time_generator import time_of
+from lakewright.table.time_generator import format_epoch_ms
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
-from lakewright.write.writer import Commit, NoRows
+from lakewright.write.writer import Commit, EmptyRows
 
 DAY_MS = 86_400_000
 RETAIN = "hoodie.partition.ttl.strategy.days.retain"
@@ -172,7 +172,7 @@ def test_rows_that_are_only_in_log_files_keep_a_partition() -> None:
     wait(table, 9)
     table.upsert([row("k-p", 2, day="p")])
     snapshot = load_snapshot(table.storage)
-    assert any(group.merged().logs for group in snapshot.groups(snapshot.view()))
+    assert any(group.latest_merged_slice().logs for group in snapshot.groups(snapshot.view()))
     wait(table, 9)
     assert isinstance(run(table), Skip)
     wait(table, 2)
@@ -209,7 +209,7 @@ def test_services_renew_nothing(service: str) -> None:
     wait(table, 2)
     plan = preview(table)
     assert isinstance(plan, TtlPlan)
-    assert plan.operations[0].source is Source.TIMELINE
+    assert plan.operations[0].source is ReferenceSource.TIMELINE
     assert isinstance(run(table), Commit)
     assert left(table) == set()
 
@@ -330,7 +330,7 @@ def interrupted(table: WrittenTable, act: Callable[[], object]) -> Commit | Skip
     """Run TTL while somebody acts between its plan and its write, the first time."""
     service = service_by_name("ttl")
     waiting = [act]
-    original = type(service).run
+    original = type(service).execute
 
     def late(self: Any, job: Any, plan: Any) -> Any:
         while waiting:
@@ -361,13 +361,13 @@ def test_who_writes_while_the_partition_goes_keeps_it(
     wait(table, 11)
     others = [lambda: table.upsert([row(f"{key}-p", 2, day="p")], {**SEVERAL, **NEW_GROUPS})]
 
-    class Rows(NoRows):
+    class Rows(EmptyRows):
         def write(self, task: Any) -> Any:
             while others:
                 others.pop()()
             return super().write(task)
 
-    monkeypatch.setattr("lakewright.services.ttl.service.NoRows", Rows)
+    monkeypatch.setattr("lakewright.services.ttl.service.EmptyRows", Rows)
     done = run(table, SEVERAL)
     assert isinstance(done, Commit)
     assert done.partitions == ("q",)
@@ -557,7 +557,7 @@ def test_a_run_that_finds_nothing_reads_little_and_writes_nothing() -> None:
     put(table, "p0", ts=2)
     renewed = clock_of(table).now_ms()
     for n in range(1, 20):
-        renew_last_update(table.storage, f"p{n}", time_of(renewed, UTC))
+        touch_last_update_time(table.storage, f"p{n}", format_epoch_ms(renewed, UTC))
     counting = CountingStorage(table.storage)
     assert isinstance(run(with_storage(table, counting)), Skip)
     assert not counting.calls.keys() & {"create", "replace", "delete", "delete_many"}

@@ -15,7 +15,7 @@ import pytest
 from lakewright.ingestion.cloud.local_copies import PREFIX, private_folder
 from lakewright.ingestion.cloud.objects import Preparation, Prepared, prepare
 from lakewright.ingestion.cloud.selection import CloudObject
-from lakewright.write.task import Token
+from lakewright.write.task import WriteToken
 
 DAY_MS = 24 * 60 * 60 * 1000
 HOLDING = (
@@ -53,7 +53,7 @@ def test_copies_are_for_their_user_alone(temporary: Path, tmp_path: Path) -> Non
     )
     before = os.umask(0o022)
     try:
-        (done,) = prepare(what, [(0, CloudObject("", "lake", "a.json", "a.json", 2))], Token())  # type: ignore[misc]
+        (done,) = prepare(what, [(0, CloudObject("", "lake", "a.json", "a.json", 2))], WriteToken())  # type: ignore[misc]
         (tmp_path / "other").touch()
     finally:
         os.umask(before)

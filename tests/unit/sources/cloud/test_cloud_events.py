@@ -11,7 +11,7 @@ import pytest
 from cloud_events import FakeQueue
 from pyspark.sql import SparkSession
 
-from lakewright.engine.local import read_locally
+from lakewright.engine.local import read_plan
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.ingestion.checkpoints import Checkpoint, Version
 from lakewright.ingestion.cloud.events import (
@@ -280,7 +280,7 @@ def test_a_message_that_is_no_event_may_be_kept_in_quarantine() -> None:
     # The one that holds an event as well is still there, and noted once more.
     assert len(rows(source)) == 1
     storage = storage_for(path)
-    held = read_locally(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
+    held = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
     assert {(row["place"], row["source"], row["reason"]) for row in held} == {
         ("m0", "s3-events", "it is not JSON"),
         ("m1", "s3-events", "a record has no eventName"),

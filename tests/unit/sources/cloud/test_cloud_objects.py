@@ -21,7 +21,7 @@ from lakewright.ingestion.cloud.objects import Preparation, Prepared, missing_of
 from lakewright.ingestion.cloud.selection import CloudObject
 from lakewright.storage.factory import storage_for
 from lakewright.storage.memory import MemoryStorage
-from lakewright.write.task import Token
+from lakewright.write.task import WriteToken
 
 TABLE = pa.table({"id": [1, 2], "name": ["a", "b"]})
 AVRO = {
@@ -83,7 +83,7 @@ def prepared(
         target=str(folder / "copies") if copied else None,
         checked=True,
     )
-    found = prepare(what, [(0, item(path))], Token())
+    found = prepare(what, [(0, item(path))], WriteToken())
     assert isinstance(found, list)
     (only,) = found
     return only
@@ -167,7 +167,7 @@ def test_objects_that_are_not_there(tmp_path: Path) -> None:
     store = storage_for(tmp_path)
     store.create("a", b"x")
     what = Preparation("json", addresses={"lake": str(tmp_path)})
-    assert missing_of(what, [item("a"), item("b")], Token()) == [item("b")]
+    assert missing_of(what, [item("a"), item("b")], WriteToken()) == [item("b")]
 
 
 def test_a_store_that_does_not_answer_says_nothing_about_the_object(
@@ -181,4 +181,4 @@ def test_a_store_that_does_not_answer_says_nothing_about_the_object(
 
     monkeypatch.setattr(MemoryStorage, "open_input", silent)
     what = Preparation("json", addresses={"lake": address}, checked=True)
-    assert isinstance(prepare(what, [(0, item("a.json"))], Token()), UnavailableError)
+    assert isinstance(prepare(what, [(0, item("a.json"))], WriteToken()), UnavailableError)

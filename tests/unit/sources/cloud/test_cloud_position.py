@@ -6,7 +6,7 @@ import pytest
 
 from lakewright.errors import InvalidError
 from lakewright.ingestion.checkpoints import Checkpoint, Version, checkpoint_in
-from lakewright.ingestion.cloud.selection import Position, parse_position, translated
+from lakewright.ingestion.cloud.selection import ObjectPosition, parse_position, translated
 from lakewright.ingestion.cloud.source import CloudObjectsSource
 from lakewright.model.instant import Instant
 from lakewright.storage.memory import MemoryStorage
@@ -23,17 +23,17 @@ def write(requested: int, completed: int) -> Instant:
 
 
 TEXTS = {
-    "a commit": (at(1), Position(at(1))),
-    "a key in a commit": (f"{at(1)}#a/b.json", Position(at(1), "a/b.json")),
-    "a key with the sign that divides": (f"{at(1)}#a#b", Position(at(1), "a#b")),
-    "a time of old writers": (f"{at(1)[:14]}#a", Position(at(1)[:14] + "999", "a")),
+    "a commit": (at(1), ObjectPosition(at(1))),
+    "a key in a commit": (f"{at(1)}#a/b.json", ObjectPosition(at(1), "a/b.json")),
+    "a key with the sign that divides": (f"{at(1)}#a#b", ObjectPosition(at(1), "a#b")),
+    "a time of old writers": (f"{at(1)[:14]}#a", ObjectPosition(at(1)[:14] + "999", "a")),
     "zeros are the beginning": ("00000000000000", None),
     "a zero is the beginning": ("0", None),
 }
 
 
 @pytest.mark.parametrize(("text", "place"), TEXTS.values(), ids=list(TEXTS))
-def test_reads_a_checkpoint(text: str, place: Position | None) -> None:
+def test_reads_a_checkpoint(text: str, place: ObjectPosition | None) -> None:
     assert parse_position(Checkpoint(text, Version.V2)) == place
 
 
@@ -54,25 +54,25 @@ def test_refuses_a_checkpoint_of_another_kind(text: str) -> None:
 
 
 def test_the_target_keeps_a_place_under_the_key_of_completion_times() -> None:
-    extra = Position(at(1), "a#b").checkpoint().as_extra()
+    extra = ObjectPosition(at(1), "a#b").checkpoint().as_extra()
     assert extra == {"streamer.checkpoint.key.v2": f"{at(1)}#a#b"}
     found = checkpoint_in(extra)
     assert found is not None
-    assert parse_position(found) == Position(at(1), "a#b")
+    assert parse_position(found) == ObjectPosition(at(1), "a#b")
 
 
 ORDERLY = (write(1, 2), write(3, 4), write(5, 6))
 # The second was requested first and completed last.
 CROSSED = (write(1, 2), write(3, 9), write(4, 6), write(5, 7))
 TRANSLATED = {
-    "a commit": (ORDERLY, Position(at(3)), Position(at(4))),
-    "a key in a commit": (ORDERLY, Position(at(3), "k"), Position(at(4), "k")),
+    "a commit": (ORDERLY, ObjectPosition(at(3)), ObjectPosition(at(4))),
+    "a key in a commit": (ORDERLY, ObjectPosition(at(3), "k"), ObjectPosition(at(4), "k")),
     "commits that were requested later and completed earlier are not passed over": (
-        CROSSED, Position(at(3), "k"), Position(at(2))),
+        CROSSED, ObjectPosition(at(3), "k"), ObjectPosition(at(2))),
     "a commit that completes later is read again rather than never": (
-        CROSSED, Position(at(5), "k"), Position(at(7), "k")),
+        CROSSED, ObjectPosition(at(5), "k"), ObjectPosition(at(7), "k")),
     "nothing before what was not read is the beginning": (
-        CROSSED[1:], Position(at(3)), None),
+        CROSSED[1:], ObjectPosition(at(3)), None),
 }  # fmt: skip
 
 
@@ -80,14 +80,14 @@ TRANSLATED = {
     ("instants", "place", "expected"), TRANSLATED.values(), ids=list(TRANSLATED)
 )
 def test_a_place_by_requested_time_is_translated(
-    instants: tuple[Instant, ...], place: Position, expected: Position | None
+    instants: tuple[Instant, ...], place: ObjectPosition, expected: ObjectPosition | None
 ) -> None:
     assert translated(place, instants) == expected
 
 
 def test_a_commit_that_is_not_there_cannot_be_translated() -> None:
     with pytest.raises(InvalidError, match="does not have"):
-        translated(Position(at(8)), ORDERLY)
+        translated(ObjectPosition(at(8)), ORDERLY)
 
 
 OVERRIDES = {
@@ -113,12 +113,12 @@ def test_users_who_say_something_else_are_told() -> None:
 
 @pytest.mark.parametrize("key", ["x ", " ", "\n", "a#b "])
 def test_a_key_may_have_blanks_at_its_end(key: str) -> None:
-    place = Position("20260101000000000", key)
+    place = ObjectPosition("20260101000000000", key)
     assert parse_position(place.checkpoint()) == place
 
 
 def test_two_that_completed_in_the_same_millisecond_are_both_read() -> None:
     at = [f"2026010100000{number:04}" for number in range(10)]
     writes = [Instant(at[n], "commit", completed_at=at[9]) for n in (5, 6)]
-    place = translated(Position(at[5], "k"), writes)
+    place = translated(ObjectPosition(at[5], "k"), writes)
     assert place is None or place.is_before(at[9], "a")

@@ -13,7 +13,13 @@ from pyspark.sql import SparkSession
 from lakewright.ingestion.checkpoints import Checkpoint, Version
 from lakewright.ingestion.cloud.events import S3_SCHEMA
 from lakewright.ingestion.cloud.options import EventTableSettings, SelectionSettings
-from lakewright.ingestion.cloud.selection import S3, CloudObject, ObjectFilter, Position, select
+from lakewright.ingestion.cloud.selection import (
+    S3,
+    CloudObject,
+    ObjectFilter,
+    ObjectPosition,
+    select,
+)
 from lakewright.ingestion.cloud.source import (
     CloudMetadataIncrementalQueryRunner,
     CloudObjectsSource,
@@ -39,7 +45,7 @@ def events_table(kind: str = "COPY_ON_WRITE") -> tuple[TableBuilder, list[Instan
 
 
 def runner(
-    table: TableBuilder, after: Position | None, settings: EventTableSettings
+    table: TableBuilder, after: ObjectPosition | None, settings: EventTableSettings
 ) -> CloudMetadataIncrementalQueryRunner:
     return CloudMetadataIncrementalQueryRunner(
         spark=cast(SparkSession, None),
@@ -71,7 +77,9 @@ def test_commits_are_chosen_by_completion(
     settings: EventTableSettings, after: tuple[int, str | None] | None, expected: list[int]
 ) -> None:
     table, commits = events_table()
-    place = None if after is None else Position(commits[after[0]].completed_at or "", after[1])
+    place = (
+        None if after is None else ObjectPosition(commits[after[0]].completed_at or "", after[1])
+    )
     found = runner(table, place, settings).get_metadata()
     assert list(found.instants) == [commits[number] for number in expected]
 
@@ -94,7 +102,7 @@ def test_a_load_is_split_and_what_follows_is_not(point: int) -> None:
     found = load.get_metadata()
     assert list(found.instants) == commits[: point + 1]
     assert found.checkpoint == splitter.end
-    rest = replace(load, after=Position(found.checkpoint or "")).get_metadata()
+    rest = replace(load, after=ObjectPosition(found.checkpoint or "")).get_metadata()
     assert list(rest.instants) == commits[point + 1 :]
 
 

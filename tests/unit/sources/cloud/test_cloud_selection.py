@@ -15,7 +15,7 @@ from lakewright.ingestion.cloud.options import SelectionSettings
 from lakewright.ingestion.cloud.selection import (
     CloudObject,
     ObjectFilter,
-    Position,
+    ObjectPosition,
     Selection,
     complete_places,
     select,
@@ -38,11 +38,11 @@ def event(
     return CloudObject(at, bucket, key, path, size, time) if path is not None else None
 
 
-def position(text: str) -> Position | None:
+def position(text: str) -> ObjectPosition | None:
     if not text:
         return None
     time, sign, key = text.partition("#")
-    return Position(time, key if sign else None)
+    return ObjectPosition(time, key if sign else None)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from lakewright.errors import InvalidError, LakewrightError, UnsupportedError
 from lakewright.ingestion.cloud.objects import path_value
 from lakewright.ingestion.cloud.options import (
     ObjectSettings,
-    OnBad,
     PubSubSettings,
     SelectionSettings,
     SqsSettings,
+    UnreadablePolicy,
 )
 from lakewright.ingestion.cloud.selection import GCS, S3, shape_of
 from lakewright.ingestion.cloud.source import CloudObjectsSource
@@ -77,7 +77,7 @@ def test_the_sources_are_known_by_name(name: str) -> None:
 
 def test_words_are_taken_in_any_case() -> None:
     source = CloudObjectsSource(MemoryStorage.fresh(), {"lakewright.source.bad.objects": "Skip"})
-    assert source._bad is OnBad.SKIP
+    assert source._bad is UnreadablePolicy.SKIP
 
 
 def test_an_events_table_is_known_by_its_columns() -> None:

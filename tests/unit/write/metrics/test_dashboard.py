@@ -7,14 +7,15 @@ import re
 import runpy
 from pathlib import Path
 
-from lakewright.metrics.metric import METRICS, Kind
+from lakewright.metrics.metric import METRICS, MetricKind
 from lakewright.metrics.options import MetricsSettings
 from lakewright.metrics.reporters import prometheus_name
 
 ROOT = Path(__file__).resolve().parents[4]
 FILE = ROOT / "dashboards" / "lakewright.json"
 TOLD = {
-    prometheus_name(name, MetricsSettings().prefix) + "_total" * (known.kind is Kind.COUNTER): known
+    prometheus_name(name, MetricsSettings().prefix)
+    + "_total" * (known.kind is MetricKind.COUNTER): known
     for name, known in METRICS.items()
 }
 _LABELS = re.compile(r"\{\{(\w+)\}\}")
@@ -33,7 +34,7 @@ def test_every_metric_that_it_asks_for_is_told_with_its_labels() -> None:
         by = re.findall(r"by \(([^)]*)\)", expression)
         wanted = {*_LABELS.findall(legend), *(part.strip() for t in by for part in t.split(","))}
         assert wanted <= {"table", *TOLD[name].labels}, (expression, legend)
-        assert ("increase(" in expression) == (TOLD[name].kind is Kind.COUNTER)
+        assert ("increase(" in expression) == (TOLD[name].kind is MetricKind.COUNTER)
 
 
 def test_panels_stand_beside_each_other() -> None:

@@ -21,12 +21,12 @@ import lakewright as lw
 from lakewright.client.ttl import TableTtl
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.metrics import meter
-from lakewright.metrics.metric import METRICS, Kind, Metric
+from lakewright.metrics.metric import METRICS, Metric, MetricKind
 from lakewright.metrics.options import metrics_settings
 from lakewright.metrics.reporters import JsonLines, Prometheus, json_line, prometheus_name
 from lakewright.storage.base import VersionedStorage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.storage.metered import CALL_KINDS, CountedStorage, counted
+from lakewright.storage.metered import CALL_KINDS, MeteredStorage, metered
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.processes import free_port
@@ -153,7 +153,7 @@ def test_who_lost_against_another_writer_is_counted(heard: Heard) -> None:
 def test_expired_partitions_are_counted(heard: Heard) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a", day="2026-01-01"), row("b", day="2026-01-02")])
-    ttl = TableTtl.of(table.storage, {}, table.clock)
+    ttl = TableTtl.for_table(table.storage, {}, table.clock)
     ttl.save({"spec": "*", "level": "PARTITION", "units": "DAYS", "value": 1})
     ttl.on()
     table.clock.sleep(3 * 86_400)
@@ -168,7 +168,7 @@ class Broken:
 
 
 def test_a_reporter_that_fails_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "_complained", set())
+    monkeypatch.setattr(meter, "_warned", set())
     table = WrittenTable(options=NO_SERVICES).create()
     end = lw.report_to(Broken())
     try:
@@ -181,7 +181,7 @@ def test_a_reporter_that_fails_is_warned_of_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_port_that_is_taken_fails_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "_complained", set())
+    monkeypatch.setattr(meter, "_warned", set())
     port = free_port()
     Prometheus("x").serve(port, "127.0.0.1")
     told = {
@@ -243,7 +243,7 @@ def test_a_gateway_gets_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def _add_lines(path: str, who: str) -> None:
     reporter = JsonLines(path)
     for number in range(200):
-        metric = Metric("storage.calls", Kind.COUNTER, number, {"table": who * 50})
+        metric = Metric("storage.calls", MetricKind.COUNTER, number, {"table": who * 50})
         reporter.take([metric] * 3)
 
 
@@ -293,7 +293,7 @@ def test_what_cannot_be_is_refused_before_a_write(options: Mapping[str, str]) ->
 def test_names_fit_prometheus() -> None:
     assert prometheus_name("commit.duration", "my-lake") == "my_lake_commit_duration"
     assert prometheus_name("commit.duration", "") == "commit_duration"
-    metric = Metric("a.b", Kind.GAUGE, 1.0, {"table": "t"}, 5)
+    metric = Metric("a.b", MetricKind.GAUGE, 1.0, {"table": "t"}, 5)
     assert (
         json_line(metric)
         == '{"time":5,"name":"a.b","kind":"gauge","labels":{"table":"t"},"value":1.0}'
@@ -301,22 +301,22 @@ def test_names_fit_prometheus() -> None:
 
 
 def test_calls_are_counted_for_each_path_and_not_sent_to_workers() -> None:
-    storage = counted(MemoryStorage.fresh())
-    assert counted(storage) is storage
+    storage = metered(MemoryStorage.fresh())
+    assert metered(storage) is storage
     assert isinstance(storage, VersionedStorage)
     storage.create("a", b"1")
     storage.create("b", b"1")
     storage.read_many(["a", "b"])
     storage.exists("c")
-    assert storage.taken() == {"create": 2, "read": 2, "status": 1}
-    assert storage.taken() == {}
-    assert not isinstance(pickle.loads(pickle.dumps(storage)), CountedStorage)
+    assert storage.take_counts() == {"create": 2, "read": 2, "status": 1}
+    assert storage.take_counts() == {}
+    assert not isinstance(pickle.loads(pickle.dumps(storage)), MeteredStorage)
     assert set(CALL_KINDS.values()) == {"list", "status", "read", "create", "replace", "delete"}
 
 
 def test_nothing_is_counted_or_told_while_nobody_listens() -> None:
     table = WrittenTable(options=NO_SERVICES).create()
-    assert not isinstance(table.writer().storage, CountedStorage)
+    assert not isinstance(table.writer().storage, MeteredStorage)
     assert not metrics_settings({}).on
 
 
