@@ -87,7 +87,7 @@ class Acting(LocalEngine):
         self._after = after
         self._between = between
 
-    def work(self, do: Any, items: Any, size: Any) -> Any:
+    def map(self, do: Any, items: Any, size: Any) -> Any:
         count = 0
 
         def watched(item: Any, token: Any) -> Any:

@@ -79,11 +79,11 @@ class Clustered:
             if isinstance(plan, Skip):
                 return plan
             requested = RequestedReplace(operation="CLUSTER", plan=plan)
-            return PlanRequest(instant, format_requested_replace(requested))
+            return PlanRequest(instant, plan, format_requested_replace(requested))
 
         scheduled = schedule_plan(self.writer, "clustering", decide)
-        assert isinstance(scheduled, Instant), scheduled
-        return scheduled
+        assert not isinstance(scheduled, Skip), scheduled
+        return scheduled[0]
 
     def execute(self, instant: Instant) -> CommitMetadata:
         """Execute a plan of the timeline, and complete it."""

@@ -37,7 +37,7 @@ class Interrupted(LocalEngine):
     def __init__(self, act: Callable[[], None]) -> None:
         self.act = act
 
-    def work(self, do: Any, items: Sequence[Any], size: Any) -> list[Any]:
+    def map(self, do: Any, items: Sequence[Any], size: Any) -> list[Any]:
         done = super().map(do, items, size)
         self.act()
         return done

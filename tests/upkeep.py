@@ -17,7 +17,6 @@ from lakewright.services.base import ExecutionContext, PlanningContext
 from lakewright.services.cleaning.service import Cleaning
 from lakewright.storage.base import Storage
 from lakewright.table.conflicts import max_timeline_time
-from lakewright.table.locks.base import holding
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
 from lakewright.testing.clock import ManualClock
@@ -78,7 +77,7 @@ class Upkeep:
 
     def archive(self) -> Commit | Skip:
         service = Archiving()
-        with holding(self._writer().new_lock()):
+        with self._writer().locked():
             plan = service.plan(self.sight())
             return plan if isinstance(plan, Skip) else service.execute(self._job(""), plan)
 

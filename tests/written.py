@@ -18,9 +18,10 @@ from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.create import TableSpec, create_table
 from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import Transaction, TransactionManager, TransactionSpec
 from lakewright.testing.clock import ManualClock
 from lakewright.write.task import Operation, WriteStatus, WriteTask
-from lakewright.write.writer import Commit
+from lakewright.write.writer import Commit, RowSource
 
 Row = dict[str, Any]
 
@@ -44,19 +45,26 @@ SCHEMA = pa.schema(
 )
 
 
-class PausedRows(ArrowRows):
-    """Rows whose writer stands still once, with its files written, while others act."""
+class PausedEngine(LocalEngine):
+    """An engine that pauses once, after it has written its files, while another writer acts."""
 
-    def __init__(self, rows: pa.Table, meanwhile: Callable[[], None] | None) -> None:
-        super().__init__(rows)
+    def __init__(self, meanwhile: Callable[[], None] | None) -> None:
         self.meanwhile = meanwhile
 
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        written = super().write(task)
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        written = super().write(task, rows)
         act, self.meanwhile = self.meanwhile, None
         if act is not None:
             act()
         return written
+
+
+def begin_action(
+    writer: TransactionManager, action: str, *, requested: bytes = b"", inflight: bytes = b""
+) -> Transaction:
+    """Begin a write of an action, whatever the table is like."""
+    transaction, _ = writer.begin(lambda snapshot: TransactionSpec(action, requested, inflight))
+    return transaction
 
 
 @dataclass
@@ -105,8 +113,8 @@ class WrittenTable:
     ) -> Commit:
         """`meanwhile` happens when the files are written and the write is still to complete."""
         table = pa.Table.from_pylist(list(rows), schema or self.schema)
-        written = PausedRows(table, meanwhile)
-        return self.writer(options).write(Operation(operation), written, ordered=ordered)
+        client = replace(self.writer(options), local_engine=PausedEngine(meanwhile))
+        return client.write(Operation(operation), ArrowRows(table), ordered=ordered)
 
     def writer(self, options: Mapping[str, str] | None = None) -> WriteClient:
         told = {**self.defaults, **self.options, **(options or {})}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,10 +19,10 @@ from lakewright.clock import SystemClock
 from lakewright.engine.local import ArrowRows
 from lakewright.model.instant import Instant
 from lakewright.storage.local import LocalStorage
-from lakewright.table.locks.base import holding
+from lakewright.table.locks.base import held
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
-from lakewright.write.task import Operation, WriteStatus, WriteTask
+from lakewright.write.task import Operation
 
 LOCK = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
@@ -121,7 +122,7 @@ def expected(**versions: int) -> list[Row]:
 def test_real_hudi_waits_for_our_lock(shared: Shared) -> None:
     storage = shared.ours.storage
     lock = TransactionManager.from_options(storage, SystemClock(), LOCK).new_lock()
-    with holding(lock):
+    with held(lock):
         writing = shared.they_write(rows_of("theirs", 1))
         # It would have ended by now; where it would not yet, this shows less, and does not fail.
         with pytest.raises(TimeoutError):
@@ -164,12 +165,13 @@ class Overtaken(ArrowRows):
         self.theirs = theirs
         self.attempts = 0
 
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        outcomes = super().write(task)
+    @contextmanager
+    def open(self) -> Iterator[pa.Table]:
+        with super().open() as table:
+            yield table
         self.attempts += 1
         if self.attempts == 1:
             self.shared.they_write(self.theirs).result()
-        return outcomes
 
 
 @of(0)

@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from turns import take_turns
 from writers import TIMELINE, World, files_without_instant, put_file, write
+from written import begin_action
 
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.format.timeline_metadata import parse_commit, parse_rollback_plan
@@ -121,7 +122,7 @@ class Play:
         """The transaction of a process, which it begins if it has none."""
         if process.transaction is None:
             writer = self.world.writer(self.options(), process.storage)
-            process.transaction = writer.begin_action("deltacommit")
+            process.transaction = begin_action(writer, "deltacommit")
             process.stats = []
             process.beat_at = self.world.clock.now_ms()
             self.times.append(process.transaction.instant)
@@ -344,7 +345,7 @@ class Pair:
     def work(self, storage: Storage) -> None:
         with (
             suppress(ConflictError),
-            self.world.writer({}, storage).begin_action("deltacommit") as begun,
+            begin_action(self.world.writer({}, storage), "deltacommit") as begun,
         ):
             at = begun.instant
             self.seen[at] = {i.requested_at for i in begun.snapshot.timeline.completed_writes}
@@ -363,7 +364,7 @@ class Pair:
             before = {i.requested_at for i in completed if i < instant}
             assert self.seen[instant.requested_at] >= before
         # The next writer finds nothing that it could not put right.
-        self.world.writer().begin_action("deltacommit").abort()
+        begin_action(self.world.writer(), "deltacommit").abort()
         assert files_without_instant(storage) == []
         assert not load_snapshot(storage).timeline.pending()
 

@@ -152,8 +152,8 @@ class Workers:
             self._session = module.start_session(self._master, self._configs)
             # Spark has put a handler of its own in the place of ours.
             self._started()
-        hands: Engine = module.SparkHands(self._session)
-        return hands
+        engine: Engine = module.SparkEngine(self._session)
+        return engine
 
     def __exit__(
         self,

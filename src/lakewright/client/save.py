@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -16,9 +16,10 @@ from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableConfig
 from lakewright.storage.base import Storage
 from lakewright.table.create import TableSpec, create_table, table_properties
-from lakewright.table.locks.base import holding
+from lakewright.table.locks.base import held
 from lakewright.table.properties import BACKUP, PROPERTIES, table_exists
-from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import CommitValidator
 from lakewright.write.options import (
     find_conflicts,
     spec_from_options,
@@ -80,14 +81,14 @@ def parse_mode(text: str | None) -> SaveMode:
 class SaveOperation:
     """A write that makes its table if need be.
 
-    `extra` is recorded in the commit; `check` may refuse the write, as in `WriteRequest`.
+    `extra` is recorded in the commit; `validator` may refuse the write, as in `WriteRequest`.
     """
 
     writer: WriteClient
     mode: SaveMode
     partition_by: tuple[str, ...] = ()
     extra: Mapping[str, str] = field(default_factory=dict)
-    check: Callable[[Snapshot], None] | None = None
+    validator: CommitValidator | None = None
 
     def write(self, rows: RowSource) -> Commit | Skip:
         """Write rows; if that fails there is a table afterwards only if there was one before."""
@@ -140,7 +141,7 @@ class SaveOperation:
             extra=self.extra,
             combine=combine,
             partition_by=self.partition_by,
-            check=self.check,
+            validator=self.validator,
         )
         if operation is Operation.DELETE_PARTITION:
             named = self.writer.options.get(_PARTITIONS_TO_DELETE, "").split(",")
@@ -177,7 +178,7 @@ class SaveOperation:
     def _make_anew(self, spec: TableSpec) -> bool:
         """Put an empty table in the place of another; not if somebody else has just done so."""
         lock = self.writer.writer().new_lock()
-        with holding(lock):
+        with held(lock):
             if not self._is_another_table():
                 return False
             lock.verify()
@@ -200,7 +201,7 @@ class SaveOperation:
     def _undo_create(self) -> None:
         lock = self.writer.writer().new_lock()
         try:
-            with holding(lock):
+            with held(lock):
                 # Somebody else may have found it and begun to write.
                 if not load_snapshot(self._storage).timeline.instants:
                     lock.verify()

@@ -35,7 +35,7 @@ def default_services(config: TableConfig) -> tuple[str, ...]:
 
 
 def service_runner(
-    path: str, options: Options, hands: Callable[[], Engine] | None = None
+    path: str, options: Options, engine: Callable[[], Engine] | None = None
 ) -> ServiceRunner:
     """What runs services on the table at a path; option names are checked."""
     known = SYNC_KEYS | service_keys() | OWN_OPTIONS | added_options()
@@ -43,7 +43,7 @@ def service_runner(
     for key in checked.ignored:
         warnings.warn(f"option {key} has no effect on services", stacklevel=2)
     storage = with_metrics(storage_at(path, options), checked.values)
-    return ServiceRunner(storage, SystemClock(), hands or _no_engine, checked.values)
+    return ServiceRunner(storage, SystemClock(), engine or _no_engine, checked.values)
 
 
 def cancel_plan(

@@ -81,17 +81,17 @@ class Stream:
 
 
 @dataclass
-class BatchCheck:
+class BatchValidator:
     """Refuses a batch that the table has; asked again, it looks at what is new since."""
 
     stream: Stream
     batch_id: int
     _before: Snapshot | None = None
 
-    def __call__(self, snapshot: Snapshot) -> None:
-        """Look at the table as it is; BatchWrittenError names the instant of the newest batch."""
+    def validate(self, current: Snapshot) -> None:
+        """Raise BatchWrittenError, with the instant of the newest batch, if the table has it."""
         # Batches are written in the order of their numbers: those before the newest are smaller.
-        found = next(_batches(snapshot, self.stream, self._before), None)
+        found = next(_batches(current, self.stream, self._before), None)
         if found is not None and found[1] >= self.batch_id:
             raise BatchWrittenError(
                 "the batch is in the table already",
@@ -99,7 +99,7 @@ class BatchCheck:
                 newest=found[1],
                 instant=found[0].requested_at,
             )
-        self._before = snapshot
+        self._before = current
 
 
 @dataclass
@@ -137,8 +137,9 @@ class StreamSink:
         settings = write_settings(None, self._writer.options)
         stream = Stream(settings.stream_identifier, self._known_query(), self.fresh)
         mode = SaveMode.REPLACE if self.complete else SaveMode.APPEND
-        check = BatchCheck(stream, batch_id)
-        save = SaveOperation(self._writer, mode, self.partition_by, stream.note(batch_id), check)
+        validator = BatchValidator(stream, batch_id)
+        note = stream.note(batch_id)
+        save = SaveOperation(self._writer, mode, self.partition_by, note, validator)
         self.commits = [self._attempt(save, rows, settings)]
 
     def _known_query(self) -> str | None:

@@ -44,7 +44,7 @@ from lakewright.services.ttl.record_ttl import require_keys
 from lakewright.services.ttl.service import explain
 from lakewright.storage.base import Storage, split_path
 from lakewright.table.feature_checks import check_writable
-from lakewright.table.locks.base import InProcessLock, Lock, holding, under_lock
+from lakewright.table.locks.base import InProcessLock, Lock, held
 from lakewright.table.properties import update_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
@@ -214,7 +214,7 @@ class TableTtl:
             return _shown(update_properties(self.storage, changed))
 
         with self._without_lone_writers(writer):
-            return under_lock(writer.new_lock, done)
+            return writer.run_locked(done)
 
     def _without_lone_writers(self, writer: TransactionManager) -> AbstractContextManager[None]:
         """Keep out writers of this process that know of no others: they have a lock of their own.
@@ -222,7 +222,7 @@ class TableTtl:
         Nothing is to be done where it is the one that is taken anyway.
         """
         lone = TransactionManager.from_options(self.storage, self.clock, {}).new_lock()
-        return nullcontext() if isinstance(writer.new_lock(), InProcessLock) else holding(lone)
+        return nullcontext() if isinstance(writer.new_lock(), InProcessLock) else held(lone)
 
 
 def _matches_none(storage: Storage, policy: TtlPolicy) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,8 @@ from lakewright.catalog.sync import sync_after_write
 from lakewright.client.ttl import TableTtl
 from lakewright.clock import Clock, SystemClock
 from lakewright.datasource.session_catalog import spark_catalog_sync
-from lakewright.engine.base import Engine
+from lakewright.engine.base import Engine, LazyEngine
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.errors import InvalidError, LakewrightError
 from lakewright.metrics.commit_metrics import record_rollback
 from lakewright.metrics.meter import with_metrics
@@ -62,12 +63,16 @@ _DESCRIBING = frozenset(
 
 @dataclass(frozen=True)
 class WriteClient:
-    """Everything that a write to one table needs besides its rows."""
+    """Writes to one table, and maintains it: everything that a write needs besides its rows.
+
+    `engine` starts the engine of DataFrames and services; `local_engine` writes Arrow rows.
+    """
 
     storage: Storage
     clock: Clock
     options: Mapping[str, str]
     engine: Callable[[], Engine]
+    local_engine: Engine = field(default_factory=LocalEngine)
 
     @classmethod
     def create(
@@ -131,19 +136,20 @@ class WriteClient:
         told = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
         before = PreWriteTtl(self.services)
         request = replace(
-            request, options=self.options, extra={**told, **request.extra}, first=before
+            request, options=self.options, extra={**told, **request.extra}, pre_write=before
         )
-        commit, after = execute_write(self.writer(), request, rows)
+        engine = self.local_engine if isinstance(rows, ArrowRows) else LazyEngine(self.engine)
+        commit, after = execute_write(self.writer(), request, rows, engine)
         self._store_ttl_settings(after.config)
         done = replace(commit, services=(*before.done, *run_inline(self.services, after)))
         sync_after_write(self.storage, self.clock, self.options, spark_catalog_sync(self._session))
         return done
 
     def _session(self) -> SparkSession:
-        hands = self.engine()
-        if not isinstance(hands, SparkEngine):
+        engine = self.engine()
+        if not isinstance(engine, SparkEngine):
             raise InvalidError("the catalog of a Spark session needs Spark: name another one")
-        return hands.spark
+        return engine.spark
 
     def _store_ttl_settings(self, config: TableConfig) -> None:
         """Put settings of TTL that a write was told among the table's own, if they are others."""

@@ -1,4 +1,4 @@
-"""Hands that are asked for when there is work, and somebody who watches how far it has come."""
+"""The engine: where rows are read, transformed and written."""
 
 from __future__ import annotations
 
@@ -10,67 +10,84 @@ import pyarrow as pa
 
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.base import Storage
-from lakewright.write.task import WriteToken
+from lakewright.write.task import WriteStatus, WriteTask, WriteToken
 from lakewright.write.writer import RowSource
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-# Told the instant, how many pieces of work there are and how many bytes to read, when the work
-# begins; ends with it.
-ProgressCallback = Callable[[str, int, int], AbstractContextManager[None]]
+# Called with the number of items and the bytes they read when `Engine.map` begins; the context ends
+# with it.
+MapProgress = Callable[[int, int], AbstractContextManager[None]]
 
 
-def no_progress(instant: str, items: int, size: int) -> AbstractContextManager[None]:
-    """Show nothing."""
+def no_progress(items: int, size: int) -> AbstractContextManager[None]:
+    """Show no progress."""
     return nullcontext()
 
 
-class Engine(Protocol):
-    """Where the work of a service is done: on Spark's workers, or here in a plain loop."""
+class Rows(RowSource, Protocol):
+    """The rows of a scan, not yet read."""
 
-    def map(
-        self,
-        do: Callable[[Item, WriteToken], Answer],
-        items: Sequence[Item],
-        size: Callable[[Item], int],
-    ) -> list[Answer]:
-        """Let workers do something with each item, large ones apart; answers in any order.
+    def map_batches(
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema
+    ) -> RowSource:
+        """Return the rows that `function` makes of each batch, in the columns of `schema`.
 
-        `do` and the items travel to other processes: a function of a module, or a `partial` of one.
+        The engine may send `function` to other processes: a function of a module, or a `partial`
+        of one.
         """
         ...
 
-    def select(
+
+class Engine(Protocol):
+    """Where rows are read, transformed and written: Spark's executors, or this process.
+
+    The library decides what to read and write (`ScanPlan`, `WriteTask`); an engine does it. It
+    neither plans nor commits.
+    """
+
+    def scan(self, storage: Storage, plan: ScanPlan) -> Rows:
+        """Return the rows of a scan."""
+        ...
+
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        """Write the data files of `task`; one status for each worker that wrote some."""
+        ...
+
+    def map(
         self,
-        storage: Storage,
-        plan: ScanPlan,
-        pick: Callable[[pa.RecordBatch], pa.RecordBatch],
-        schema: pa.Schema,
-    ) -> RowSource:
-        """What `pick` leaves of the rows of a query, with columns of `schema`, to be written."""
+        function: Callable[[Item, WriteToken], Answer],
+        items: Sequence[Item],
+        size: Callable[[Item], int],
+    ) -> list[Answer]:
+        """Call `function` on each item, large ones in tasks of their own; results in any order.
+
+        The engine may send `function` and the items to other processes: a function of a module, or
+        a `partial` of one.
+        """
         ...
 
 
 class LazyEngine:
-    """Hands that are asked for when there is work: a clean needs no Spark."""
+    """An engine that is started when it is first used: a clean starts no Spark session."""
 
-    def __init__(
-        self,
-        hands: Callable[[], Engine],
-        watch: Callable[[int, int], AbstractContextManager[None]],
-    ) -> None:
-        self._hands = hands
-        self._watch = watch
+    def __init__(self, start: Callable[[], Engine], progress: MapProgress = no_progress) -> None:
+        self._start = start
+        self._progress = progress
 
-    def map(self, do: Any, items: Any, size: Any) -> Any:
+    def scan(self, storage: Storage, plan: ScanPlan) -> Rows:
+        """See `Engine`."""
+        return self._start().scan(storage, plan)
+
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        """See `Engine`."""
+        return self._start().write(task, rows)
+
+    def map(self, function: Any, items: Any, size: Any) -> Any:
         """See `Engine`."""
         if not items:
             return []
-        hands = self._hands()
-        with self._watch(len(items), sum(map(size, items))):
-            return hands.map(do, items, size)
-
-    def select(self, storage: Any, plan: Any, pick: Any, schema: Any) -> Any:
-        """See `Engine`."""
-        return self._hands().select(storage, plan, pick, schema)
+        engine = self._start()
+        with self._progress(len(items), sum(map(size, items))):
+            return engine.map(function, items, size)

@@ -1,17 +1,18 @@
-"""A query in this process: the workers in a plain loop, slice after slice, no more than is wanted.
+"""The engine in this process: reads and writes on Arrow, without Spark.
 
-What a few files hold is read sooner than a Spark session starts.
+Reading a few files takes less time than starting a Spark session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import TypeVar
 
 import pyarrow as pa
 
-from lakewright.errors import UnsupportedError
+from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.partition_paths import partition_paths
 from lakewright.scan.cdc.planner import CdcScanPlan, decode_cdc_plan, encode_cdc_plan
 from lakewright.scan.cdc.reader import read_cdc
@@ -21,6 +22,7 @@ from lakewright.storage.base import Storage
 from lakewright.write.operations import run_deferred, run_task
 from lakewright.write.spill import run_until_done
 from lakewright.write.task import WriteStatus, WriteTask, WriteToken
+from lakewright.write.writer import RowSource
 
 
 def read_local(
@@ -82,10 +84,6 @@ def _pieces(
             yield read_slices(storage, plan.with_slices([item])), item.size
 
 
-# ------------------------------------------------------------------------------------------------
-# Reads and writes without Spark: the workers in a plain loop.
-
-
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -104,51 +102,63 @@ def read_cdc_plan(storage: Storage, plan: CdcScanPlan) -> pa.Table:
 
 
 class LocalEngine:
-    """Services in a plain loop."""
+    """Reads and writes in this process, on Arrow: see `engine.base.Engine`."""
+
+    def scan(self, storage: Storage, plan: ScanPlan) -> ArrowRows:
+        """Read the rows of a scan."""
+        return ArrowRows(read_plan(storage, plan))
+
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        """Write rows in one task, those of a partition together; then what it deferred."""
+        if not isinstance(rows, ArrowRows):
+            raise InvalidError("this process writes Arrow rows: those of a DataFrame need Spark")
+        if task.is_global and task.operation.merges:
+            raise UnsupportedError("looking up keys in the whole table needs Spark")
+        with rows.open() as table:
+            return _write_table(task, table) if len(table) else []
 
     def map(
         self,
-        do: Callable[[Item, WriteToken], Answer],
+        function: Callable[[Item, WriteToken], Answer],
         items: Sequence[Item],
         size: Callable[[Item], int],
     ) -> list[Answer]:
-        """Do something with each item, the largest first."""
+        """Call `function` on each item, the largest first."""
         ordered = sorted(items, key=size, reverse=True)
-        return [do(item, WriteToken(number, 0, number)) for number, item in enumerate(ordered)]
+        return [
+            function(item, WriteToken(number, 0, number)) for number, item in enumerate(ordered)
+        ]
 
-    def select(
-        self,
-        storage: Storage,
-        plan: ScanPlan,
-        pick: Callable[[pa.RecordBatch], pa.RecordBatch],
-        schema: pa.Schema,
-    ) -> ArrowRows:
-        """What `pick` leaves of the rows of a query."""
-        found = read_plan(storage, plan).combine_chunks().to_batches()
-        return ArrowRows(pa.Table.from_batches(map(pick, found), schema))
+
+def _write_table(task: WriteTask, table: pa.Table) -> list[WriteStatus]:
+    paths = partition_paths(table, task.partitions)
+    table = table.take(pa.compute.sort_indices(paths))
+    tokens = (WriteToken(number, 0, number) for number in count())
+    first = run_task(task, next(tokens), table.combine_chunks().to_batches())
+    return run_until_done(
+        [first], lambda works: [run_deferred(task, next(tokens), [work]) for work in works]
+    )
 
 
 class ArrowRows:
-    """Rows of an Arrow table, written by one worker; what it hands on, by one after the other."""
+    """The rows of an Arrow table."""
 
-    def __init__(self, rows: pa.Table) -> None:
-        self._rows = rows
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns."""
-        return self._rows.schema
+        """The columns of the table."""
+        return self.table.schema
 
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        """Let a worker write the rows, those of a partition together."""
-        if task.is_global and task.operation.merges:
-            raise UnsupportedError("looking up keys in the whole table needs Spark")
-        if not len(self._rows):
-            return []
-        paths = partition_paths(self._rows, task.partitions)
-        rows = self._rows.take(pa.compute.sort_indices(paths))
-        tokens = (WriteToken(number, 0, number) for number in count())
-        first = run_task(task, next(tokens), rows.combine_chunks().to_batches())
-        return run_until_done(
-            [first], lambda works: [run_deferred(task, next(tokens), [work]) for work in works]
-        )
+    @contextmanager
+    def open(self) -> Iterator[pa.Table]:
+        """The rows, for as long as they are being written."""
+        yield self.table
+
+    def map_batches(
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema
+    ) -> ArrowRows:
+        """Return the rows that `function` makes of each batch."""
+        batches = self.table.combine_chunks().to_batches()
+        return ArrowRows(pa.Table.from_batches(map(function, batches), schema))

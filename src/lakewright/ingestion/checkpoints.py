@@ -244,9 +244,9 @@ class CheckpointValidator:
     def __post_init__(self) -> None:
         self.positions = replace(self.positions)
 
-    def __call__(self, snapshot: Snapshot) -> None:
-        """Look at the table as it is; ConflictError names the commit that was not expected."""
-        found = self.positions.newest(snapshot)
+    def validate(self, current: Snapshot) -> None:
+        """Raise ConflictError, with the unexpected commit, if the checkpoint has changed."""
+        found = self.positions.newest(current)
         if _time(found) != _time(self.base):
             raise ConflictError(
                 "the source was read on by somebody else, or a commit was taken back: go on from "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,8 @@ from lakewright.spark.worker_environment import SPARK_ERRORS
 from lakewright.spark.writer import translate_spark_error
 from lakewright.table.properties import table_exists
 from lakewright.table.snapshot import load_snapshot
-from lakewright.write.task import Operation, WriteStatus, WriteTask
-from lakewright.write.writer import Commit, RowSource, WriteRequest, commit_result
+from lakewright.write.task import Operation
+from lakewright.write.writer import Commit, EmptyRows, RowSource, WriteRequest, commit_result
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -155,17 +155,6 @@ def _count_seen(seen: Observation) -> int | None:
     return answer[0] if answer else None
 
 
-class EmptyRowsWithSchema:
-    """Nothing, in the columns that a table has."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
-
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        """There is nothing to do."""
-        return ()
-
-
 @dataclass
 class Ingester:
     """Brings what a source has into a table, round by round.
@@ -255,9 +244,7 @@ class Ingester:
         columns = self._columns()
         if columns is None:
             return None
-        return self._committed(
-            done, batch, base, IncomingBatch(EmptyRowsWithSchema(columns), lambda: 0)
-        )
+        return self._committed(done, batch, base, IncomingBatch(EmptyRows(columns), lambda: 0))
 
     def _committed(
         self,
@@ -299,13 +286,14 @@ class Ingester:
             return commit_result(landed.instant, landed.metadata), (str(error),)
 
     def _write(
-        self, rows: RowSource, extra: Mapping[str, str], check: CheckpointValidator
+        self, rows: RowSource, extra: Mapping[str, str], validator: CheckpointValidator
     ) -> Commit | Skip:
-        if isinstance(rows, EmptyRowsWithSchema):
+        if isinstance(rows, EmptyRows):
             # Whatever is done with rows: none are added, and none replaced or deleted.
-            request = WriteRequest(Operation.INSERT, extra=extra, check=check)
+            request = WriteRequest(Operation.INSERT, extra=extra, validator=validator)
             return self.writer.run(request, rows)
-        return SaveOperation(self.writer, SaveMode.APPEND, extra=extra, check=check).write(rows)
+        save = SaveOperation(self.writer, SaveMode.APPEND, extra=extra, validator=validator)
+        return save.write(rows)
 
     def _find_commit(self, batch_id: str) -> CommittedCheckpoint | None:
         """The commit of a batch, if it is in the table though the write ended with an error."""

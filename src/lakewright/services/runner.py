@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from lakewright.clock import Clock, zone_of
-from lakewright.engine.base import Engine, LazyEngine, ProgressCallback, no_progress
+from lakewright.engine.base import Engine, LazyEngine
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, found_in
 from lakewright.metrics.meter import MetricsRecorder
-from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CleanMetadata
+from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CleanMetadata, CommitMetadata
 from lakewright.model.instant import COMPLETED_NAME, Instant, State
 from lakewright.model.plans import RollbackCause, Skip
 from lakewright.options import option, option_keys, parse_bool, settings_from
@@ -42,7 +43,7 @@ from lakewright.services.registry import service_by_name, service_of_plan, servi
 from lakewright.storage.base import Storage
 from lakewright.table.conflicts import max_timeline_time
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
-from lakewright.table.locks.base import Lock, under_lock
+from lakewright.table.locks.base import Lock
 from lakewright.table.options import Concurrency, plan_settings
 from lakewright.table.plan_cancellation import cancel_plan
 from lakewright.table.plan_scheduling import (
@@ -57,7 +58,7 @@ from lakewright.table.rollback import completed_rollback_of, load_rollback
 from lakewright.table.snapshot import Snapshot, delete_planless_clean, load_snapshot
 from lakewright.table.time_generator import format_epoch_ms, next_instant_time
 from lakewright.table.transaction import TransactionManager
-from lakewright.write.writer import Commit, commit_and_report, commit_result
+from lakewright.write.writer import Commit, commit_result, commit_with_hooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +100,26 @@ RUN_KEYS = option_keys(RunSettings)
 _BESIDE_OTHERS = {"hoodie.write.concurrency.mode": Concurrency.OPTIMISTIC.value}
 
 
+ProgressCallback = Callable[[str, int, int], AbstractContextManager[None]]
+
+
+def _no_progress(instant: str, items: int, size: int) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @dataclass(frozen=True)
 class ServiceRunner:
-    """Runs services on one table, with one set of options; `engine` are asked for when needed."""
+    """Plans, schedules and executes table services on one table, with one set of options.
+
+    `engine` is started when an execution first needs it. `progress` is called with the instant, the
+    number of items and their bytes when an execution begins to work.
+    """
 
     storage: Storage
     clock: Clock
     engine: Callable[[], Engine]
     options: Mapping[str, str] = field(default_factory=dict)
-    progress: ProgressCallback = no_progress
+    progress: ProgressCallback = _no_progress
 
     def preview(self, name: str) -> Any:
         """The plan that scheduling would make now, or `Skip`; nothing is written."""
@@ -146,9 +158,7 @@ class ServiceRunner:
         return (below, ()) if isinstance(below, Skip) else (plan, below)
 
     def _schedule(self, service: AnyTableService, *, triggered: bool = True) -> _Scheduled | Skip:
-        made: list[Any] = []
-
-        def decide(snapshot: Snapshot, next_time: Callable[[], str]) -> PlanRequest | Skip:
+        def plan_locked(snapshot: Snapshot, next_time: Callable[[], str]) -> PlanRequest | Skip:
             # Taking a time means waiting, where writers may have different clocks.
             due = service.check_trigger(self.planning_context(snapshot)) if triggered else None
             if due is not None:
@@ -157,12 +167,14 @@ class ServiceRunner:
             plan, below = self._planned(service, self.planning_context(snapshot, instant))
             if isinstance(plan, Skip):
                 return plan
-            made.append(plan)
             at = service.plan_instant(plan, instant)
-            return PlanRequest(at, plan_codec(service.action).format(plan), below)
+            return PlanRequest(at, plan, plan_codec(service.action).format(plan), below)
 
-        found = schedule_plan(self.writer, service.action, decide)
-        return found if isinstance(found, Skip) else _Scheduled(service, found, made[-1])
+        scheduled = schedule_plan(self.writer, service.action, plan_locked)
+        if isinstance(scheduled, Skip):
+            return scheduled
+        instant, request = scheduled
+        return _Scheduled(service, instant, request.plan)
 
     def execute(self, instant: str) -> Commit:
         """Execute a plan, whoever made it; one that was executed gives its result once more."""
@@ -186,7 +198,7 @@ class ServiceRunner:
             lock.verify()
             return delete_planless_clean(load_snapshot(self.storage), planned)
 
-        under_lock(self.writer.new_lock, gone)
+        self.writer.run_locked(gone)
 
     def _execute(self, scheduled: _Scheduled) -> Commit:
         writes = scheduled.instant.action in COMPLETED_NAME
@@ -287,12 +299,10 @@ class ServiceRunner:
                 self._execution_context(transaction.snapshot, at), attempt=transaction.attempt
             )
             metadata = scheduled.service.execute(job, scheduled.plan)
-
-            def verify(now: Snapshot) -> None:
-                _require_same_schema(at, transaction.snapshot, now)
-                scheduled.service.verify(job, metadata, now)
-
-            return commit_and_report(transaction, metadata, self.options, verify, began_ms=began_ms)
+            validator = _ExecutionValidator(scheduled.service, job, metadata)
+            return commit_with_hooks(
+                transaction, metadata, self.options, [validator], began_ms=began_ms
+            )
 
     def _execute_metadata_plan(self, scheduled: _Scheduled) -> Commit:
         planned, service = scheduled.instant, scheduled.service
@@ -322,7 +332,7 @@ class ServiceRunner:
             result: Commit = service.execute(self._execution_context(snapshot, sight.instant), plan)
             return result
 
-        return under_lock(self.writer.new_lock, done)
+        return self.writer.run_locked(done)
 
     def _run_as_write(self, service: AnyTableService) -> Commit | Skip:
         """Plan, and let the service write; anew if somebody else was faster."""
@@ -344,8 +354,8 @@ class ServiceRunner:
         raise AssertionError("the last attempt returns or raises")
 
     def _execution_context(self, snapshot: Snapshot, instant: str) -> ExecutionContext:
-        hands = LazyEngine(self.engine, partial(self.progress, instant))
-        return ExecutionContext(snapshot, instant, self.options, hands, self.writer)
+        engine = LazyEngine(self.engine, partial(self.progress, instant))
+        return ExecutionContext(snapshot, instant, self.options, engine, self.writer)
 
     def planning_context(self, snapshot: Snapshot, instant: str = "") -> PlanningContext:
         """What a plan made now, or of this instant, would see."""
@@ -373,14 +383,28 @@ class ServiceRunner:
         return None
 
 
-def _require_same_schema(at: str, before: Snapshot, now: Snapshot) -> None:
-    """Refuse to hide a column that a writer which began before the plan has added meanwhile."""
-    if now.avro_schema(now.view(requested_until=at)) != before.avro_schema(
-        before.view(requested_until=at)
-    ):
-        raise ConflictError(
-            "the table's schema was changed meanwhile: execute the plan again", instant=at
-        )
+@dataclass(frozen=True)
+class _ExecutionValidator:
+    """Refuses the commit of an execution whose result does not fit the table any more."""
+
+    service: AnyTableService
+    context: ExecutionContext
+    metadata: CommitMetadata
+
+    def validate(self, current: Snapshot) -> None:
+        """Raise ConflictError if the schema has changed, or the service says so."""
+        self._check_schema(current)
+        self.service.verify(self.context, self.metadata, current)
+
+    def _check_schema(self, current: Snapshot) -> None:
+        """Refuse to hide a column that a write which began before the plan has added since."""
+        at, base = self.context.instant, self.context.snapshot
+        if current.avro_schema(current.view(requested_until=at)) != base.avro_schema(
+            base.view(requested_until=at)
+        ):
+            raise ConflictError(
+                "the table's schema was changed meanwhile: execute the plan again", instant=at
+            )
 
 
 def _merge_skips(skip: Skip, prepared: Skip | None) -> Skip:

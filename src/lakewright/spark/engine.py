@@ -1,65 +1,94 @@
-"""The work of services on Spark's workers, dealt out by size."""
+"""The engine on Spark: scans, writes and maps on its executors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
+from lakewright.engine.local import LocalEngine
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.spark.reader import scan_slices, spark_schema
 from lakewright.spark.worker_environment import SPARK_ERRORS
-from lakewright.spark.writer import SparkRows, map_on_workers, translate_spark_error
+from lakewright.spark.writer import (
+    SparkRows,
+    arrow_schema,
+    map_on_workers,
+    translate_spark_error,
+    write_rows,
+)
 from lakewright.storage.base import Storage
-from lakewright.write.task import WriteToken
+from lakewright.write.task import WriteStatus, WriteTask, WriteToken
+from lakewright.write.writer import RowSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
 class SparkEngine:
-    """The workers of a Spark session."""
+    """The executors of a Spark session: see `engine.base.Engine`."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
 
+    def scan(self, storage: Storage, plan: ScanPlan) -> ScannedRows:
+        """Return the rows of a scan; Spark reads them when they are used."""
+        return ScannedRows(scan_slices(self.spark, storage, plan))
+
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        """Write the rows of a DataFrame on Spark's executors, Arrow rows in this process."""
+        if isinstance(rows, ScannedRows):
+            rows = SparkRows(rows.frame)
+        if isinstance(rows, SparkRows):
+            return write_rows(task, rows)
+        return LocalEngine().write(task, rows)
+
     def map(
         self,
-        do: Callable[[Item, WriteToken], Answer],
+        function: Callable[[Item, WriteToken], Answer],
         items: Sequence[Item],
         size: Callable[[Item], int],
     ) -> list[Answer]:
-        """Let workers do something with each item; see `Engine`."""
+        """Call `function` on each item, on Spark's executors; see `Engine`."""
         try:
-            bundles = map_on_workers(self.spark, partial(_each, do), items, size)
+            bundles = map_on_workers(self.spark, partial(_call_each, function), items, size)
         except SPARK_ERRORS as error:
             raise translate_spark_error(error) from error
         return [answer for bundle in bundles for answer in bundle]
 
-    def select(
-        self,
-        storage: Storage,
-        plan: ScanPlan,
-        pick: Callable[[pa.RecordBatch], pa.RecordBatch],
-        schema: pa.Schema,
+
+@dataclass(frozen=True)
+class ScannedRows:
+    """The rows of a scan, as a DataFrame with the meta columns."""
+
+    frame: DataFrame
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the scan."""
+        return arrow_schema(self.frame.schema)
+
+    def map_batches(
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema
     ) -> SparkRows:
-        """What `pick` leaves of the rows of a query; see `Engine`."""
-        frame = scan_slices(self.spark, storage, plan)
-        return SparkRows(frame.mapInArrow(partial(_picked, pick), spark_schema(schema)))
+        """Return the rows that `function` makes of each batch."""
+        mapped = self.frame.mapInArrow(partial(_map_batches, function), spark_schema(schema))
+        return SparkRows(mapped)
 
 
-def _picked(
-    pick: Callable[[pa.RecordBatch], pa.RecordBatch], batches: Iterable[pa.RecordBatch]
+def _map_batches(
+    function: Callable[[pa.RecordBatch], pa.RecordBatch], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    return map(pick, batches)
+    return map(function, batches)
 
 
-def _each(
-    do: Callable[[Item, WriteToken], Answer], items: Sequence[Item], token: WriteToken
+def _call_each(
+    function: Callable[[Item, WriteToken], Answer], items: Sequence[Item], token: WriteToken
 ) -> list[Answer]:
-    return [do(item, token) for item in items]
+    return [function(item, token) for item in items]

@@ -238,32 +238,33 @@ class SparkRows:
         # Rows that were read from a table bring its meta columns along: they get new ones.
         require_workers(frame.sparkSession)
         known = {*META_COLUMNS, OPERATION}.intersection(frame.columns)
-        self._frame = frame.drop(*known) if known else frame
+        self.frame = frame.drop(*known) if known else frame
 
     @property
     def spark(self) -> SparkSession:
         """Its session."""
-        return self._frame.sparkSession
+        return self.frame.sparkSession
 
     @property
     def schema(self) -> pa.Schema:
         """Its columns, as Spark hands them to Arrow."""
-        return arrow_schema(self._frame.schema)
+        return arrow_schema(self.frame.schema)
 
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        """Shuffle the rows once, and let each task write the partitions it got."""
-        spark = self._frame.sparkSession
-        try:
-            frame = _with_keys_checked(_needed(self._frame, task), task)
-            if task.is_global and task.operation.merges:
-                frame = tag_global_location(frame, task)
-            packed = pickle.dumps(task)
-            with _small_shuffle_partitions(spark):
-                routed = _spread(frame, task) if needs_no_shuffle(task) else _routed(frame, task)
-                first = _outcomes(routed, partial(_work, packed))
-            return run_until_done(first, partial(_run_deferred, spark, packed))
-        except SPARK_ERRORS as error:
-            raise _translated(error, task) from error
+
+def write_rows(task: WriteTask, rows: SparkRows) -> Sequence[WriteStatus]:
+    """Shuffle rows once by partition; each Spark task writes the partitions it gets."""
+    spark = rows.spark
+    try:
+        frame = _with_keys_checked(_needed(rows.frame, task), task)
+        if task.is_global and task.operation.merges:
+            frame = tag_global_location(frame, task)
+        packed = pickle.dumps(task)
+        with _small_shuffle_partitions(spark):
+            routed = _spread(frame, task) if needs_no_shuffle(task) else _routed(frame, task)
+            first = _outcomes(routed, partial(_work, packed))
+        return run_until_done(first, partial(_run_deferred, spark, packed))
+    except SPARK_ERRORS as error:
+        raise _translated(error, task) from error
 
 
 def _outcomes(frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]) -> list[WriteStatus]:

@@ -245,7 +245,7 @@ class TargetTable:
         """Write rows that were computed from this look; ChangedError if it is out of date."""
         options = {**self.options, **(more or {}), RETRIES: "0"}
         writer = WriteClient.create(self.table.storage, options, spark=self.session.spark)
-        request = WriteRequest(operation, check=_unchanged_since(self.snapshot), marked=marked)
+        request = WriteRequest(operation, validator=_UnchangedSince(self.snapshot), marked=marked)
         return writer.run(request, spark_rows(frame))
 
     def delete_partitions(self, patterns: tuple[str, ...], exact: bool) -> Commit | Skip:
@@ -255,19 +255,22 @@ class TargetTable:
         return writer.run_deletion(request)
 
 
-def _unchanged_since(seen: Snapshot) -> Callable[[Snapshot], None]:
-    """A check that a write begins with the table that its rows were computed from.
+@dataclass
+class _UnchangedSince:
+    """Refuses to begin a write on another snapshot than its rows were computed from.
 
-    What completes after it has begun is found by the write itself, file group by file group.
+    The conflict check of the commit finds what completes after the write has begun.
     """
-    begun: list[Snapshot] = []
 
-    def check(now: Snapshot) -> None:
-        if not begun and now.timeline.completed_writes != seen.timeline.completed_writes:
+    snapshot: Snapshot
+    _has_begun: bool = False
+
+    def validate(self, current: Snapshot) -> None:
+        """Raise ChangedError if a write has completed since the snapshot."""
+        before, now = self.snapshot.timeline, current.timeline
+        if not self._has_begun and now.completed_writes != before.completed_writes:
             raise ChangedError("the table was written to meanwhile: run the statement again")
-        begun.append(now)
-
-    return check
+        self._has_begun = True
 
 
 def retry_on_change(

@@ -17,7 +17,7 @@ from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.model.instant import COMPLETED_NAME, Instant, State, epoch_ms
 from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
 from lakewright.table.feature_checks import check_writable
-from lakewright.table.locks.base import Lock, under_lock
+from lakewright.table.locks.base import Lock
 from lakewright.table.options import FailedWritesPolicy
 from lakewright.table.properties import drop_metadata_table
 from lakewright.table.rollback import (
@@ -52,7 +52,7 @@ def cancel_plan(
     """
     deadline = writer.clock.monotonic_ms() + round(wait_s * 1000)
     while True:
-        done = under_lock(writer.new_lock, partial(_cancel_locked, writer, at, cause))
+        done = writer.run_locked(partial(_cancel_locked, writer, at, cause))
         if done.is_completed or writer.clock.monotonic_ms() >= deadline:
             return done
         writer.clock.sleep(_POLL_S)
@@ -166,12 +166,10 @@ def rollback_abandoned_plans(
         return ()
     going = []
     for instant in _cancellable_plans(seen):
-        reason = under_lock(
-            writer.new_lock, partial(_request_rollback_if_abandoned, writer, instant)
-        )
+        reason = writer.run_locked(partial(_request_rollback_if_abandoned, writer, instant))
         going += [CancelledPlan(instant, reason)] if reason else []
     times = [each.plan.requested_at for each in going]
-    ended = [under_lock(writer.new_lock, partial(_finish_rollback, writer, at)) for at in times]
+    ended = [writer.run_locked(partial(_finish_rollback, writer, at)) for at in times]
     return tuple(each for each, is_gone in zip(going, ended, strict=True) if is_gone)
 
 

@@ -25,7 +25,7 @@ from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage, split_path
 from lakewright.table.conflicts import ConflictChecker, operation_of_plan
-from lakewright.table.locks.base import Lock, holding, under_lock
+from lakewright.table.locks.base import Lock
 from lakewright.table.markers import (
     MarkerKind,
     attempt_registration,
@@ -159,7 +159,7 @@ class PlanTransaction(Transaction):
     def _find_completed(self, now: Snapshot) -> Instant | None:
         """Only what this attempt has asked for is its own."""
         found = super()._find_completed(now)
-        return found if found is not None and found == self._asked else None
+        return found if found is not None and found == self._attempted else None
 
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
         self._listed = metadata.files()
@@ -203,12 +203,12 @@ class PlanTransaction(Transaction):
             if instant.requested_at == self.instant
             and instant.is_completed
             and instant.completed_action == self._completed_action
-            and instant != self._asked
+            and instant != self._attempted
         ]
 
     def _delete_write(self) -> None:
         if self.cancellable:
-            under_lock(self.writer.new_lock, self._rollback_with_plan)
+            self.writer.run_locked(self._rollback_with_plan)
             self._plan_is_gone = True
         else:
             self._delete_own_attempt()
@@ -234,7 +234,7 @@ class PlanTransaction(Transaction):
         self._storage.prune_folders(marker_folder(self.instant))
 
     def _delete_own_attempt(self) -> None:
-        with holding(self.writer.new_lock()):
+        with self.writer.locked():
             counts = self.attempt.is_current(self._storage)
             marked = marked_files(self._storage, self.instant)
             own = {path for path in {*self._listed, *marked} if self.attempt.wrote(path)}

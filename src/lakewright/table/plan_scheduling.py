@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from lakewright.clock import zone_of
 from lakewright.errors import ConflictError
@@ -14,7 +15,7 @@ from lakewright.model.timeline import Timeline
 from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.heartbeat import last_heartbeats
-from lakewright.table.locks.base import Lock, under_lock
+from lakewright.table.locks.base import Lock
 from lakewright.table.options import FailedWritesPolicy
 from lakewright.table.plan_cancellation import age_ms, rollback_plans
 from lakewright.table.plan_execution import ExecutionAttempt, PlanTransaction, check_executable
@@ -112,31 +113,37 @@ _TRIES = 10
 class PlanRequest:
     """A plan that is to appear on the timeline, and at which time.
 
-    `over` are cancellable plans for some of its file groups, which go before it appears: two plans
-    for one group are more than other readers can take.
+    `data` is the plan's file. `supersedes` are cancellable plans for some of its file groups, which
+    are rolled back before it appears: real Hudi fails on two plans for one file group.
     """
 
     instant: str
+    plan: Any
     data: bytes
     supersedes: tuple[Instant, ...] = ()
 
 
-# Decides about a plan; the second argument gives a new time for it, above all others.
-Decide = Callable[[Snapshot, Callable[[], str]], PlanRequest | Skip]
+# Plans on a snapshot, under the table's lock; the second argument returns a new instant time.
+Planner = Callable[[Snapshot, Callable[[], str]], PlanRequest | Skip]
 
 
-def schedule_plan(writer: TransactionManager, action: str, decide: Decide) -> Instant | Skip:
-    """Put the plan that `decide` makes of the table on the timeline, under the table's lock.
+def schedule_plan(
+    writer: TransactionManager, action: str, planner: Planner
+) -> tuple[Instant, PlanRequest] | Skip:
+    """Create the requested file of the plan that `planner` makes, under the table's lock.
 
-    It may be asked again where its time turns out to be taken; if it raises or skips, nothing
-    changes.
+    The planner is called again if its instant time is taken; if it raises or skips, nothing on
+    storage changes.
+
+    Returns:
+        The requested instant with its plan, or why nothing was scheduled.
     """
-    return under_lock(writer.new_lock, lambda lock: _schedule_locked(writer, action, decide, lock))
+    return writer.run_locked(lambda lock: _schedule_locked(writer, action, planner, lock))
 
 
 def _schedule_locked(
-    writer: TransactionManager, action: str, decide: Decide, lock: Lock
-) -> Instant | Skip:
+    writer: TransactionManager, action: str, planner: Planner, lock: Lock
+) -> tuple[Instant, PlanRequest] | Skip:
     for _ in range(_TRIES):
         snapshot = load_snapshot(writer.storage)
         if action in COMPLETED_NAME:
@@ -146,22 +153,22 @@ def _schedule_locked(
         else:
             check_writable(snapshot.config)
         times = writer.times(snapshot.config, snapshot.timeline, lock)
-        draft = decide(snapshot, times.next)
-        if isinstance(draft, Skip):
-            return draft
-        requested = Instant(draft.instant, action, State.REQUESTED)
+        request = planner(snapshot, times.next)
+        if isinstance(request, Skip):
+            return request
+        requested = Instant(request.instant, action, State.REQUESTED)
         lock.verify()
-        if draft.supersedes:
+        if request.supersedes:
             cause = RollbackCause(
-                f"{action} {draft.instant}", "a plan that is not cancellable goes before"
+                f"{action} {request.instant}", "a plan that is not cancellable goes before"
             )
-            rollback_plans(writer, snapshot, draft.supersedes, times, cause)
+            rollback_plans(writer, snapshot, request.supersedes, times, cause)
             lock.verify()
-        created = _create_file(writer, snapshot.timeline_path(requested), draft.data)
+        created = _create_file(writer, snapshot.timeline_path(requested), request.data)
         if created and (
             writer.still_holds(lock) or _has_no_overlapping_plan(writer, snapshot, requested)
         ):
-            return requested
+            return requested, request
     raise ConflictError("others were faster with every plan", action=action, tries=_TRIES)
 
 
@@ -245,7 +252,7 @@ def begin_execution(
         execution.begin(lock)
         return execution
 
-    return under_lock(writer.new_lock, begun)
+    return writer.run_locked(begun)
 
 
 def _pending(snapshot: Snapshot, planned: Instant) -> Instant:
@@ -291,4 +298,4 @@ def complete_metadata_action(writer: TransactionManager, planned: Instant, data:
         writer.storage.create(snapshot.timeline_path(completed), data)
         return completed
 
-    return under_lock(writer.new_lock, ended)
+    return writer.run_locked(ended)

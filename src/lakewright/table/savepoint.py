@@ -42,7 +42,7 @@ from lakewright.table.instant_files import (
     rollback_metadata,
     timeline_files,
 )
-from lakewright.table.locks.base import holding
+from lakewright.table.locks.base import held
 from lakewright.table.properties import drop_metadata_table, read_optional
 from lakewright.table.rollback import (
     check_can_rollback,
@@ -432,7 +432,7 @@ def locked_table(
     `check` may refuse before anything has changed.
     """
     lock = writer.new_lock()
-    with holding(lock):
+    with held(lock):
         snapshot = load_snapshot(writer.storage)
         check_writable(snapshot.config)
         if check is not None:
@@ -524,7 +524,7 @@ def create_savepoint(writer: WriterContext, instant: str, *, user: str, comment:
 
 def delete_savepoint(writer: WriterContext, instant: str) -> None:
     """Let the files of a savepoint be cleaned."""
-    with holding(writer.new_lock()):
+    with writer.locked():
         snapshot = load_snapshot(writer.storage)
         check_writable(snapshot.config)
         delete_savepoint_locked(snapshot, instant)

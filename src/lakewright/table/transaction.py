@@ -1,14 +1,25 @@
-"""A write that has begun: completing it, and taking it back."""
+"""The transaction of a write: begin, commit, abort.
+
+begin     take the lock; load the snapshot; check that the table is writable; roll back failed
+          writes; create the requested file; release the lock; create the inflight file
+(write)   for every data file: create its marker, then the file
+commit    delete files of failed task attempts; take the lock; reload the timeline; validate;
+          create the completed file; release the lock; delete the markers
+
+Creating the completed file is the atomic step that makes the write visible. A process that dies
+before it leaves a pending instant and markers, from which the next writer rolls the write back; one
+that dies after it leaves only markers, which a clean deletes.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from dataclasses import replace as changed
 from enum import Enum, auto
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self, TypeVar, overload
 
 from lakewright.clock import Clock, zone_of
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
@@ -24,7 +35,7 @@ from lakewright.table.conflicts import ConflictChecker, max_timeline_time
 from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.heartbeat import Heartbeat, live_heartbeats
-from lakewright.table.locks.base import Lock, holding, lock_for, under_lock
+from lakewright.table.locks.base import Lock, held, lock_for, run_locked
 from lakewright.table.markers import finish_markers, marked_files
 from lakewright.table.options import (
     PLAN_KEYS,
@@ -46,6 +57,8 @@ from lakewright.table.snapshot import (
 )
 from lakewright.table.time_generator import TimeGenerator, format_epoch_ms
 
+Result = TypeVar("Result")
+
 
 def check_files(metadata: CommitMetadata, instant: str) -> None:
     """Refuse metadata that lists files which the write of this instant cannot have made."""
@@ -62,10 +75,6 @@ def commit_bytes(action: str, metadata: CommitMetadata) -> bytes:
     """The content of the completed file of an action."""
     replaces = action == "replacecommit"
     return (format_replace_commit if replaces else format_commit)(metadata)
-
-
-# ------------------------------------------------------------------------------------------------
-# What a writer works with, and what follows from it.
 
 
 _ALONE_WAIT_MS = 1
@@ -96,9 +105,23 @@ class WriterContext:
         )
 
     def new_lock(self) -> Lock:
-        """The lock of the table, not yet taken."""
+        """The table's lock, not yet acquired."""
         several = self.transaction.several_writers
         return lock_for(self.storage, self.lock, self.clock, several_writers=several)
+
+    def run_locked(self, work: Callable[[Lock], Result]) -> Result:
+        """Run `work` under the table's lock; again under a new one if the lock is lost.
+
+        `work` verifies its lock before the step that needs it; until then it is repeatable.
+        """
+        return run_locked(self.new_lock, work)
+
+    @contextmanager
+    def locked(self) -> Iterator[Lock]:
+        """Hold the table's lock for a block, which is not repeated if the lock is lost."""
+        lock = self.new_lock()
+        with held(lock):
+            yield lock
 
     def times(
         self, config: TableConfig, timeline: Timeline, lock: Lock | None = None
@@ -151,31 +174,62 @@ class WriterContext:
         return self.uses_heartbeat if guard is None else guard
 
 
-# ------------------------------------------------------------------------------------------------
-# The completed file of a write: what may be in it, and its bytes.
+_ROLLBACK_POLLS = 6
+_ROLLBACK_POLL_S = 0.2
 
 
-_LOOKS = 6
-_PAUSE_S = 0.2
+class CommitValidator(Protocol):
+    """Checks that a write may commit on the table as it is then."""
 
-_Require = Callable[[Snapshot, Sequence[Instant]], None]
-_Form = Callable[[Snapshot], CommitMetadata]
+    def validate(self, current: Snapshot) -> None:
+        """Raise ConflictError if the write must not commit; called under the table's lock."""
+        ...
+
+
+class CommitContributor(Protocol):
+    """Adds extra metadata to a commit, derived from the table as it is then."""
+
+    def extra_metadata(self, current: Snapshot) -> Mapping[str, str]:
+        """Return entries for the commit's extra metadata; called under the table's lock."""
+        ...
 
 
 class _State(Enum):
     OPEN = auto()
-    UNCERTAIN = auto()  # asked to complete, and storage has not said whether it did
+    UNKNOWN = auto()  # storage did not answer whether it created the completed file
     COMMITTED = auto()
-    WITHDRAWN = auto()
+    ABORTED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _CommitRequest:
+    """What `Transaction.commit` was called with."""
+
+    metadata: CommitMetadata
+    validators: Sequence[CommitValidator]
+    contributors: Sequence[CommitContributor]
+
+    def validate(self, current: Snapshot) -> None:
+        for validator in self.validators:
+            validator.validate(current)
+
+    def final_metadata(self, current: Snapshot) -> CommitMetadata:
+        """The metadata with what the contributors add."""
+        added: dict[str, str] = {}
+        for contributor in self.contributors:
+            added.update(contributor.extra_metadata(current))
+        if not added:
+            return self.metadata
+        return replace(self.metadata, extra={**self.metadata.extra, **added})
 
 
 @dataclass(frozen=True, slots=True)
 class _PublishedCommit:
-    """A completed file that is there, what was seen before it, and whether the lock was kept."""
+    """A visible commit, the timeline files listed before it, and whether the lock was held."""
 
     instant: Instant
-    seen: frozenset[Instant]
-    fenced: bool
+    files_before: frozenset[Instant]
+    lock_held: bool
 
 
 class Transaction:
@@ -206,9 +260,9 @@ class Transaction:
         self.instant = instant
         self.action = action
         self._storage = writer.storage
-        self._progress = _State.OPEN
-        self._asked: Instant | None = None
-        self._formed: CommitMetadata | None = None
+        self._state = _State.OPEN
+        self._attempted: Instant | None = None
+        self._attempted_metadata: CommitMetadata | None = None
         self._listed: frozenset[str] = frozenset()
         self._reported: frozenset[str] = frozenset()
         self.after = snapshot
@@ -224,7 +278,7 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._progress in (_State.COMMITTED, _State.WITHDRAWN):
+        if self._state in (_State.COMMITTED, _State.ABORTED):
             return
         try:
             self.abort()
@@ -237,107 +291,109 @@ class Transaction:
         self,
         metadata: CommitMetadata,
         *,
-        verify: Callable[[Snapshot], None] | None = None,
-        extra: Callable[[Snapshot], Mapping[str, str]] | None = None,
+        validators: Sequence[CommitValidator] = (),
+        contributors: Sequence[CommitContributor] = (),
     ) -> Instant:
-        """Make the write part of the table, which is decided by one file; gives its instant.
+        """Make the write visible: create its completed file.
 
-        `verify` sees the table as it is then, under the lock, and raises if it knows a conflict;
-        what `extra` makes of it is added to the metadata.
+        Args:
+            metadata: what the write did; its files exist already.
+            validators: asked under the lock, after the transaction's own conflict check.
+            contributors: asked under the lock for extra metadata of the commit.
+
+        Returns:
+            The completed instant.
 
         Raises:
-            ConflictError: others were faster; nothing is visible, and the write is to be withdrawn.
+            ConflictError: another writer committed first; nothing is visible. Abort this write.
             UnavailableError: storage did not answer; the same call may be made again.
         """
         self._check_open()
         check_files(metadata, self.instant)
-        # After a call that was not answered these files may be part of the table already.
-        if self._progress is _State.OPEN:
+        # After an unanswered call these files may be visible already.
+        if self._state is _State.OPEN:
             self._remove_other_attempts(metadata)
         self._storage.sync(sorted(metadata.files()))
-
-        def require(now: Snapshot, files: Sequence[Instant]) -> None:
-            self._check_can_commit(now, files, metadata)
-            if verify is not None:
-                verify(now)
-
-        def form(now: Snapshot) -> CommitMetadata:
-            added = extra(now) if extra is not None else {}
-            return replace(metadata, extra={**metadata.extra, **added}) if added else metadata
-
-        commit = under_lock(self.writer.new_lock, lambda lock: self._publish(lock, form, require))
-        if not commit.fenced:
-            with holding(self.writer.new_lock()):
-                self._confirm(commit, require)
-        self._progress = _State.COMMITTED
+        request = _CommitRequest(metadata, validators, contributors)
+        published = self.writer.run_locked(lambda lock: self._publish(lock, request))
+        if not published.lock_held:
+            with self.writer.locked():
+                self._confirm(published, request)
+        self._state = _State.COMMITTED
         self._clean_up()
-        return commit.instant
+        return published.instant
 
-    def _publish(self, lock: Lock, form: _Form, require: _Require) -> _PublishedCommit:
-        now, files = load_snapshot_and_files(self._storage)
-        completed = self._find_completed(now)
-        if completed is None:
-            require(now, files)
-            asked = self._asked
-            completed = self._choose_completed_instant(now)
-            # A request that storage may still carry out is made again as it was.
-            if completed is not asked or self._formed is None:
-                self._formed = form(now)
-            metadata = self._formed
-            lock.verify()
-            self._verify_heartbeat()
-            self._commit(completed, commit_bytes(completed.action, metadata))
-            timeline = Timeline.of([*files, completed])
-            self.after = now.with_write(timeline, self.instant, metadata)
-            return _PublishedCommit(completed, frozenset(files), self.writer.still_holds(lock))
-        # An earlier call put it there, under another lock than this.
-        self.after = now
-        return _PublishedCommit(completed, frozenset(), fenced=False)
+    def _publish(self, lock: Lock, request: _CommitRequest) -> _PublishedCommit:
+        current, files = load_snapshot_and_files(self._storage)
+        completed = self._find_completed(current)
+        if completed is not None:
+            # An earlier, unanswered call created it, under another lock than this one.
+            self.after = current
+            return _PublishedCommit(completed, frozenset(), lock_held=False)
+        self._validate(current, files, request)
+        unanswered = self._attempted
+        completed = self._choose_completed_instant(current)
+        # Storage may still carry out the unanswered request: send the same bytes again.
+        if completed is not unanswered or self._attempted_metadata is None:
+            self._attempted_metadata = request.final_metadata(current)
+        metadata = self._attempted_metadata
+        lock.verify()
+        self._verify_heartbeat()
+        self._create_completed(completed, commit_bytes(completed.action, metadata))
+        timeline = Timeline.of([*files, completed])
+        self.after = current.with_write(timeline, self.instant, metadata)
+        return _PublishedCommit(completed, frozenset(files), self.writer.still_holds(lock))
 
-    def _confirm(self, commit: _PublishedCommit, require: _Require) -> None:
-        """Make sure that nobody has acted as if this write had not completed.
+    def _validate(
+        self, current: Snapshot, files: Sequence[Instant], request: _CommitRequest
+    ) -> None:
+        self._check_can_commit(current, files, request.metadata)
+        request.validate(current)
 
-        Somebody may have had the lock while this writer held still before its last step, or have
-        another lock, as writers have that each take themselves for the only one. If they rolled
-        this write back, or wrote to the same groups, the completed file came too late, and goes
-        again. They look for it in their turn: see `rollback._end`.
+    def _confirm(self, published: _PublishedCommit, request: _CommitRequest) -> None:
+        """Delete the completed file again if another writer acted as if it did not exist.
+
+        Another process may have held the lock while this one was paused before its last step; and
+        writers in single-writer mode each have a lock of their own. If one of them rolled this
+        write back, or wrote to the same file groups, the completed file came too late. They check
+        for it in turn: see `rollback._end`.
         """
         files = self._wait_for_pending_rollbacks()
-        completed = commit.instant
+        completed = published.instant
         try:
-            if set(files) != commit.seen | {completed}:
-                self._recheck_after_commit(completed, files, require)
+            if set(files) != published.files_before | {completed}:
+                self._recheck_after_commit(completed, files, request)
         except ConflictError:
             self._storage.delete(self.snapshot.timeline_path(completed))
-            self._progress = _State.OPEN
+            self._state = _State.OPEN
             raise
 
     def _wait_for_pending_rollbacks(self) -> tuple[Instant, ...]:
-        """The timeline's files when no rollback of this write is still to be decided.
+        """Return the timeline files once no rollback of this write is undecided.
 
-        One that is only requested is about to be withdrawn, if who began it sees that this write
-        has completed, or about to be carried out.
+        A rollback that is only requested is either deleted by its process, which sees that this
+        write has completed, or carried out.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_ROLLBACK_POLLS):
             files = list_timeline(self._storage, self.snapshot.config)
             rollbacks = self._conflict_checker(files).rollbacks_of(self.instant)
             if all(i.state is not State.REQUESTED for i in rollbacks):
                 break
-            self.writer.clock.sleep(_PAUSE_S)
+            self.writer.clock.sleep(_ROLLBACK_POLL_S)
         return files
 
     def _recheck_after_commit(
-        self, completed: Instant, files: tuple[Instant, ...], require: _Require
+        self, completed: Instant, files: tuple[Instant, ...], request: _CommitRequest
     ) -> None:
-        now = self._conflict_checker(files).current
-        self._check_not_rolled_back(now, files)
+        current = self._conflict_checker(files).current
+        self._check_not_rolled_back(current, files)
         if completed not in files:
             raise ConflictError("this write was hidden by another writer", instant=self.instant)
-        # Who began later has seen this write, or will see it when it completes.
-        landed = self._completed_file_mtime(completed)
-        earlier = [i for i in now.timeline if i.requested_at < landed]
-        rest = Timeline(tuple(i for i in earlier if i.requested_at != self.instant))
-        require(replace(now, timeline=rest), files)
+        # A write that began after the completed file appeared has seen it, or will at its commit.
+        created_at = self._completed_file_mtime(completed)
+        earlier = [i for i in current.timeline if i.requested_at < created_at]
+        others = Timeline(tuple(i for i in earlier if i.requested_at != self.instant))
+        self._validate(replace(current, timeline=others), files, request)
 
     def _completed_file_mtime(self, completed: Instant) -> str:
         """When the completed file appeared: storage may have been slow after its name was chosen.
@@ -373,13 +429,13 @@ class Transaction:
         writer rolls it back.
         """
         try:
-            if self._progress is _State.UNCERTAIN:
+            if self._state is _State.UNKNOWN:
                 self._resolve_unknown_commit()
-            if self._progress is _State.COMMITTED:
+            if self._state is _State.COMMITTED:
                 raise InvalidError(
                     "the write has completed: roll it back instead", instant=self.instant
                 )
-            if self._progress is not _State.UNCERTAIN:
+            if self._state is not _State.UNKNOWN:
                 self._delete_write()
         finally:
             # Also where storage failed: others could not repair what seems to be alive.
@@ -418,19 +474,19 @@ class Transaction:
 
         A request that storage carries out late then finds its own file, and adds no second one.
         """
-        asked = self._asked if self._progress is _State.UNCERTAIN else None
+        asked = self._attempted if self._state is _State.UNKNOWN else None
         if asked is not None and (asked.completed_at or "") > max_timeline_time(now.timeline):
             return asked
         time = self.writer.times(now.config, now.timeline).next()
-        self._asked = Instant(self.instant, self._completed_action, completed_at=time)
-        return self._asked
+        self._attempted = Instant(self.instant, self._completed_action, completed_at=time)
+        return self._attempted
 
     @property
     def _completed_action(self) -> str:
         return COMPLETED_NAME.get(self.action, self.action)
 
     def _check_open(self) -> None:
-        if self._progress in (_State.COMMITTED, _State.WITHDRAWN):
+        if self._state in (_State.COMMITTED, _State.ABORTED):
             raise InvalidError("the transaction is over: begin another", instant=self.instant)
 
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
@@ -499,9 +555,9 @@ class Transaction:
             )
         ConflictChecker(self.snapshot.timeline, now).check_not_rolled_back(self.instant)
 
-    def _commit(self, completed: Instant, data: bytes) -> None:
+    def _create_completed(self, completed: Instant, data: bytes) -> None:
         path = self.snapshot.timeline_path(completed)
-        self._progress = _State.UNCERTAIN
+        self._state = _State.UNKNOWN
         try:
             self._storage.create(path, data)
         except (ConflictError, UnavailableError) as error:
@@ -510,12 +566,12 @@ class Transaction:
             if found == data:
                 return
             if isinstance(error, ConflictError):
-                self._progress = _State.OPEN
+                self._state = _State.OPEN
             raise
 
     def _resolve_unknown_commit(self) -> None:
         if self._find_completed(load_snapshot(self._storage)) is not None:
-            self._progress = _State.COMMITTED
+            self._state = _State.COMMITTED
             self._clean_up()
 
     def _delete_write(self) -> None:
@@ -532,7 +588,7 @@ class Transaction:
         self._aborted()
 
     def _aborted(self) -> None:
-        self._progress = _State.WITHDRAWN
+        self._state = _State.ABORTED
 
     def _clean_up(self) -> None:
         """Remove what only a pending write needs; the write is complete whatever happens here."""
@@ -549,22 +605,6 @@ class Transaction:
         finally:
             self.stop_heartbeat()
 
-
-# ------------------------------------------------------------------------------------------------
-# A write from its first file on the timeline to its last: the steps, their order, the way back.
-#
-# begin      lock; look; refuse; drop the metadata table; repair; requested; unlock; inflight
-# (work)     for every data file a marker, then the file
-# complete   files of failed attempts go; lock; look again; judge; completed; unlock; markers go
-#
-# Creating the completed file is the one moment at which the write takes effect. A process that
-# dies
-# before it leaves a pending instant and markers, from which the next writer finds what to delete;
-# one
-# that dies after it leaves markers that mean nothing any more.
-
-
-__all__ = ["Transaction", "TransactionManager", "TransactionSpec"]
 
 _TRIES = 10
 
@@ -583,40 +623,66 @@ class TransactionSpec:
             raise InvalidError("a transaction is for actions that write", action=self.action)
 
 
+SpecT = TypeVar("SpecT", bound=TransactionSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """A write that has not begun, since `step` must run before it, without the lock.
+
+    `step` returns extra metadata for the commit of the write.
+    """
+
+    step: Callable[[], Mapping[str, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionManager(WriterContext):
     """Begins transactions on one table, with one set of settings."""
 
-    def begin_action(
-        self, action: str, *, requested: bytes = b"", inflight: bytes = b""
-    ) -> Transaction:
-        """Start a write: what dead writers left is rolled back, and ours is on the timeline."""
-        return self.begin(lambda snapshot: TransactionSpec(action, requested, inflight))
+    @overload
+    def begin(self, plan: Callable[[Snapshot], SpecT]) -> tuple[Transaction, SpecT]: ...
 
-    def begin(self, decide: Callable[[Snapshot], TransactionSpec]) -> Transaction:
-        """Start the write that `decide` makes of the table as it is; if it raises, nothing changes.
+    @overload
+    def begin(
+        self, plan: Callable[[Snapshot], SpecT | Postponed]
+    ) -> tuple[Transaction, SpecT] | Postponed: ...
 
-        It is asked under the lock, before anything is repaired or written; again, if the lock was
-        lost before the write was on the timeline.
+    def begin(
+        self, plan: Callable[[Snapshot], SpecT | Postponed]
+    ) -> tuple[Transaction, SpecT] | Postponed:
+        """Begin the write that `plan` derives from the current snapshot.
+
+        `plan` runs under the lock, before failed writes are rolled back or anything is created, and
+        again if the lock is lost before the requested file exists. If it raises, or returns
+        `Postponed`, nothing on storage changes.
+
+        Returns:
+            The transaction and its plan, or what `plan` postponed.
         """
-        begun, start = under_lock(self.new_lock, lambda lock: self._begin_locked(decide, lock))
+        begun = self.run_locked(lambda lock: self._begin_locked(plan, lock))
+        if isinstance(begun, Postponed):
+            return begun
+        transaction, spec = begun
         started = False
         try:
-            self.storage.create(begun.pending_path(State.INFLIGHT), start.inflight)
+            self.storage.create(transaction.pending_path(State.INFLIGHT), spec.inflight)
             started = True
         finally:
             if not started:
-                begun.abort_best_effort()
-        return begun
+                transaction.abort_best_effort()
+        return transaction, spec
 
     def _begin_locked(
-        self, decide: Callable[[Snapshot], TransactionSpec], lock: Lock
-    ) -> tuple[Transaction, TransactionSpec]:
+        self, plan: Callable[[Snapshot], SpecT | Postponed], lock: Lock
+    ) -> tuple[Transaction, SpecT] | Postponed:
         snapshot = load_snapshot(self.storage)
         check_write_can_begin(snapshot.config, snapshot.timeline, self.transaction.concurrency)
-        start = decide(snapshot)
-        snapshot, times = self._prepare_table(snapshot, start.properties, lock)
-        return self._create_requested(snapshot, start.action, times, lock, start.requested), start
+        spec = plan(snapshot)
+        if isinstance(spec, Postponed):
+            return spec
+        snapshot, times = self._prepare_table(snapshot, spec.properties, lock)
+        return self._create_requested(snapshot, spec.action, times, lock, spec.requested), spec
 
     def _prepare_table(
         self, snapshot: Snapshot, remember: Mapping[str, str], lock: Lock
@@ -625,7 +691,7 @@ class TransactionManager(WriterContext):
         if remember:
             new = update_properties(self.storage, lambda old: {**old, **remember})
             config = TableConfig.from_properties(new)
-        snapshot = changed(snapshot, config=config)
+        snapshot = replace(snapshot, config=config)
         times = self.times(config, snapshot.timeline, lock)
         snapshot = rollback_failed_writes(
             snapshot, self.transaction, self.heartbeat, times, self.clock

@@ -25,7 +25,7 @@ from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.write.task import Operation, WriteStatus, WriteTask
-from lakewright.write.writer import Commit
+from lakewright.write.writer import Commit, RowSource
 
 SCHEMA = pa.schema(
     [
@@ -54,27 +54,19 @@ _MINUTE = 60_000
 _DAY = 24 * 60 * _MINUTE
 
 
-class _DelayedRows(ArrowRows):
-    """Rows that take some time to be written."""
-
-    def __init__(self, rows: pa.Table, pass_time: Callable[[], object]) -> None:
-        super().__init__(rows)
-        self._pass_time = pass_time
-
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        written = super().write(task)
-        self._pass_time()
-        return written
-
-
 class _DelayedEngine(LocalEngine):
-    """Services that take some time; something happens meanwhile."""
+    """An engine whose work takes some time, in which something else may happen."""
 
     def __init__(self, pass_time: Callable[[], object]) -> None:
         self._pass_time = pass_time
 
-    def map(self, do: Any, items: Any, size: Any) -> Any:
-        done = super().map(do, items, size)
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        written = super().write(task, rows)
+        self._pass_time()
+        return written
+
+    def map(self, function: Any, items: Any, size: Any) -> Any:
+        done = super().map(function, items, size)
         self._pass_time()
         return done
 
@@ -180,8 +172,9 @@ class SampleHistory:
             if meanwhile is not None:
                 meanwhile()
 
-        writer = WriteClient.create(self.storage, OPTIONS, self.clock)
-        return writer.write(operation, _DelayedRows(pa.Table.from_pylist(rows, SCHEMA), pass_time))
+        client = WriteClient.create(self.storage, OPTIONS, self.clock)
+        client = replace(client, local_engine=_DelayedEngine(pass_time))
+        return client.write(operation, ArrowRows(pa.Table.from_pylist(rows, SCHEMA)))
 
     def _ride(self, city: str, at: int, number: int | None = None) -> dict[str, Any]:
         self._rides += 1

@@ -8,6 +8,7 @@ schema of the one that completes last would hide the other's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
@@ -28,21 +29,27 @@ from lakewright.write.task import Operation, WriteTask
 _SHOWN = 5
 
 
-def validate_no_concurrent_inserts(
-    task: WriteTask, metadata: CommitMetadata, now: Snapshot
-) -> None:
-    """ConflictError if another write since `task` began inserted one of its keys, or a column."""
-    others = _completed_since(task.snapshot.timeline, now.timeline)
-    if not others:
-        return
-    done = list(zip(others, now.commits(others), strict=True))
-    _validate_schema(task, done, now)
-    for other, commit in done:
-        if _must_not_share_keys(task, commit):
-            _validate_no_shared_keys(task, metadata, other, commit)
-        brings_back = task.operation is Operation.UPSERT and not task.buckets
-        if brings_back and commit.operation == Operation.COMPACT:
-            _validate_updated_keys_exist(task, metadata, other, commit)
+@dataclass(frozen=True)
+class ConcurrentInsertValidator:
+    """Refuses a commit if a concurrent write inserted one of its keys, or changed the schema."""
+
+    task: WriteTask
+    metadata: CommitMetadata
+
+    def validate(self, current: Snapshot) -> None:
+        """Raise ConflictError if a write that completed since this one began conflicts with it."""
+        task, metadata = self.task, self.metadata
+        others = _completed_since(task.snapshot.timeline, current.timeline)
+        if not others:
+            return
+        completed = list(zip(others, current.commits(others), strict=True))
+        _validate_schema(task, completed, current)
+        for other, commit in completed:
+            if _must_not_share_keys(task, commit):
+                _validate_no_shared_keys(task, metadata, other, commit)
+            updates_by_lookup = task.operation is Operation.UPSERT and not task.buckets
+            if updates_by_lookup and commit.operation == Operation.COMPACT:
+                _validate_updated_keys_exist(task, metadata, other, commit)
 
 
 def _completed_since(before: Timeline, now: Timeline) -> list[Instant]:

@@ -1,49 +1,50 @@
-"""The end of a write: it is completed with what it keeps of freshness, and told to others."""
+"""A write from its rows to its commit: plan, begin, write data files, commit, run hooks."""
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
 
-from lakewright.errors import (
-    ConflictError,
-    CorruptError,
-    InvalidError,
-    LakewrightError,
-    UnavailableError,
-)
+from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.format.schema_evolution import check_column_names, evolved
 from lakewright.format.timeline_metadata import format_commit, format_requested_replace
-from lakewright.metrics.commit_metrics import commit_figures, record_commit, report
 from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from lakewright.model.event_time import check_event_time
 from lakewright.model.file_group import GroupKey
-from lakewright.model.freshness import (
-    FRESHNESS_KEY,
-    FreshnessRecord,
-    dropped_partitions,
-    format_freshness_record,
-)
 from lakewright.model.instant import Instant
 from lakewright.model.path_patterns import matches_any
 from lakewright.model.plans import RequestedReplace, Skip
 from lakewright.model.table_config import TableConfig, TableType
-from lakewright.options import settings_from
-from lakewright.table.freshness import FreshnessTracker
-from lakewright.table.freshness_options import SUCCESS_FILE, FreshnessSettings, load_function
 from lakewright.table.markers import delete_markers_for
 from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
 from lakewright.table.snapshot import FilesByPartition, Snapshot
-from lakewright.table.transaction import Transaction, TransactionManager, TransactionSpec
-from lakewright.write.commit_hooks import PartitionDoneMarker, touch_partitions, ttl_extra_metadata
+from lakewright.table.transaction import (
+    CommitContributor,
+    CommitValidator,
+    Postponed,
+    Transaction,
+    TransactionManager,
+    TransactionSpec,
+)
+from lakewright.write.commit_hooks import (
+    CommitReporter,
+    CommittedWrite,
+    FreshnessContributor,
+    PartitionDoneMarker,
+    PostCommitHook,
+    PreWriteHook,
+    TouchPartitions,
+    TtlCheckContributor,
+    validate_callbacks,
+)
 from lakewright.write.incoming_rows import MOVED_COLUMN
 from lakewright.write.options import (
     check_index,
@@ -54,14 +55,26 @@ from lakewright.write.options import (
 )
 from lakewright.write.spill import delete_spill
 from lakewright.write.task import Operation, WriteStatus, WriteTask
-from lakewright.write.validation import validate_no_concurrent_inserts
+from lakewright.write.validation import ConcurrentInsertValidator
 from lakewright.write.write_config import IndexType, WriteSettings
 
-_ASK_AGAIN = 2
-_PAUSE_S = 0.5
+__all__ = [
+    "Commit",
+    "EmptyRows",
+    "RowSource",
+    "WriteEngine",
+    "WriteRequest",
+    "check_operation",
+    "commit_result",
+    "commit_with_hooks",
+    "commit_with_retry",
+    "execute_write",
+    "match_partitions",
+    "raise_worker_errors",
+]
 
-Verify = Callable[[Snapshot], None]
-Extra = Callable[[Snapshot], Mapping[str, str]]
+_COMMIT_RETRIES = 2
+_COMMIT_RETRY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -85,128 +98,208 @@ class Commit:
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
-def validate_callbacks(options: Mapping[str, str]) -> None:
-    """Refuse options that name functions which cannot be loaded, before anything is written."""
-    settings = settings_from(FreshnessSettings, options)
-    for name in (settings.reporter, settings.done_mark):
-        if name is not None and name != SUCCESS_FILE:
-            load_function(name)
+class RowSource(Protocol):
+    """The rows of a write, wherever they are."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        ...
 
 
-def commit_and_report(
-    transaction: Transaction,
-    metadata: CommitMetadata,
-    options: Mapping[str, str],
-    verify: Verify | None = None,
-    *,
-    began_ms: int | None = None,
-) -> Commit:
-    """Complete a write; where the table tracks event times its commit keeps the views' freshness.
+class WriteEngine(Protocol):
+    """The part of `engine.base.Engine` that a write needs."""
 
-    Reporters are told, and partitions marked, once it has completed: whatever becomes of that, the
-    commit stands. So it does if freshness cannot be told: the next commit finds out. `began_ms` is
-    when work on it began, by the clock that never steps back.
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        """Write the data files of `task`; one status for each worker that wrote some."""
+        ...
+
+
+@dataclass(frozen=True)
+class EmptyRows:
+    """No rows: of a write that only removes rows, or that only commits its extra metadata."""
+
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """What a write does with its rows; `extra` is recorded in the commit.
+
+    `patterns` name the partitions to delete; `exact` ones are paths, whatever characters are in
+    them. `combine` leaves one row of each key, also where rows only replace others. `marked` rows
+    say in `MOVED_COLUMN` which of them are deleted. `partition_by`, if given, must be the table's
+    partition columns. `validator` checks the table under its lock when the write begins, and again
+    at its commit. `pre_write` may postpone the write.
     """
-    config = transaction.snapshot.config
-    settings = settings_from(FreshnessSettings, options)
-    done = PartitionDoneMarker(transaction.writer.storage, settings, config.timeline_zone)
-    tracked = write_settings(config, options).event_time is not None
-    kept = _FreshnessExtra(_prepared(transaction, metadata, settings, done) if tracked else None)
-    now_ms = transaction.writer.clock.now_ms()
 
-    def extra(now: Snapshot) -> Mapping[str, str]:
-        checked = ttl_extra_metadata(now, transaction.instant, now_ms, options, metadata)
-        return {**checked, **(kept.extra(now) if tracked else {})}
-
-    instant = commit_with_retry(transaction, metadata, verify, extra)
-    marks = kept.stored.watermarks if kept.stored is not None else None
-    at_ms, figures = commit_figures(instant, metadata, marks, config.timeline_zone)
-    if figures:
-        also = load_function(settings.reporter) if settings.reporter is not None else None
-        report(transaction.writer.storage.root, at_ms, figures, also)
-    record_commit(transaction, instant, metadata, options, (at_ms, figures, began_ms))
-    if kept.stored is not None and done.enabled:
-        done.mark(
-            done.completed_partitions(kept.stored.open, kept.stored.watermarks),
-            kept.stored.watermarks,
-        )
-    return replace(commit_result(instant, metadata), metrics=figures)
+    operation: Operation
+    options: Mapping[str, str] = field(default_factory=dict)
+    ordered_deletes: bool = False
+    extra: Mapping[str, str] = field(default_factory=dict)
+    patterns: tuple[str, ...] = ()
+    exact: bool = False
+    combine: bool = False
+    marked: bool = False
+    partition_by: tuple[str, ...] = ()
+    validator: CommitValidator | None = None
+    pre_write: PreWriteHook | None = None
 
 
-@dataclass
-class _FreshnessExtra:
-    """What is kept in the commit, once its metadata was formed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan(TransactionSpec):
+    """How a write begins, its settings, and the table's Avro schema after it."""
 
-    keeping: FreshnessTracker | None
-    stored: FreshnessRecord | None = None
+    settings: WriteSettings
+    schema: str
 
-    def extra(self, now: Snapshot) -> Mapping[str, str]:
-        """What is added to the metadata, on the table as it is under the lock."""
-        if self.keeping is None:
-            return {}
+
+def execute_write(
+    writer: TransactionManager, request: WriteRequest, rows: RowSource, engine: WriteEngine
+) -> tuple[Commit, Snapshot]:
+    """Write rows; plan and write them again after a conflict, as often as the options allow.
+
+    Returns:
+        The commit, and the snapshot with it.
+    """
+    validate_callbacks(request.options)
+    retries = writer.transaction.conflict_retries
+    while True:
+        began_ms = writer.clock.monotonic_ms()
         try:
-            self.stored = self.keeping.record(now)
-        except LakewrightError as error:
-            _warn(error)
-            return {}
-        return {FRESHNESS_KEY: format_freshness_record(self.stored)}
+            begun = writer.begin(
+                partial(_plan_write, writer=writer, request=request, incoming=rows.schema)
+            )
+            if isinstance(begun, Postponed):
+                extra = {**request.extra, **begun.step()}
+                request = replace(request, pre_write=None, extra=extra)
+                continue
+            transaction, plan = begun
+            with transaction:
+                return _write_and_commit(transaction, plan, request, rows, engine, began_ms)
+        except ConflictError:
+            recorder = MetricsRecorder.create(writer.storage, writer.clock, request.options)
+            recorder.count("conflict_resolution.failure.counter")
+            if retries <= 0:
+                raise
+            retries -= 1
 
 
-def _prepared(
-    transaction: Transaction,
-    metadata: CommitMetadata,
-    settings: FreshnessSettings,
-    done: PartitionDoneMarker,
-) -> FreshnessTracker | None:
-    try:
-        keeping = FreshnessTracker.prepare(
-            transaction.snapshot,
-            transaction.instant,
-            transaction.action,
-            metadata,
-            future_from_ms=transaction.writer.clock.now_ms() + settings.future_tolerance_ms,
+def _plan_write(
+    snapshot: Snapshot, *, writer: TransactionManager, request: WriteRequest, incoming: pa.Schema
+) -> WritePlan | Postponed:
+    if request.validator is not None:
+        request.validator.validate(snapshot)
+    config = snapshot.config
+    check_options_match_table(config, request.options, partition_by=request.partition_by)
+    postponed = request.pre_write.before_write(snapshot) if request.pre_write is not None else None
+    if postponed is not None:
+        return postponed
+    settings = write_settings(config, request.options)
+    if request.combine and config.record_key_fields:
+        settings = replace(settings, combine_before_insert=True)
+    schema = _schema(snapshot, request, settings, incoming)
+    if settings.event_time is not None and schema:
+        check_event_time(arrow_schema(schema), settings.event_time)
+    operation = request.operation
+    check_operation(config, writer, operation, settings)
+    _check_index(snapshot, settings)
+    properties = properties_to_persist(config, settings)
+    if operation.replaces:
+        return WritePlan(
+            action="replacecommit",
+            requested=format_requested_replace(RequestedReplace(operation=operation.value)),
+            inflight=format_commit(CommitMetadata(operation=operation.value)),
+            properties=properties,
+            settings=settings,
+            schema=schema,
         )
-        return _with_open(keeping, metadata, done) if done.enabled else keeping
-    except LakewrightError as error:
-        _warn(error)
-        return None
-
-
-def _with_open(
-    keeping: FreshnessTracker, metadata: CommitMetadata, done: PartitionDoneMarker
-) -> FreshnessTracker:
-    """Add the partitions that are to be marked one day, leave out those that are."""
-    over = done.completed_partitions(keeping.state.open, keeping.state.watermarks)
-    closed = {path for path in over if done.is_marked(path)}
-    return replace(
-        keeping,
-        opened=done.partitions_with_time(metadata.stats),
-        closed=frozenset((closed - metadata.stats.keys()) | dropped_partitions(metadata)),
+    merge_on_read = config.table_type is TableType.MERGE_ON_READ
+    return WritePlan(
+        action="deltacommit" if merge_on_read else "commit",
+        properties=properties,
+        settings=settings,
+        schema=schema,
     )
 
 
-def _warn(error: LakewrightError) -> None:
-    text = f"the commit does not tell completion and freshness: {error}"
-    warnings.warn(text, RuntimeWarning, stacklevel=4)
+def _write_and_commit(
+    transaction: Transaction,
+    plan: WritePlan,
+    request: WriteRequest,
+    rows: RowSource,
+    engine: WriteEngine,
+    began_ms: int,
+) -> tuple[Commit, Snapshot]:
+    task = _task(transaction, request, plan)
+    statuses = () if isinstance(rows, EmptyRows) else engine.write(task, rows)
+    transaction.report(path for status in statuses for stat in status.stats for path in stat.paths)
+    delete_spill(task, statuses)
+    raise_worker_errors(task, statuses)
+    metadata = _metadata(task, request, statuses)
+    validators: list[CommitValidator] = [ConcurrentInsertValidator(task, metadata)]
+    if request.validator is not None:
+        validators.insert(0, request.validator)
+    commit = commit_with_hooks(
+        transaction,
+        metadata,
+        request.options,
+        validators,
+        [TouchPartitions(task.storage, task.config, request.options)],
+        began_ms=began_ms,
+    )
+    return commit, transaction.after
+
+
+def commit_with_hooks(
+    transaction: Transaction,
+    metadata: CommitMetadata,
+    options: Mapping[str, str],
+    validators: Sequence[CommitValidator] = (),
+    hooks: Sequence[PostCommitHook] = (),
+    *,
+    began_ms: int | None = None,
+) -> Commit:
+    """Commit a write or a service with what every commit records, and run the hooks after it.
+
+    Args:
+        transaction: of the write, whose data files exist.
+        metadata: what the write did.
+        options: of the write or service.
+        validators: asked under the lock before the completed file is created.
+        hooks: run after the usual ones. The commit stands whatever they do.
+        began_ms: when the write began, by the monotonic clock.
+    """
+    freshness = FreshnessContributor.prepare(transaction, metadata, options)
+    ttl_check = TtlCheckContributor.prepare(transaction, metadata, options)
+    instant = commit_with_retry(transaction, metadata, validators, (ttl_check, freshness))
+    committed = CommittedWrite.create(transaction, instant, metadata, freshness.record)
+    usual: tuple[PostCommitHook, ...] = (
+        CommitReporter(transaction, options, began_ms),
+        PartitionDoneMarker.for_table(transaction, options),
+    )
+    for hook in (*usual, *hooks):
+        hook.after_commit(committed)
+    return replace(commit_result(instant, metadata), metrics=committed.figures)
 
 
 def commit_with_retry(
     transaction: Transaction,
     metadata: CommitMetadata,
-    verify: Verify | None = None,
-    extra: Extra | None = None,
+    validators: Sequence[CommitValidator] = (),
+    contributors: Sequence[CommitContributor] = (),
 ) -> Instant:
-    """Complete a write, and ask again where storage did not answer: it may be there already."""
-    for _ in range(_ASK_AGAIN):
+    """Commit, and try again if storage did not answer: the completed file may exist already."""
+    for _ in range(_COMMIT_RETRIES):
         try:
-            return transaction.commit(metadata, verify=verify, extra=extra)
+            return transaction.commit(metadata, validators=validators, contributors=contributors)
         except UnavailableError:
-            transaction.writer.clock.sleep(_PAUSE_S)
-    return transaction.commit(metadata, verify=verify, extra=extra)
+            transaction.writer.clock.sleep(_COMMIT_RETRY_S)
+    return transaction.commit(metadata, validators=validators, contributors=contributors)
 
 
 def commit_result(instant: Instant, metadata: CommitMetadata) -> Commit:
-    """What a completed write did."""
+    """Describe a completed write."""
     stats = metadata.write_stats()
     return Commit(
         instant=instant.requested_at,
@@ -219,157 +312,6 @@ def commit_result(instant: Instant, metadata: CommitMetadata) -> Commit:
         deleted=sum(stat.num_deletes or 0 for stat in stats),
         files=len(stats),
     )
-
-
-# ------------------------------------------------------------------------------------------------
-# A write from its rows to its commit: check, begin, let the workers write, complete.
-
-
-__all__ = [
-    "Commit",
-    "EmptyRows",
-    "RowSource",
-    "WriteRequest",
-    "check_operation",
-    "commit_result",
-    "commit_with_retry",
-    "execute_write",
-    "match_partitions",
-    "raise_worker_errors",
-]
-
-
-class RowSource(Protocol):
-    """The rows of a write, wherever they are."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Their columns."""
-        ...
-
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        """Let workers write them; each answers with what it did."""
-        ...
-
-
-Preparation = Callable[[], Mapping[str, str]]
-
-
-class EmptyRows:
-    """A write that only takes out what is there."""
-
-    schema = pa.schema([])
-
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        """There is nothing to do."""
-        return ()
-
-
-@dataclass(frozen=True)
-class WriteRequest:
-    """What is to be done with rows; `extra` is recorded in the commit.
-
-    `patterns` name the partitions to delete; `exact` ones are paths, whatever characters are in
-    them. `combine` leaves one row of each key, also where rows only replace others. `marked` rows
-    say in `MOVED_COLUMN` which of them are deleted. `partition_by`, if given, must be the table's
-    partition columns. `check` is shown the table under its lock, when the write
-    begins and again when it completes, and raises if it shall not be. `first` is shown it once,
-    before the write begins: what it gives is done without the lock, and then the write, with what
-    that adds to its commit.
-    """
-
-    operation: Operation
-    options: Mapping[str, str] = field(default_factory=dict)
-    ordered_deletes: bool = False
-    extra: Mapping[str, str] = field(default_factory=dict)
-    patterns: tuple[str, ...] = ()
-    exact: bool = False
-    combine: bool = False
-    marked: bool = False
-    partition_by: tuple[str, ...] = ()
-    check: Callable[[Snapshot], None] | None = None
-    first: Callable[[Snapshot], Preparation | None] | None = None
-
-
-class _PrepareError(Exception):
-    """Something else is to be done before a write begins: no failure, a way out of the lock."""
-
-    def __init__(self, preparation: Preparation) -> None:
-        super().__init__()
-        self.preparation = preparation
-
-
-def execute_write(
-    writer: TransactionManager, request: WriteRequest, rows: RowSource
-) -> tuple[Commit, Snapshot]:
-    """Write rows; one that lost against another writer is planned and done again, if allowed.
-
-    Gives the table with it, too, as it was seen last.
-    """
-    retries = writer.transaction.conflict_retries
-    while True:
-        try:
-            return _execute_once(writer, request, rows)
-        except _PrepareError as begun:
-            added = begun.preparation()
-            request = replace(request, first=None, extra={**request.extra, **added})
-        except ConflictError:
-            meter = MetricsRecorder.create(writer.storage, writer.clock, request.options)
-            meter.count("conflict_resolution.failure.counter")
-            if retries <= 0:
-                raise
-            retries -= 1
-
-
-def _execute_once(
-    writer: TransactionManager, request: WriteRequest, rows: RowSource
-) -> tuple[Commit, Snapshot]:
-    decided: list[tuple[WriteSettings, str]] = []
-    began_ms = writer.clock.monotonic_ms()
-    validate_callbacks(request.options)
-
-    def decide(snapshot: Snapshot) -> TransactionSpec:
-        if request.check is not None:
-            request.check(snapshot)
-        by = request.partition_by
-        check_options_match_table(snapshot.config, request.options, partition_by=by)
-        preparation = request.first(snapshot) if request.first is not None else None
-        if preparation is not None:
-            raise _PrepareError(preparation)
-        settings = write_settings(snapshot.config, request.options)
-        if request.combine and snapshot.config.record_key_fields:
-            settings = replace(settings, combine_before_insert=True)
-        schema = _schema(snapshot, request, settings, rows.schema)
-        if settings.event_time is not None and schema:
-            check_event_time(arrow_schema(schema), settings.event_time)
-        decided.append((settings, schema))
-        return _transaction_spec(snapshot, writer, request, settings)
-
-    with writer.begin(decide) as transaction:
-        task = _task(transaction, request, *decided[-1])
-        outcomes = rows.write(task)
-        transaction.report(path for each in outcomes for stat in each.stats for path in stat.paths)
-        delete_spill(task, outcomes)
-        raise_worker_errors(task, outcomes)
-        metadata = _metadata(task, request, outcomes)
-        commit = _commit(transaction, task, metadata, request, began_ms)
-        touch_partitions(task.storage, task.config, request.options, metadata, commit.completed_at)
-        return commit, transaction.after
-
-
-def _commit(
-    transaction: Transaction,
-    task: WriteTask,
-    metadata: CommitMetadata,
-    request: WriteRequest,
-    began_ms: int,
-) -> Commit:
-    def verify(now: Snapshot) -> None:
-        if request.check is not None:
-            request.check(now)
-        validate_no_concurrent_inserts(task, metadata, now)
-
-    return commit_and_report(transaction, metadata, request.options, verify, began_ms=began_ms)
 
 
 def _schema(
@@ -443,24 +385,6 @@ def check_operation(
         )
 
 
-def _transaction_spec(
-    snapshot: Snapshot, writer: TransactionManager, request: WriteRequest, settings: WriteSettings
-) -> TransactionSpec:
-    operation = request.operation
-    check_operation(snapshot.config, writer, operation, settings)
-    merge_on_read = snapshot.config.table_type is TableType.MERGE_ON_READ
-    _check_index(snapshot, settings)
-    remember = properties_to_persist(snapshot.config, settings)
-    if operation.replaces:
-        return TransactionSpec(
-            "replacecommit",
-            requested=format_requested_replace(RequestedReplace(operation=operation.value)),
-            inflight=format_commit(CommitMetadata(operation=operation.value)),
-            properties=remember,
-        )
-    return TransactionSpec("deltacommit" if merge_on_read else "commit", properties=remember)
-
-
 def _check_index(snapshot: Snapshot, settings: WriteSettings) -> None:
     """Refuse another index than the file groups of the newest write show."""
     newest = snapshot.timeline.completed_writes[-1:]
@@ -468,9 +392,7 @@ def _check_index(snapshot: Snapshot, settings: WriteSettings) -> None:
         check_index(settings, commit.file_ids())
 
 
-def _task(
-    transaction: Transaction, request: WriteRequest, settings: WriteSettings, schema: str
-) -> WriteTask:
+def _task(transaction: Transaction, request: WriteRequest, plan: WritePlan) -> WriteTask:
     writer = transaction.writer
     config = with_write_time_options(transaction.snapshot.config, request.options)
     snapshot = replace(transaction.snapshot, config=config)
@@ -483,9 +405,9 @@ def _task(
         snapshot=snapshot,
         instant=transaction.instant,
         operation=request.operation,
-        settings=settings,
-        schema=schema,
-        event_time=settings.event_time,
+        settings=plan.settings,
+        schema=plan.schema,
+        event_time=plan.settings.event_time,
         ordered_deletes=request.ordered_deletes,
         non_blocking=writer.transaction.concurrency is Concurrency.NON_BLOCKING,
         clustering=clustering,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from written import begin_action
 
 import lakewright as lw
 from lakewright.clock import SystemClock
@@ -125,7 +126,7 @@ class Play:
         """What is wrong when no task can be running any more and a writer has come by."""
         storage = storage_for(self.address, self.options)
         writer = TransactionManager(storage, LaterClock())
-        writer.begin_action("commit").abort()
+        begin_action(writer, "commit").abort()
         # Temporary files of attempts that were killed go with the next clean, or repair.
         left = [str(each) for each in examine(storage, LaterClock()).findings if not each.safe]
         mended = repair(writer, examine(storage, LaterClock()))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.task import Operation, WriteTask
+from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 
 Result = TypeVar("Result")
@@ -208,10 +208,11 @@ class Interrupted(ArrowRows):
         super().__init__(rows)
         self._happens = happens
 
-    def write(self, task: WriteTask) -> Any:
-        done = super().write(task)
+    @contextmanager
+    def open(self) -> Iterator[pa.Table]:
+        with super().open() as table:
+            yield table
         self._happens()
-        return done
 
 
 @pytest.mark.parametrize("more", [{}, SEVERAL], ids=["one writer", "several writers"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import count
 
 import pyarrow as pa
@@ -22,7 +22,6 @@ from lakewright.table.properties import PROPERTIES
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
-from lakewright.write.task import WriteStatus, WriteTask
 from lakewright.write.writer import Commit, EmptyRows
 
 OPTIONS = {
@@ -228,8 +227,11 @@ class RowsOfALoser(ArrowRows):
         super().__init__(pa.Table.from_pylist([row("a")], SCHEMA))
         self._other = other
 
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        self._other.upsert([row("theirs")])
+    @contextmanager
+    def open(self) -> Iterator[pa.Table]:
+        with super().open() as table:
+            self._other.upsert([row("theirs")])
+            yield table
         raise ConflictError("lost")
 
 

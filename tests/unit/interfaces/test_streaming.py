@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -19,7 +20,7 @@ from lakewright.client.save import SaveMode, SaveOperation
 from lakewright.client.stream_sink import (
     BATCHES,
     IDENTIFIER,
-    BatchCheck,
+    BatchValidator,
     BatchWrittenError,
     Stream,
     StreamSink,
@@ -36,7 +37,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.task import Operation, WriteStatus, WriteTask
+from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 
 Result = TypeVar("Result")
@@ -157,10 +158,11 @@ class Interrupted(ArrowRows):
         super().__init__(pa.Table.from_pylist(list(rows), SCHEMA))
         self._happens = happens
 
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        done = super().write(task)
+    @contextmanager
+    def open(self) -> Iterator[pa.Table]:
+        with super().open() as table:
+            yield table
         self._happens()
-        return done
 
 
 @pytest.mark.parametrize("day", ["2026-01-01", "another"])
@@ -265,15 +267,15 @@ def test_commits_are_read_several_at_once_until_one_is_found() -> None:
 def test_a_check_reads_each_commit_once() -> None:
     storage = CountingStorage(MemoryStorage.fresh())
     written(storage, 1, 5)
-    check = BatchCheck(Stream("default_single_writer", "new"), 0)
-    check(load_snapshot(storage))
+    check = BatchValidator(Stream("default_single_writer", "new"), 0)
+    check.validate(load_snapshot(storage))
     of_query(storage, "other").write(rows_of(), 0)
     storage.reset()
-    check(load_snapshot(storage))
+    check.validate(load_snapshot(storage))
     assert len([path for name, path in storage.touched if name == "read_many"]) == 1
     of_query(storage, "new").write(rows_of(), 0)
     with pytest.raises(BatchWrittenError, match="batch=0"):
-        check(load_snapshot(storage))
+        check.validate(load_snapshot(storage))
 
 
 def test_a_saved_batch_is_older_than_those_that_were_archived_behind_it() -> None:
@@ -299,7 +301,7 @@ def test_a_saved_batch_is_older_than_those_that_were_archived_behind_it() -> Non
     assert batches[3].instant not in snapshot.timeline.by_time
     assert last_batch(snapshot, stream) == 3
     with pytest.raises(BatchWrittenError, match="batch=3"):
-        BatchCheck(stream, 3)(snapshot)
+        BatchValidator(stream, 3).validate(snapshot)
 
 
 NOTES: dict[str, tuple[str, Stream, int | None]] = {

@@ -62,7 +62,7 @@ class Overtaken(LocalEngine):
         self._meanwhile = meanwhile
         self._error = error
 
-    def work(self, do: Any, items: Any, size: Any) -> Any:
+    def map(self, do: Any, items: Any, size: Any) -> Any:
         found = super().map(do, items, size)
         self._meanwhile()
         if self._error is not None:

@@ -153,7 +153,7 @@ def test_a_plan_that_somebody_living_executes_is_left_to_them() -> None:
     steps: list[ServiceOutcome] = []
 
     class Held(LocalEngine):
-        def work(self, do: Any, items: Any, size: Any) -> Any:
+        def map(self, do: Any, items: Any, size: Any) -> Any:
             steps.extend(run_round(table.services(), ["compaction"]))
             return super().map(do, items, size)
 

@@ -107,10 +107,10 @@ def test_groups_that_wait_are_not_planned_again_and_are_recorded_as_missing() ->
     assert plan.missing_reasons[DAYS[0]] == f"held by compaction {at}"
 
 
-class FailingHands(LocalEngine):
+class FailingEngine(LocalEngine):
     """Do the work, and then fail."""
 
-    def work(self, do: Any, items: Any, size: Any) -> Any:
+    def map(self, do: Any, items: Any, size: Any) -> Any:
         super().map(do, items, size)
         raise UnavailableError("a worker was lost")
 
@@ -119,7 +119,7 @@ def test_a_failed_execution_leaves_the_plan_and_no_file() -> None:
     table = table_with_logs()
     at = scheduled(table)
     before = files_of(table)
-    runner = replace(table.services(), engine=FailingHands)
+    runner = replace(table.services(), engine=FailingEngine)
     with pytest.raises(UnavailableError, match="lost"):
         runner.execute(at)
     # Its tasks have not reported, so their markers stay for a while.
@@ -133,7 +133,7 @@ def test_a_living_attempt_is_left_alone_and_a_dead_one_rolled_back() -> None:
     at = scheduled(table, table.services({**AT_ONCE}))
 
     class Held(LocalEngine):
-        def work(self, do: Any, items: Any, size: Any) -> Any:
+        def map(self, do: Any, items: Any, size: Any) -> Any:
             with pytest.raises(ConflictError, match="being executed"):
                 table.services().execute(at)
             raise _Death

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from writers import OPTIMISTIC, World, archive, write
+from written import begin_action
 
 from lakewright.errors import InvalidError
 from lakewright.model.file_group import LogFile
@@ -109,7 +110,7 @@ def complete_one(world: World, survive: int, *, after_effect: bool) -> bool:
     """Write until the process is killed; whether it was."""
     storage = CrashingStorage(world.storage, survive, after_effect=after_effect)
     try:
-        transaction = world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
+        transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
         transaction.commit(write(transaction, "f1", "f2"))
     except Crash:
         return True
@@ -130,7 +131,7 @@ def test_after_a_death_anywhere_the_next_writer_and_a_sweep_leave_nothing(
         pending = load_snapshot(world.storage).timeline.pending()
         clean(world)
         assert not pending or world.left() == before
-        transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
+        transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
         transaction.commit(write(transaction, "f3"))
         world.clock.advance(600_000)
         clean(world)
@@ -158,7 +159,7 @@ def data_of(world: World) -> list[str]:
 def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
     for survive in count():
         world = World()
-        begun = world.writer().begin_action("deltacommit")
+        begun = begin_action(world.writer(), "deltacommit")
         begun.commit(write(begun, "f1", "f2"))
         for at in ("20200101000000000", begun.instant):
             world.storage.create(f".hoodie/.heartbeat/{at}", b"")
@@ -182,7 +183,7 @@ def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
 
 def test_markers_of_an_archived_write_are_known_by_history() -> None:
     world = World()
-    old, newer = (world.writer(OPTIMISTIC).begin_action("deltacommit") for _ in range(2))
+    old, newer = (begin_action(world.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
     done = old.commit(write(old, "f1"))
     newer.commit(write(newer, "f2"))
     name = LogFile("f1", done.requested_at).name

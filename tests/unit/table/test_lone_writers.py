@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from undone import times_of
 from writers import TIMELINE, World, write
+from written import begin_action
 
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.format.timeline_metadata import format_rollback_plan
@@ -50,7 +51,7 @@ def rollback_of(world: World, at: str, state: State) -> Instant:
 
 def test_a_rollback_that_is_withdrawn_leaves_the_write() -> None:
     world = World()
-    transaction = world.writer().begin_action("deltacommit")
+    transaction = begin_action(world.writer(), "deltacommit")
     at, metadata = transaction.instant, write(transaction, "f1")
 
     def withdraw() -> None:
@@ -66,7 +67,7 @@ def test_a_rollback_that_is_withdrawn_leaves_the_write() -> None:
 @pytest.mark.parametrize("carried_out", [False, True], ids=["never decided", "carried out"])
 def test_who_is_being_rolled_back_takes_its_commit_back(carried_out: bool) -> None:
     world = World()
-    transaction = world.writer().begin_action("deltacommit")
+    transaction = begin_action(world.writer(), "deltacommit")
     at, metadata = transaction.instant, write(transaction, "f1")
     acts: Acts = {2: lambda: rollback_of(world, at, State.REQUESTED)}
     if carried_out:
@@ -82,7 +83,7 @@ def test_who_is_being_rolled_back_takes_its_commit_back(carried_out: bool) -> No
 
 def test_a_look_that_is_not_answered_may_be_repeated() -> None:
     world = World()
-    transaction = world.writer().begin_action("deltacommit")
+    transaction = begin_action(world.writer(), "deltacommit")
     metadata = write(transaction, "f1")
 
     def fail() -> None:
@@ -98,7 +99,7 @@ def test_a_look_that_is_not_answered_may_be_repeated() -> None:
 
 def test_a_write_that_completes_as_it_is_to_be_rolled_back_stays() -> None:
     world = World()
-    slow = world.writer().begin_action("deltacommit")
+    slow = begin_action(world.writer(), "deltacommit")
     metadata = write(slow, "f1")
     snapshot = load_snapshot(world.storage)
     (target,) = snapshot.timeline.pending()
@@ -112,7 +113,7 @@ def test_a_write_that_completes_as_it_is_to_be_rolled_back_stays() -> None:
 
 def test_a_resumed_rollback_that_had_not_begun_to_delete_gives_way_as_well() -> None:
     world = World()
-    slow = world.writer().begin_action("deltacommit")
+    slow = begin_action(world.writer(), "deltacommit")
     metadata = write(slow, "f1")
     rollback = rollback_of(world, slow.instant, State.REQUESTED)
     snapshot = load_snapshot(world.storage)
@@ -125,12 +126,12 @@ def test_a_resumed_rollback_that_had_not_begun_to_delete_gives_way_as_well() -> 
 
 def test_a_completed_file_that_comes_while_its_write_is_rolled_back_goes_with_it() -> None:
     world = World()
-    dead = world.writer().begin_action("deltacommit")
+    dead = begin_action(world.writer(), "deltacommit")
     write(dead, "f1")
     late = Instant(dead.instant, "deltacommit", completed_at=str(int(dead.instant) + 1))
     # The next writer looks when it begins, before it deletes anything, and when it has.
     storage = Watched(world.storage, {3: lambda: world.put(late)})
-    world.writer(storage=storage).begin_action("deltacommit").abort()
+    begin_action(world.writer(storage=storage), "deltacommit").abort()
     timeline = load_snapshot(world.storage).timeline
     assert [i.action for i in timeline] == ["rollback"]
     assert world.left_in_the_end() == []
@@ -138,9 +139,9 @@ def test_a_completed_file_that_comes_while_its_write_is_rolled_back_goes_with_it
 
 def test_a_write_on_top_of_one_that_vanished_does_not_complete() -> None:
     world = World()
-    first = world.writer().begin_action("deltacommit")
+    first = begin_action(world.writer(), "deltacommit")
     done = first.commit(write(first, "f1"))
-    second = world.writer().begin_action("deltacommit")
+    second = begin_action(world.writer(), "deltacommit")
     world.storage.delete(f"{TIMELINE}/{done.file_name}")
     with pytest.raises(ConflictError, match="builds upon is not there any more"):
         second.commit(write(second, "f2"))

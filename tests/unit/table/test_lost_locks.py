@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 from writers import OPTIMISTIC, TIMELINE, World, write
+from written import begin_action
 
 from lakewright.errors import ConflictError
 from lakewright.model.commit_metadata import CommitMetadata
@@ -50,7 +51,7 @@ def is_nth(nth: int, number: int, method: str, path: str) -> bool:
 
 
 def complete_one(world: World, storage: Storage) -> str:
-    transaction = world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
+    transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
     transaction.commit(write(transaction, "f1"))
     return transaction.instant
 
@@ -59,7 +60,7 @@ def test_a_lock_that_is_lost_once_at_any_call_does_no_harm() -> None:
     losses = 0
     for nth in range(100):
         world = World()
-        dead = world.writer().begin_action("deltacommit")
+        dead = begin_action(world.writer(), "deltacommit")
         write(dead, "f0")
         storage = Careless(world.storage, partial(is_nth, nth))
         at = complete_one(world, storage)
@@ -82,14 +83,14 @@ def test_who_loses_the_lock_time_and_again_before_it_begins_leaves_nothing() -> 
     world = World()
     storage = Careless(world.storage, as_it_begins)
     with pytest.raises(LostLockError):
-        world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
+        begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
     assert storage.losses == 4
     assert world.names() == world.left() == []
 
 
 def test_who_loses_the_lock_time_and_again_before_it_completes_does_not() -> None:
     world = World()
-    transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     metadata = write(transaction, "f1")
     storage = Careless(world.storage, lambda number, method, path: path == TIMELINE)
     transaction._storage = storage
@@ -103,7 +104,7 @@ def test_who_loses_the_lock_time_and_again_before_it_completes_does_not() -> Non
 
 def test_what_others_did_under_the_lost_lock_is_looked_at() -> None:
     world = World()
-    mine, theirs = (world.writer(OPTIMISTIC).begin_action("deltacommit") for _ in range(2))
+    mine, theirs = (begin_action(world.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
     others = write(theirs, "f1")
     # The timeline was looked at when they take the lock: their write is not on it yet.
     storage = Careless(
@@ -130,12 +131,12 @@ def test_who_begins_under_a_lost_lock_begins_after_what_others_did() -> None:
     def take_over() -> None:
         # Their clock is ahead, and so are their times.
         world.clock.advance(60_000)
-        done = world.writer(OPTIMISTIC).begin_action("deltacommit").commit(CommitMetadata())
+        done = begin_action(world.writer(OPTIMISTIC), "deltacommit").commit(CommitMetadata())
         others.append(done.completed_at or "")
         world.clock.advance(-60_000)
 
     storage = Careless(world.storage, lambda *call: not others and as_it_begins(*call), take_over)
-    transaction = world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
+    transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
     assert transaction.instant > others[0]
     assert len(transaction.snapshot.timeline.completed_writes) == 1
     transaction.abort()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from writers import OPTIMISTIC, World, archive, write
+from written import begin_action
 
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import LogFile
@@ -25,13 +26,13 @@ def died_after_commit() -> tuple[World, Instant, list[str]]:
     A task that it had given up for lost made another file before the commit was there.
     """
     world = World()
-    begun = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    begun = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     done = begun.commit(write(begun, "f1", "f2"))
     files = [f"p1/{LogFile(file_id, done.requested_at).name}" for file_id in ("f1", "f2")]
     for path in [*files, stray_of(done)]:
         create_marker(world.storage, done.requested_at, path, MarkerKind.CREATE)
     world.storage.create(stray_of(done), b"rows")
-    newer = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    newer = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     newer.commit(CommitMetadata())
     world.clock.advance(600_000)
     return world, done, files
@@ -75,7 +76,7 @@ def test_only_some_instants_are_looked_at() -> None:
 
 def test_all_names_in_a_commit_are_listed_ones() -> None:
     world = World()
-    begun = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    begun = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     names = [LogFile(file_id, begun.instant).name for file_id in ("a", "b", "c")]
     stat = WriteStat(
         file_id="a", path=f"p1/{names[0]}", log_files=(names[1],), cdc_stats={f"p1/{names[2]}": 1}

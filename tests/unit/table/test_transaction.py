@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from writers import OPTIMISTIC, TIMELINE, TRUSTED, World, archive, write
+from written import begin_action
 
 from lakewright.errors import (
     ConflictError,
@@ -42,7 +43,7 @@ from lakewright.testing.storage import CountingStorage, CrashingStorage
 def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
     world = World()
     storage = CountingStorage(world.storage)
-    transaction = world.writer(storage=storage).begin_action("deltacommit")
+    transaction = begin_action(world.writer(storage=storage), "deltacommit")
     at = transaction.instant
     assert storage.touched == [
         ("read", ".hoodie/hoodie.properties"),
@@ -69,7 +70,7 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
 
 def test_a_completed_write_is_on_the_timeline_and_leaves_nothing_else() -> None:
     world = World()
-    transaction = world.writer(OPTIMISTIC).begin_action("commit", requested=b"r", inflight=b"i")
+    transaction = begin_action(world.writer(OPTIMISTIC), "commit", requested=b"r", inflight=b"i")
     metadata = write(transaction, "f1", base=True)
     done = transaction.commit(metadata)
     assert done.requested_at == transaction.instant
@@ -100,7 +101,7 @@ COMPLETED = {
 @pytest.mark.parametrize(("action", "completed"), COMPLETED.items())
 def test_every_action_completes_under_its_name(action: str, completed: str) -> None:
     world = World()
-    done = world.writer().begin_action(action).commit(CommitMetadata())
+    done = begin_action(world.writer(), action).commit(CommitMetadata())
     assert done.action == completed
     assert load_snapshot(world.storage).timeline.instants == (done,)
 
@@ -108,7 +109,7 @@ def test_every_action_completes_under_its_name(action: str, completed: str) -> N
 def test_what_writes_nothing_is_no_transaction() -> None:
     world = World()
     with pytest.raises(InvalidError, match="actions that write"):
-        world.writer().begin_action("clean")
+        begin_action(world.writer(), "clean")
     assert world.names() == []
 
 
@@ -116,7 +117,7 @@ def test_times_grow_even_if_the_clock_is_set_back() -> None:
     world = World()
     times = []
     for _ in range(3):
-        done = world.writer().begin_action("commit").commit(CommitMetadata())
+        done = begin_action(world.writer(), "commit").commit(CommitMetadata())
         times += [done.requested_at, done.completed_at or ""]
         world.clock.advance(-3_600_000)
     assert times == sorted(set(times))
@@ -134,7 +135,7 @@ def test_a_time_that_is_taken_is_passed_over() -> None:
             super().create(path, data)
 
     writer = world.writer(OPTIMISTIC, Racing(world.storage))
-    transaction = writer.begin_action("deltacommit")
+    transaction = begin_action(writer, "deltacommit")
     requested = [name for name in world.names() if name.endswith("requested")]
     assert len(requested) == 2
     assert requested[1].startswith(transaction.instant)
@@ -146,7 +147,7 @@ def test_a_time_that_is_taken_is_passed_over() -> None:
 
 def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
     world = World()
-    transaction = world.writer().begin_action("deltacommit")
+    transaction = begin_action(world.writer(), "deltacommit")
     write(transaction, "f1")
     metadata = write(transaction, "f2")
     transaction.commit(metadata)
@@ -160,7 +161,7 @@ def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
 
 def test_a_commit_may_not_list_files_that_are_not_its_own() -> None:
     world = World()
-    transaction = world.writer().begin_action("deltacommit")
+    transaction = begin_action(world.writer(), "deltacommit")
     other = LogFile("f1", "20200101000000000").name
     for path in (f"p1/{other}", "p1/notes.txt", None):
         stat = WriteStat(file_id="f1", path=path)
@@ -171,13 +172,13 @@ def test_a_commit_may_not_list_files_that_are_not_its_own() -> None:
 
 def test_a_transaction_ends_once() -> None:
     world = World()
-    first = world.writer().begin_action("commit")
+    first = begin_action(world.writer(), "commit")
     first.commit(CommitMetadata())
     with pytest.raises(InvalidError, match="is over"):
         first.commit(CommitMetadata())
     with pytest.raises(InvalidError, match="roll it back"):
         first.abort()
-    second = world.writer().begin_action("commit")
+    second = begin_action(world.writer(), "commit")
     second.abort()
     second.abort()
     with pytest.raises(InvalidError, match="is over"):
@@ -193,8 +194,10 @@ def fail(begun: Transaction, work: Callable[[Transaction], object]) -> None:
 def test_a_block_that_fails_takes_its_write_back() -> None:
     world = World()
     with pytest.raises(ZeroDivisionError):
-        fail(world.writer(OPTIMISTIC).begin_action("deltacommit"), lambda begun: write(begun, "f1"))
-    with world.writer(OPTIMISTIC).begin_action("deltacommit") as begun:
+        fail(
+            begin_action(world.writer(OPTIMISTIC), "deltacommit"), lambda begun: write(begun, "f1")
+        )
+    with begin_action(world.writer(OPTIMISTIC), "deltacommit") as begun:
         write(begun, "f1")
     assert world.names() == []
     assert all(path.startswith(".hoodie/.temp/") for path in world.left())
@@ -202,7 +205,7 @@ def test_a_block_that_fails_takes_its_write_back() -> None:
 
 def test_a_block_that_fails_when_all_attempts_have_reported_leaves_no_trace() -> None:
     world = World()
-    begun = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    begun = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     with pytest.raises(ZeroDivisionError):
         fail(begun, lambda begun: begun.report(write(begun, "f1").files()))
     assert world.names() == world.left() == []
@@ -210,7 +213,7 @@ def test_a_block_that_fails_when_all_attempts_have_reported_leaves_no_trace() ->
 
 def test_a_block_that_fails_after_it_completed_keeps_its_write() -> None:
     world = World()
-    begun = world.writer().begin_action("deltacommit")
+    begun = begin_action(world.writer(), "deltacommit")
     with pytest.raises(ZeroDivisionError):
         fail(begun, lambda begun: begun.commit(write(begun, "f1")))
     assert len(load_snapshot(world.storage).timeline.completed_writes) == 1
@@ -225,7 +228,7 @@ def test_somebody_else_in_the_same_group_is_a_conflict_also_for_a_lone_writer() 
         world = World()
         # A lone writer takes what is pending for dead; here two do not know of each other.
         kept = {**options, "hoodie.clean.failed.writes.policy": "NEVER"}
-        slow, fast = (world.writer(kept).begin_action("deltacommit") for _ in range(2))
+        slow, fast = (begin_action(world.writer(kept), "deltacommit") for _ in range(2))
         mine, theirs = write(slow, "f1", "f2"), write(fast, "f2")
         done = fast.commit(theirs)
         with pytest.raises(ConflictError, match="same file groups") as conflict:
@@ -242,7 +245,7 @@ def test_somebody_else_in_the_same_group_is_a_conflict_also_for_a_lone_writer() 
 
 def test_writers_of_other_groups_complete_in_any_order() -> None:
     world = World()
-    slow, fast = (world.writer(OPTIMISTIC).begin_action("deltacommit") for _ in range(2))
+    slow, fast = (begin_action(world.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
     done = [fast.commit(write(fast, "f1")), slow.commit(write(slow, "f2"))]
     assert load_snapshot(world.storage).timeline.by_completion == tuple(done)
 
@@ -251,7 +254,7 @@ def test_writers_that_do_not_block_share_a_bucket() -> None:
     world = World()
     bucket = "00000003-0000-0000-0000-000000000000-0"
     options = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
-    slow, fast = (world.writer(options).begin_action("deltacommit") for _ in range(2))
+    slow, fast = (begin_action(world.writer(options), "deltacommit") for _ in range(2))
     fast.commit(write(fast, bucket))
     slow.commit(write(slow, bucket))
     assert len(load_snapshot(world.storage).timeline.completed_writes) == 2
@@ -323,7 +326,7 @@ def test_a_base_file_gives_way_to_a_plan_that_came_later(
     files: dict[tuple[str, State], bytes], reason: str | None
 ) -> None:
     world = World()
-    transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     metadata = write(transaction, "f1", base=True)
     for (action, state), data in files.items():
         world.put(Instant(later(transaction), action, state), data)
@@ -338,9 +341,9 @@ def test_a_base_file_gives_way_to_a_plan_that_came_later(
 
 def test_who_was_rolled_back_cannot_complete() -> None:
     world = World()
-    slow = world.writer().begin_action("deltacommit")
+    slow = begin_action(world.writer(), "deltacommit")
     metadata = write(slow, "f1")
-    world.writer().begin_action("deltacommit").commit(CommitMetadata())
+    begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
     with pytest.raises(ConflictError, match="rolled back by another writer"):
         slow.commit(metadata)
     slow.abort()
@@ -350,7 +353,7 @@ def test_who_was_rolled_back_cannot_complete() -> None:
 @pytest.mark.parametrize("state", [State.REQUESTED, State.INFLIGHT])
 def test_who_is_not_wholly_on_the_timeline_any_more_cannot_complete(state: State) -> None:
     world = World()
-    transaction = world.writer().begin_action("deltacommit")
+    transaction = begin_action(world.writer(), "deltacommit")
     metadata = write(transaction, "f1")
     # Its rollback may be archived by now.
     world.storage.delete(transaction.pending_path(state))
@@ -362,8 +365,8 @@ def test_who_is_not_wholly_on_the_timeline_any_more_cannot_complete(state: State
 
 def test_files_that_were_written_while_the_rollback_went_on_are_withdrawn() -> None:
     world = World()
-    slow = world.writer().begin_action("deltacommit")
-    world.writer().begin_action("deltacommit").abort()
+    slow = begin_action(world.writer(), "deltacommit")
+    begin_action(world.writer(), "deltacommit").abort()
     metadata = write(slow, "f1")
     world.storage.delete_folder(f".hoodie/.temp/{slow.instant}")
     with pytest.raises(ConflictError):
@@ -383,8 +386,8 @@ def test_a_rollback_that_has_only_begun_is_a_conflict(
     message: str, target: Callable[[Transaction, Instant], str]
 ) -> None:
     world = World()
-    done = world.writer().begin_action("deltacommit").commit(CommitMetadata())
-    transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    done = begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
+    transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     plan = RollbackPlan(instant=InstantRef(target(transaction, done), "deltacommit"))
     rollback = Instant(later(transaction), "rollback", State.REQUESTED)
     world.put(rollback, format_rollback_plan(plan))
@@ -395,7 +398,7 @@ def test_a_rollback_that_has_only_begun_is_a_conflict(
 
 def test_a_restore_meanwhile_is_a_conflict() -> None:
     world = World()
-    transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     world.put(Instant(later(transaction), "restore", State.INFLIGHT))
     with pytest.raises(ConflictError, match="restored"):
         transaction.commit(write(transaction, "f1"))
@@ -404,11 +407,11 @@ def test_a_restore_meanwhile_is_a_conflict() -> None:
 
 def test_a_rollback_of_somebody_else_does_no_harm() -> None:
     world = World()
-    dead = world.writer(OPTIMISTIC).begin_action("deltacommit")
-    mine = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    dead = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    mine = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     write(dead, "f1")
     dead.stop_heartbeat()
-    other = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    other = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     assert [i.action for i in other.snapshot.timeline] == ["deltacommit", "rollback"]
     other.abort()
     mine.commit(write(mine, "f1"))
@@ -417,7 +420,7 @@ def test_a_rollback_of_somebody_else_does_no_harm() -> None:
 
 def test_a_writer_whose_heartbeat_expired_gives_up() -> None:
     world = World()
-    transaction = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     metadata = write(transaction, "f1")
     world.clock.advance(121_000)
     with pytest.raises(ConflictError, match="heartbeat has expired"):
@@ -429,7 +432,7 @@ def test_a_writer_whose_heartbeat_expired_gives_up() -> None:
 def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
     world = World()
     storage = CountingStorage(world.storage)
-    transaction = world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
+    transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
     steps = [path for method, path in storage.touched if method in {"create", "replace"}]
     ours = [path for path in steps if transaction.instant in path]
     assert [path.rpartition("/")[2] for path in ours] == [
@@ -442,9 +445,9 @@ def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
 
 def test_a_write_that_completed_and_was_archived_meanwhile_is_still_a_conflict() -> None:
     world = World()
-    world.writer().begin_action("deltacommit").commit(CommitMetadata())
-    old = world.writer(OPTIMISTIC).begin_action("deltacommit")
-    mine = world.writer(OPTIMISTIC).begin_action("deltacommit")
+    begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
+    old = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    mine = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     done = old.commit(write(old, "f1"))
     archive(world, done)
     with pytest.raises(ConflictError, match="same file groups"):
@@ -458,7 +461,7 @@ def test_a_write_that_completed_and_was_archived_meanwhile_is_still_a_conflict()
 def test_a_metadata_table_is_dropped_before_the_first_file() -> None:
     world = World({TRUSTED: "files"})
     world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
-    transaction = world.writer().begin_action("deltacommit")
+    transaction = begin_action(world.writer(), "deltacommit")
     assert not has_metadata_table(transaction.snapshot.config)
     assert not has_metadata_table(load_snapshot(world.storage).config)
     assert world.left() == []
@@ -466,7 +469,7 @@ def test_a_metadata_table_is_dropped_before_the_first_file() -> None:
 
 def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_seen() -> None:
     world = World()
-    transaction = world.writer().begin_action("deltacommit")
+    transaction = begin_action(world.writer(), "deltacommit")
     update_properties(world.storage, lambda properties: {**properties, TRUSTED: "files"})
     world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
     transaction.commit(CommitMetadata())
@@ -476,7 +479,7 @@ def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_seen() -
 
 def test_an_index_that_came_meanwhile_stops_the_write() -> None:
     world = World()
-    transaction = world.writer().begin_action("deltacommit")
+    transaction = begin_action(world.writer(), "deltacommit")
     update_properties(world.storage, lambda properties: {**properties, TRUSTED: "record_index"})
     with pytest.raises(UnsupportedError, match="indexes"):
         transaction.commit(write(transaction, "f1"))
@@ -488,4 +491,4 @@ def test_a_table_that_is_not_written_is_not_touched() -> None:
     world = World({"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"})
     storage = CrashingStorage(world.storage, survive=0)
     with pytest.raises(UnsupportedError, match="column by column"):
-        world.writer(storage=storage).begin_action("deltacommit")
+        begin_action(world.writer(storage=storage), "deltacommit")

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 from writers import OPTIMISTIC, TRUSTED, World, archive, files_without_instant, write
+from written import begin_action
 
 from lakewright.errors import (
     InvalidError,
@@ -50,7 +51,7 @@ class Unanswered(CountingStorage):
 def test_a_lost_answer_is_no_lost_commit() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".deltacommit")
-    transaction = world.writer(storage=storage).begin_action("deltacommit")
+    transaction = begin_action(world.writer(storage=storage), "deltacommit")
     done = transaction.commit(write(transaction, "f1"))
     assert load_snapshot(world.storage).timeline.completed_writes == (done,)
     assert world.left() == [f"p1/{LogFile('f1', transaction.instant).name}"]
@@ -59,7 +60,7 @@ def test_a_lost_answer_is_no_lost_commit() -> None:
 def test_a_commit_that_storage_did_not_take_may_be_tried_again_under_its_name() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    transaction = world.writer(storage=storage).begin_action("deltacommit")
+    transaction = begin_action(world.writer(storage=storage), "deltacommit")
     metadata = write(transaction, "f1")
     with pytest.raises(UnavailableError):
         transaction.commit(metadata)
@@ -74,7 +75,7 @@ def test_a_commit_that_storage_did_not_take_may_be_tried_again_under_its_name() 
 def test_a_commit_that_arrives_late_is_found_by_the_next_try() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    transaction = world.writer(storage=storage).begin_action("deltacommit")
+    transaction = begin_action(world.writer(storage=storage), "deltacommit")
     metadata = write(transaction, "f1")
     with pytest.raises(UnavailableError):
         transaction.commit(metadata)
@@ -88,14 +89,14 @@ def test_a_commit_that_arrives_late_is_found_by_the_next_try() -> None:
 def test_what_may_have_completed_is_not_withdrawn() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    transaction = world.writer(storage=storage).begin_action("deltacommit")
+    transaction = begin_action(world.writer(storage=storage), "deltacommit")
     metadata = write(transaction, "f1")
     with pytest.raises(UnavailableError):
         transaction.commit(metadata)
     transaction.abort()
     assert len(world.left()) == 2
     # It stays for the next writer, who finds it pending.
-    world.writer().begin_action("deltacommit").abort()
+    begin_action(world.writer(), "deltacommit").abort()
     assert world.left_in_the_end() == []
     assert load_snapshot(world.storage).timeline.by_time == {}
 
@@ -103,7 +104,7 @@ def test_what_may_have_completed_is_not_withdrawn() -> None:
 def test_a_withdrawal_that_finds_the_write_completed_says_so() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    begun = world.writer(storage=storage).begin_action("deltacommit")
+    begun = begin_action(world.writer(storage=storage), "deltacommit")
     metadata = write(begun, "f1")
     with pytest.raises(UnavailableError):
         begun.commit(metadata)
@@ -117,7 +118,7 @@ def test_a_withdrawal_that_finds_the_write_completed_says_so() -> None:
 
 def test_markers_that_cannot_be_deleted_do_not_undo_a_commit() -> None:
     world = World()
-    transaction = world.writer().begin_action("deltacommit")
+    transaction = begin_action(world.writer(), "deltacommit")
     transaction._storage = Unanswered(world.storage, "delete_many", ".CREATE']", late=True)
     with pytest.warns(RuntimeWarning, match="markers of a completed write"):
         done = transaction.commit(write(transaction, "f1"))
@@ -127,13 +128,13 @@ def test_markers_that_cannot_be_deleted_do_not_undo_a_commit() -> None:
 def test_a_write_that_cannot_be_taken_back_says_so_beside_the_error() -> None:
     world = World()
     storage = Unanswered(world.storage, "delete", ".inflight", late=True)
-    begun = world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
+    begun = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
     write(begun, "f1")
     with pytest.raises(ZeroDivisionError) as failed, begun:
         raise ZeroDivisionError
     assert "stays as it is" in failed.value.__notes__[0]
     # Its heart has stopped all the same, so the next writer can put it right.
-    world.writer(OPTIMISTIC).begin_action("deltacommit").abort()
+    begin_action(world.writer(OPTIMISTIC), "deltacommit").abort()
     assert load_snapshot(world.storage).timeline.by_time == {}
     assert world.left_in_the_end() == []
 
@@ -142,7 +143,7 @@ def test_a_begin_that_fails_half_way_leaves_nothing() -> None:
     world = World()
     storage = Unanswered(world.storage, "create", ".inflight")
     with pytest.raises(UnavailableError):
-        world.writer(OPTIMISTIC, storage).begin_action("deltacommit")
+        begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
     assert world.names() == world.left() == []
 
 
@@ -150,13 +151,13 @@ def test_a_begin_that_fails_half_way_leaves_nothing() -> None:
 
 
 def complete_one(writer: TransactionManager) -> None:
-    transaction = writer.begin_action("deltacommit")
+    transaction = begin_action(writer, "deltacommit")
     write(transaction, "f1")
     transaction.commit(write(transaction, "f2"))
 
 
 def withdraw_one(writer: TransactionManager) -> None:
-    transaction = writer.begin_action("deltacommit")
+    transaction = begin_action(writer, "deltacommit")
     write(transaction, "f1", "f2")
     transaction.abort()
 
@@ -185,7 +186,7 @@ def check_whole_or_gone(world: World, options: Mapping[str, str]) -> None:
     # The heartbeat of the dead expires, and so does a lock that it held.
     world.clock.advance(600_000)
     world.storage.delete(".hoodie/lock")
-    transaction = world.writer(options).begin_action("deltacommit")
+    transaction = begin_action(world.writer(options), "deltacommit")
     snapshot = transaction.snapshot
     assert not snapshot.timeline.pending()
     committed = snapshot.timeline.completed_writes
@@ -199,7 +200,7 @@ def check_whole_or_gone(world: World, options: Mapping[str, str]) -> None:
 def test_killed_while_it_rolls_back_the_next_ends_it(after_effect: bool) -> None:
     for survive in count():
         world = World()
-        dead = world.writer().begin_action("deltacommit")
+        dead = begin_action(world.writer(), "deltacommit")
         write(dead, "f1")
         crashing = CrashingStorage(world.storage, survive, after_effect=after_effect)
         try:
@@ -215,11 +216,11 @@ def test_killed_while_it_rolls_back_the_next_ends_it(after_effect: bool) -> None
 
 def test_what_a_zombie_writes_after_its_rollback_is_removed_by_the_next_writer() -> None:
     world = World()
-    zombie = world.writer().begin_action("deltacommit")
-    world.writer().begin_action("deltacommit").commit(CommitMetadata())
+    zombie = begin_action(world.writer(), "deltacommit")
+    begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
     write(zombie, "f1")
     assert files_without_instant(world.storage) != []
-    world.writer().begin_action("deltacommit").abort()
+    begin_action(world.writer(), "deltacommit").abort()
     assert files_without_instant(world.storage) == []
     assert world.left_in_the_end() == []
 
@@ -227,13 +228,13 @@ def test_what_a_zombie_writes_after_its_rollback_is_removed_by_the_next_writer()
 def test_what_a_zombie_writes_before_its_rollback_ends_is_removed_with_it() -> None:
     for survive in count():
         world = World()
-        zombie = world.writer().begin_action("deltacommit")
+        zombie = begin_action(world.writer(), "deltacommit")
         crashing = CrashingStorage(world.storage, survive)
         try:
-            world.writer(storage=crashing).begin_action("deltacommit")
+            begin_action(world.writer(storage=crashing), "deltacommit")
         except Crash:
             write(zombie, "f1")
-            world.writer().begin_action("deltacommit").abort()
+            begin_action(world.writer(), "deltacommit").abort()
             assert files_without_instant(world.storage) == []
             assert world.left_in_the_end() == []
         else:
@@ -244,7 +245,7 @@ def test_what_a_zombie_writes_before_its_rollback_ends_is_removed_with_it() -> N
 def test_strays_are_told_from_what_lives_what_is_done_and_what_is_archived() -> None:
     world = World()
     writer = world.writer(OPTIMISTIC)
-    begun = [writer.begin_action("deltacommit") for _ in range(5)]
+    begun = [begin_action(writer, "deltacommit") for _ in range(5)]
     older, archived, done, gone, pending = begun
     for transaction in (older, gone):
         transaction.abort()
@@ -264,9 +265,9 @@ def test_strays_are_told_from_what_lives_what_is_done_and_what_is_archived() -> 
 
 def test_markers_that_nobody_understands_are_left_alone() -> None:
     world = World()
-    gone = world.writer().begin_action("deltacommit")
+    gone = begin_action(world.writer(), "deltacommit")
     gone.abort()
-    world.writer().begin_action("deltacommit").commit(CommitMetadata())
+    begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
     foreign = f".hoodie/.temp/{gone.instant}/p1/{LogFile('f1', '1').name}.marker.CREATE"
     world.storage.create(foreign, b"")
     world.storage.create(".hoodie/.temp/notes/n", b"")

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from written import SCHEMA, WrittenTable, row
 
-from lakewright.engine.local import ArrowRows
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.errors import UnavailableError
 from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.operations import run_task
 from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.writer import RowSource
 
 DAYS = ("d1", "d2", "d3", "d4")
 SORTED = {"hoodie.bulkinsert.sort.mode": "PARTITION_PATH_REPARTITION_AND_SORT"}
 AS_THEY_COME = {"hoodie.bulkinsert.sort.mode": "NONE"}
 
 
-class InBatches(ArrowRows):
-    """Rows that come to one task in batches of three."""
+class InBatches(LocalEngine):
+    """Rows come to one task in batches of three."""
 
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        return [run_task(task, WriteToken(0, 0, 0), self._rows.to_batches(max_chunksize=3))]
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        assert isinstance(rows, ArrowRows)
+        return [run_task(task, WriteToken(0, 0, 0), rows.table.to_batches(max_chunksize=3))]
 
 
-def four_days() -> InBatches:
+def load_four_days(table: WrittenTable) -> None:
     rows = [row(f"{day}-{n}", day=day) for day in DAYS for n in range(2)]
-    return InBatches(pa.Table.from_pylist(rows, SCHEMA))
+    client = replace(table.writer(), local_engine=InBatches())
+    client.write(Operation.BULK_INSERT, ArrowRows(pa.Table.from_pylist(rows, SCHEMA)))
 
 
 def steps_of(storage: CountingStorage) -> list[str]:
@@ -48,7 +52,7 @@ def steps_of(storage: CountingStorage) -> list[str]:
 def test_a_partition_is_entered_before_its_file_and_has_one(options: dict[str, str]) -> None:
     storage = CountingStorage(MemoryStorage.fresh())
     table = WrittenTable(storage, options=options).create()
-    table.writer().write(Operation.BULK_INSERT, four_days())
+    load_four_days(table)
     steps = steps_of(storage)
     assert sorted(steps) == sorted(f"{what} {day}" for what in ("enter", "write") for day in DAYS)
     assert all(steps.index(f"enter {day}") < steps.index(f"write {day}") for day in DAYS)
@@ -57,9 +61,7 @@ def test_a_partition_is_entered_before_its_file_and_has_one(options: dict[str, s
 
 def test_sorted_rows_of_a_partition_are_written_when_the_next_batch_has_none() -> None:
     storage = CountingStorage(MemoryStorage.fresh())
-    WrittenTable(storage, options=SORTED).create().writer().write(
-        Operation.BULK_INSERT, four_days()
-    )
+    load_four_days(WrittenTable(storage, options=SORTED).create())
     steps = steps_of(storage)
     # The batches are d1 d1 d2, d2 d3 d3, d4 d4.
     assert steps.index("write d1") < steps.index("enter d3")
@@ -81,7 +83,5 @@ def test_if_one_partition_fails_nothing_of_the_write_is_seen() -> None:
     table = WrittenTable(inner, options=SORTED).create()
     table.upsert([row("old", day="d0")])
     with pytest.raises(UnavailableError):
-        WrittenTable(Refusing(inner), options=SORTED).writer().write(
-            Operation.BULK_INSERT, four_days()
-        )
+        load_four_days(WrittenTable(Refusing(inner), options=SORTED))
     assert table.rows() == [row("old", day="d0")]

@@ -22,6 +22,7 @@ import pytest
 from sizes import SOAK
 from written import NO_SERVICES, SCHEMA, Row, WrittenTable, row
 
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.model.file_group import parse_data_file
 from lakewright.model.instant import Instant
 from lakewright.storage.base import Storage
@@ -36,6 +37,7 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.operations import run_task
 from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.writer import RowSource
 
 Result = TypeVar("Result")
 
@@ -69,16 +71,18 @@ class SlowAttempt(CrashingStorage):
 
 
 @dataclass
-class TwoAttempts:
-    """Rows that two attempts of one task write: one stops on its way, the other reports."""
+class TwoAttempts(LocalEngine):
+    """Two attempts of one task write the rows: one stops on its way, the other reports."""
 
     rows: pa.Table
     slow: SlowAttempt
     aborted: bool
-    schema: pa.Schema = SCHEMA
     thread: threading.Thread | None = None
 
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
+    def write_to(self, table: WrittenTable, operation: Operation) -> None:
+        replace(table.writer(), local_engine=self).write(operation, ArrowRows(self.rows))
+
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
         lost = replace(task, snapshot=replace(task.snapshot, storage=self.slow))
         self.thread = threading.Thread(target=self._run_slow, args=(lost,))
         self.thread.start()
@@ -151,7 +155,7 @@ def played(case: Case, start: dict[str, bytes], first: int, later: int) -> tuple
     slow = SlowAttempt(storage, first, later)
     rows = TwoAttempts(pa.Table.from_pylist(ordered, SCHEMA), slow, case.aborted)
     with suppress(AbortedError):
-        table.writer().write(case.operation, rows)
+        rows.write_to(table, case.operation)
     clock.sleep(1)
     rows.end()
     return table, slow.calls
@@ -215,7 +219,7 @@ def test_archiving_does_not_pass_what_may_still_appear(case: Case) -> None:
         slow = SlowAttempt(storage, first, 2)
         rows = TwoAttempts(pa.Table.from_pylist(ordered, SCHEMA), slow, case.aborted)
         with suppress(AbortedError):
-            table.writer().write(case.operation, rows)
+            rows.write_to(table, case.operation)
         newest = [row("k0", ts, "newest", DAYS[0]) for ts in range(3, 9)]
         for each in newest:
             clock.sleep(1)

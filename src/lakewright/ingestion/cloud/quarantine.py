@@ -12,14 +12,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakewright.clock import Clock
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.errors import InvalidError
 from lakewright.storage.base import Storage
 from lakewright.table.create import TableSpec, create_table
 from lakewright.table.properties import PROPERTIES
 from lakewright.table.transaction import TransactionManager
-from lakewright.write.operations import run_deferred, run_task
-from lakewright.write.spill import run_until_done
-from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.task import Operation
 from lakewright.write.writer import WriteRequest, execute_write
 
 SCHEMA = pa.schema(
@@ -72,7 +71,7 @@ class Quarantine:
         ]
         table = pa.Table.from_pylist(rows, SCHEMA)
         writer = TransactionManager.from_options(self.storage, self.clock, {})
-        execute_write(writer, WriteRequest(Operation.UPSERT), _LocalRows(table))
+        execute_write(writer, WriteRequest(Operation.UPSERT), ArrowRows(table), LocalEngine())
 
     def _create(self) -> None:
         spec = TableSpec(name="quarantine", record_key=("place",), ordering=("held_at_ms",))
@@ -82,24 +81,3 @@ class Quarantine:
             # Somebody else may have made it meanwhile.
             if not self.storage.exists(PROPERTIES):
                 raise
-
-
-class _LocalRows:
-    """A few rows, written by this process itself."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self._rows = rows
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._rows.schema
-
-    def write(self, task: WriteTask) -> Sequence[WriteStatus]:
-        first = run_task(task, WriteToken(), self._rows.combine_chunks().to_batches())
-        return run_until_done(
-            [first],
-            lambda works: [
-                run_deferred(task, WriteToken(number + 1, 1, number + 1), [work])
-                for number, work in enumerate(works)
-            ],
-        )

@@ -14,7 +14,7 @@ from lakewright.services.cleaning.planner import PartitionFiles, load_partition_
 from lakewright.services.planning import SkippedPartitions
 from lakewright.storage.base import FileStatus, join_path, split_path
 from lakewright.table.failed_writes import delete_leftovers, find_leftovers
-from lakewright.table.locks.base import holding
+from lakewright.table.locks.base import held
 from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import drop_metadata_table, has_metadata_table
 from lakewright.table.snapshot import Snapshot, files_of_slice, load_snapshot
@@ -97,7 +97,7 @@ def _now(job: ExecutionContext) -> Snapshot:
     now = load_snapshot(job.writer.storage)
     if not has_metadata_table(now.config):
         return now
-    with holding(job.writer.new_lock()):
+    with job.writer.locked():
         drop_metadata_table(now.storage, load_snapshot(now.storage).config)
     return load_snapshot(now.storage)
 
@@ -115,7 +115,7 @@ def _delete_leftovers(job: ExecutionContext) -> None:
     dead = find_leftovers(storage, job.writer.heartbeat, job.clock)
     delete_leftovers(storage, dead)
     if dead.orphans:
-        with holding(job.writer.new_lock()):
+        with job.writer.locked():
             settings, now_ms = job.writer.heartbeat, job.clock.now_ms()
             delete_orphan_files(load_snapshot(storage), settings, now_ms, dead.orphans)
 
@@ -173,7 +173,7 @@ def _remove_partitions(
     if not asked:
         return frozenset()
     storage, lock = job.writer.storage, job.writer.new_lock()
-    with holding(lock):
+    with held(lock):
         busy = any(i.is_write for i in load_snapshot(storage).timeline.pending())
         for start in range(0, len(asked), _AT_ONCE):
             listed = storage.list_many(asked[start : start + _AT_ONCE])

@@ -26,8 +26,9 @@ from lakewright.storage.base import Storage, map_in_threads
 from lakewright.table.properties import touch_last_update_time
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import format_epoch_ms
+from lakewright.table.transaction import Postponed
 from lakewright.write.commit_hooks import NEXT_KEY, next_ttl_check, ttl_settings_or_off
-from lakewright.write.writer import Commit, Preparation
+from lakewright.write.writer import Commit
 
 
 class PreWriteTtl:
@@ -37,14 +38,14 @@ class PreWriteTtl:
         self._runner = runner
         self.done: tuple[Commit | Skip, ...] = ()
 
-    def __call__(self, snapshot: Snapshot) -> Preparation | None:
-        """What is to be done on a table before the write begins, if anything is."""
+    def before_write(self, snapshot: Snapshot) -> Postponed | None:
+        """Postpone the write if TTL is due."""
         settings = ttl_settings_or_off(snapshot.config, self._runner.options)
         if not settings.enabled or settings.run_inline or not active_policies(settings):
             return None
         if not snapshot.timeline.completed_writes:
             return None
-        return None if self._is_early(snapshot, settings) else self._run
+        return None if self._is_early(snapshot, settings) else Postponed(self._run)
 
     def _is_early(self, snapshot: Snapshot, settings: TtlSettings) -> bool:
         until, _, found_for = next_ttl_check(snapshot).partition(" ")

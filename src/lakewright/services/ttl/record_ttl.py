@@ -73,7 +73,7 @@ class RecordTtl:
         plan = self._plan(job, verdicts, tuple(names))
         schema = select_fields(plan.schema, [n for n in names if n not in META_COLUMNS])
         pick = partial(pick_old, self.column, self.limits(verdicts), tuple(schema.names))
-        return job.engine.select(job.writer.storage, plan, pick, schema)
+        return job.engine.scan(job.writer.storage, plan).map_batches(pick, schema)
 
     def counts(
         self, job: ExecutionContext, verdicts: Sequence[TtlDecision]

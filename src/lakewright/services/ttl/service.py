@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lakewright.clock import Clock, zone_of
@@ -116,7 +116,7 @@ class PartitionTtl(TableService[TtlPlan, Commit | Skip]):
         if not plan.operations:
             return self._delete_rows(job, plan)
         done = self._delete_partitions(job, plan)
-        # These are seen on the table as it was before, and found out by what `check` looks at.
+        # These are seen on the table as it was before, and found out by what the validator checks.
         return replace(done, services=(self._delete_rows(job, plan),))
 
     def _delete_partitions(self, job: ExecutionContext, plan: TtlPlan) -> Commit:
@@ -155,11 +155,22 @@ def _written(
 ) -> Commit:
     check_clock_skew(job.writer.storage, job.clock)
     writer = TransactionManager.from_options(job.writer.storage, job.clock, job.options)
+    validator = _StillExpired(plan, frozenset(partitions), job.options)
+    request = replace(request, options=job.options, validator=validator)
+    return execute_write(writer, request, rows, job.engine)[0]
 
-    def check(now: Snapshot) -> None:
-        require_still_due(plan, frozenset(partitions), now, job.options)
 
-    return execute_write(writer, replace(request, options=job.options, check=check), rows)[0]
+@dataclass(frozen=True)
+class _StillExpired:
+    """Refuses to delete partitions whose evaluation has changed since the plan was made."""
+
+    plan: TtlPlan
+    partitions: frozenset[str]
+    options: Mapping[str, str]
+
+    def validate(self, current: Snapshot) -> None:
+        """Raise ConflictError if a planned partition was written or planned by another process."""
+        require_still_due(self.plan, self.partitions, current, self.options)
 
 
 def settings_of(sight: PlanningContext) -> TtlSettings:

@@ -20,7 +20,6 @@ from lakewright.table.doctor.evidence import Evidence, load_evidence
 from lakewright.table.doctor.findings import Diagnosis, Finding, FindingKind, Severity
 from lakewright.table.failed_writes import delete_leftovers, find_leftovers
 from lakewright.table.feature_checks import check_writable
-from lakewright.table.locks.base import holding
 from lakewright.table.options import HeartbeatSettings
 from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import (
@@ -118,7 +117,7 @@ def to_repair(found: Diagnosis, *, force: bool) -> tuple[Finding, ...]:
 
 
 def _finish_properties_change(writer: WriterContext, finding: Finding) -> None:
-    with holding(writer.new_lock()):
+    with writer.locked():
         recover_properties(writer.storage, load_properties(writer.storage))
 
 
@@ -145,7 +144,7 @@ def _still_pending(snapshot: Snapshot, finding: Finding) -> Instant | None:
 
 
 def _drop_metadata_table(writer: WriterContext, finding: Finding) -> None:
-    with holding(writer.new_lock()):
+    with writer.locked():
         config = load_snapshot(writer.storage).config
         check_writable(config)
         drop_metadata_table(writer.storage, config)

@@ -40,7 +40,7 @@ class Lock(Protocol):
 
 
 @contextmanager
-def holding(lock: Lock) -> Iterator[None]:
+def held(lock: Lock) -> Iterator[None]:
     """Hold a lock for the length of a block."""
     lock.acquire()
     try:
@@ -49,7 +49,7 @@ def holding(lock: Lock) -> Iterator[None]:
         lock.release()
 
 
-def under_lock(new_lock: Callable[[], Lock], work: Callable[[Lock], Result]) -> Result:
+def run_locked(new_lock: Callable[[], Lock], work: Callable[[Lock], Result]) -> Result:
     """Do `work` under a lock, and from the beginning under a new one if the lock was lost.
 
     Real Hudi deletes lock files that it takes for forgotten, whosever they are. So `work` verifies
@@ -57,10 +57,10 @@ def under_lock(new_lock: Callable[[], Lock], work: Callable[[Lock], Result]) -> 
     """
     for _ in range(_TRIES - 1):
         lock = new_lock()
-        with suppress(LostLockError), holding(lock):
+        with suppress(LostLockError), held(lock):
             return work(lock)
     lock = new_lock()
-    with holding(lock):
+    with held(lock):
         return work(lock)
 
 

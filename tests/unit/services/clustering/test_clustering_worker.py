@@ -24,7 +24,7 @@ from lakewright.errors import ConflictError, CorruptError, LakewrightError, Unsu
 from lakewright.format.timeline_metadata import format_requested_replace
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.instant import Instant, State
-from lakewright.model.plans import ClusteringPlan, ClusteringStrategy, RequestedReplace
+from lakewright.model.plans import ClusteringPlan, ClusteringStrategy, RequestedReplace, Skip
 from lakewright.scan.planner import plan_changes
 from lakewright.services.base import ExecutionContext
 from lakewright.services.clustering.options import EXECUTION_CLASS
@@ -222,10 +222,10 @@ def test_event_times_go_with_the_rows() -> None:
     assert (stat.min_event_time, stat.max_event_time) == (min(times), max(times))
 
 
-class PicklingHands(LocalEngine):
+class PicklingEngine(LocalEngine):
     """Work that goes through a pickle, as it does on its way to other processes."""
 
-    def work(
+    def map(
         self,
         do: Callable[[Item, WriteToken], Answer],
         items: Sequence[Item],
@@ -274,7 +274,7 @@ def test_the_work_travels_to_other_processes() -> None:
     table.upsert([row("c")])
     clustered = Clustered(table, named(sort_columns="id"))
     plan = clustered.planned()
-    execute_as(clustered, put(clustered, plan), plan, PicklingHands())
+    execute_as(clustered, put(clustered, plan), plan, PicklingEngine())
     assert [each["id"] for each in table.rows()] == ["a", "b", "c"]
 
 
@@ -282,10 +282,10 @@ def put(clustered: Clustered, plan: ClusteringPlan) -> Instant:
     """Put a plan on the timeline as it is, whatever the table is by now."""
     data = format_requested_replace(RequestedReplace(operation="CLUSTER", plan=plan))
     found = schedule_plan(
-        clustered.writer, "clustering", lambda _, next_time: PlanRequest(next_time(), data)
+        clustered.writer, "clustering", lambda _, next_time: PlanRequest(next_time(), plan, data)
     )
-    assert isinstance(found, Instant)
-    return found
+    assert not isinstance(found, Skip)
+    return found[0]
 
 
 def update(table: WrittenTable) -> object:

@@ -290,7 +290,7 @@ def test_what_is_written_while_deletes_are_compacted_is_looked_at() -> None:
     act = [lambda: table.upsert([row("b", 3, "late")])]
 
     class Interrupted(LocalEngine):
-        def work(self, do: Any, items: Any, size: Any) -> Any:
+        def map(self, do: Any, items: Any, size: Any) -> Any:
             done = super().map(do, items, size)
             if act:
                 act.pop()()

@@ -25,7 +25,7 @@ class Timed(CountingStorage):
         self.clock = clock
 
     @property
-    def keeps_time(self) -> bool:
+    def has_own_clock(self) -> bool:
         return True
 
     def status(self, path: str) -> FileStatus | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from written import NO_SERVICES, WrittenTable, row
+from written import NO_SERVICES, WrittenTable, begin_action, row
 
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.model.plans import Skip
@@ -136,7 +136,7 @@ def test_a_write_goes_on_where_ttl_before_it_fails() -> None:
     made = table(**{RUN_INLINE: "false"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
-    at_work = made.writer().writer().begin_action("commit")
+    at_work = begin_action(made.writer().writer(), "commit")
     held = made.upsert([row("b", day=NEW)], SEVERAL)
     assert [each["id"] for each in made.rows()] == ["b"]
     assert gone(held) == [(OLD,)]

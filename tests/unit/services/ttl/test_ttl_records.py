@@ -161,8 +161,8 @@ def test_a_row_that_is_renewed_meanwhile_stays(kind: str) -> None:
     acted: list[Commit] = []
 
     class Interrupted(LocalEngine):
-        def rows(self, *asked: Any) -> ArrowRows:
-            found = super().select(*asked)
+        def scan(self, *asked: Any) -> ArrowRows:
+            found = super().scan(*asked)
             if not acted:
                 acted.append(made.upsert([event("a", 9)], several))
             return found

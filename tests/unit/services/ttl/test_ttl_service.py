@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hooks import Hooked
 from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
 from lakewright.errors import ConflictError
@@ -25,7 +26,7 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.table.time_generator import format_epoch_ms
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
-from lakewright.write.writer import Commit, EmptyRows
+from lakewright.write.writer import Commit
 
 DAY_MS = 86_400_000
 RETAIN = "hoodie.partition.ttl.strategy.days.retain"
@@ -353,22 +354,20 @@ def test_who_writes_after_the_plan_keeps_the_partition() -> None:
 
 
 @pytest.mark.parametrize("key", ["k", "another"], ids=["an old row", "a row of a new file group"])
-def test_who_writes_while_the_partition_goes_keeps_it(
-    key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_writes_while_the_partition_goes_keeps_it(key: str) -> None:
     table = made()
     put(table, "p", "q")
     wait(table, 11)
-    others = [lambda: table.upsert([row(f"{key}-p", 2, day="p")], {**SEVERAL, **NEW_GROUPS})]
 
-    class Rows(EmptyRows):
-        def write(self, task: Any) -> Any:
-            while others:
-                others.pop()()
-            return super().write(task)
+    def others() -> None:
+        table.upsert([row(f"{key}-p", 2, day="p")], {**SEVERAL, **NEW_GROUPS})
 
-    monkeypatch.setattr("lakewright.services.ttl.service.EmptyRows", Rows)
-    done = run(table, SEVERAL)
+    def act(storage: Storage, path: str, data: bytes) -> None:
+        storage.create(path, data)
+        others()
+
+    inflight = Hooked(table.storage, r"replacecommit\.inflight$", act)
+    done = run(replace(table, storage=inflight), SEVERAL)
     assert isinstance(done, Commit)
     assert done.partitions == ("q",)
     assert left(table) == {"p"}
