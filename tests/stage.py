@@ -33,8 +33,8 @@ Script = Callable[["Stage", Sequence["Actor"]], "Actor"]
 
 CHANGES = frozenset({"create", "replace", "replace_if", "delete", "delete_many", "delete_folder"})
 _BEATERS = (
-    "lakewright.table.heartbeat.Repetition",
-    "lakewright.table.locks.storage_lock.Repetition",
+    "lakewright.table.heartbeat.PeriodicTask",
+    "lakewright.table.locks.storage_lock.PeriodicTask",
 )
 
 
@@ -266,7 +266,7 @@ def on_stage(files: Mapping[str, bytes], now_ms: int, age_ms: int = 0) -> Iterat
         ) -> None:
             self._beating = stage.repeat(method, period_s)
 
-        def end(self, patience_s: float | None = None) -> None:
+        def stop(self, patience_s: float | None = None) -> None:
             stage.forget(self._beating)
 
     patches = [mock.patch(name, Repeated) for name in _BEATERS]

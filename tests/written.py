@@ -17,7 +17,7 @@ from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.create import TableSpec, create_table
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.transaction import Transaction, TransactionManager, TransactionSpec
 from lakewright.testing.clock import ManualClock
 from lakewright.write.task import Operation, WriteStatus, WriteTask
@@ -63,7 +63,11 @@ def begin_action(
     writer: TransactionManager, action: str, *, requested: bytes = b"", inflight: bytes = b""
 ) -> Transaction:
     """Begin a write of an action, whatever the table is like."""
-    transaction, _ = writer.begin(lambda snapshot: TransactionSpec(action, requested, inflight))
+
+    def spec(snapshot: Snapshot) -> TransactionSpec:
+        return TransactionSpec(action, requested, inflight)
+
+    transaction, _ = writer.begin(spec)
     return transaction
 
 

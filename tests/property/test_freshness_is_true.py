@@ -99,8 +99,7 @@ def check_truth(table: WrittenTable) -> None:
 def check_same_without_memory(table: WrittenTable) -> None:
     kept = told(table), *(told_of(table, day) for day in DAYS)
     with (
-        patch("lakewright.table.freshness.parse_stored", lambda extra: None),
-        patch("lakewright.table.freshness.parse_stored", lambda extra: None),
+        patch("lakewright.table.freshness.parse_freshness_record", lambda extra: None),
     ):
         assert (told(table), *(told_of(table, day) for day in DAYS)) == kept
 

@@ -46,8 +46,7 @@ def kept(table: WrittenTable) -> list[FreshnessRecord | None]:
 
 def without_memory(table: WrittenTable) -> tuple[Told, Told | None, Told | None]:
     with (
-        patch("lakewright.table.freshness.parse_stored", lambda extra: None),
-        patch("lakewright.table.freshness.parse_stored", lambda extra: None),
+        patch("lakewright.table.freshness.parse_freshness_record", lambda extra: None),
     ):
         return everything(table)
 

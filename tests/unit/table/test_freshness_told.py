@@ -241,8 +241,7 @@ def test_the_same_is_told_without_what_commits_keep(
     table = tracked()
     history(table)
     kept = told(table), told_of(table, DAY)
-    monkeypatch.setattr("lakewright.table.freshness.parse_stored", lambda extra: None)
-    monkeypatch.setattr("lakewright.table.freshness.parse_stored", lambda extra: None)
+    monkeypatch.setattr("lakewright.table.freshness.parse_freshness_record", lambda extra: None)
     assert (told(table), told_of(table, DAY)) == kept
 
 

@@ -339,7 +339,7 @@ def interrupted(table: WrittenTable, act: Callable[[], object]) -> Commit | Skip
         return original(self, job, plan)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(service), "run", late)
+        patch.setattr(type(service), "execute", late)
         return run(table, SEVERAL)
 
 
@@ -576,6 +576,6 @@ def test_a_conflict_that_does_not_end_is_told() -> None:
         raise ConflictError("somebody else won")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(service), "run", lost)
+        patch.setattr(type(service), "execute", lost)
         with pytest.raises(ConflictError, match="somebody else won"):
             run(table)
