@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lakewright.format.data_block import format_parquet_block
 from lakewright.format.timeline_metadata import format_compaction_plan
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CompactionPlan
 from lakewright.storage.local import LocalStorage
 from lakewright.testing.table_builder import TableBuilder
@@ -25,10 +25,10 @@ def make_table(folder: Path, partitions: int) -> None:
     builder = TableBuilder(storage, SCHEMA, name="many").create()
     days = [f"d{number:06d}" for number in range(partitions)]
     builder.commit({(day, _file_id(number)): _row(day, 1) for number, day in enumerate(days)})
-    requested = Instant(builder.tick(), "compaction", State.REQUESTED)
+    requested = Instant(builder.tick(), Action.COMPACTION, State.REQUESTED)
     plan = format_compaction_plan(CompactionPlan(missing_partitions=()))
     storage.create(f".hoodie/timeline/{requested.file_name}", plan)
-    builder.commit(instant=requested.requested_at, action="commit", operation="COMPACT")
+    builder.commit(instant=requested.requested_at, action=Action.COMMIT, operation="COMPACT")
     step = partitions // CHANGED
     at = builder.tick()
     logs = {}

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import FileSlice
+from lakewright.model.instant import Action
 from lakewright.model.plans import ClusteringGroup, ClusteringPlan, ClusteringSlice, Skip
 from lakewright.services.base import ExecutionContext, PlanningContext, TableService
 from lakewright.services.clustering.executor import cluster
@@ -20,7 +21,7 @@ class Recompress(TableService[ClusteringPlan, CommitMetadata]):
     """Writes base files anew that are not in zstd."""
 
     name = "recompress"
-    action = "clustering"  # the kind of its plans: real Hudi can execute them, too
+    action = Action.CLUSTERING  # the kind of its plans: real Hudi can execute them, too
 
     def plan(self, sight: PlanningContext) -> ClusteringPlan | Skip:
         snapshot = sight.snapshot

@@ -13,7 +13,7 @@ from lakewright.ingestion.checkpoints import Checkpoint
 from lakewright.ingestion.cloud.events import GCS_SCHEMA, S3_SCHEMA
 from lakewright.ingestion.cloud.queues import Message
 from lakewright.ingestion.cloud.source import CloudObjectsSource
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.storage.local import LocalStorage
 from lakewright.testing.table_builder import TableBuilder
 
@@ -68,7 +68,7 @@ class EventsTable:
         """Write events; `instant` is the requested time, if it shall not be the next."""
         rows = pa.Table.from_pylist(list(events), self.builder.schema)
         at = instant or self.builder.tick()
-        return self.builder.commit({("", f"f-{at}"): rows}, instant=at, action="commit")
+        return self.builder.commit({("", f"f-{at}"): rows}, instant=at, action=Action.COMMIT)
 
     def source(self, options: dict[str, str] | None = None) -> CloudObjectsSource:
         """The objects of the table, as JSON unless options say otherwise."""

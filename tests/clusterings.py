@@ -11,7 +11,7 @@ from lakewright.engine.local import LocalEngine
 from lakewright.format.timeline_metadata import format_requested_replace
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import BaseFile, FileSlice, LogFile
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import ClusteringPlan, RequestedReplace, Skip
 from lakewright.services.base import ExecutionContext, PlanningContext
 from lakewright.services.clustering.options import ClusteringSettings, clustering_settings
@@ -81,7 +81,7 @@ class Clustered:
             requested = RequestedReplace(operation="CLUSTER", plan=plan)
             return PlanRequest(instant, plan, format_requested_replace(requested))
 
-        scheduled = schedule_plan(self.writer, "clustering", decide)
+        scheduled = schedule_plan(self.writer, Action.CLUSTERING, decide)
         assert not isinstance(scheduled, Skip), scheduled
         return scheduled[0]
 
@@ -113,4 +113,4 @@ def without_file(rows: list[Row]) -> list[Row]:
 
 
 def pending(snapshot: Snapshot) -> list[State]:
-    return [instant.state for instant in snapshot.timeline.pending("clustering")]
+    return [instant.state for instant in snapshot.timeline.pending(Action.CLUSTERING)]

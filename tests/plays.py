@@ -16,7 +16,7 @@ from written import NO_SERVICES, WrittenTable, row
 from lakewright.clock import Clock
 from lakewright.format.timeline_metadata import parse_rollback_plan
 from lakewright.model.file_group import BaseFile, parse_data_file
-from lakewright.model.instant import Instant, State, parse_instant
+from lakewright.model.instant import Action, Instant, State, parse_instant
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.clock import ManualClock
@@ -270,7 +270,7 @@ class Invariants:
         return fresh and self.executor is not None and self.executor.is_alive
 
     def _is_ours(self, rollback: Instant, files: Mapping[str, bytes]) -> bool:
-        requested = Instant(rollback.requested_at, "rollback", State.REQUESTED)
+        requested = Instant(rollback.requested_at, Action.ROLLBACK, State.REQUESTED)
         data = files.get(f"{TIMELINE}{requested.file_name}")
         return (
             bool(data) and parse_rollback_plan(data or b"").instant.requested_at == self.setting.at

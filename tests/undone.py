@@ -27,7 +27,7 @@ from lakewright.model.commit_metadata import (
     WriteStat,
 )
 from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
-from lakewright.model.instant import COMPLETED_NAME, Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
@@ -82,12 +82,12 @@ class Bench:
         """A completed write that has kept its pending files, as all do that were not made here."""
         at = self.tick()
         for state in PENDING:
-            self.put(Instant(at, self.action, state), b"")
+            self.put(Instant(at, Action(self.action), state), b"")
         return self.builder.commit(
             {group: table(group[0], rows) for group, rows in (bases or {}).items()},
             {group: self.log(group, rows, at) for group, rows in (logs or {}).items()},
             instant=at,
-            action=self.action,
+            action=Action(self.action),
         )
 
     def fail(
@@ -100,7 +100,7 @@ class Bench:
         requested: bytes = b"",
     ) -> Instant:
         """A write, or a service, that died before it completed."""
-        instant = Instant(at or self.tick(), action or self.action, State.INFLIGHT)
+        instant = Instant(at or self.tick(), Action(action or self.action), State.INFLIGHT)
         self.put(Instant(instant.requested_at, instant.action, State.REQUESTED), requested)
         self.put(instant, b"")
         for group, rows in bases.items():
@@ -112,7 +112,7 @@ class Bench:
         self, pending: Instant, metadata: CommitMetadata, *, completed_at: str | None = None
     ) -> Instant:
         """The completed file of a service or replace commit."""
-        action = COMPLETED_NAME.get(pending.action, pending.action)
+        action = pending.action.completed_as
         done = Instant(pending.requested_at, action, completed_at=completed_at or self.tick())
         replaces = action == "replacecommit"
         self.put(done, (format_replace_commit if replaces else format_commit)(metadata))
@@ -135,7 +135,7 @@ class Bench:
 
     def clean(self, *paths: str) -> Instant:
         """A completed clean of these files."""
-        done = Instant(self.tick(), "clean", completed_at=self.tick())
+        done = Instant(self.tick(), Action.CLEAN, completed_at=self.tick())
         partitions: dict[str, CleanedPartition] = {}
         for path in paths:
             folder, _, name = path.rpartition("/")

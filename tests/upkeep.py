@@ -10,7 +10,7 @@ from undone import Bench
 from lakewright.engine.local import LocalEngine
 from lakewright.format.timeline_metadata import format_clean, format_clean_plan, parse_clean_plan
 from lakewright.model.commit_metadata import CleanMetadata
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CleanPlan, Skip
 from lakewright.services.archiving.service import Archiving
 from lakewright.services.base import ExecutionContext, PlanningContext
@@ -51,24 +51,24 @@ class Upkeep:
         plan = Cleaning().plan(sight)
         if isinstance(plan, Skip):
             return plan
-        requested = Instant(sight.instant, "clean", State.REQUESTED)
+        requested = Instant(sight.instant, Action.CLEAN, State.REQUESTED)
         self.storage.create(self._path(requested), format_clean_plan(plan))
         return requested
 
     def execute_clean(self, requested_at: str) -> CleanMetadata:
-        requested = Instant(requested_at, "clean", State.REQUESTED)
+        requested = Instant(requested_at, Action.CLEAN, State.REQUESTED)
         inflight = replace(requested, state=State.INFLIGHT)
         if not self.storage.exists(self._path(inflight)):
             self.storage.create(self._path(inflight), b"")
         plan = parse_clean_plan(self.storage.read(self._path(requested)))
         done = Cleaning().execute(self._job(requested_at), plan)
-        completed = Instant(requested_at, "clean", completed_at=self._next())
+        completed = Instant(requested_at, Action.CLEAN, completed_at=self._next())
         self.storage.create(self._path(completed), format_clean(done))
         return done
 
     def clean(self) -> CleanMetadata | Skip:
         """Execute what is pending; else schedule a clean, and execute it."""
-        for waiting in load_snapshot(self.storage).timeline.pending("clean"):
+        for waiting in load_snapshot(self.storage).timeline.pending(Action.CLEAN):
             return self.execute_clean(waiting.requested_at)
         scheduled = self.schedule_clean()
         if isinstance(scheduled, Skip):

@@ -11,6 +11,7 @@ import pyarrow as pa
 from lakewright.client.write_client import WriteClient
 from lakewright.clock import Clock
 from lakewright.engine.local import ArrowRows, LocalEngine, read_plan
+from lakewright.model.instant import Action
 from lakewright.model.table_config import parse_table_type
 from lakewright.scan.planner import plan_read_optimized, plan_snapshot
 from lakewright.services.runner import ServiceRunner
@@ -65,7 +66,7 @@ def begin_action(
     """Begin a write of an action, whatever the table is like."""
 
     def spec(snapshot: Snapshot) -> TransactionSpec:
-        return TransactionSpec(action, requested, inflight)
+        return TransactionSpec(Action(action), requested, inflight)
 
     transaction, _ = writer.begin(spec)
     return transaction

@@ -23,7 +23,7 @@ from lakewright.format.partition_metadata import PartitionMetadata, format_parti
 from lakewright.format.timeline_metadata import format_commit, format_compaction_plan
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import PARTITION_METADATA, LogFile
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CompactionPlan
 from lakewright.storage.base import FileStatus, join_path, split_path
 from lakewright.storage.memory import MemoryStorage
@@ -182,8 +182,8 @@ def synthetic_table(shape: Shape) -> SyntheticTable:
             continue
         content = format_commit(_commit(builder, stats)) if last else small
         for state in (State.REQUESTED, State.INFLIGHT):
-            table.create(f"{_TIMELINE}/{Instant(at, 'deltacommit', state).file_name}", b"")
-        instant = Instant(at, "deltacommit", completed_at=done)
+            table.create(f"{_TIMELINE}/{Instant(at, Action('deltacommit'), state).file_name}", b"")
+        instant = Instant(at, Action.DELTA_COMMIT, completed_at=done)
         table.create(f"{_TIMELINE}/{instant.file_name}", content)
     if shape.archived:
         _add_history(table, builder)
@@ -191,10 +191,12 @@ def synthetic_table(shape: Shape) -> SyntheticTable:
 
 
 def _add_compaction(table: SyntheticTable, at: str, done: str, content: bytes) -> None:
-    requested = Instant(at, "compaction", State.REQUESTED)
+    requested = Instant(at, Action.COMPACTION, State.REQUESTED)
     plan = format_compaction_plan(CompactionPlan(missing_partitions=()))
     table.create(f"{_TIMELINE}/{requested.file_name}", plan)
-    table.create(f"{_TIMELINE}/{Instant(at, 'commit', completed_at=done).file_name}", content)
+    table.create(
+        f"{_TIMELINE}/{Instant(at, Action('commit'), completed_at=done).file_name}", content
+    )
 
 
 def _add_history(table: SyntheticTable, builder: TableBuilder) -> None:

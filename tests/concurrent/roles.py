@@ -15,7 +15,7 @@ from lakewright.client.write_client import WriteClient
 from lakewright.clock import Clock
 from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
-from lakewright.model.instant import COMPLETED_NAME, Instant
+from lakewright.model.instant import REWRITES, Instant
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.task import Operation
@@ -71,7 +71,7 @@ class Role:
 
     def execute(self) -> None:
         """Execute a plan that waits, or is being executed."""
-        waiting = load_snapshot(self.storage).timeline.pending(*COMPLETED_NAME)
+        waiting = load_snapshot(self.storage).timeline.pending(*REWRITES)
         if not waiting:
             self.clock.sleep(0.05)
             return
@@ -87,7 +87,7 @@ class Role:
 
     def cancel(self) -> None:
         """Cancel a plan, whoever is at it."""
-        waiting = load_snapshot(self.storage).timeline.pending(*COMPLETED_NAME)
+        waiting = load_snapshot(self.storage).timeline.pending(*REWRITES)
         if waiting:
             chosen = self.chance.choice(waiting)
             self.note({"cancelled": str(self._writer().services.cancel(chosen.requested_at))})

@@ -18,7 +18,7 @@ from waiting import until
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
-from lakewright.model.instant import COMPLETED_NAME
+from lakewright.model.instant import REWRITES, Action
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
@@ -132,7 +132,7 @@ def put_right(table: WrittenTable) -> None:
     """What the next processes do once the dead are known to be dead."""
     services = table.services()
     services.run("clean")
-    for instant in load_snapshot(table.storage).timeline.pending(*COMPLETED_NAME, "clean"):
+    for instant in load_snapshot(table.storage).timeline.pending(*REWRITES, Action.CLEAN):
         services.execute(instant.requested_at)
     table.upsert([row("k0", SystemClock().now_ms(), "last", DAY)])
     services.run("clean")

@@ -30,7 +30,7 @@ from lakewright.format.timeline_metadata import (
     format_compaction_plan,
     format_rollback_plan,
 )
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import (
     CleanFile,
     CleanPlan,
@@ -148,7 +148,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     dead: list[str] = []
 
     def die() -> None:
-        (pending,) = load_snapshot(table.storage).timeline.pending("deltacommit")
+        (pending,) = load_snapshot(table.storage).timeline.pending(Action.DELTA_COMMIT)
         dead.append(pending.requested_at)
         shutil.copytree(folder / "table", kept, symlinks=True)
         # Whether a writer lives is told by the time of its files.
@@ -416,7 +416,7 @@ def a_clean_plan(scene: Scene, chance: random.Random) -> None:
         files={partition: (CleanFile(path=path),) for partition, path in paths},
         deleted_partitions=tuple(partition for partition, _ in chance.sample(paths, 1)),
     )
-    plan_file(scene, Instant(at, "clean", State.REQUESTED), format_clean_plan(plan))
+    plan_file(scene, Instant(at, Action.CLEAN, State.REQUESTED), format_clean_plan(plan))
 
 
 def a_rollback_plan(scene: Scene, chance: random.Random) -> None:
@@ -429,7 +429,7 @@ def a_rollback_plan(scene: Scene, chance: random.Random) -> None:
             for partition, path in paths
         ),
     )
-    plan_file(scene, Instant(at, "rollback", State.REQUESTED), format_rollback_plan(plan))
+    plan_file(scene, Instant(at, Action.ROLLBACK, State.REQUESTED), format_rollback_plan(plan))
 
 
 def a_compaction_plan(scene: Scene, chance: random.Random) -> None:
@@ -448,7 +448,7 @@ def a_compaction_plan(scene: Scene, chance: random.Random) -> None:
     )
     plan_file(
         scene,
-        Instant(scene.plan, "compaction", State.REQUESTED),
+        Instant(scene.plan, Action.COMPACTION, State.REQUESTED),
         format_compaction_plan(plan),
     )
 

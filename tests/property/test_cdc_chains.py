@@ -20,6 +20,7 @@ from written import NO_SERVICES, Row, WrittenTable, row
 
 from lakewright.engine.local import read_cdc_plan
 from lakewright.errors import ConflictError, InvalidError
+from lakewright.model.instant import Action
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.table.snapshot import load_snapshot
 
@@ -113,7 +114,9 @@ class Play:
             case "schedule" if "compaction" in self.kind.services:
                 self.table.services(SERVICES["compaction"]).schedule("compaction")
             case "execute":
-                for instant in load_snapshot(self.table.storage).timeline.pending("compaction"):
+                for instant in load_snapshot(self.table.storage).timeline.pending(
+                    Action.COMPACTION
+                ):
                     # A plan whose file groups were overwritten may not be executed any more.
                     with suppress(ConflictError):
                         self.table.services().execute(instant.requested_at)

@@ -21,7 +21,7 @@ from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.format.timeline_metadata import parse_commit, parse_rollback_plan
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
-from lakewright.model.instant import Instant, parse_instant
+from lakewright.model.instant import Action, Instant, parse_instant
 from lakewright.storage.base import Storage
 from lakewright.table.options import Concurrency
 from lakewright.table.snapshot import load_snapshot
@@ -189,7 +189,7 @@ class Play:
     def done_of(self, transaction: Transaction, stats: Iterable[WriteStat]) -> Done:
         files = [parse_data_file((stat.path or "").rpartition("/")[2]) for stat in stats]
         return Done(
-            Instant(transaction.instant, "deltacommit", completed_at=""),
+            Instant(transaction.instant, Action.DELTA_COMMIT, completed_at=""),
             frozenset(i.requested_at for i in transaction.snapshot.timeline.completed_writes),
             frozenset(f.file_id for f in files if isinstance(f, BaseFile)),
             frozenset(f.file_id for f in files if isinstance(f, LogFile)),

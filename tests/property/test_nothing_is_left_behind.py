@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sizes import sized
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.services.compaction_debt import load_debt
 from lakewright.table.snapshot import load_snapshot
 
@@ -73,7 +73,7 @@ def apply(table: WrittenTable, kind: str, value: object, now: int) -> None:
 
 def execute_pending(table: WrittenTable, most: int = 99) -> None:
     # The newest first, so that a plan completes after one that was made later.
-    found: list[Instant] = list(load_snapshot(table.storage).timeline.pending("compaction"))
+    found: list[Instant] = list(load_snapshot(table.storage).timeline.pending(Action.COMPACTION))
     for instant in found[::-1][:most]:
         table.services().execute(instant.requested_at)
 

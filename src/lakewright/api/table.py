@@ -17,7 +17,7 @@ from lakewright.clock import SystemClock, zone_of
 from lakewright.datasource.session_catalog import spark_catalog_sync
 from lakewright.errors import InvalidError
 from lakewright.model.freshness import Freshness
-from lakewright.model.instant import Instant, query_time
+from lakewright.model.instant import Instant, InstantTime, query_time
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableConfig
 from lakewright.options import check_names
@@ -215,7 +215,7 @@ class Table:
         """Put the plan of a service on the timeline, for anybody to execute."""
         return self.services(options).schedule(service)
 
-    def execute(self, instant: str | Instant, options: Options = None) -> Commit | Skip:
+    def execute(self, instant: InstantTime | Instant, options: Options = None) -> Commit | Skip:
         """Execute a plan on the timeline, whoever made it; done already: its result."""
         return self.services(options).execute(_time(instant))
 
@@ -225,7 +225,7 @@ class Table:
 
     def cancel(
         self,
-        instant: str | Instant,
+        instant: InstantTime | Instant,
         options: Options = None,
         *,
         user: str = "",
@@ -323,7 +323,7 @@ class Table:
         return WriteClient.create(self._place, options, spark=self._spark).services
 
     def rollback(
-        self, instant: str | Instant, options: Options = None, *, force: bool = False
+        self, instant: InstantTime | Instant, options: Options = None, *, force: bool = False
     ) -> Instant | Skip:
         """Take back a write, its files and its place on the timeline; the newest ones first.
 
@@ -333,13 +333,18 @@ class Table:
         return WriteClient.create(self._place, options).rollback(_time(instant), force=force)
 
     def savepoint(
-        self, instant: str | Instant, options: Options = None, *, user: str = "", comment: str = ""
+        self,
+        instant: InstantTime | Instant,
+        options: Options = None,
+        *,
+        user: str = "",
+        comment: str = "",
     ) -> Instant:
         """Keep the files of the table as of a completed write, so that it can be restored."""
         writer = WriteClient.create(self._place, options)
         return writer.savepoint(_time(instant), user=user, comment=comment)
 
-    def restore(self, instant: str | Instant, options: Options = None) -> Instant:
+    def restore(self, instant: InstantTime | Instant, options: Options = None) -> Instant:
         """Take the table back to a savepoint."""
         return WriteClient.create(self._place, options).restore(_time(instant))
 
@@ -358,5 +363,5 @@ class Table:
         return f"Table({self.path!r})"
 
 
-def _time(instant: str | Instant) -> str:
+def _time(instant: InstantTime | Instant) -> str:
     return instant.requested_at if isinstance(instant, Instant) else instant

@@ -22,7 +22,7 @@ from lakewright.catalog.base import (
 from lakewright.catalog.options import SyncSettings
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.model.freshness import dropped_partitions
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.model.partition_paths import DEFAULT_PARTITION, partition_values
 from lakewright.model.schema import META_FIELDS
 from lakewright.model.table_config import SLASH_DATES, TableConfig
@@ -240,7 +240,7 @@ def changed_partitions_since(snapshot: Snapshot, since: str) -> tuple[set[str], 
 
     A rollback takes back what a sync has told before, and a restore much of it.
     """
-    undone = snapshot.timeline.completed("rollback", "restore")
+    undone = snapshot.timeline.completed(Action.ROLLBACK, Action.RESTORE)
     if any((instant.completed_at or "") > since for instant in undone):
         return None
     active = [i for i in snapshot.timeline.completed_writes if (i.completed_at or "") > since]

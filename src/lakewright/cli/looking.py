@@ -55,7 +55,7 @@ def _joined(names: Sequence[str]) -> str | None:
 
 
 def _last_write(snapshot: Snapshot, last: Instant) -> str:
-    operation = last.action
+    operation: str = last.action
     with suppress(CorruptError, UnsupportedError):
         operation = snapshot.commits([last])[0].operation or operation
     return f"{last.requested_at}, {operation}, completed {last.completed_at}"

@@ -11,6 +11,7 @@ from lakewright.client.documents import Document
 from lakewright.clock import SystemClock
 from lakewright.engine.base import Engine
 from lakewright.metrics.meter import with_metrics
+from lakewright.model.instant import InstantTime
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.options import OWN_OPTIONS, added_options
 from lakewright.services.registry import service_keys
@@ -47,7 +48,7 @@ def service_runner(
 
 
 def cancel_plan(
-    path: str, options: Options, instant: str, *, user: str, reason: str, wait_s: float
+    path: str, options: Options, instant: InstantTime, *, user: str, reason: str, wait_s: float
 ) -> Document:
     """Take a plan back, or ask for it."""
     runner = service_runner(path, with_optimistic_concurrency(options))

@@ -20,7 +20,7 @@ from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.errors import InvalidError, LakewrightError
 from lakewright.metrics.commit_metrics import record_rollback
 from lakewright.metrics.meter import with_metrics
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Instant, InstantTime
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import WRITE_NAMES, TableConfig
 from lakewright.model.ttl import HUDI_PREFIX, PREFIX, validated_settings, with_settings
@@ -188,7 +188,9 @@ class WriteClient:
                 **{OPERATION: self.options[OPERATION]},
             )
 
-    def rollback(self, instant: str, *, keep_plan: bool = False, force: bool = False) -> Instant:
+    def rollback(
+        self, instant: InstantTime, *, keep_plan: bool = False, force: bool = False
+    ) -> Instant:
         """Take back a write or a service, completed or not; a service's plan may stay.
 
         `force` is for a completed write whose file on the timeline is damaged.
@@ -197,15 +199,15 @@ class WriteClient:
         record_rollback(self.services.meter, self.storage, done)
         return done
 
-    def savepoint(self, instant: str, *, user: str, comment: str) -> Instant:
+    def savepoint(self, instant: InstantTime, *, user: str, comment: str) -> Instant:
         """Keep the table as it was after a write."""
         return create_savepoint(self.writer(), instant, user=user, comment=comment)
 
-    def delete_savepoint(self, instant: str) -> None:
+    def delete_savepoint(self, instant: InstantTime) -> None:
         """Give a savepoint up."""
         delete_savepoint(self.writer(), instant)
 
-    def restore(self, instant: str) -> Instant:
+    def restore(self, instant: InstantTime) -> Instant:
         """Take the table back to a savepoint."""
         return restore(self.writer(), instant)
 

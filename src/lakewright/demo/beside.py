@@ -12,6 +12,7 @@ from lakewright.demo.events import Batch
 from lakewright.demo.judge import has_announced, left_of
 from lakewright.demo.stage import SEVERAL_WRITERS, Stage
 from lakewright.demo.story import Clustering
+from lakewright.model.instant import Action
 
 STEPS_ASIDE = {
     "hoodie.table.service.plan.cancellable": "true",
@@ -34,7 +35,7 @@ def cluster_beside(stage: Stage, batch: Batch) -> None:
         stage.update(f"clustering: {plan}")
         stage.bring(batch)
         return
-    planned = table.snapshot().plan_of(plan.requested_at, "clustering")
+    planned = table.snapshot().plan_of(plan.requested_at, Action.CLUSTERING)
     groups = 0 if planned is None else len(planned.file_groups)
     is_last = batch.number == stage.story.recipe.batches
     rest = (

@@ -13,6 +13,7 @@ import pyarrow as pa
 from lakewright.demo.events import Row
 from lakewright.demo.expected import Check
 from lakewright.demo.story import HUDI_RS
+from lakewright.model.instant import InstantTime
 
 _NAMES = ("ride", "day", "city", "status", "at", "fare_cents")
 _OPTIMIZED = "hoodie.read.use.read_optimized.mode"
@@ -29,7 +30,7 @@ def rows_of(tables: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[Row]:
             yield Row(ride, day, city, status, micros // 1000, cents)
 
 
-def left_of(path: str, instant: str) -> tuple[str, ...]:
+def left_of(path: str, instant: InstantTime) -> tuple[str, ...]:
     """Files of a table on disk whose names carry an instant, below the table.
 
     Markers are none of them: they stay while tasks of a write that has ended may be running.
@@ -39,7 +40,7 @@ def left_of(path: str, instant: str) -> tuple[str, ...]:
     return tuple(sorted(str(each) for each in found if each.parts[:2] != (".hoodie", ".temp")))
 
 
-def has_announced(path: str, instant: str) -> bool:
+def has_announced(path: str, instant: InstantTime) -> bool:
     """Whether a write to a table on disk has announced a log file, by a marker."""
     return any(Path(path, ".hoodie", ".temp", instant).rglob("*.log.*.marker.*"))
 

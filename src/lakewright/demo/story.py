@@ -10,7 +10,7 @@ from typing import Any
 from lakewright.demo.events import Recipe
 from lakewright.demo.expected import Check, Lateness
 from lakewright.model.freshness import ViewFreshness
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Instant, InstantTime
 
 HUDI_RS = "hudi-rs"
 
@@ -70,7 +70,7 @@ class Clustering:
     were taken back, and `left` what is still there of it, by path.
     """
 
-    instant: str
+    instant: InstantTime
     groups: int
     winner: str | None = None
     reason: str = ""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import lakewright as lw
 from lakewright.demo.stage import SEVERAL_WRITERS, Stage
 from lakewright.demo.story import Compacted, Expired, moment
+from lakewright.model.instant import Action
 from lakewright.services.planning import find_window
 
 TTL = {
@@ -23,7 +24,7 @@ def compact(stage: Stage, until: int) -> None:
     stage.update(doing=f"compaction by event time, up to {moment(until)}")
     table = stage.table
     partitions = len(stage.table.ttl.explain())
-    window = find_window(table.services().planning_context(table.snapshot()), "compaction")
+    window = find_window(table.services().planning_context(table.snapshot()), Action.COMPACTION)
     looked_at = partitions if window.partitions is None else len(window.partitions)
     before = table.debt().log_files
     done = table.run("compaction", by_event_time(until))

@@ -13,7 +13,7 @@ from enum import IntEnum
 from lakewright.clock import zone_of
 from lakewright.errors import ConflictError, InvalidError, found_in
 from lakewright.model.commit_metadata import CommitMetadata
-from lakewright.model.instant import Instant, is_time, parse_time
+from lakewright.model.instant import Instant, InstantTime, is_time, parse_time
 from lakewright.scan.planner import EARLIEST
 from lakewright.table.snapshot import Snapshot, commits_newest_first
 
@@ -127,7 +127,7 @@ def position_of(checkpoint: Checkpoint, snapshot: Snapshot) -> TimelinePosition:
     return translated(checkpoint.text, (*snapshot.archived, *snapshot.timeline.completed_writes))
 
 
-def translated(requested_at: str, instants: Iterable[Instant]) -> TimelinePosition:
+def translated(requested_at: InstantTime, instants: Iterable[Instant]) -> TimelinePosition:
     """Where a consumer stands that has read what was requested up to a time.
 
     Writes that were requested later but completed earlier are behind the completion time of that

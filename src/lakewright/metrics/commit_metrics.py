@@ -18,7 +18,7 @@ from lakewright.model.commit_metadata import (
     WriteStat,
 )
 from lakewright.model.freshness import Watermarks, is_ingest, max_known
-from lakewright.model.instant import Instant, parse_time
+from lakewright.model.instant import Action, Instant, parse_time
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage
 from lakewright.table.freshness_options import call_user_function
@@ -29,10 +29,10 @@ from lakewright.table.transaction import Transaction
 _SERVICES = {"COMPACT": "compaction", "LOG_COMPACT": "logcompaction", "CLUSTER": "clustering"}
 _NEW_GROUP = (None, "null")
 _PENDING = {
-    "compaction": "compaction.pendingCompactionInstantCount",
-    "clustering": "clustering.pendingClusteringInstantCount",
-    "clean": "clean.pendingCleanInstantCount",
-    "rollback": "rollback.pendingRollbackInstantCount",
+    Action.COMPACTION: "compaction.pendingCompactionInstantCount",
+    Action.CLUSTERING: "clustering.pendingClusteringInstantCount",
+    Action.CLEAN: "clean.pendingCleanInstantCount",
+    Action.ROLLBACK: "rollback.pendingRollbackInstantCount",
 }
 
 

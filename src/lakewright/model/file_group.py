@@ -12,7 +12,7 @@ from itertools import chain
 from sys import intern
 
 from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Instant, InstantTime
 from lakewright.model.timeline import Timeline
 
 # An id at random may begin with digits, one in 43; below this, one in four million.
@@ -67,7 +67,7 @@ class BaseFile:
 
     file_id: str
     token: str
-    instant: str
+    instant: InstantTime
     extension: str = BaseFormat.PARQUET.value
     size: int = 0
 
@@ -82,7 +82,7 @@ class LogFile:
     """A log file: changes of a file group by one instant."""
 
     file_id: str
-    instant: str
+    instant: InstantTime
     version: int = 1
     token: str | None = "1-0-1"
     cdc: bool = False
@@ -176,16 +176,16 @@ class TimelineView:
 
     timeline: Timeline
     archived: Mapping[str, str] = field(default_factory=dict)
-    requested_from: str | None = None
-    requested_until: str | None = None
-    completed_until: str | None = None
+    requested_from: InstantTime | None = None
+    requested_until: InstantTime | None = None
+    completed_until: InstantTime | None = None
 
-    def completion(self, requested_at: str) -> str | None:
+    def completion(self, requested_at: InstantTime) -> str | None:
         """The completion time of a completed instant, from the timeline or from history."""
         instant = self.timeline.by_time.get(requested_at)
         return instant.completed_at if instant is not None else self.archived.get(requested_at)
 
-    def includes(self, requested_at: str) -> bool:
+    def includes(self, requested_at: InstantTime) -> bool:
         """Whether files that carry this instant are part of the answer."""
         if not self.timeline.is_committed(requested_at):
             return False
@@ -210,7 +210,7 @@ class FileSlice:
 
     partition: str
     file_id: str
-    base_instant: str
+    base_instant: InstantTime
     base: BaseFile | None = None
     logs: tuple[LogFile, ...] = ()
     whole: FileSlice | None = None

@@ -18,7 +18,7 @@ from lakewright.model.commit_metadata import (
     WriteStat,
     is_log,
 )
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.timeline import Timeline
 
 _CLUSTER = "CLUSTER"
@@ -55,7 +55,7 @@ class UncompactedLog:
     """
 
     path: str
-    instant: str
+    instant: InstantTime
     event_time: int | None
 
 
@@ -358,7 +358,7 @@ def removable(at: str, timeline: Timeline) -> tuple[str, ...]:
     They were requested after it, or are compactions, which later log files do not keep in place.
     """
     later = (i for i in timeline.completed_writes if i.requested_at > at)
-    found = {i.requested_at for i in (*later, *timeline.completed_services("compaction"))}
+    found = {i.requested_at for i in (*later, *timeline.completed_services(Action.COMPACTION))}
     return tuple(sorted(found - {at}))
 
 

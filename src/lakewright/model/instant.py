@@ -6,30 +6,62 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
+from typing import TypeAlias
 
 from lakewright.errors import InvalidError, UnsupportedError
 
+# The time of an instant: 17 digits, or 14 of old writers. Times compare as text.
+InstantTime: TypeAlias = str
+
 
 class State(StrEnum):
-    """How far an action has come; in the order in which states follow each other."""
+    """The state of an instant, in the order in which states follow each other."""
 
     REQUESTED = "REQUESTED"
     INFLIGHT = "INFLIGHT"
     COMPLETED = "COMPLETED"
 
 
+class Action(StrEnum):
+    """What an instant does, by the word in the name of its timeline file."""
+
+    COMMIT = "commit"
+    DELTA_COMMIT = "deltacommit"
+    REPLACE_COMMIT = "replacecommit"
+    COMPACTION = "compaction"
+    LOG_COMPACTION = "logcompaction"
+    CLUSTERING = "clustering"
+    CLEAN = "clean"
+    ROLLBACK = "rollback"
+    SAVEPOINT = "savepoint"
+    RESTORE = "restore"
+    INDEXING = "indexing"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    @property
+    def is_rewrite(self) -> bool:
+        """Whether it is a table service that rewrites file groups by a plan."""
+        return self in _COMPLETED_AS
+
+    @property
+    def completed_as(self) -> Action:
+        """The action under which it completes: a compaction completes as a commit."""
+        return _COMPLETED_AS.get(self, self)
+
+
+_COMPLETED_AS = {
+    Action.COMPACTION: Action.COMMIT,
+    Action.LOG_COMPACTION: Action.DELTA_COMMIT,
+    Action.CLUSTERING: Action.REPLACE_COMMIT,
+}
+REWRITES = tuple(_COMPLETED_AS)
+WRITE_ACTIONS = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
+_ACTIONS = {action.value: action for action in Action}
+_COMPLETED_ACTIONS = frozenset(Action) - _COMPLETED_AS.keys()
 _PENDING_STATES = {state.lower(): state for state in (State.REQUESTED, State.INFLIGHT)}
 _RANK = {state: rank for rank, state in enumerate(State)}
-
-# A completed action may carry another name than the plan it came from.
-COMPLETED_NAME = {
-    "compaction": "commit",
-    "logcompaction": "deltacommit",
-    "clustering": "replacecommit",
-}
-WRITE_ACTIONS = frozenset({"commit", "deltacommit", "replacecommit"})
-_COMPLETED_ACTIONS = WRITE_ACTIONS | {"clean", "rollback", "savepoint", "restore", "indexing"}
-_PENDING_ACTIONS = _COMPLETED_ACTIONS | COMPLETED_NAME.keys()
 
 _NAME = re.compile(r"(?P<at>\d+)(?:_(?P<done>\d+))?\.(?P<word>[a-z]+)(?:\.(?P<state>[a-z]+))?")
 _TIME = re.compile(r"\d{17}|\d{14}")
@@ -46,10 +78,10 @@ class Instant:
       is pending and a `commit` when it is completed.
     """
 
-    requested_at: str
-    action: str
+    requested_at: InstantTime
+    action: Action
     state: State = State.COMPLETED
-    completed_at: str | None = None
+    completed_at: InstantTime | None = None
 
     @property
     def is_completed(self) -> bool:
@@ -62,9 +94,9 @@ class Instant:
         return self.completed_action in WRITE_ACTIONS
 
     @property
-    def completed_action(self) -> str:
-        """The word under which the states of one action are told to belong together."""
-        return COMPLETED_NAME.get(self.action, self.action)
+    def completed_action(self) -> Action:
+        """The action under which it completes: the same in all its states."""
+        return self.action.completed_as
 
     @property
     def file_name(self) -> str:
@@ -72,7 +104,7 @@ class Instant:
         if self.completed_at is not None:
             return f"{self.requested_at}_{self.completed_at}.{self.action}"
         # The format leaves the action out of one name: an inflight commit.
-        if self.state is State.INFLIGHT and self.action == "commit":
+        if self.state is State.INFLIGHT and self.action is Action.COMMIT:
             return f"{self.requested_at}.inflight"
         return f"{self.requested_at}.{self.action}.{self.state.lower()}"
 
@@ -86,13 +118,14 @@ def parse_instant(file_name: str) -> Instant | None:
     if match is None:
         return None
     at, done, word, state = match["at"], match["done"], match["word"], match["state"]
+    action = _ACTIONS.get(word)
     if done is not None:
-        known = state is None and word in _COMPLETED_ACTIONS
-        return Instant(at, word, completed_at=done) if known else None
+        known = state is None and action in _COMPLETED_ACTIONS
+        return Instant(at, action, completed_at=done) if action and known else None
     if state is None:
         if word == "inflight":
-            return Instant(at, "commit", State.INFLIGHT)
-        if word in _COMPLETED_ACTIONS:
+            return Instant(at, Action.COMMIT, State.INFLIGHT)
+        if action in _COMPLETED_ACTIONS:
             raise UnsupportedError(
                 "a completed instant without completion time comes from a table version before 8; "
                 "upgrade the table with Hudi first",
@@ -100,9 +133,7 @@ def parse_instant(file_name: str) -> Instant | None:
             )
         return None
     pending = _PENDING_STATES.get(state)
-    if pending is not None and word in _PENDING_ACTIONS:
-        return Instant(at, word, pending)
-    return None
+    return Instant(at, action, pending) if pending is not None and action is not None else None
 
 
 def latest_states(instants: list[Instant]) -> list[Instant]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lakewright.model.instant import InstantTime
+
 # The mark of a plan that others need not wait for and may take back, and the option that asks for
 # it: real Hudi reads such a plan as any other.
 CANCELLABLE = "hoodie.table.service.plan.cancellable"
@@ -46,7 +48,7 @@ class Skip:
 class InstantRef:
     """An instant that a plan or its outcome speaks of, by requested time and action."""
 
-    requested_at: str
+    requested_at: InstantTime
     action: str
 
 
@@ -61,12 +63,12 @@ class CompactionOperation:
 
     partition: str
     file_id: str
-    base_instant: str
+    base_instant: InstantTime
     logs: tuple[str, ...] = ()
     base_file: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
     bootstrap_file: str | None = None
-    next_base_instant: str | None = None
+    next_base_instant: InstantTime | None = None
 
 
 class _Rewriting:
@@ -86,7 +88,7 @@ class _Rewriting:
         """The (partition, file id) pairs that the plan rewrites."""
         return frozenset((each.partition, each.file_id) for each in self.operations)
 
-    def planned_at(self, instant: str) -> str:
+    def planned_at(self, instant: InstantTime) -> str:
         """When the plan of an instant was made: what had completed by then is known to it."""
         return self.extra.get(PLANNED_AT, instant)
 
@@ -204,7 +206,7 @@ class RequestedReplace:
 class RetainedInstant:
     """The earliest instant that a clean keeps readable; `state` is the format's upper-case word."""
 
-    requested_at: str
+    requested_at: InstantTime
     action: str
     state: str
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.hashing import bucket_of, buckets_of
+from lakewright.model.instant import InstantTime
 
 NULL_TEXT = "__null__"
 EMPTY_TEXT = "__empty__"
@@ -115,7 +116,7 @@ def _refuse_ambiguous(fields: Sequence[str], texts: Sequence[pa.Array]) -> None:
             )
 
 
-def generated_keys(instant: str, writer: int, first: int, count: int) -> pa.Array:
+def generated_keys(instant: InstantTime, writer: int, first: int, count: int) -> pa.Array:
     """Keys for rows of a table without key fields: distinct within an instant for each writer."""
     numbers = pa.array(np.arange(first, first + count)).cast(pa.string())
     return pc.binary_join_element_wise(pa.scalar(f"{instant}_{writer}_"), numbers, "")

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from lakewright.model.instant import COMPLETED_NAME, Instant, State, latest_states
+from lakewright.model.instant import (
+    Action,
+    Instant,
+    InstantTime,
+    State,
+    latest_states,
+)
 
 
 @dataclass(frozen=True)
@@ -20,21 +26,21 @@ class Timeline:
     """
 
     instants: tuple[Instant, ...] = ()
-    plans: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    plans: Mapping[InstantTime, Action] = field(default_factory=dict, compare=False, repr=False)
     bare: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, instants: Iterable[Instant]) -> Timeline:
         """A timeline from instants in any order and any number of states for each action."""
         known = list(instants)
-        plans = {i.requested_at: i.action for i in known if i.action in COMPLETED_NAME}
+        plans = {i.requested_at: i.action for i in known if i.action.is_rewrite}
         begun = {i.requested_at for i in known if i.is_write and not i.is_completed}
         done = {i.requested_at for i in known if i.is_write and i.is_completed}
         return cls(tuple(latest_states(known)), plans, frozenset(done - begun))
 
-    def with_completed(self, completed: Instant, action: str) -> Timeline:
+    def with_completed(self, completed: Instant, action: Action) -> Timeline:
         """The timeline with one more completed write, which was pending as `action`."""
-        plans = {completed.requested_at: action} if action in COMPLETED_NAME else {}
+        plans = {completed.requested_at: action} if action.is_rewrite else {}
         instants = latest_states([*self.instants, completed])
         return Timeline(tuple(instants), {**self.plans, **plans})
 
@@ -81,7 +87,7 @@ class Timeline:
         writes = [i.requested_at for i in self.instants if i.is_write]
         return next((at for at in writes if at not in self.savepointed), min(writes, default=None))
 
-    def pending(self, *actions: str) -> tuple[Instant, ...]:
+    def pending(self, *actions: Action) -> tuple[Instant, ...]:
         """The requested and inflight instants, all or those of the given actions."""
         return tuple(
             i
@@ -89,18 +95,18 @@ class Timeline:
             if i.state is not State.COMPLETED and (not actions or i.action in actions)
         )
 
-    def completed(self, *actions: str) -> tuple[Instant, ...]:
+    def completed(self, *actions: Action) -> tuple[Instant, ...]:
         """The completed instants, all or those of the given actions."""
         return tuple(
             i for i in self.instants if i.is_completed and (not actions or i.action in actions)
         )
 
-    def completed_services(self, action: str) -> tuple[Instant, ...]:
+    def completed_services(self, action: Action) -> tuple[Instant, ...]:
         """The completed executions of one kind of plan, by the word that it is pending under."""
-        done = self.completed(COMPLETED_NAME[action])
+        done = self.completed(action.completed_as)
         return tuple(i for i in done if self.plans.get(i.requested_at) == action)
 
-    def is_archived(self, requested_at: str) -> bool:
+    def is_archived(self, requested_at: InstantTime) -> bool:
         """Whether an instant lies before the active timeline and so counts as completed.
 
         Readers decide it by name alone: what is not on the active timeline and older than its
@@ -112,7 +118,7 @@ class Timeline:
             and requested_at not in self.by_time
         )
 
-    def is_committed(self, requested_at: str) -> bool:
+    def is_committed(self, requested_at: InstantTime) -> bool:
         """Whether files that carry this instant belong to the table."""
         instant = self.by_time.get(requested_at)
         return instant.is_completed if instant is not None else self.is_archived(requested_at)

@@ -24,7 +24,7 @@ from lakewright.model.file_group import (
     TimelineView,
     parse_data_file,
 )
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Instant, InstantTime
 from lakewright.model.schema import META_FIELDS
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.scan.scan_plan import ScanPlan, path_columns, plan_scan
@@ -190,7 +190,7 @@ class IncrementalQueryAnalyzer:
         )
         return in_completion_order((*last, *(i for i in later if self._holds(i.completed_at))))[-1:]
 
-    def _holds(self, completed_at: str | None) -> bool:
+    def _holds(self, completed_at: InstantTime | None) -> bool:
         if completed_at is None or (self.end is not None and completed_at > self.end):
             return False
         if self.begin is None or self.begin == EARLIEST:

@@ -13,6 +13,7 @@ from lakewright.format.data_block import data_block_rows
 from lakewright.format.delete_block import parse_delete_block
 from lakewright.format.log_block import BlockKind, LogBlock, parse_blocks
 from lakewright.model.file_group import FileSlice
+from lakewright.model.instant import InstantTime
 from lakewright.model.merge import (
     Deletes,
     MergedLogRecords,
@@ -57,7 +58,7 @@ def effective_blocks(
         covers = {instant: parts for instant, parts in covers.items() if instant not in needless}
     covered = {part for parts in covers.values() for part in parts}
 
-    def place(instant: str) -> int:
+    def place(instant: InstantTime) -> int:
         # A log compaction is made of older blocks; anything else is no order to follow.
         parts = (i for i in covers.get(instant, ()) if i in last_position and i < instant)
         return max(map(place, parts), default=last_position[instant])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.model.instant import COMPLETED_NAME, Instant, full_time, is_time
+from lakewright.model.instant import REWRITES, Instant, InstantTime, full_time, is_time
 from lakewright.model.timeline import Timeline
 from lakewright.scan.planner import EARLIEST, IncrementalQueryAnalyzer, QueryContext
 from lakewright.table.snapshot import Snapshot
@@ -44,7 +44,7 @@ class Offset:
     `completed_at` itself is read, `since` is not.
     """
 
-    completed_at: str
+    completed_at: InstantTime
     since: str | None = None
 
     def as_json(self) -> dict[str, str]:
@@ -138,7 +138,7 @@ def _limited(snapshot: Snapshot, begin: str, until: str, limit: int) -> str:
 
 def _writes(timeline: Timeline) -> list[Instant]:
     """The completed writes that are not known to be services."""
-    services = {i for action in COMPLETED_NAME for i in timeline.completed_services(action)}
+    services = {i for action in REWRITES for i in timeline.completed_services(action)}
     return [i for i in timeline.completed_writes if i not in services]
 
 

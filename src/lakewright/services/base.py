@@ -20,7 +20,7 @@ from lakewright.format.timeline_metadata import (
     parse_compaction_plan,
     parse_requested_replace,
 )
-from lakewright.model.instant import COMPLETED_NAME
+from lakewright.model.instant import Action, InstantTime
 from lakewright.model.plans import CANCELLABLE, SERVICE_KEY, ClusteringPlan, RequestedReplace, Skip
 from lakewright.table.plan_execution import ExecutionAttempt
 from lakewright.table.snapshot import Snapshot
@@ -48,28 +48,30 @@ def _parse_clustering(data: bytes) -> ClusteringPlan:
 
 _COMPACTION = PlanCodec(format_compaction_plan, parse_compaction_plan)
 _PLANS = {
-    "compaction": _COMPACTION,
-    "logcompaction": _COMPACTION,
-    "clustering": PlanCodec(_format_clustering, _parse_clustering),
-    "clean": PlanCodec(format_clean_plan, parse_clean_plan),
+    Action.COMPACTION: _COMPACTION,
+    Action.LOG_COMPACTION: _COMPACTION,
+    Action.CLUSTERING: PlanCodec(_format_clustering, _parse_clustering),
+    Action.CLEAN: PlanCodec(format_clean_plan, parse_clean_plan),
 }
-METADATA_ONLY_RESULTS = {"clean": PlanCodec(format_clean, parse_clean)}
+METADATA_ONLY_RESULTS = {Action.CLEAN: PlanCodec(format_clean, parse_clean)}
 
 
-def plan_codec(action: str) -> PlanCodec:
+def plan_codec(action: Action) -> PlanCodec:
     """How plans of an action are written."""
     if action not in _PLANS:
         raise InvalidError("no service can have this action", action=action, known=[*_PLANS])
     return _PLANS[action]
 
 
-def with_service_metadata(plan: Any, name: str, action: str, *, cancellable: bool = False) -> Any:
+def with_service_metadata(
+    plan: Any, name: str, action: Action, *, cancellable: bool = False
+) -> Any:
     """The plan with the name of its service, where that is another than its action.
 
     And with the mark of those that others need not wait for, if it is such a plan.
     """
     added = {} if name == action else {SERVICE_KEY: name}
-    if cancellable and action in COMPLETED_NAME:
+    if cancellable and action.is_rewrite:
         added[CANCELLABLE] = "true"
     return replace(plan, extra={**plan.extra, **added}) if added else plan
 
@@ -98,7 +100,7 @@ class PlanningContext:
     """
 
     snapshot: Snapshot
-    instant: str
+    instant: InstantTime
     now_ms: int
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -111,7 +113,7 @@ class ExecutionContext:
     """
 
     snapshot: Snapshot
-    instant: str
+    instant: InstantTime
     options: Mapping[str, str]
     engine: Engine
     writer: WriterContext
@@ -137,7 +139,7 @@ class TableService(ABC, Generic[PlanT, ResultT]):
     """
 
     name: ClassVar[str]
-    action: ClassVar[str]
+    action: ClassVar[Action | None]
     writes: ClassVar[bool] = False
     has_pre_plan: ClassVar[bool] = False
     keys: ClassVar[frozenset[str]] = frozenset()
@@ -158,7 +160,7 @@ class TableService(ABC, Generic[PlanT, ResultT]):
         """Whether the service is to run each time that another one has completed."""
         return False
 
-    def plan_instant(self, plan: PlanT, instant: str) -> str:
+    def plan_instant(self, plan: PlanT, instant: InstantTime) -> str:
         """The instant at which a plan stands on the timeline; the one it was made for."""
         return instant
 

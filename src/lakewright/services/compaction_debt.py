@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lakewright.model.file_group import FileSlice, GroupKey, TimelineView
+from lakewright.model.instant import Action
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
 from lakewright.services.base import PlanningContext
 from lakewright.services.planning import (
@@ -65,7 +66,7 @@ def load_debt(sight: PlanningContext) -> CompactionDebt:
     """What the table owes now; looks only into partitions that can owe something."""
     snapshot = sight.snapshot
     require_merge_on_read(snapshot, "debt")
-    window = find_window(sight, "compaction")
+    window = find_window(sight, Action.COMPACTION)
     if window.is_empty:
         return CompactionDebt()
     view = snapshot.view()
@@ -113,7 +114,7 @@ def _reasons(snapshot: Snapshot) -> dict[str, str] | None:
     plans = [at for at, action in snapshot.timeline.plans.items() if action == "compaction"]
     if not plans:
         return None
-    plan: CompactionPlan | ClusteringPlan | None = snapshot.plan_of(max(plans), "compaction")
+    plan: CompactionPlan | ClusteringPlan | None = snapshot.plan_of(max(plans), Action.COMPACTION)
     return plan.missing_reasons if plan is not None else None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
-from lakewright.model.instant import COMPLETED_NAME
+from lakewright.model.instant import REWRITES, Action
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.options import option, option_keys, parse_bool, settings_from
@@ -183,11 +183,12 @@ def _step(
 ) -> Snapshot:
     """Run one service; gives the table as it was seen last."""
     service = service_by_name(name)
-    if service.has_pre_plan and after.timeline.pending(*COMPLETED_NAME):
+    if service.has_pre_plan and after.timeline.pending(*REWRITES):
         tries.attempt(lambda: runner.pre_plan(service, after))
-    if not only_scheduled and service.action:
+    action = service.action
+    if not only_scheduled and action:
         # What others have scheduled, or an attempt that died has left, comes first.
-        tries.attempt(lambda: _execute_waiting(runner, service.action, after, tries))
+        tries.attempt(lambda: _execute_waiting(runner, action, after, tries))
     tries.attempt(lambda: _plan_next(runner, service, after, only_scheduled=only_scheduled))
     looked = [after]
     if any(isinstance(each, Commit) for each in tries.done):
@@ -196,7 +197,7 @@ def _step(
 
 
 def _execute_waiting(
-    runner: ServiceRunner, action: str, after: Snapshot, tries: _ServiceAttempts
+    runner: ServiceRunner, action: Action, after: Snapshot, tries: _ServiceAttempts
 ) -> None:
     void = superseded_plans(after)
     for instant in after.timeline.pending(action):
@@ -212,7 +213,7 @@ def _execute_if_there(runner: ServiceRunner, at: str) -> Commit | Skip:
     try:
         return runner.execute(at)
     except InvalidError as error:
-        pending = load_snapshot(runner.storage).timeline.pending(*COMPLETED_NAME)
+        pending = load_snapshot(runner.storage).timeline.pending(*REWRITES)
         if any(instant.requested_at == at for instant in pending):
             raise
         return Skip(f"{at} is gone: {error}")

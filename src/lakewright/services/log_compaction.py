@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakewright.format.log_block import parse_heads
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import FileSlice, GroupKey, LogFile
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CompactionOperation, CompactionPlan, CompactionStrategy, Skip
 from lakewright.model.timeline import Timeline
 from lakewright.options import at_least, option, option_keys, settings_from
@@ -88,7 +88,7 @@ def check_log_compaction_trigger(
     timeline: Timeline, settings: LogCompactionSettings
 ) -> Skip | None:
     """Why it is too early for a log compaction; None if it may be tried."""
-    own = timeline.completed_services("logcompaction")
+    own = timeline.completed_services(Action.LOG_COMPACTION)
     compaction = last_compaction(timeline) or ""
     since = max([compaction, *(i.requested_at for i in own)])
     # A log compaction is a delta commit itself, once it is completed.
@@ -112,10 +112,10 @@ class LogHistory:
     @classmethod
     def of(cls, timeline: Timeline) -> LogHistory:
         """The history as of a timeline."""
-        pending = (i.requested_at for i in timeline.pending("deltacommit"))
+        pending = (i.requested_at for i in timeline.pending(Action.DELTA_COMMIT))
         return cls(
-            frozenset(i.requested_at for i in timeline.completed_services("logcompaction")),
-            {i.requested_at: i.completed_at or "" for i in timeline.completed("deltacommit")},
+            frozenset(i.requested_at for i in timeline.completed_services(Action.LOG_COMPACTION)),
+            {i.requested_at: i.completed_at or "" for i in timeline.completed(Action.DELTA_COMMIT)},
             min(pending, default=None),
         )
 
@@ -201,7 +201,9 @@ def execute_log_compaction(job: ExecutionContext, plan: CompactionPlan) -> Commi
     Raises:
         ConflictError: the groups are not what they were when they were planned.
     """
-    check_plan_is_current(job.snapshot, Instant(job.instant, "logcompaction", State.INFLIGHT), plan)
+    check_plan_is_current(
+        job.snapshot, Instant(job.instant, Action.LOG_COMPACTION, State.INFLIGHT), plan
+    )
     task = rewrite_task(job, Operation.LOG_COMPACT)
     return run_rewrite(job, task, partial(_join, task), plan.operations, size=io_bytes)
 
@@ -233,7 +235,7 @@ class LogCompaction(TableService[CompactionPlan, CommitMetadata]):
     """Makes one log file of the many of a file group."""
 
     name: ClassVar[str] = "logcompaction"
-    action: ClassVar[str] = "logcompaction"
+    action: ClassVar[Action | None] = Action.LOG_COMPACTION
     keys: ClassVar[frozenset[str]] = option_keys(LogCompactionSettings)
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:
@@ -245,7 +247,7 @@ class LogCompaction(TableService[CompactionPlan, CommitMetadata]):
     def plan(self, sight: PlanningContext) -> CompactionPlan | Skip:
         """The file groups with many log files."""
         settings = settings_from(LogCompactionSettings, sight.options)
-        window = find_window(sight, self.action, enabled=settings.incremental)
+        window = find_window(sight, Action.LOG_COMPACTION, enabled=settings.incremental)
         if window.is_empty:
             return Skip("nothing was written or left since the last log compaction")
         seen = load_planning_input(sight, window, list)

@@ -189,7 +189,7 @@ class _PendingWork:
     @property
     def waiting(self) -> tuple[Instant, ...]:
         """The plans of the actions of these services."""
-        actions = {service_by_name(name).action for name in self.names} - {""}
+        actions = {action for name in self.names if (action := service_by_name(name).action)}
         return self.snapshot.timeline.pending(*actions) if actions else ()
 
     def execute(self, instant: Instant, without: Collection[str]) -> ServiceOutcome | None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lakewright.errors import InvalidError
 from lakewright.model.file_group import FileSlice, GroupKey
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.model.plans import MISSING_REASONS, ClusteringPlan, CompactionPlan, Skip
 from lakewright.model.table_config import TableType
 from lakewright.options import at_least, option, parse_bool, settings_from
@@ -21,7 +21,7 @@ from lakewright.table.snapshot import FilesByPartition, Snapshot
 
 Plan = CompactionPlan | ClusteringPlan
 
-_OVERTAKEN = ("compaction", "logcompaction")
+_OVERTAKEN = (Action.COMPACTION, Action.LOG_COMPACTION)
 
 
 def superseded_plans(snapshot: Snapshot) -> dict[str, str]:
@@ -45,7 +45,7 @@ def superseded_reason(snapshot: Snapshot, instant: Instant, plan: Plan) -> str |
     planned_at = plan.planned_at(instant.requested_at)
     if instant.action not in _OVERTAKEN or planned_at > _last_compaction(snapshot):
         return None
-    done = snapshot.timeline.completed_services("compaction")
+    done = snapshot.timeline.completed_services(Action.COMPACTION)
     later = [i for i in done if (i.completed_at or "") > planned_at]
     for other, commit in zip(later, snapshot.commits(later), strict=True):
         if not plan.file_groups.isdisjoint(commit.file_groups()):
@@ -57,7 +57,7 @@ def superseded_reason(snapshot: Snapshot, instant: Instant, plan: Plan) -> str |
 
 
 def _last_compaction(snapshot: Snapshot) -> str:
-    done = snapshot.timeline.completed_services("compaction")
+    done = snapshot.timeline.completed_services(Action.COMPACTION)
     return max((i.completed_at or "" for i in done), default="")
 
 
@@ -171,7 +171,7 @@ class IncrementalWindow:
 
 def find_window(
     sight: PlanningContext,
-    action: str,
+    action: Action,
     *,
     enabled: bool = True,
     aware: bool = True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lakewright.errors import InvalidError
+from lakewright.model.instant import Action
 from lakewright.model.plans import SERVICE_KEY
 from lakewright.options import ADDED_OPTIONS
 from lakewright.services.archiving.service import Archiving
@@ -62,7 +63,7 @@ def service_by_name(name: str) -> AnyTableService:
     return found
 
 
-def service_of_plan(action: str, extra: Mapping[str, str]) -> AnyTableService:
+def service_of_plan(action: Action, extra: Mapping[str, str]) -> AnyTableService:
     """Who executes a plan: the service that made it, else the one that the action names."""
     name = extra.get(SERVICE_KEY)
     if name is not None and name in _SERVICES:

@@ -19,7 +19,7 @@ from lakewright.engine.base import Engine, LazyEngine
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, found_in
 from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CleanMetadata, CommitMetadata
-from lakewright.model.instant import COMPLETED_NAME, Instant, State
+from lakewright.model.instant import REWRITES, Action, Instant, InstantTime, State
 from lakewright.model.plans import RollbackCause, Skip
 from lakewright.options import option, option_keys, parse_bool, settings_from
 from lakewright.services.base import (
@@ -103,7 +103,7 @@ _BESIDE_OTHERS = {"hoodie.write.concurrency.mode": Concurrency.OPTIMISTIC.value}
 ProgressCallback = Callable[[str, int, int], AbstractContextManager[None]]
 
 
-def _no_progress(instant: str, items: int, size: int) -> AbstractContextManager[None]:
+def _no_progress(instant: InstantTime, items: int, size: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -152,12 +152,15 @@ class ServiceRunner:
         plan = service.plan(sight)
         if isinstance(plan, Skip) or not service.action:
             return plan, ()
+        action = Action(service.action)
         cancellable = plan_settings(sight.snapshot.config, self.options).cancellable
-        plan = with_service_metadata(plan, service.name, service.action, cancellable=cancellable)
-        below = plans_to_supersede(sight, plan) if service.action in COMPLETED_NAME else ()
+        plan = with_service_metadata(plan, service.name, action, cancellable=cancellable)
+        below = plans_to_supersede(sight, plan) if action.is_rewrite else ()
         return (below, ()) if isinstance(below, Skip) else (plan, below)
 
     def _schedule(self, service: AnyTableService, *, triggered: bool = True) -> _Scheduled | Skip:
+        action = Action(service.action or "")
+
         def plan_locked(snapshot: Snapshot, next_time: Callable[[], str]) -> PlanRequest | Skip:
             # Taking a time means waiting, where writers may have different clocks.
             due = service.check_trigger(self.planning_context(snapshot)) if triggered else None
@@ -168,15 +171,15 @@ class ServiceRunner:
             if isinstance(plan, Skip):
                 return plan
             at = service.plan_instant(plan, instant)
-            return PlanRequest(at, plan, plan_codec(service.action).format(plan), below)
+            return PlanRequest(at, plan, plan_codec(action).format(plan), below)
 
-        scheduled = schedule_plan(self.writer, service.action, plan_locked)
+        scheduled = schedule_plan(self.writer, action, plan_locked)
         if isinstance(scheduled, Skip):
             return scheduled
         instant, request = scheduled
         return _Scheduled(service, instant, request.plan)
 
-    def execute(self, instant: str) -> Commit:
+    def execute(self, instant: InstantTime) -> Commit:
         """Execute a plan, whoever made it; one that was executed gives its result once more."""
         snapshot = load_snapshot(self.storage)
         done = self._completed_result(snapshot, instant)
@@ -186,7 +189,7 @@ class ServiceRunner:
         data = read_plan_bytes(snapshot, planned)
         if data is None:
             raise InvalidError("the plan is not there any more", instant=instant)
-        if not data and planned.action not in COMPLETED_NAME:
+        if not data and not planned.action.is_rewrite:
             self._delete_planless(planned)
             raise ConflictError("there was no plan in its file: it was taken back", instant=instant)
         return self._execute(_Scheduled(*parse_plan(planned, data)))
@@ -201,7 +204,7 @@ class ServiceRunner:
         self.writer.run_locked(gone)
 
     def _execute(self, scheduled: _Scheduled) -> Commit:
-        writes = scheduled.instant.action in COMPLETED_NAME
+        writes = scheduled.instant.action.is_rewrite
         cancellable = writes and scheduled.plan.cancellable
         with record_failures(self.meter, scheduled.service.name, cancellable=cancellable):
             if not writes:
@@ -249,12 +252,12 @@ class ServiceRunner:
             return _merge_skips(scheduled, done_before)
         done = self._execute(scheduled)
         goes_on = settings_from(RunSettings, self.options).partial_progress
-        if not goes_on or service.action not in COMPLETED_NAME:
+        if not goes_on or service.action not in REWRITES:
             return done
         return replace(done, services=tuple(self._continue(scheduled)))
 
     def cancel(
-        self, instant: str, *, user: str = "", reason: str = "", wait_s: float = 0.0
+        self, instant: InstantTime, *, user: str = "", reason: str = "", wait_s: float = 0.0
     ) -> Instant:
         """Take a cancellable plan back, whoever made it, or ask who executes it to stop.
 
@@ -353,11 +356,11 @@ class ServiceRunner:
                 return done
         raise AssertionError("the last attempt returns or raises")
 
-    def _execution_context(self, snapshot: Snapshot, instant: str) -> ExecutionContext:
+    def _execution_context(self, snapshot: Snapshot, instant: InstantTime) -> ExecutionContext:
         engine = LazyEngine(self.engine, partial(self.progress, instant))
         return ExecutionContext(snapshot, instant, self.options, engine, self.writer)
 
-    def planning_context(self, snapshot: Snapshot, instant: str = "") -> PlanningContext:
+    def planning_context(self, snapshot: Snapshot, instant: InstantTime = "") -> PlanningContext:
         """What a plan made now, or of this instant, would see."""
         now_ms = self.clock.now_ms()
         if not instant:
@@ -418,7 +421,7 @@ def _plan(service: AnyTableService, sight: PlanningContext) -> Any:
 
 
 def _waiting_at(snapshot: Snapshot, at: str) -> Instant:
-    actions = (*COMPLETED_NAME, *METADATA_ONLY_RESULTS)
+    actions = (*REWRITES, *METADATA_ONLY_RESULTS)
     found = [i for i in snapshot.timeline.pending() if i.requested_at == at]
     for instant in found:
         if instant.action in actions:

@@ -17,7 +17,7 @@ from lakewright.format.archived_timeline import (
     parse_manifest_name,
     parse_version,
 )
-from lakewright.model.instant import WRITE_ACTIONS, Instant
+from lakewright.model.instant import WRITE_ACTIONS, Action, Instant
 from lakewright.storage.base import MissingFileError, Storage
 
 # Names and times are a small part of a file, which takes several calls to read alone.
@@ -128,7 +128,7 @@ def _entries(
 def write_instants(entries: Iterable[ArchivedInstant]) -> list[Instant]:
     """The writes among history entries, as instants."""
     return [
-        Instant(entry.requested_at, entry.action, completed_at=entry.completed_at)
+        Instant(entry.requested_at, Action(entry.action), completed_at=entry.completed_at)
         for entry in entries
         if entry.action in WRITE_ACTIONS
     ]

@@ -41,7 +41,7 @@ from lakewright.format.timeline_metadata import (
 )
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import LogFile, parse_data_file
-from lakewright.model.instant import WRITE_ACTIONS, Instant, State
+from lakewright.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
 from lakewright.model.timeline import Timeline
 from lakewright.table.markers import marked_files
@@ -79,15 +79,15 @@ class ConcurrentOperation:
     replace all file groups of `emptied_partitions`, or of the `whole_table`.
     """
 
-    instant: str
-    action: str
+    instant: InstantTime
+    action: Action
     kind: OperationKind = OperationKind.WRITE
     base_groups: Groups = frozenset()
     log_groups: Groups = frozenset()
     replaced_groups: Groups = frozenset()
     written_file_ids: Groups = frozenset()
     log_files: frozenset[tuple[str, str]] = frozenset()
-    completed_at: str | None = None
+    completed_at: InstantTime | None = None
     cancellable: bool = False
     emptied_partitions: frozenset[str] = frozenset()
     whole_table: bool = False
@@ -227,7 +227,7 @@ def candidate_instants(
     is_below = mine.base_groups or mine.completed_at is not None
     later = ("replacecommit", "compaction") if is_below else ("replacecommit",)
     pending = [i for i in now.pending(*later) if i.requested_at > mine.instant]
-    pending += now.pending("clustering") if yields_to_clustering else ()
+    pending += now.pending(Action.CLUSTERING) if yields_to_clustering else ()
     if mine.cancellable and mine.completed_at is None:
         alive = [i for i in now.pending(*WRITE_ACTIONS) if i.requested_at in living]
         pending += [i for i in alive if i not in pending]
@@ -358,9 +358,9 @@ class ConflictChecker:
     base: Timeline
     current: Snapshot
 
-    def check_not_rolled_back(self, instant: str) -> None:
+    def check_not_rolled_back(self, instant: InstantTime) -> None:
         """ConflictError if this write, or one that it builds upon, was rolled back."""
-        restores = self._started_since("restore")
+        restores = self._started_since(Action.RESTORE)
         if restores:
             raise ConflictError(
                 "the table was restored to an earlier state meanwhile",
@@ -368,7 +368,7 @@ class ConflictChecker:
                 restore=restores[0].requested_at,
             )
         seen = {i.requested_at for i in self.base.completed_writes}
-        for rollback in self._started_since("rollback"):
+        for rollback in self._started_since(Action.ROLLBACK):
             targets = self._targets(rollback)
             if instant in targets:
                 message = "this write was rolled back by another writer"
@@ -386,9 +386,9 @@ class ConflictChecker:
                 gone=gone,
             )
 
-    def rollbacks_of(self, instant: str) -> tuple[Instant, ...]:
+    def rollbacks_of(self, instant: InstantTime) -> tuple[Instant, ...]:
         """The rollbacks of a write that somebody began meanwhile."""
-        return tuple(i for i in self._started_since("rollback") if instant in self._targets(i))
+        return tuple(i for i in self._started_since(Action.ROLLBACK) if instant in self._targets(i))
 
     def check_commit(
         self,
@@ -451,7 +451,7 @@ class ConflictChecker:
         archived = [i for i in self.current.archived if i.requested_at in gone]
         return Timeline.of([*self.current.timeline, *archived])
 
-    def _started_since(self, action: str) -> list[Instant]:
+    def _started_since(self, action: Action) -> list[Instant]:
         """The instants of an action that are new, or were pending before."""
         done = {i.requested_at for i in self.base.completed(action)}
         found = [i for i in self.current.timeline if i.action == action]
@@ -505,7 +505,7 @@ class ConflictChecker:
         found = self._operations(instants)
         for position, instant in enumerate(instants):
             if instant.is_completed and found[position].kind is OperationKind.COMPACTION:
-                plan = self.current.plan_of(instant.requested_at, "compaction")
+                plan = self.current.plan_of(instant.requested_at, Action.COMPACTION)
                 if isinstance(plan, CompactionPlan):
                     found[position] = operation_of_compaction_plan(instant, plan)
         return found

@@ -19,7 +19,7 @@ from lakewright.format.timeline_metadata import (
 )
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import GroupKey, TimelineView, parse_data_file
-from lakewright.model.instant import WRITE_ACTIONS, Instant
+from lakewright.model.instant import WRITE_ACTIONS, Action, Instant
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import split_path
 from lakewright.table.instant_files import find_files
@@ -37,7 +37,7 @@ _PARSERS: Mapping[str, Callable[[bytes], Any]] = {
 _OPERATIONS = {"compaction": "COMPACT", "logcompaction": "LOG_COMPACT", "clustering": "CLUSTER"}
 
 
-def parse_completed(action: str, data: bytes) -> Any:
+def parse_completed(action: Action, data: bytes) -> Any:
     """What a completed file of the timeline says; CorruptError if it is empty or cut off."""
     if not data:
         raise CorruptError("the file is empty")
@@ -107,7 +107,7 @@ def _replaced_at_most(snapshot: Snapshot, target: Instant) -> frozenset[GroupKey
     at = target.requested_at
     if snapshot.timeline.plans.get(at) == "clustering":
         try:
-            plan = snapshot.plan_of(at, "clustering")
+            plan = snapshot.plan_of(at, Action.CLUSTERING)
         except CorruptError:
             plan = None
         if plan is not None:

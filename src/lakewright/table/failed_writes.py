@@ -18,7 +18,7 @@ from datetime import tzinfo
 
 from lakewright.clock import Clock, zone_of
 from lakewright.errors import InvalidError
-from lakewright.model.instant import WRITE_ACTIONS, is_time, parse_time
+from lakewright.model.instant import WRITE_ACTIONS, Action, is_time, parse_time
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import FileStatus, Storage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
@@ -194,7 +194,7 @@ def _rollback_each(
         snapshot
     ):
         snapshot = load_snapshot(snapshot.storage)
-    pending = snapshot.timeline.pending("rollback", *WRITE_ACTIONS)
+    pending = snapshot.timeline.pending(Action.ROLLBACK, *WRITE_ACTIONS)
     if not pending:
         return snapshot
     storage, by_markers = snapshot.storage, transaction.rollback_by_markers
@@ -224,7 +224,7 @@ def delete_late_completed_files(snapshot: Snapshot) -> bool:
         return False
     gone = {
         (ref.requested_at, ref.action)
-        for rollback in timeline.completed("rollback")
+        for rollback in timeline.completed(Action.ROLLBACK)
         if rollback.requested_at > bare[0].requested_at
         for ref in load_rollback(snapshot, rollback).instants
     }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lakewright.errors import ConflictError, InvalidError, UnsupportedError
+from lakewright.model.instant import Action
 from lakewright.model.table_config import (
     CHANGE_DATA,
     MergeMode,
@@ -100,7 +101,7 @@ def check_write_can_begin(
             table=config.name,
             **{CHANGE_DATA: "true"},
         )
-    restores = timeline.pending("restore")
+    restores = timeline.pending(Action.RESTORE)
     if restores:
         raise ConflictError(
             "a restore of the table has not ended: end it, or run it again, before writing",

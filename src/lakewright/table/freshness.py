@@ -30,7 +30,7 @@ from lakewright.model.freshness import (
     uncompacted_log_of,
     watermarks_by_partition,
 )
-from lakewright.model.instant import COMPLETED_NAME, Instant
+from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.plans import CompactionPlan
 from lakewright.table.partition_changes import partitions_with_logs
 from lakewright.table.snapshot import Snapshot
@@ -46,7 +46,7 @@ class BlockingLogFile:
     partition: str
     file_id: str
     log: str
-    instant: str
+    instant: InstantTime
     event_time: int | None
     size: int
 
@@ -90,7 +90,7 @@ def _log_compaction_sources(
     found = {}
     for at, commit in commits.items():
         if commit.operation == "LOG_COMPACT":
-            plan = snapshot.plan_of(at, "logcompaction")
+            plan = snapshot.plan_of(at, Action.LOG_COMPACTION)
             if isinstance(plan, CompactionPlan):
                 found[at] = {(o.partition, o.file_id): frozenset(o.logs) for o in plan.operations}
     return found
@@ -154,7 +154,9 @@ def _min_event_time_of_group(
 
 def load_known_commits(snapshot: Snapshot, times: Iterable[str]) -> dict[str, CommitMetadata]:
     """What writes did; one that neither timeline nor history tells of is left out: unknown."""
-    instants = [snapshot.timeline.by_time.get(at) or Instant(at, "deltacommit") for at in times]
+    instants = [
+        snapshot.timeline.by_time.get(at) or Instant(at, Action.DELTA_COMMIT) for at in times
+    ]
     try:
         found = snapshot.commits(instants)
     except CorruptError:
@@ -344,7 +346,7 @@ def _in_batches(
         yield instant, snapshot.commits([instant])[0]
 
 
-def _completed_at(snapshot: Snapshot, requested_at: str) -> str | None:
+def _completed_at(snapshot: Snapshot, requested_at: InstantTime) -> str | None:
     known = snapshot.view().completion(requested_at)
     return known or snapshot.archived_times.get(requested_at)
 
@@ -519,7 +521,7 @@ def commit_watermarks(
         if commit.operation == "COMPACT"
         and any(s.num_writes and s.max_event_time is None and not is_log(s) for s in stats)
     ]
-    plan = snapshot.plan_of(instant.requested_at, "compaction") if silent else None
+    plan = snapshot.plan_of(instant.requested_at, Action.COMPACTION) if silent else None
     if not isinstance(plan, CompactionPlan):
         return parts
     newest = _newest_in_logs(snapshot, plan)
@@ -561,7 +563,7 @@ def _last_stored_state(snapshot: Snapshot) -> tuple[FreshnessState, list[Write]]
     return _last_archived_state(snapshot, later)
 
 
-def _archived_since(snapshot: Snapshot, completed_at: str) -> list[Write]:
+def _archived_since(snapshot: Snapshot, completed_at: InstantTime) -> list[Write]:
     """The writes that completed after a time and are archived all the same: they began before."""
     late = snapshot.archived_after(completed_at)
     late = [i for i in late if (i.completed_at or "") > completed_at]
@@ -629,7 +631,7 @@ class FreshnessTracker:
 
     base: Snapshot
     own: Instant
-    action: str
+    action: Action
     commit: CommitMetadata
     future_from_ms: int
     state: FreshnessState
@@ -641,14 +643,14 @@ class FreshnessTracker:
     def prepare(
         cls,
         base: Snapshot,
-        instant: str,
-        action: str,
+        instant: InstantTime,
+        action: Action,
         commit: CommitMetadata,
         *,
         future_from_ms: int,
     ) -> FreshnessTracker:
         """Look at the table as a write has found it, whose files are all there by now."""
-        own = Instant(instant, COMPLETED_NAME.get(action, action), completed_at=_LAST)
+        own = Instant(instant, action.completed_as, completed_at=_LAST)
         state = load_state(base, future_from_ms=future_from_ms)
         made = cls(base, own, action, commit, future_from_ms, state, None)
         if removes_logs(commit) and state.watermarks.uncompacted is not None:

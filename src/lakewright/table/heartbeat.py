@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from lakewright.clock import Clock
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
+from lakewright.model.instant import InstantTime
 from lakewright.storage.base import Storage
 from lakewright.table.locks.retry import DualTimestamp, PeriodicTask
 from lakewright.table.options import HeartbeatSettings
@@ -45,7 +46,7 @@ class Heartbeat:
     def __init__(
         self,
         storage: Storage,
-        instant: str,
+        instant: InstantTime,
         settings: HeartbeatSettings,
         clock: Clock,
         *,

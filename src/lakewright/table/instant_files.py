@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from lakewright.errors import ConflictError, CorruptError, UnsupportedError
 from lakewright.format.timeline_metadata import format_requested_replace
 from lakewright.model.commit_metadata import RollbackMetadata, RolledBackPartition
 from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
-from lakewright.model.instant import COMPLETED_NAME, Instant, State
+from lakewright.model.instant import REWRITES, Action, Instant, InstantTime, State
 from lakewright.model.plans import InstantRef, RequestedReplace
 from lakewright.storage.base import FileStatus, Storage, map_in_threads, split_path
 from lakewright.table.markers import finish_markers, spill_folder
@@ -17,8 +18,8 @@ from lakewright.table.snapshot import Snapshot, list_timeline
 
 _HOODIE = ".hoodie"
 
-ActionKey = tuple[str, str]
-TimelineFiles = Mapping[ActionKey, Sequence[Instant]]
+# The requested time and the action under which the instant completes.
+ActionKey = tuple[InstantTime, str]
 
 
 def absolute_path(storage: Storage, path: str) -> str:
@@ -28,7 +29,8 @@ def absolute_path(storage: Storage, path: str) -> str:
 
 def action_key(instant: Instant | InstantRef) -> ActionKey:
     """What the timeline files of one action have in common, whatever their state."""
-    return instant.requested_at, COMPLETED_NAME.get(instant.action, instant.action)
+    action = instant.action
+    return instant.requested_at, Action(action).completed_as if action in REWRITES else action
 
 
 def timeline_files(snapshot: Snapshot) -> dict[ActionKey, list[Instant]]:
@@ -68,7 +70,7 @@ def revert_to_pending(snapshot: Snapshot, states: Sequence[Instant]) -> None:
         requested = next((i for i in states if i.state is State.REQUESTED), None)
         action = requested.action if requested else completed[0].action
         if requested is None:
-            _create(snapshot, Instant(*action_key(completed[0]), State.REQUESTED))
+            _create(snapshot, replace(completed[0], state=State.REQUESTED, completed_at=None))
         _create(snapshot, Instant(completed[0].requested_at, action, State.INFLIGHT))
     for instant in completed:
         snapshot.storage.delete(snapshot.timeline_path(instant))
@@ -76,7 +78,7 @@ def revert_to_pending(snapshot: Snapshot, states: Sequence[Instant]) -> None:
 
 def delete_instant(
     snapshot: Snapshot,
-    requested_at: str,
+    requested_at: InstantTime,
     states: Sequence[Instant],
     files: Iterable[str],
     *,
@@ -90,7 +92,7 @@ def delete_instant(
     storage.delete_many(files)
     # Where only the completed file existed, `revert_to_pending` created the others with its action.
     actions = {i.action for i in states if not i.is_completed} or {i.action for i in states}
-    planned = actions & COMPLETED_NAME.keys() if keep_plan else set()
+    planned = actions.intersection(REWRITES) if keep_plan else set()
     for state, gone in ((State.INFLIGHT, actions), (State.REQUESTED, actions - planned)):
         for action in sorted(gone):
             storage.delete(snapshot.timeline_path(Instant(requested_at, action, state)))

@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnsupportedError
 from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
+from lakewright.model.instant import InstantTime
 from lakewright.storage.base import MissingFileError, Storage, join_path, split_path
 
 FOLDER = ".hoodie/.temp"
@@ -40,28 +41,28 @@ class MarkerKind(StrEnum):
     MERGE = "MERGE"
 
 
-def create_marker(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> None:
+def create_marker(storage: Storage, instant: InstantTime, data_path: str, kind: MarkerKind) -> None:
     """Mark a data file that `instant` is going to write; to be called before the file is made."""
     # Only the writer of this instant makes markers for it: one that is there is from a first try.
     with suppress(ConflictError):
         storage.unsynced().create(_marker(instant, data_path, kind), b"")
 
 
-def renew_marker(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> None:
+def renew_marker(storage: Storage, instant: InstantTime, data_path: str, kind: MarkerKind) -> None:
     """Mark a data file once more: the marker may be old, or gone."""
     storage.unsynced().replace(_marker(instant, data_path, kind), b"")
 
 
-def marker_exists(storage: Storage, instant: str, data_path: str, kind: MarkerKind) -> bool:
+def marker_exists(storage: Storage, instant: InstantTime, data_path: str, kind: MarkerKind) -> bool:
     """Whether the marker that `create_marker` makes is there."""
     return storage.exists(_marker(instant, data_path, kind))
 
 
-def _marker(instant: str, data_path: str, kind: MarkerKind) -> str:
+def _marker(instant: InstantTime, data_path: str, kind: MarkerKind) -> str:
     return join_path(marker_folder(instant), f"{data_path}.marker.{kind}")
 
 
-def marked_files(storage: Storage, instant: str) -> tuple[str, ...]:
+def marked_files(storage: Storage, instant: InstantTime) -> tuple[str, ...]:
     """The data files that `instant` has marked, relative to the table, sorted.
 
     A file that carries another instant in its name is a CorruptError: who rolls back this instant
@@ -75,20 +76,20 @@ def marked_files(storage: Storage, instant: str) -> tuple[str, ...]:
     return tuple(sorted(markers))
 
 
-def delete_markers(storage: Storage, instant: str) -> None:
+def delete_markers(storage: Storage, instant: InstantTime) -> None:
     """Delete all markers of an instant: none of its task attempts can be running any more."""
     # Those that come back after a power cut name files that are gone, or in a commit.
     storage.unsynced().delete_folder(marker_folder(instant))
 
 
-def delete_markers_for(storage: Storage, instant: str, data_paths: Iterable[str]) -> None:
+def delete_markers_for(storage: Storage, instant: InstantTime, data_paths: Iterable[str]) -> None:
     """Delete the markers of some files, whose task attempts have reported."""
     storage.unsynced().delete_many(
         _marker(instant, path, kind) for path in sorted(data_paths) for kind in MarkerKind
     )
 
 
-def finish_markers(storage: Storage, instant: str, reported: Collection[str] = ()) -> None:
+def finish_markers(storage: Storage, instant: InstantTime, reported: Collection[str] = ()) -> None:
     """End the markers of a write that has ended; `reported` are files of attempts that have, too.
 
     Files of the other task attempts are deleted, and their markers age from now on. Markers that
@@ -118,7 +119,7 @@ def finish_markers(storage: Storage, instant: str, reported: Collection[str] = (
         storage.prune_folders(folder)
 
 
-def attempt_registration(instant: str, partition: str, new_id: str) -> tuple[int, str]:
+def attempt_registration(instant: InstantTime, partition: str, new_id: str) -> tuple[int, str]:
     """The number of a new execution of a plan, and the file whose marker registers it.
 
     That file is never made. Its number follows from its id, which tells it from data files.
@@ -146,7 +147,7 @@ def _number_of(new_id: str) -> int:
 
 
 def conflicting_instant(
-    storage: Storage, instant: str, data_path: str, alive: frozenset[str]
+    storage: Storage, instant: InstantTime, data_path: str, alive: frozenset[str]
 ) -> str | None:
     """Another instant in `alive` that has marked a file of the same file group, if there is one.
 
@@ -172,23 +173,23 @@ def conflicting_instant(
     return None
 
 
-def marker_folder(instant: str) -> str:
+def marker_folder(instant: InstantTime) -> str:
     """Where the markers of an instant are; real Hudi overlooks all of them if anything else is."""
     return f"{FOLDER}/{instant}"
 
 
-def spill_folder(instant: str) -> str:
+def spill_folder(instant: InstantTime) -> str:
     """Where the rows lie that tasks of a write hand on to others."""
     return f"{SPILL}/{instant}"
 
 
-def _places(instant: str, partition: str) -> list[str]:
+def _places(instant: InstantTime, partition: str) -> list[str]:
     """Where markers of a partition can be: gathered at the top, or each in the partition."""
     top = marker_folder(instant)
     return [top, join_path(top, partition)] if partition else [top]
 
 
-def _markers(storage: Storage, instant: str, paths: Sequence[str]) -> set[str]:
+def _markers(storage: Storage, instant: InstantTime, paths: Sequence[str]) -> set[str]:
     """The data files that the files in the folder of an instant stand for or list."""
     direct = {_checked(match) for path in paths if (match := _ONE.fullmatch(path))}
     files = [join_path(marker_folder(instant), path) for path in paths if _GATHERED.fullmatch(path)]
@@ -206,7 +207,7 @@ def _those_there(storage: Storage, files: Iterable[str]) -> Iterator[bytes]:
             yield storage.read(file)
 
 
-def _split(data: bytes, instant: str) -> Iterator[str]:
+def _split(data: bytes, instant: InstantTime) -> Iterator[str]:
     # What is no UTF-8 cannot be the path of a file that is to be deleted: keep it apart.
     text = data.decode("utf-8", "surrogateescape")
     end = 0
@@ -228,7 +229,7 @@ def _checked(match: re.Match[str]) -> str:
     return path
 
 
-def _check_instant(path: str, instant: str) -> None:
+def _check_instant(path: str, instant: InstantTime) -> None:
     file = parse_data_file(split_path(path)[1])
     if file is None or file.instant != instant:
         raise CorruptError(
@@ -257,7 +258,7 @@ class WriteProgress:
     bytes: int = 0
 
 
-def write_progress(storage: Storage, instant: str) -> WriteProgress:
+def write_progress(storage: Storage, instant: InstantTime) -> WriteProgress:
     """Look at the markers of an instant, and at the partitions that they name."""
     marked = set(marked_files(storage, instant))
     listed = storage.list_many(sorted({split_path(path)[0] for path in marked}))

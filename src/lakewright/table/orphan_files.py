@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.model.instant import epoch_ms, is_time
+from lakewright.model.instant import InstantTime, epoch_ms, is_time
 from lakewright.storage.base import FileStatus
 from lakewright.table.conflicts import max_timeline_time
 from lakewright.table.heartbeat import is_expired
@@ -30,7 +30,7 @@ from lakewright.table.snapshot import Snapshot
 class OrphanFiles:
     """What the markers of a write that has ended name and its commit does not list."""
 
-    instant: str
+    instant: InstantTime
     markers: tuple[str, ...]
     files: tuple[str, ...]
     is_expired: bool

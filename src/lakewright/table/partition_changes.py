@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from lakewright.errors import CorruptError
 from lakewright.model.commit_metadata import DELETE_PARTITION, CommitMetadata, is_log
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.model.plans import SERVICE_KEY, ClusteringPlan, CompactionPlan
 from lakewright.model.table_config import TableType
 from lakewright.table.snapshot import Snapshot
@@ -18,14 +18,14 @@ from lakewright.table.snapshot import Snapshot
 Plan = CompactionPlan | ClusteringPlan
 
 _WRITES = {
-    TableType.MERGE_ON_READ: ("deltacommit", "replacecommit"),
-    TableType.COPY_ON_WRITE: ("commit", "replacecommit"),
+    TableType.MERGE_ON_READ: (Action.DELTA_COMMIT, Action.REPLACE_COMMIT),
+    TableType.COPY_ON_WRITE: (Action.COMMIT, Action.REPLACE_COMMIT),
 }
 _EVER = "9"
 
 
 def last_service(
-    snapshot: Snapshot, action: str, service: str
+    snapshot: Snapshot, action: Action, service: str
 ) -> tuple[Instant | None, Plan | None]:
     """The completed execution with the greatest instant among those of a service; its plan.
 
@@ -77,7 +77,7 @@ def partitions_with_logs(snapshot: Snapshot) -> tuple[str, ...] | None:
     """The partitions that can hold log files which no compaction has folded in; None: any can."""
     if snapshot.config.table_type is not TableType.MERGE_ON_READ:
         return ()
-    last, plan = last_service(snapshot, "compaction", "compaction")
+    last, plan = last_service(snapshot, Action.COMPACTION, "compaction")
     if last is None or plan is None or plan.missing_partitions is None:
         return None
     return partitions_since(snapshot, last, plan)

@@ -14,7 +14,7 @@ from functools import partial
 
 from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
-from lakewright.model.instant import COMPLETED_NAME, Instant, State, epoch_ms
+from lakewright.model.instant import REWRITES, Instant, State, epoch_ms
 from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
 from lakewright.table.feature_checks import check_writable
 from lakewright.table.locks.base import Lock
@@ -82,7 +82,7 @@ def _cancel_locked(
 
 def _cancellable(snapshot: Snapshot, at: str, found: list[Instant]) -> Instant:
     """The pending plan of an instant, if it may be cancelled."""
-    pending = next((i for i in found if i.action in COMPLETED_NAME), None)
+    pending = next((i for i in found if i.action.is_rewrite), None)
     if pending is None:
         told = _why_no_plan(snapshot, at, found)
         raise InvalidError(told, instant=at, waiting=_waiting(snapshot))
@@ -111,7 +111,7 @@ def _waiting(snapshot: Snapshot) -> list[str]:
 def _cancellable_plans(snapshot: Snapshot) -> list[Instant]:
     """The pending plans that are known to be cancellable; one that cannot be read is not."""
     found = []
-    for instant in snapshot.timeline.pending(*COMPLETED_NAME):
+    for instant in snapshot.timeline.pending(*REWRITES):
         with suppress(CorruptError, UnsupportedError):
             plan = snapshot.plan_of(instant.requested_at, instant.action)
             found += [instant] if plan is not None and plan.cancellable else []
@@ -181,7 +181,7 @@ def _request_rollback_if_abandoned(writer: TransactionManager, seen: Instant, lo
     snapshot = load_snapshot(writer.storage)
     check_writable(snapshot.config)
     current = snapshot.timeline.by_time.get(at)
-    if current is None or current.action not in COMPLETED_NAME:
+    if current is None or not current.action.is_rewrite:
         return ""
     plan = snapshot.plan_of(at, current.action)
     reason = _why_abandoned(writer, snapshot, current, plan) if plan is not None else ""

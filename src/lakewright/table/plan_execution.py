@@ -20,7 +20,7 @@ from types import TracebackType
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import parse_data_file
-from lakewright.model.instant import WRITE_ACTIONS, Instant, State
+from lakewright.model.instant import WRITE_ACTIONS, Instant, InstantTime, State
 from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage, split_path
@@ -54,14 +54,14 @@ class ExecutionAttempt:
     requests to stop on its way.
     """
 
-    instant: str
+    instant: InstantTime
     number: int
     file: str
     stoppable: bool = False
 
     @classmethod
     def create(
-        cls, instant: str, partition: str, new_id: str, *, stoppable: bool = False
+        cls, instant: InstantTime, partition: str, new_id: str, *, stoppable: bool = False
     ) -> ExecutionAttempt:
         """An attempt whose number comes from a new id."""
         return cls(instant, *attempt_registration(instant, partition, new_id), stoppable)

@@ -9,7 +9,7 @@ from typing import Any
 
 from lakewright.clock import zone_of
 from lakewright.errors import ConflictError
-from lakewright.model.instant import COMPLETED_NAME, Instant, State, format_time
+from lakewright.model.instant import Action, Instant, InstantTime, State, format_time
 from lakewright.model.plans import RollbackCause, Skip
 from lakewright.model.timeline import Timeline
 from lakewright.table.failed_writes import rollback_failed_writes
@@ -117,7 +117,7 @@ class PlanRequest:
     are rolled back before it appears: real Hudi fails on two plans for one file group.
     """
 
-    instant: str
+    instant: InstantTime
     plan: Any
     data: bytes
     supersedes: tuple[Instant, ...] = ()
@@ -128,7 +128,7 @@ Planner = Callable[[Snapshot, Callable[[], str]], PlanRequest | Skip]
 
 
 def schedule_plan(
-    writer: TransactionManager, action: str, planner: Planner
+    writer: TransactionManager, action: Action, planner: Planner
 ) -> tuple[Instant, PlanRequest] | Skip:
     """Create the requested file of the plan that `planner` makes, under the table's lock.
 
@@ -142,11 +142,11 @@ def schedule_plan(
 
 
 def _schedule_locked(
-    writer: TransactionManager, action: str, planner: Planner, lock: Lock
+    writer: TransactionManager, action: Action, planner: Planner, lock: Lock
 ) -> tuple[Instant, PlanRequest] | Skip:
     for _ in range(_TRIES):
         snapshot = load_snapshot(writer.storage)
-        if action in COMPLETED_NAME:
+        if action.is_rewrite:
             check_write_can_begin(
                 snapshot.config, snapshot.timeline, writer.transaction.concurrency
             )
@@ -189,7 +189,7 @@ def _has_no_overlapping_plan(
     Neither could be executed beside the other. Which of the two was there first nobody can tell,
     so who sees the other gives way; unless somebody executes the plan already, who will find out.
     """
-    if requested.action not in COMPLETED_NAME:
+    if not requested.action.is_rewrite:
         return True
     now = load_snapshot(writer.storage)
     plans = now.timeline.plans
@@ -208,7 +208,7 @@ def begin_execution(
     writer: TransactionManager,
     planned: Instant,
     partition: str = "",
-    planned_at: str = "",
+    planned_at: InstantTime = "",
     *,
     cancellable: bool = False,
 ) -> PlanTransaction:

@@ -22,7 +22,7 @@ from lakewright.format.timeline_metadata import (
 )
 from lakewright.model.commit_metadata import CommitMetadata, RollbackMetadata
 from lakewright.model.file_group import TimelineView
-from lakewright.model.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State
+from lakewright.model.instant import REWRITES, WRITE_ACTIONS, Action, Instant, State
 from lakewright.model.plans import InstantRef, RollbackCause, RollbackPlan, RollbackRequest
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import join_path, split_path
@@ -158,7 +158,7 @@ class PendingRollback:
     @property
     def keeps_plan(self) -> bool:
         """Whether its target, a compaction or clustering, stays scheduled."""
-        return self.plan.instant.action in COMPLETED_NAME
+        return self.plan.instant.action in REWRITES
 
     def is_request_only(self, alive: frozenset[str]) -> bool:
         """Whether it has done nothing yet, and its target is to take itself back."""
@@ -274,7 +274,7 @@ def request_rollback(
 def pending_rollbacks(snapshot: Snapshot) -> tuple[PendingRollback, ...]:
     """The rollbacks that were begun and have not ended, oldest first."""
     found = []
-    for instant in snapshot.timeline.pending("rollback"):
+    for instant in snapshot.timeline.pending(Action.ROLLBACK):
         requested = replace(instant, state=State.REQUESTED)
         path = snapshot.timeline_path(requested)
         data = read_optional(snapshot.storage, path)
@@ -293,7 +293,7 @@ def pending_rollback_of(snapshot: Snapshot, at: str) -> PendingRollback | None:
 
 def completed_rollback_of(snapshot: Snapshot, at: str) -> Instant | None:
     """The completed rollback of an instant that is gone, or is a mere schedule again."""
-    for instant in reversed(snapshot.timeline.completed("rollback")):
+    for instant in reversed(snapshot.timeline.completed(Action.ROLLBACK)):
         if instant.requested_at < at:
             return None
         if at in load_rollback(snapshot, instant).commits:
@@ -326,7 +326,7 @@ def resume_rollbacks(
     """
     ended = []
     planned = {began.instant: began for began in pending_rollbacks(snapshot)}
-    for instant in snapshot.timeline.pending("rollback"):
+    for instant in snapshot.timeline.pending(Action.ROLLBACK):
         if instant.requested_at in alive:
             continue
         began = planned.get(instant)
@@ -362,7 +362,7 @@ def _begin(
     if not keep_plan:
         # Who ends this rollback in our place tells by this word whether a schedule stays.
         plan = replace(plan, instant=InstantRef(*action_key(plan.instant)))
-    requested = Instant(times.next(), "rollback", State.REQUESTED)
+    requested = Instant(times.next(), Action.ROLLBACK, State.REQUESTED)
     snapshot.storage.create(snapshot.timeline_path(requested), format_rollback_plan(plan))
     return PendingRollback(requested, plan)
 
@@ -389,7 +389,7 @@ def _end(
     if not keep_plan:
         delete_late_completed(snapshot, target)
     took_ms = clock.monotonic_ms() - start
-    done = Instant(began.instant.requested_at, "rollback", completed_at=times.next())
+    done = Instant(began.instant.requested_at, Action.ROLLBACK, completed_at=times.next())
     metadata = replace(
         rollback_metadata(storage, done.requested_at, target, files, took_ms),
         caused_by=began.plan.caused_by,
@@ -503,7 +503,7 @@ def _current(snapshot: Snapshot, target: Instant | InstantRef) -> Instant | None
 
 def _may_have_completed(current: Instant | None, *, keep_plan: bool) -> bool:
     return current is None or (
-        keep_plan and current.state is State.REQUESTED and current.action in COMPLETED_NAME
+        keep_plan and current.state is State.REQUESTED and current.action.is_rewrite
     )
 
 
@@ -511,7 +511,7 @@ def _may_have_completed(current: Instant | None, *, keep_plan: bool) -> bool:
 # What rollbacks tell: what they take back, by what they were caused, and why.
 
 
-_PLANNED_NAME = {completed: planned for planned, completed in COMPLETED_NAME.items()}
+_PLANNED_NAME: dict[str, str] = {action.completed_as: action for action in REWRITES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,7 +547,7 @@ def load_rollbacks(snapshot: Snapshot, *, archived: bool = False) -> tuple[Rollb
         )
         for began in pending_rollbacks(snapshot)
     ]
-    for instant in snapshot.timeline.completed("rollback"):
+    for instant in snapshot.timeline.completed(Action.ROLLBACK):
         found += _completed_info(instant, load_rollback(snapshot, instant))
     if archived:
         known = {each.instant.requested_at for each in found}
@@ -559,7 +559,9 @@ def _archived(snapshot: Snapshot) -> Iterator[RollbackInfo]:
     folder = snapshot.config.history_folder
     for entry in load_entries(snapshot.storage, folder, with_content=True):
         if entry.action == "rollback" and entry.metadata:
-            instant = Instant(entry.requested_at, entry.action, completed_at=entry.completed_at)
+            instant = Instant(
+                entry.requested_at, Action(entry.action), completed_at=entry.completed_at
+            )
             with found_in(f"{folder}: {entry.requested_at}"):
                 yield from _completed_info(instant, parse_rollback(entry.metadata))
 

@@ -22,7 +22,7 @@ from lakewright.model.commit_metadata import (
     SavepointMetadata,
 )
 from lakewright.model.file_group import parse_data_file
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, InstantTime, State
 from lakewright.model.plans import InstantRef, RestorePlan
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import join_path
@@ -59,12 +59,12 @@ from lakewright.table.snapshot import (
 from lakewright.table.time_generator import TimeGenerator
 from lakewright.table.transaction import WriterContext
 
-_SAVEPOINT = "savepoint"
+_SAVEPOINT = Action.SAVEPOINT
 
 
 def create_savepoint_locked(
     snapshot: Snapshot,
-    instant: str,
+    instant: InstantTime,
     times: TimeGenerator,
     clock: Clock,
     *,
@@ -89,7 +89,7 @@ def create_savepoint_locked(
     return done
 
 
-def delete_savepoint_locked(snapshot: Snapshot, instant: str) -> None:
+def delete_savepoint_locked(snapshot: Snapshot, instant: InstantTime) -> None:
     """Give up a savepoint, or one that was begun; InvalidError if there is none.
 
     The caller holds the table's lock and has loaded the snapshot under it. One behind which
@@ -108,14 +108,14 @@ def delete_savepoint_locked(snapshot: Snapshot, instant: str) -> None:
         snapshot.storage.delete(snapshot.timeline_path(state))
 
 
-def find_savepoint(snapshot: Snapshot, instant: str) -> Instant | None:
+def find_savepoint(snapshot: Snapshot, instant: InstantTime) -> Instant | None:
     """The completed savepoint of an instant, if there is one."""
     done = snapshot.timeline.completed(_SAVEPOINT)
     return next((i for i in done if i.requested_at == instant), None)
 
 
 def _plan_savepoint(
-    snapshot: Snapshot, instant: str, clock: Clock, *, user: str, comment: str
+    snapshot: Snapshot, instant: InstantTime, clock: Clock, *, user: str, comment: str
 ) -> SavepointMetadata:
     _check_completed(snapshot, instant)
     view = snapshot.view(requested_until=instant)
@@ -140,7 +140,7 @@ def _plan_savepoint(
     )
 
 
-def _check_completed(snapshot: Snapshot, instant: str) -> None:
+def _check_completed(snapshot: Snapshot, instant: InstantTime) -> None:
     found = snapshot.timeline.by_time.get(instant)
     if found is None:
         raise InvalidError("there is no such write on the active timeline", instant=instant)
@@ -154,7 +154,7 @@ def _check_completed(snapshot: Snapshot, instant: str) -> None:
         )
 
 
-def _check_archived(snapshot: Snapshot, instant: str) -> None:
+def _check_archived(snapshot: Snapshot, instant: InstantTime) -> None:
     held = archived_times_in(snapshot.storage, snapshot.config.history_folder, instant)
     if held:
         raise InvalidError(
@@ -181,7 +181,7 @@ def _check_archived(snapshot: Snapshot, instant: str) -> None:
 # restore is under way see the table as it was after one of the writes that are being taken back.
 
 
-_RESTORE = "restore"
+_RESTORE = Action.RESTORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +443,7 @@ def locked_table(
 
 
 def rollback_instant(
-    writer: WriterContext, instant: str, *, keep_plan: bool = False, force: bool = False
+    writer: WriterContext, instant: InstantTime, *, keep_plan: bool = False, force: bool = False
 ) -> Instant:
     """Take back a write or a service, completed or not; gives the rollback.
 
@@ -461,7 +461,7 @@ def rollback_instant(
         if found is not None:
             return found
         if pending_rollback_of(snapshot, instant) or completed_rollback_of(snapshot, instant):
-            return Instant(instant, "commit", State.INFLIGHT)
+            return Instant(instant, Action.COMMIT, State.INFLIGHT)
         others = [str(i) for i in snapshot.timeline if i.requested_at == instant]
         if others:
             raise InvalidError("only writes and table services are rolled back", instant=others[0])
@@ -509,7 +509,9 @@ def _require_dead(writer: WriterContext, snapshot: Snapshot, write: Instant) -> 
         )
 
 
-def create_savepoint(writer: WriterContext, instant: str, *, user: str, comment: str) -> Instant:
+def create_savepoint(
+    writer: WriterContext, instant: InstantTime, *, user: str, comment: str
+) -> Instant:
     """Keep the table as it was after a write."""
 
     def check(snapshot: Snapshot) -> None:
@@ -522,7 +524,7 @@ def create_savepoint(writer: WriterContext, instant: str, *, user: str, comment:
         )
 
 
-def delete_savepoint(writer: WriterContext, instant: str) -> None:
+def delete_savepoint(writer: WriterContext, instant: InstantTime) -> None:
     """Let the files of a savepoint be cleaned."""
     with writer.locked():
         snapshot = load_snapshot(writer.storage)
@@ -530,7 +532,7 @@ def delete_savepoint(writer: WriterContext, instant: str) -> None:
         delete_savepoint_locked(snapshot, instant)
 
 
-def restore(writer: WriterContext, instant: str) -> Instant:
+def restore(writer: WriterContext, instant: InstantTime) -> Instant:
     """Take the table back to a savepoint."""
 
     def check(snapshot: Snapshot) -> None:

@@ -36,7 +36,9 @@ from lakewright.model.file_group import (
 )
 from lakewright.model.instant import (
     WRITE_ACTIONS,
+    Action,
     Instant,
+    InstantTime,
     State,
     is_time,
     parse_instant,
@@ -135,7 +137,7 @@ FilesByPartition = Mapping[str, list[DataFile]]
 _UNSURE_MS = 2 * 3_600_000
 # The zone of a table in local time is that of its writers, wherever they are.
 _UNSURE_LOCAL_MS = 28 * 3_600_000
-_PLANNED = ("compaction", "logcompaction", "clustering")
+_PLANNED = (Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING)
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class Snapshot:
         """The completion times of the archived writes, by requested time."""
         return {i.requested_at: i.completed_at or "" for i in self.archived}
 
-    def archived_after(self, completed_at: str) -> list[Instant]:
+    def archived_after(self, completed_at: InstantTime) -> list[Instant]:
         """The archived writes that completed at a time or later, in no particular order.
 
         Only files of history are read that were written since. The clock of storage may differ
@@ -186,7 +188,7 @@ class Snapshot:
             if (i.completed_at or "") >= completed_at and i.requested_at not in active
         ]
 
-    def has_write(self, requested_at: str) -> bool:
+    def has_write(self, requested_at: InstantTime) -> bool:
         """Whether a write has completed and is still there, on the timeline or in history.
 
         What was rolled back may lie before the active timeline by now, as if it was archived.
@@ -210,7 +212,10 @@ class Snapshot:
         return sorted(at for at in self.archived_times if not firm.is_archived(at))
 
     def view(
-        self, *, requested_until: str | None = None, completed_until: str | None = None
+        self,
+        *,
+        requested_until: InstantTime | None = None,
+        completed_until: InstantTime | None = None,
     ) -> TimelineView:
         """What a query sees that is bounded like this; unbounded it sees all that is committed."""
         return TimelineView(
@@ -365,7 +370,7 @@ class Snapshot:
                     found.update(self.unlisted_files_of(at))
         return frozenset(found)
 
-    def unlisted_files_of(self, requested_at: str) -> tuple[str, ...]:
+    def unlisted_files_of(self, requested_at: InstantTime) -> tuple[str, ...]:
         """The files that an instant has marked and no commit of it lists.
 
         It is not pending: where it is neither completed nor in history, its write was aborted.
@@ -446,7 +451,7 @@ class Snapshot:
         A clean that is under way, or has died, may have deleted all that it planned to.
         """
         known = [_readable_from(plan) for _, plan in self.pending_cleans()]
-        cleans = self.timeline.completed("clean")
+        cleans = self.timeline.completed(Action.CLEAN)
         if cleans:
             path = self.timeline_path(cleans[-1])
             with found_in(path):
@@ -456,7 +461,7 @@ class Snapshot:
     def pending_cleans(self) -> list[tuple[Instant, CleanPlan]]:
         """The cleans that were planned and have not ended; one without a plan did nothing yet."""
         found = []
-        for instant in self.timeline.pending("clean"):
+        for instant in self.timeline.pending(Action.CLEAN):
             path = self.timeline_path(replace(instant, state=State.REQUESTED))
             data = read_optional(self.storage, path)
             # Not every writer creates a file in one step: it may have died before the plan was in.
@@ -474,7 +479,9 @@ class Snapshot:
                 found.append((instant, plan))
         return found
 
-    def plan_of(self, requested_at: str, action: str) -> CompactionPlan | ClusteringPlan | None:
+    def plan_of(
+        self, requested_at: InstantTime, action: Action
+    ) -> CompactionPlan | ClusteringPlan | None:
         """The plan that was scheduled at a time as one of these actions.
 
         None if it is not there: rolled back, or completed and archived, since the timeline was
@@ -637,7 +644,7 @@ def delete_planless_clean(snapshot: Snapshot, clean: Instant) -> bool:
 def _taken(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
     """The names by partition of what cleans took after `since`, or are about to take."""
     taken = files_being_cleaned(snapshot)
-    for clean in snapshot.timeline.completed("clean"):
+    for clean in snapshot.timeline.completed(Action.CLEAN):
         if (clean.completed_at or "") > since:
             path = snapshot.timeline_path(clean)
             with found_in(path):

@@ -26,7 +26,14 @@ from lakewright.errors import ConflictError, InvalidError, LakewrightError, Unav
 from lakewright.format.timeline_metadata import format_commit, format_replace_commit
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import group_of, parse_data_file
-from lakewright.model.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State
+from lakewright.model.instant import (
+    REWRITES,
+    WRITE_ACTIONS,
+    Action,
+    Instant,
+    InstantTime,
+    State,
+)
 from lakewright.model.table_config import TableConfig
 from lakewright.model.timeline import Timeline
 from lakewright.options import settings_from
@@ -60,7 +67,7 @@ from lakewright.table.time_generator import TimeGenerator, format_epoch_ms
 Result = TypeVar("Result")
 
 
-def check_files(metadata: CommitMetadata, instant: str) -> None:
+def check_files(metadata: CommitMetadata, instant: InstantTime) -> None:
     """Refuse metadata that lists files which the write of this instant cannot have made."""
     paths = [path for stat in metadata.write_stats() for path in stat.paths or ("",)]
     for path in paths:
@@ -71,7 +78,7 @@ def check_files(metadata: CommitMetadata, instant: str) -> None:
             )
 
 
-def commit_bytes(action: str, metadata: CommitMetadata) -> bytes:
+def commit_bytes(action: Action, metadata: CommitMetadata) -> bytes:
     """The content of the completed file of an action."""
     replaces = action == "replacecommit"
     return (format_replace_commit if replaces else format_commit)(metadata)
@@ -154,7 +161,7 @@ class WriterContext:
             return asked
         return live_heartbeats(self.storage, asked, self.heartbeat, self.clock.now_ms())
 
-    def new_heartbeat(self, instant: str, inheritable: bool) -> Heartbeat:
+    def new_heartbeat(self, instant: InstantTime, inheritable: bool) -> Heartbeat:
         """The heartbeat of a write, not yet started; `inheritable` if others may go on with it."""
         return Heartbeat(self.storage, instant, self.heartbeat, self.clock, inheritable=inheritable)
 
@@ -243,8 +250,8 @@ class Transaction:
         self,
         writer: WriterContext,
         snapshot: Snapshot,
-        instant: str,
-        action: str,
+        instant: InstantTime,
+        action: Action,
         known: Timeline | None = None,
         *,
         beats: bool = False,
@@ -482,8 +489,8 @@ class Transaction:
         return self._attempted
 
     @property
-    def _completed_action(self) -> str:
-        return COMPLETED_NAME.get(self.action, self.action)
+    def _completed_action(self) -> Action:
+        return self.action.completed_as
 
     def _check_open(self) -> None:
         if self._state in (_State.COMMITTED, _State.ABORTED):
@@ -613,13 +620,13 @@ _TRIES = 10
 class TransactionSpec:
     """How a write begins: its action, its pending files, and properties the table must have."""
 
-    action: str
+    action: Action
     requested: bytes = b""
     inflight: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.action not in WRITE_ACTIONS | COMPLETED_NAME.keys():
+        if self.action not in {*WRITE_ACTIONS, *REWRITES}:
             raise InvalidError("a transaction is for actions that write", action=self.action)
 
 
@@ -699,7 +706,7 @@ class TransactionManager(WriterContext):
         return snapshot, times
 
     def _create_requested(
-        self, snapshot: Snapshot, action: str, times: TimeGenerator, lock: Lock, data: bytes
+        self, snapshot: Snapshot, action: Action, times: TimeGenerator, lock: Lock, data: bytes
     ) -> Transaction:
         for _ in range(_TRIES):
             begun = Transaction(self, snapshot, times.next(), action)

@@ -20,7 +20,7 @@ from lakewright.format.table_properties import format_properties, with_table_che
 from lakewright.format.timeline_metadata import format_commit
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import PARTITION_METADATA, BaseFile, LogFile
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.schema import META_FIELDS
 from lakewright.storage.base import Storage, join_path
 
@@ -76,8 +76,8 @@ class TableBuilder:
         bases: Mapping[tuple[str, str], pa.Table] | None = None,
         logs: Mapping[tuple[str, str], bytes] | None = None,
         *,
-        instant: str | None = None,
-        action: str = "deltacommit",
+        instant: InstantTime | None = None,
+        action: Action = Action.DELTA_COMMIT,
         operation: str = "UPSERT",
     ) -> Instant:
         """Complete a write of base files and log files, each by (partition, file id)."""

@@ -6,7 +6,7 @@ A line is an action, a column is a tick: `|--|` began at its first bar and compl
 
 from __future__ import annotations
 
-from lakewright.model.instant import COMPLETED_NAME, Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.timeline import Timeline
 
 _YEAR = "2026"
@@ -23,16 +23,18 @@ def draw(picture: str) -> Timeline:
     words = [line.split()[0] for line in lines]
     start = min(len(line) - len(line.lstrip()) for line in lines) + max(map(len, words)) + 1
     drawn = zip(words, lines, strict=True)
-    return Timeline.of(instant for word, line in drawn for instant in _files(word, line[start:]))
+    return Timeline.of(
+        instant for word, line in drawn for instant in _files(Action(word), line[start:])
+    )
 
 
-def _files(action: str, bars: str) -> list[Instant]:
+def _files(action: Action, bars: str) -> list[Instant]:
     """The timeline files of a line; of a plan that was executed its request stays."""
     ticks = [tick for tick, mark in enumerate(bars) if mark == "|"]
     if not 1 <= len(ticks) <= 2:
         raise ValueError(f"one or two bars expected: {bars!r}")
     if len(ticks) == 2:
-        done = COMPLETED_NAME.get(action, action)
+        done = action.completed_as
         completed = Instant(at(ticks[0]), done, completed_at=at(ticks[1]))
         request = [Instant(at(ticks[0]), action, State.REQUESTED)] if done != action else []
         return [*request, completed]

@@ -12,7 +12,7 @@ from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.freshness import FreshnessRecord, parse_freshness_record
-from lakewright.model.instant import COMPLETED_NAME, Instant, epoch_ms
+from lakewright.model.instant import Instant, epoch_ms
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
 from lakewright.services.base import METADATA_ONLY_RESULTS
 from lakewright.services.planning import superseded_plans
@@ -145,7 +145,7 @@ def instant_details(snapshot: Snapshot, at: str, action: str) -> Document | None
     }
     document |= _result(snapshot, found)
     action = planned or found.action
-    if action in COMPLETED_NAME:
+    if action.is_rewrite:
         plan = snapshot.plan_of(at, action)
         document["plan"] = None if plan is None else cut(plan_document(plan))
         document["cancellable"] = plan is not None and plan.cancellable
@@ -240,7 +240,7 @@ def _heartbeat(
 
 
 def _plan_brief(snapshot: Snapshot, instant: Instant) -> Document:
-    if instant.action not in COMPLETED_NAME:
+    if not instant.action.is_rewrite:
         return {"is_plan": False, "cancellable": False}
     plan: CompactionPlan | ClusteringPlan | None = snapshot.plan_of(
         instant.requested_at, instant.action

@@ -23,7 +23,7 @@ from lakewright.model.freshness import (
     dropped_partitions,
     format_freshness_record,
 )
-from lakewright.model.instant import Instant, parse_time
+from lakewright.model.instant import Instant, InstantTime, parse_time
 from lakewright.model.partition_time import partition_end
 from lakewright.model.plans import SERVICE_KEY
 from lakewright.model.table_config import TableConfig
@@ -327,7 +327,7 @@ def ttl_settings_or_off(config: TableConfig, options: Mapping[str, str]) -> TtlS
         return TtlSettings()
 
 
-def _touch(storage: Storage, completed_at: str, partition: str) -> bool:
+def _touch(storage: Storage, completed_at: InstantTime, partition: str) -> bool:
     return touch_last_update_time(storage, partition, completed_at)
 
 
@@ -335,7 +335,7 @@ def _touch(storage: Storage, completed_at: str, partition: str) -> bool:
 class TtlCheckContributor:
     """Records in the commit after which write TTL was last triggered, or when to check next."""
 
-    instant: str
+    instant: InstantTime
     now_ms: int
     metadata: CommitMetadata
     options: Mapping[str, str]
@@ -362,7 +362,7 @@ class TtlCheckContributor:
         return {CHECKED_KEY: checked}
 
 
-def is_ttl_triggered(metadata: CommitMetadata, requested_at: str) -> bool:
+def is_ttl_triggered(metadata: CommitMetadata, requested_at: InstantTime) -> bool:
     """Whether TTL is to run after a commit, as it says itself."""
     return metadata.extra.get(CHECKED_KEY) == requested_at
 

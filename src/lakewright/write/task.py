@@ -16,7 +16,7 @@ from lakewright.errors import ConflictError, LakewrightError
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.model.commit_metadata import WriteStat
 from lakewright.model.file_group import FileSlice, GroupKey
-from lakewright.model.instant import COMPLETED_NAME, Instant, State
+from lakewright.model.instant import REWRITES, Instant, InstantTime, State
 from lakewright.model.merge import MergeRule
 from lakewright.model.partition_paths import PartitionRule, partition_rule
 from lakewright.model.record_keys import KeyRule, key_rule
@@ -86,7 +86,7 @@ class WriteTask:
     """
 
     snapshot: Snapshot
-    instant: str
+    instant: InstantTime
     operation: Operation
     settings: WriteSettings
     schema: str
@@ -348,6 +348,6 @@ def create_file(task: WriteTask, path: str, data: bytes) -> None:
 
 def _cancellable(now: Snapshot, living: frozenset[str]) -> frozenset[str]:
     """Those of some instants that execute cancellable plans: they give way to writers."""
-    found = [i for i in now.timeline.pending(*COMPLETED_NAME) if i.requested_at in living]
+    found = [i for i in now.timeline.pending(*REWRITES) if i.requested_at in living]
     plans = {i.requested_at: now.plan_of(i.requested_at, i.action) for i in found}
     return frozenset(at for at, plan in plans.items() if plan is not None and plan.cancellable)

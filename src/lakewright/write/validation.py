@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from lakewright.errors import ConflictError, CorruptError
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, WriteStat, is_log
 from lakewright.model.file_group import FileSlice, LogFile, parse_data_file
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Instant, InstantTime
 from lakewright.model.schema import COMMIT_TIME, RECORD_KEY
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import MissingFileError, Storage, split_path
@@ -159,12 +159,14 @@ def _inserting(commit: CommitMetadata) -> dict[str, list[WriteStat]]:
     return found
 
 
-def _keys(storage: Storage, stats: Iterable[WriteStat], instant: str) -> pa.Array:
+def _keys(storage: Storage, stats: Iterable[WriteStat], instant: InstantTime) -> pa.Array:
     """The keys of the rows that an instant wrote into these files."""
     return pa.concat_arrays([pa.array([], pa.string()), *_written(storage, stats, instant)])
 
 
-def _written(storage: Storage, stats: Iterable[WriteStat], instant: str) -> Iterator[pa.Array]:
+def _written(
+    storage: Storage, stats: Iterable[WriteStat], instant: InstantTime
+) -> Iterator[pa.Array]:
     for stat in stats:
         path = stat.path or ""
         try:

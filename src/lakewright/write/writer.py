@@ -19,7 +19,7 @@ from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from lakewright.model.event_time import check_event_time
 from lakewright.model.file_group import GroupKey
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.path_patterns import matches_any
 from lakewright.model.plans import RequestedReplace, Skip
 from lakewright.model.table_config import TableConfig, TableType
@@ -85,8 +85,8 @@ class Commit:
     its figures, where the table tracks event times.
     """
 
-    instant: str
-    completed_at: str
+    instant: InstantTime
+    completed_at: InstantTime
     action: str
     operation: str
     partitions: tuple[str, ...] = ()
@@ -207,7 +207,7 @@ def _plan_write(
     properties = properties_to_persist(config, settings)
     if operation.replaces:
         return WritePlan(
-            action="replacecommit",
+            action=Action.REPLACE_COMMIT,
             requested=format_requested_replace(RequestedReplace(operation=operation.value)),
             inflight=format_commit(CommitMetadata(operation=operation.value)),
             properties=properties,
@@ -216,7 +216,7 @@ def _plan_write(
         )
     merge_on_read = config.table_type is TableType.MERGE_ON_READ
     return WritePlan(
-        action="deltacommit" if merge_on_read else "commit",
+        action=Action.DELTA_COMMIT if merge_on_read else Action.COMMIT,
         properties=properties,
         settings=settings,
         schema=schema,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.instant import (
+    Action,
     Instant,
     State,
     format_time,
@@ -20,15 +21,15 @@ from lakewright.model.instant import (
 T1, T2 = "20260101000000001", "20260101000000002"
 
 NAMES = {
-    f"{T1}.commit.requested": Instant(T1, "commit", State.REQUESTED),
-    f"{T1}.inflight": Instant(T1, "commit", State.INFLIGHT),
-    f"{T1}_{T2}.commit": Instant(T1, "commit", State.COMPLETED, T2),
-    f"{T1}.deltacommit.inflight": Instant(T1, "deltacommit", State.INFLIGHT),
-    f"{T1}.compaction.requested": Instant(T1, "compaction", State.REQUESTED),
-    f"{T1}.clustering.inflight": Instant(T1, "clustering", State.INFLIGHT),
-    f"{T1}_{T2}.replacecommit": Instant(T1, "replacecommit", State.COMPLETED, T2),
-    f"{T1}.savepoint.inflight": Instant(T1, "savepoint", State.INFLIGHT),
-    f"{T1}_{T2}.rollback": Instant(T1, "rollback", State.COMPLETED, T2),
+    f"{T1}.commit.requested": Instant(T1, Action.COMMIT, State.REQUESTED),
+    f"{T1}.inflight": Instant(T1, Action.COMMIT, State.INFLIGHT),
+    f"{T1}_{T2}.commit": Instant(T1, Action.COMMIT, State.COMPLETED, T2),
+    f"{T1}.deltacommit.inflight": Instant(T1, Action.DELTA_COMMIT, State.INFLIGHT),
+    f"{T1}.compaction.requested": Instant(T1, Action.COMPACTION, State.REQUESTED),
+    f"{T1}.clustering.inflight": Instant(T1, Action.CLUSTERING, State.INFLIGHT),
+    f"{T1}_{T2}.replacecommit": Instant(T1, Action.REPLACE_COMMIT, State.COMPLETED, T2),
+    f"{T1}.savepoint.inflight": Instant(T1, Action.SAVEPOINT, State.INFLIGHT),
+    f"{T1}_{T2}.rollback": Instant(T1, Action.ROLLBACK, State.COMPLETED, T2),
 }
 
 
@@ -65,7 +66,7 @@ def test_a_completed_name_without_completion_time_is_refused() -> None:
 def test_the_furthest_state_of_an_action_counts() -> None:
     names = [f"{T1}.compaction.requested", f"{T1}_{T2}.commit", f"{T1}.compaction.inflight"]
     instants = [instant for name in names if (instant := parse_instant(name))]
-    assert latest_states(instants) == [Instant(T1, "commit", completed_at=T2)]
+    assert latest_states(instants) == [Instant(T1, Action.COMMIT, completed_at=T2)]
 
 
 QUERY_TIMES = {
@@ -110,5 +111,5 @@ def test_times_survive_the_round_trip(moment: datetime) -> None:
     st.sampled_from(State),
 )
 def test_any_instant_survives_the_round_trip(action: str, at: str, done: str, state: State) -> None:
-    instant = Instant(at, action, state, done if state is State.COMPLETED else None)
+    instant = Instant(at, Action(action), state, done if state is State.COMPLETED else None)
     assert parse_instant(instant.file_name) == instant

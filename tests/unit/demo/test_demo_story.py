@@ -35,7 +35,7 @@ from lakewright.demo.story import (
 )
 from lakewright.demo.view import watching
 from lakewright.model.freshness import ViewFreshness
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 
 NOON = 1_773_576_000_000
 ROUNDS = (Round(0, 900, 300, 0, 4.0), Round(1, 100, 20, 30, 1.5))
@@ -145,8 +145,8 @@ def test_bars_go_from_request_to_completion_on_one_scale() -> None:
 
 
 def test_instants_become_bars() -> None:
-    done = Instant("20260315120000250", "deltacommit", State.COMPLETED, "20260315120001000")
-    waiting = Instant("20260315120002000", "clustering", State.REQUESTED)
+    done = Instant("20260315120000250", Action.DELTA_COMMIT, State.COMPLETED, "20260315120001000")
+    waiting = Instant("20260315120002000", Action.CLUSTERING, State.REQUESTED)
     assert bars([done, waiting]) == (
         Bar("deltacommit", NOON + 250, NOON + 1000),
         Bar("clustering", NOON + 2000, None),

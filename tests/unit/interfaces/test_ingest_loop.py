@@ -35,6 +35,7 @@ from lakewright.ingestion.source import (
     source_names,
     unregister_source,
 )
+from lakewright.model.instant import Action
 from lakewright.model.plans import Skip
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
@@ -147,7 +148,7 @@ def test_services_beside_the_rounds() -> None:
     rounds: list[IngestResult] = []
 
     def compacted() -> bool:
-        return bool(load_snapshot(storage).timeline.completed_services("compaction"))
+        return bool(load_snapshot(storage).timeline.completed_services(Action.COMPACTION))
 
     def stop() -> bool:
         if ids(storage) != keys_upto(10):

@@ -21,6 +21,7 @@ from written import NO_SERVICES, SCHEMA, WrittenTable, row
 from lakewright.datasource import stream_source
 from lakewright.datasource.stream_source import HudiStreamReader, stream_reader, stream_schema
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnsupportedError
+from lakewright.model.instant import Action
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableType
 from lakewright.scan.options import ignored_stream_options, stream_settings
@@ -247,7 +248,7 @@ def test_a_write_that_completes_late_comes_once(kind: str) -> None:
 
     def commit(name: str, instant: str | None = None) -> None:
         rows = pa.Table.from_pylist([row(name, 1, name, "d")], SCHEMA)
-        builder.commit({("d", name): rows}, action=action, instant=instant)
+        builder.commit({("d", name): rows}, action=Action(action), instant=instant)
 
     commit("first")
     slow = builder.tick()

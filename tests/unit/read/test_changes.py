@@ -10,7 +10,7 @@ from lakewright.errors import InvalidError
 from lakewright.format.avro.schema import avro_schema
 from lakewright.format.data_block import format_parquet_block
 from lakewright.model.file_group import BaseFile
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.scan.planner import plan_changes
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
@@ -34,7 +34,7 @@ def writes(storage: MemoryStorage) -> list[Instant]:
     builder = TableBuilder(storage, SCHEMA, table_type="COPY_ON_WRITE").create()
     done = []
     for rows in (version(a=1, b=1, c=1), version(a=1, b=2, c=2), version(a=1, b=2, c=3)):
-        done.append(builder.commit({("d", "f"): rows}, action="commit"))
+        done.append(builder.commit({("d", "f"): rows}, action=Action.COMMIT))
     return done
 
 
@@ -85,8 +85,8 @@ def test_from_the_beginning_in_steps_a_cleaned_table_loses_no_row() -> None:
     """Each version keeps the commit time of rows that it does not change."""
     storage = MemoryStorage.fresh()
     builder = TableBuilder(storage, SCHEMA, table_type="COPY_ON_WRITE").create()
-    first = builder.commit({("d", "f"): version(a=1)}, action="commit")
-    builder.commit({("d", "g"): version(b=1)}, action="commit")
+    first = builder.commit({("d", "f"): version(a=1)}, action=Action.COMMIT)
+    builder.commit({("d", "g"): version(b=1)}, action=Action.COMMIT)
     storage.delete(f"d/{BaseFile('f', '0-0-0', first.requested_at).name}")
     plan = plan_changes(load_snapshot(storage), limit=1)
     assert read_plan(storage, plan.plan)["id"].to_pylist() == []

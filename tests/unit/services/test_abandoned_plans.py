@@ -11,7 +11,7 @@ from cancelled import AT_ONCE, MUTABLE, SEVERAL, Acting, World, each_service
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.errors import ConflictError
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.model.plans import Skip
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
@@ -166,7 +166,7 @@ def test_age_is_counted_from_when_a_plan_was_made() -> None:
     assert isinstance(planned, Instant)
     late = table.services({DELAY: "60"})
     late.run("clean")
-    assert load_snapshot(storage).timeline.pending("compaction")
+    assert load_snapshot(storage).timeline.pending(Action.COMPACTION)
     clock.advance(60 * MINUTE_MS)
     late.run("clean")
     assert not load_snapshot(storage).timeline.pending()

@@ -14,7 +14,7 @@ from lakewright.engine.local import LocalEngine
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.format.timeline_metadata import format_commit
 from lakewright.model.commit_metadata import CommitMetadata
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.table.markers import is_attempt_registration
 from lakewright.table.snapshot import load_snapshot
 
@@ -108,7 +108,7 @@ def test_the_late_commit_of_a_dead_attempt_goes(service: str) -> None:
     action = {"compaction": "commit", "clustering": "replacecommit"}[service]
 
     def late() -> None:
-        instant = Instant(at, action, completed_at=f"{int(at) + 1}")
+        instant = Instant(at, Action(action), completed_at=f"{int(at) + 1}")
         data = format_commit(CommitMetadata(operation="COMPACT", extra={"schema": "{}"}))
         table.storage.create(f".hoodie/timeline/{instant.file_name}", data)
 

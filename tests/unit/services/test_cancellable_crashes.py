@@ -20,7 +20,7 @@ from written import row
 
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.model.file_group import parse_data_file
-from lakewright.model.instant import COMPLETED_NAME
+from lakewright.model.instant import REWRITES
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
@@ -44,7 +44,7 @@ def dead(world: World) -> None:
 
 def plan_at(runner: ServiceRunner) -> str:
     timeline = load_snapshot(runner.storage).timeline
-    return next(i.requested_at for i in timeline.pending(*COMPLETED_NAME))
+    return next(i.requested_at for i in timeline.pending(*REWRITES))
 
 
 def run(world: World, runner: ServiceRunner) -> None:

@@ -14,7 +14,7 @@ from deaths import each_death
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.format.timeline_metadata import format_commit, format_replace_commit
 from lakewright.model.commit_metadata import CommitMetadata
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.model.plans import Skip
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.plan_execution import PlanInProgressError
@@ -373,7 +373,7 @@ def test_what_somebody_else_has_completed_stays(service: str) -> None:
     words = {"compaction": "commit", "logcompaction": "deltacommit", "clustering": "replacecommit"}
 
     def complete() -> None:
-        done = Instant(at, words[service], completed_at=f"{int(at) + 1}")
+        done = Instant(at, Action(words[service]), completed_at=f"{int(at) + 1}")
         write = format_replace_commit if service == "clustering" else format_commit
         data = write(CommitMetadata(operation="COMPACT", extra={"schema": "{}"}))
         world.storage.create(f".hoodie/timeline/{done.file_name}", data)
@@ -407,7 +407,7 @@ def test_the_plan_tells_and_real_hudi_reads_it_as_any_other() -> None:
         assert marked.extra == {**plain.extra, **MUTABLE}
         assert replace(marked, extra=plain.extra) == plain
         at = world.schedule()
-        found = load_snapshot(world.storage).plan_of(at, service)
+        found = load_snapshot(world.storage).plan_of(at, Action(service))
         assert found is not None
         assert found.cancellable
 

@@ -19,7 +19,7 @@ from lakewright.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import Skip
 from lakewright.services.base import ExecutionContext, PlanningContext, TableService
 from lakewright.services.maintenance_loop import (
@@ -50,7 +50,7 @@ class Scripted(TableService[Any, Any]):
     runs: int = 0
 
     name: ClassVar[str] = "scripted"
-    action: ClassVar[str] = ""
+    action: ClassVar[Action | None] = None
 
     def plan(self, sight: PlanningContext) -> Any:
         return "whatever"

@@ -12,7 +12,7 @@ from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.engine.local import read_plan
 from lakewright.errors import ConflictError
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.model.plans import Skip
 from lakewright.model.ttl import HUDI_DAYS, HUDI_TYPE
 from lakewright.scan.planner import plan_changes
@@ -309,7 +309,7 @@ class TestPlansOverPlans:
         assert world.state(below) == "GONE"
         (told,) = world.rollbacks()
         assert told.caused_by == f"{service} {found.requested_at}"
-        before = load_snapshot(world.storage).plan_of(found.requested_at, service)
+        before = load_snapshot(world.storage).plan_of(found.requested_at, Action(service))
         assert before is not None
         assert not before.cancellable
         assert world.execute(found.requested_at)
@@ -393,7 +393,7 @@ class Watched(CountingStorage):
 
     def create(self, path: str, data: bytes) -> None:
         if path.endswith(f".{self._service}.requested"):
-            pending = load_snapshot(self.inner).timeline.pending(self._service)
+            pending = load_snapshot(self.inner).timeline.pending(Action(self._service))
             self._seen.append([i.requested_at for i in pending])
         super().create(path, data)
 

@@ -17,7 +17,7 @@ from lakewright.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CompactionPlan, Skip
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.snapshot import load_snapshot
@@ -265,7 +265,7 @@ def test_a_write_may_only_schedule() -> None:
     table = WrittenTable(options=told).create("MERGE_ON_READ")
     table.upsert([row("k0")])
     table.upsert([row("k0", 2)])
-    pending = load_snapshot(table.storage).timeline.pending("compaction")
+    pending = load_snapshot(table.storage).timeline.pending(Action.COMPACTION)
     assert len(pending) == 1
     assert table.services().execute(pending[0].requested_at)
 

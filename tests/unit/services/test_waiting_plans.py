@@ -12,7 +12,7 @@ from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from lakewright.format.timeline_metadata import format_compaction_plan, parse_compaction_plan
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import Skip
 from lakewright.services.compaction_debt import PartitionDebt, load_debt
 from lakewright.services.maintenance_loop import run_round
@@ -50,7 +50,7 @@ def scheduled(table: WrittenTable, options: Mapping[str, str] | None = None) -> 
 
 def pending(table: WrittenTable) -> list[str]:
     timeline = load_snapshot(table.storage).timeline
-    return [i.requested_at for i in timeline.pending("compaction")]
+    return [i.requested_at for i in timeline.pending(Action.COMPACTION)]
 
 
 def only(day: str) -> dict[str, str]:
@@ -63,7 +63,7 @@ def only(day: str) -> dict[str, str]:
 def plan_twice(table: WrittenTable) -> tuple[str, str]:
     """The older and the newer of two plans for the same file groups, as other writers make them."""
     older = scheduled(table)
-    path = f"{TIMELINE}/{Instant(older, 'compaction', State.REQUESTED).file_name}"
+    path = f"{TIMELINE}/{Instant(older, Action('compaction'), State.REQUESTED).file_name}"
     data = table.storage.read(path)
     table.storage.delete(path)
     newer = scheduled(table)
@@ -121,7 +121,7 @@ def test_where_a_time_is_taken_the_table_is_looked_at_again() -> None:
         raise ConflictError("the file exists already", path=path)
 
     at = scheduled(on(table, Hooked(table.storage, PLAN_FILE, taken)))
-    plan = load_snapshot(table.storage).plan_of(at, "compaction")
+    plan = load_snapshot(table.storage).plan_of(at, Action.COMPACTION)
     assert plan is not None
     assert any(meanwhile[0] in log for operation in plan.operations for log in operation.logs)
 
@@ -144,7 +144,7 @@ def test_a_write_has_not_failed_where_a_plan_after_it_was_cancelled_meanwhile() 
 def test_a_plan_that_cannot_be_executed_does_not_stop_the_next() -> None:
     table = with_logs()
     bad, good = scheduled(table, only(DAYS[0])), scheduled(table)
-    path = f"{TIMELINE}/{Instant(bad, 'compaction', State.REQUESTED).file_name}"
+    path = f"{TIMELINE}/{Instant(bad, Action('compaction'), State.REQUESTED).file_name}"
     plan = parse_compaction_plan(table.storage.read(path))
     twice = replace(plan, operations=plan.operations * 2)
     table.storage.replace(path, format_compaction_plan(twice))
@@ -224,7 +224,7 @@ def test_a_look_at_the_table_between_services_may_fail_like_a_service() -> None:
 
 def test_an_action_that_no_service_has_is_refused() -> None:
     with pytest.raises(InvalidError, match="no service executes plans of this action"):
-        service_of_plan("indexing", {})
+        service_of_plan(Action.INDEXING, {})
 
 
 def debt(table: WrittenTable) -> tuple[PartitionDebt, ...]:

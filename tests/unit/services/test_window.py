@@ -21,7 +21,7 @@ from lakewright.format.timeline_metadata import (
     format_replace_commit,
 )
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
 from lakewright.model.table_config import TableConfig
 from lakewright.services.base import PlanningContext, plan_codec
@@ -250,7 +250,7 @@ def sight_of(case: Case, storage: MemoryStorage | CountingStorage) -> PlanningCo
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_the_window(case: Case) -> None:
-    window = find_window(sight_of(case, MemoryStorage.fresh()), case.action)
+    window = find_window(sight_of(case, MemoryStorage.fresh()), Action(case.action))
     expected = None if case.expected is None else tuple(sorted(case.expected.split()))
     assert window.partitions == expected
     assert window.is_recorded
@@ -262,7 +262,7 @@ def test_switched_off_nothing_is_read_and_nothing_recorded() -> None:
         CASES["the missing partitions of the last plan are joined, once each"], storage
     )
     storage.reset()
-    window = find_window(sight, "compaction", enabled=False)
+    window = find_window(sight, Action.COMPACTION, enabled=False)
     assert window.partitions is None
     assert window.missing(["a"], []) is None
     assert not storage.touched
@@ -270,7 +270,7 @@ def test_switched_off_nothing_is_read_and_nothing_recorded() -> None:
 
 def test_a_strategy_without_the_interface_gets_all_partitions() -> None:
     sight = sight_of(next(iter(CASES.values())), MemoryStorage.fresh())
-    assert find_window(sight, "compaction", aware=False).partitions is None
+    assert find_window(sight, Action.COMPACTION, aware=False).partitions is None
 
 
 def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() -> None:
@@ -297,14 +297,14 @@ def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() 
     storage.create(f"{HISTORY}/{file.name}", data)
     storage.create(f"{HISTORY}/manifest_1", format_manifest(Manifest((file,))))
     storage.create(f"{HISTORY}/_version_", format_version(1))
-    assert find_window(sight, "compaction").partitions == ("p9", "slow")
+    assert find_window(sight, Action.COMPACTION).partitions == ("p9", "slow")
 
 
 def test_a_plan_that_is_gone_makes_all_partitions_be_listed() -> None:
     storage = MemoryStorage.fresh()
     sight = sight_of(next(iter(CASES.values())), storage)
     storage.delete(f"{TIMELINE}/{at(3)}.compaction.requested")
-    assert find_window(sight, "compaction").partitions is None
+    assert find_window(sight, Action.COMPACTION).partitions is None
 
 
 def test_a_plan_that_does_not_tell_what_it_left_makes_all_partitions_be_listed() -> None:
@@ -312,7 +312,7 @@ def test_a_plan_that_does_not_tell_what_it_left_makes_all_partitions_be_listed()
     sight = sight_of(next(iter(CASES.values())), storage)
     path = f"{TIMELINE}/{at(3)}.compaction.requested"
     storage.replace(path, format_compaction_plan(CompactionPlan(missing_partitions=None)))
-    assert find_window(sight, "compaction").partitions is None
+    assert find_window(sight, Action.COMPACTION).partitions is None
 
 
 def test_missing_is_what_was_looked_at_and_not_done() -> None:

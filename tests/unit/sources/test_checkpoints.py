@@ -19,7 +19,7 @@ from lakewright.ingestion.checkpoints import (
     resumed,
     translated,
 )
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.scan.planner import EARLIEST
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
@@ -183,7 +183,7 @@ def test_a_translated_checkpoint_passes_over_no_write(
     writes: list[tuple[int, int]], chosen: int
 ) -> None:
     instants = [
-        Instant(str(100 + begin), "commit", completed_at=str(100 + begin + length))
+        Instant(str(100 + begin), Action.COMMIT, completed_at=str(100 + begin + length))
         for begin, length in writes
     ]
     reached = instants[chosen % len(instants)]
@@ -203,7 +203,7 @@ def _after(one: Instant, other: Instant) -> bool:
 def test_positions_on_a_table() -> None:
     storage = MemoryStorage.fresh()
     builder = TableBuilder(storage, SCHEMA, table_type="COPY_ON_WRITE").create()
-    done: Instant = builder.commit({}, action="commit")
+    done: Instant = builder.commit({}, action=Action.COMMIT)
     snapshot = load_snapshot(storage)
     by_request = position_of(Checkpoint(done.requested_at, Version.V1), snapshot)
     assert by_request == TimelinePosition(done.completed_at or "")

@@ -21,7 +21,7 @@ from lakewright.ingestion.hudi_table import (
 from lakewright.ingestion.options import TABLE_SOURCE_KEYS, TableSourceSettings
 from lakewright.ingestion.source import source_kind
 from lakewright.ingestion.splitters import BoundedLoad, splitter_for
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.options import settings_from
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.task import Operation
@@ -77,7 +77,7 @@ class Feed:
         self, rows: Iterable[dict[str, object]], operation: Operation = Operation.UPSERT
     ) -> Instant:
         commit = self.table.write(operation, rows)
-        done = Instant(commit.instant, commit.action, completed_at=commit.completed_at)
+        done = Instant(commit.instant, Action(commit.action), completed_at=commit.completed_at)
         self.writes.append(done)
         return done
 

@@ -20,7 +20,7 @@ from lakewright.ingestion.splitters import (
     splitter_for,
 )
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.scan.planner import EARLIEST, IncrementalQueryAnalyzer, QueryContext
 from lakewright.table.snapshot import load_snapshot
 
@@ -32,7 +32,7 @@ def table_of(*commits: CommitMetadata) -> tuple[QueryContext, list[Instant]]:
     bench = Bench()
     done = []
     for commit in commits:
-        instant = Instant(bench.tick(), "commit", completed_at=bench.tick())
+        instant = Instant(bench.tick(), Action.COMMIT, completed_at=bench.tick())
         bench.put(instant, format_commit(commit))
         done.append(instant)
     return unread(bench), done
@@ -156,8 +156,8 @@ def test_no_bounds_and_no_name_is_no_splitter() -> None:
 def test_writes_that_completed_at_the_same_time_stay_together() -> None:
     bench = Bench()
     first, second, then, last = (bench.tick() for _ in range(4))
-    done = [Instant(at, "commit", completed_at=then) for at in (first, second)]
-    done.append(Instant(then, "commit", completed_at=last))
+    done = [Instant(at, Action.COMMIT, completed_at=then) for at in (first, second)]
+    done.append(Instant(then, Action.COMMIT, completed_at=last))
     for instant in done:
         bench.put(instant, format_commit(HUNDRED))
     assert split_load(unread(bench), BoundedLoad(1)).instants == (done[0], done[1])

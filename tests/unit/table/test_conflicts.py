@@ -14,7 +14,7 @@ import pytest
 
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import BaseFile, LogFile
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
@@ -644,7 +644,7 @@ def test_nothing_is_loaded_while_nobody_else_is_there() -> None:
         commit |-|
         commit    |--
         """)
-    mine = ConcurrentOperation(at(3), "commit", base_groups=frozenset({("p1", "f1")}))
+    mine = ConcurrentOperation(at(3), Action.COMMIT, base_groups=frozenset({("p1", "f1")}))
     assert find_conflict(mine, as_of(now, 3), now, load) is None
 
 
@@ -655,26 +655,26 @@ def test_a_compaction_at_a_past_instant_that_completed_meanwhile_is_looked_at() 
         deltacommit     |----
         """)
     before = Timeline.of(i for i in as_of(now, 4) if i.requested_at != at(3))
-    mine = ConcurrentOperation(at(4), "deltacommit", log_groups=frozenset({("p1", "f1")}))
+    mine = ConcurrentOperation(at(4), Action.DELTA_COMMIT, log_groups=frozenset({("p1", "f1")}))
     assert [i.requested_at for i in candidate_instants(mine, before, now)] == [at(3)]
 
 
-PENDING = Instant(at(1), "compaction", State.REQUESTED)
+PENDING = Instant(at(1), Action.COMPACTION, State.REQUESTED)
 
 
 def test_a_compaction_plan_has_a_footprint() -> None:
     operation = CompactionOperation(partition="p1", file_id=BUCKET_A, base_instant=at(0))
     found = operation_of_compaction_plan(PENDING, CompactionPlan(operations=(operation,)))
     assert found == ConcurrentOperation(
-        at(1), "commit", OperationKind.COMPACTION, base_groups=groups(("p1", "00000001"))
+        at(1), Action.COMMIT, OperationKind.COMPACTION, base_groups=groups(("p1", "00000001"))
     )
 
 
 LOG = LogFile("f1", at(2))
-LATE = replace(Instant(at(2), "deltacommit"), completed_at=at(3))
+LATE = replace(Instant(at(2), Action.DELTA_COMMIT), completed_at=at(3))
 FOLDED = CompactionOperation(partition="p1", file_id="f1", base_instant=at(0), logs=(LOG.name,))
-AFTER_IT = Instant(at(5), "compaction", State.REQUESTED)
-BEFORE_IT = Instant(at(1), "compaction", State.REQUESTED)
+AFTER_IT = Instant(at(5), Action.COMPACTION, State.REQUESTED)
+BEFORE_IT = Instant(at(1), Action.COMPACTION, State.REQUESTED)
 LANDED: dict[str, tuple[Instant, CompactionOperation, bool]] = {
     "a plan above its time that does not name it hides it": (
         AFTER_IT, replace(FOLDED, logs=()), True),
@@ -691,7 +691,7 @@ def test_a_log_file_that_has_landed(
     other: Instant, operation: CompactionOperation, clash: bool, done: bool
 ) -> None:
     if done:
-        other = Instant(other.requested_at, "commit", completed_at=at(7))
+        other = Instant(other.requested_at, Action.COMMIT, completed_at=at(7))
     mine = operation_of_commit(LATE, metadata(at(2), "f1+", "UPSERT"))
     plan = operation_of_compaction_plan(other, CompactionPlan(operations=(operation,)))
     found = find_conflict(
@@ -716,15 +716,15 @@ def test_an_execution_meets_a_log_file_that_landed_since(
 def test_a_clustering_plan_has_a_footprint() -> None:
     slices = (ClusteringSlice(partition="p1", file_id="f1"),)
     plan = ClusteringPlan(groups=(ClusteringGroup(slices=slices),))
-    found = operation_of_clustering_plan(replace(PENDING, action="clustering"), plan)
+    found = operation_of_clustering_plan(replace(PENDING, action=Action.CLUSTERING), plan)
     assert found == ConcurrentOperation(
-        at(1), "replacecommit", replaced_groups=groups(("p1", "f1"))
+        at(1), Action.REPLACE_COMMIT, replaced_groups=groups(("p1", "f1"))
     )
 
 
 def test_inserts_that_have_no_group_yet_have_no_footprint() -> None:
     stats = {"p1": (WriteStat(file_id=""), WriteStat(file_id="f1", prev_commit=at(0)))}
-    instant = Instant(at(1), "commit", State.INFLIGHT)
+    instant = Instant(at(1), Action.COMMIT, State.INFLIGHT)
     found = operation_of_commit(instant, CommitMetadata(stats=stats))
     assert found.groups == groups(("p1", "f1"))
 

@@ -15,7 +15,7 @@ from lakewright.api.table import Table
 from lakewright.errors import ConflictError, CorruptError, InvalidError
 from lakewright.format.timeline_metadata import parse_rollback, parse_rollback_plan
 from lakewright.model.file_group import parse_data_file
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import Skip
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.rollback import resume_rollbacks
@@ -363,7 +363,7 @@ def test_killed_anywhere_a_second_run_repairs(case: Case, after_effect: bool) ->
         assert table.rows() == before
         assert data_files_of(table, target.requested_at) == []
         assert not load_snapshot(table.storage).timeline.pending()
-        assert len(load_snapshot(table.storage).timeline.completed("rollback")) == 1
+        assert len(load_snapshot(table.storage).timeline.completed(Action.ROLLBACK)) == 1
     assert points > 5
 
 
@@ -413,9 +413,9 @@ def test_a_rollback_that_was_begun_is_withdrawn_once_others_built_on_its_target(
     with pytest.raises(Crash):
         rollback_instant(writer, target.requested_at, force=True)
     timeline = load_snapshot(table.storage).timeline
-    assert timeline.pending("rollback")
+    assert timeline.pending(Action.ROLLBACK)
     # Another writer, which does not read the file, has written since.
-    later = Instant("20270101000000000", "commit", completed_at="20270101000000001")
+    later = Instant("20270101000000000", Action.COMMIT, completed_at="20270101000000001")
     first = timeline.completed_writes[0]
     table.storage.create(
         f"{TIMELINE}/{later.file_name}", table.storage.read(f"{TIMELINE}/{first.file_name}")
@@ -423,5 +423,5 @@ def test_a_rollback_that_was_begun_is_withdrawn_once_others_built_on_its_target(
     writer = table.writer().writer()
     with locked_table(writer) as (snapshot, times):
         resume_rollbacks(snapshot, times, writer.clock, by_markers=True)
-    assert not load_snapshot(table.storage).timeline.pending("rollback")
+    assert not load_snapshot(table.storage).timeline.pending(Action.ROLLBACK)
     assert data_files_of(table, target.requested_at)

@@ -13,7 +13,7 @@ from written import NO_SERVICES, WrittenTable, row
 from lakewright.errors import CorruptError
 from lakewright.format.timeline_metadata import format_index_commit
 from lakewright.model.commit_metadata import IndexCommitMetadata
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import Skip
 from lakewright.services.maintenance_loop import run_round
 from lakewright.storage.base import Storage
@@ -131,7 +131,7 @@ def saved(table: WrittenTable) -> Instant:
 
 
 def indexed(table: WrittenTable) -> Instant:
-    done = Instant("20260101000100000", "indexing", completed_at="20260101000100001")
+    done = Instant("20260101000100000", Action.INDEXING, completed_at="20260101000100001")
     table.storage.create(path_of(done), format_index_commit(IndexCommitMetadata()))
     return done
 
@@ -376,7 +376,7 @@ def test_the_plan_of_a_service_that_has_completed_is_needed_no_more(
 ) -> None:
     table = made(kind)
     done = ran(table, service, options)
-    plan = Instant(done.requested_at, service, State.REQUESTED)
+    plan = Instant(done.requested_at, Action(service), State.REQUESTED)
     damage(table, path_of(plan))
     found = examined(table)
     (told,) = told_of(found)

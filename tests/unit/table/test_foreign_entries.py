@@ -15,7 +15,7 @@ from written import NO_SERVICES, WrittenTable, row
 from lakewright.client.write_client import WriteClient
 from lakewright.clock import SystemClock
 from lakewright.errors import InvalidError
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.storage.local import LocalStorage
 from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.doctor.findings import FindingKind, Severity
@@ -93,7 +93,7 @@ def hostile(table: WrittenTable, tmp_path: Path) -> WrittenTable:
     os.symlink(tmp_path / "victim" / DAY, path_of(table) / "x")
     snapshot = load_snapshot(table.storage)
     for state in (State.REQUESTED, State.INFLIGHT):
-        path = snapshot.timeline_path(Instant(f"{int(instant) + 5}", "commit", state))
+        path = snapshot.timeline_path(Instant(f"{int(instant) + 5}", Action.COMMIT, state))
         table.storage.create(path, b"")
     base = next((tmp_path / "victim" / DAY).glob("*.parquet"))
     base.rename(base.with_name(base.name.replace(instant, f"{int(instant) + 5}")))

@@ -15,7 +15,7 @@ from lakewright.format.timeline_metadata import format_commit, format_compaction
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import LogFile
 from lakewright.model.freshness import FRESHNESS_KEY, FreshnessRecord, parse_freshness_record
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CompactionPlan
 from lakewright.storage.base import Storage
 from lakewright.table.freshness import blocking_log_files
@@ -258,7 +258,7 @@ def many_logs(*, commits: int, logs: int, with_files: bool) -> CountingStorage:
             )
             for file in files
         )
-        done = Instant(instant, "deltacommit", completed_at=str(int(instant) + 1))
+        done = Instant(instant, Action.DELTA_COMMIT, completed_at=str(int(instant) + 1))
         commit = CommitMetadata(stats={DAY: stats}, operation="UPSERT")
         table.storage.create(f".hoodie/timeline/{done.file_name}", format_commit(commit))
         for file in files if with_files else ():
@@ -317,10 +317,10 @@ def forget_what_was_left(table: WrittenTable) -> None:
     """Rewrite the last plan as real Hudi's strategies by partition would have made it."""
     snapshot = load_snapshot(table.storage)
     at_ = max(snapshot.timeline.plans)
-    plan = snapshot.plan_of(at_, "compaction")
+    plan = snapshot.plan_of(at_, Action.COMPACTION)
     assert isinstance(plan, CompactionPlan)
     assert plan.missing_partitions
-    path = snapshot.timeline_path(Instant(at_, "compaction", State.REQUESTED))
+    path = snapshot.timeline_path(Instant(at_, Action.COMPACTION, State.REQUESTED))
     table.storage.replace(path, format_compaction_plan(replace(plan, missing_partitions=())))
 
 

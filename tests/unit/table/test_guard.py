@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import InstantRef, RollbackPlan
 from lakewright.table.plan_execution import execution_refusal
 from lakewright.table.rollback import PendingRollback
 from lakewright.testing.timeline_drawing import at
 
 ROLLBACK = PendingRollback(
-    Instant(at(5), "rollback", State.REQUESTED),
+    Instant(at(5), Action.ROLLBACK, State.REQUESTED),
     RollbackPlan(instant=InstantRef(at(1), "replacecommit"), caused_by="clean", reason="old"),
 )
 
@@ -54,7 +54,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_who_is_refused(case: Case) -> None:
     found = execution_refusal(
-        Instant(at(1), "clustering", case.state),
+        Instant(at(1), Action.CLUSTERING, case.state),
         cancellable=case.cancellable,
         living=case.living,
         rollback=ROLLBACK if case.targeted else None,

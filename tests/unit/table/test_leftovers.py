@@ -15,7 +15,7 @@ from written import begin_action
 
 from lakewright.errors import InvalidError
 from lakewright.model.file_group import LogFile
-from lakewright.model.instant import Instant, State, parse_time
+from lakewright.model.instant import Action, Instant, State, parse_time
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import FileStatus
 from lakewright.storage.local import LocalStorage
@@ -39,8 +39,8 @@ NOW_MS = NOON_MS + 10 * HOUR_MS
 SETTINGS = HeartbeatSettings()
 OLD, YOUNG = SETTINGS.expires_after_ms + 1, SETTINGS.expires_after_ms
 
-DONE = Instant(AT, "commit", completed_at=LATER)
-PENDING = Instant(AT, "commit", State.INFLIGHT)
+DONE = Instant(AT, Action.COMMIT, completed_at=LATER)
+PENDING = Instant(AT, Action.COMMIT, State.INFLIGHT)
 HEARTBEAT = f".hoodie/.heartbeat/{AT}"
 MARKER = f".hoodie/.temp/{AT}/p1/f.parquet.marker.CREATE"
 TEMPORARY = "p1/.lw-0123456789abcdef.tmp"
@@ -81,7 +81,7 @@ CASES = {
         {TEMPORARY: 13 * HOUR_MS}, (PENDING,), (TEMPORARY,)
     ),
     "where a pending write has no date temporary files stay": Case(
-        {TEMPORARY: 13 * HOUR_MS}, (Instant("2" + "9" * 16, "commit", State.INFLIGHT),)
+        {TEMPORARY: 13 * HOUR_MS}, (Instant("2" + "9" * 16, Action.COMMIT, State.INFLIGHT),)
     ),
 }
 

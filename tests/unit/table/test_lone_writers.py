@@ -12,7 +12,7 @@ from written import begin_action
 
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.format.timeline_metadata import format_rollback_plan
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import InstantRef, RollbackPlan
 from lakewright.storage.base import Storage
 from lakewright.table.rollback import CompletedConcurrentlyError, resume_rollbacks, rollback_locked
@@ -43,7 +43,7 @@ class Watched(CountingStorage):
 
 def rollback_of(world: World, at: str, state: State) -> Instant:
     """A rollback that another process has begun."""
-    rollback = Instant(str(int(at) + 60_000), "rollback", state)
+    rollback = Instant(str(int(at) + 60_000), Action.ROLLBACK, state)
     plan = format_rollback_plan(RollbackPlan(instant=InstantRef(at, "deltacommit")))
     world.put(rollback, plan if state is State.REQUESTED else b"")
     return rollback
@@ -76,7 +76,7 @@ def test_who_is_being_rolled_back_takes_its_commit_back(carried_out: bool) -> No
     with pytest.raises(ConflictError, match="rolled back by another writer"):
         transaction.commit(metadata)
     assert storage.looks == (3 if carried_out else 7)
-    assert not load_snapshot(world.storage).timeline.completed("deltacommit")
+    assert not load_snapshot(world.storage).timeline.completed(Action.DELTA_COMMIT)
     transaction.abort()
     assert world.left() == []
 
@@ -128,7 +128,7 @@ def test_a_completed_file_that_comes_while_its_write_is_rolled_back_goes_with_it
     world = World()
     dead = begin_action(world.writer(), "deltacommit")
     write(dead, "f1")
-    late = Instant(dead.instant, "deltacommit", completed_at=str(int(dead.instant) + 1))
+    late = Instant(dead.instant, Action.DELTA_COMMIT, completed_at=str(int(dead.instant) + 1))
     # The next writer looks when it begins, before it deletes anything, and when it has.
     storage = Watched(world.storage, {3: lambda: world.put(late)})
     begin_action(world.writer(storage=storage), "deltacommit").abort()

@@ -32,7 +32,7 @@ from lakewright.format.timeline_metadata import (
     parse_restore_plan,
 )
 from lakewright.model.commit_metadata import RestoreMetadata
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import InstantRef, RestorePlan
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
@@ -265,7 +265,7 @@ def test_cleans_and_rollbacks_after_the_savepoint_stay() -> None:
 
 def test_a_savepoint_of_real_hudi_is_restored(golden: GoldenTables) -> None:
     storage = upload(golden["cow_savepoint"], MemoryStorage.fresh())
-    (saved,) = load_snapshot(storage).timeline.completed("savepoint")
+    (saved,) = load_snapshot(storage).timeline.completed(Action.SAVEPOINT)
     last = load_snapshot(storage).timeline.completed_writes[-1]
     assert last.requested_at > saved.requested_at
     act_on(storage, partial(restore, saved.requested_at))
@@ -282,7 +282,7 @@ def test_without_a_savepoint_it_is_refused() -> None:
     bench.write({F: of(a=2)})
     with pytest.raises(InvalidError, match="no savepoint"):
         act_on(bench.storage, partial(restore, first.requested_at))
-    bench.put(Instant(first.requested_at, "savepoint", State.INFLIGHT), b"")
+    bench.put(Instant(first.requested_at, Action.SAVEPOINT, State.INFLIGHT), b"")
     with pytest.raises(InvalidError, match="no savepoint"):
         act_on(bench.storage, partial(restore, first.requested_at))
     assert rows_of(bench.storage) == of(a=2)
@@ -317,7 +317,7 @@ def test_writes_that_were_archived_cannot_be_taken_back(golden: GoldenTables) ->
     oldest = snapshot.archived[0]
     for name in (
         oldest,
-        Instant(oldest.requested_at, "savepoint", completed_at="20991231000000000"),
+        Instant(oldest.requested_at, Action.SAVEPOINT, completed_at="20991231000000000"),
     ):
         if not storage.exists(f"{TIMELINE}/{name.file_name}"):
             storage.create(f"{TIMELINE}/{name.file_name}", b"")
@@ -331,7 +331,7 @@ def half_restored() -> Case:
     snapshot = load_snapshot(case.bench.storage)
     plan = plan_restore(snapshot, case.saved)
     case.bench.put(
-        Instant(case.bench.tick(), "restore", State.REQUESTED), format_restore_plan(plan)
+        Instant(case.bench.tick(), Action.RESTORE, State.REQUESTED), format_restore_plan(plan)
     )
     at = plan.instants[0].requested_at
     for path in files_of(case.bench.storage):
@@ -392,7 +392,7 @@ def test_a_restore_to_another_savepoint_waits_for_the_one_that_was_begun() -> No
 
 def test_a_plan_that_was_never_written_is_passed_over() -> None:
     case = commits()
-    case.bench.put(Instant(case.bench.tick(), "restore", State.REQUESTED), b"")
+    case.bench.put(Instant(case.bench.tick(), Action.RESTORE, State.REQUESTED), b"")
     snapshot = load_snapshot(case.bench.storage)
     assert pending_restore(snapshot) is None
     act_on(case.bench.storage, partial(restore, case.saved))
@@ -402,7 +402,7 @@ def test_a_plan_that_was_never_written_is_passed_over() -> None:
 
 def test_a_plan_that_was_never_written_does_not_stop_the_next_writer() -> None:
     bench = commits().bench
-    bench.put(Instant(bench.tick(), "restore", State.REQUESTED), b"")
+    bench.put(Instant(bench.tick(), Action.RESTORE, State.REQUESTED), b"")
     snapshot = load_snapshot(bench.storage)
     assert resume_restore(snapshot, times_of(snapshot), ManualClock()) is None
     assert not load_snapshot(bench.storage).timeline.pending()

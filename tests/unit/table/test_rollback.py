@@ -35,7 +35,7 @@ from lakewright.format.timeline_metadata import (
 )
 from lakewright.model.commit_metadata import RollbackMetadata
 from lakewright.model.file_group import LogFile
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CleanFile, CleanPlan, InstantRef, RollbackPlan, RollbackRequest
 from lakewright.storage.base import Storage
 from lakewright.storage.local import LocalStorage
@@ -82,7 +82,7 @@ def cow_commit() -> Case:
 def commit_without_pending_files() -> Case:
     case = cow_commit()
     for state in PENDING:
-        pending = Instant(case.target.requested_at, "commit", state)
+        pending = Instant(case.target.requested_at, Action.COMMIT, state)
         case.bench.storage.delete(f"{TIMELINE}/{pending.file_name}")
     return case
 
@@ -401,7 +401,7 @@ def test_pending_services_after_a_write(group: tuple[str, str], action: str, blo
     target = bench.write(logs={F: of(a=2)})
     compacts = action != "clustering"
     plan = compaction_plan(compaction_of(group, base)) if compacts else clustering_plan(group)
-    bench.put(Instant(bench.tick(), action, State.REQUESTED), plan)
+    bench.put(Instant(bench.tick(), Action(action), State.REQUESTED), plan)
     snapshot = load_snapshot(bench.storage)
     if blocks:
         with pytest.raises(InvalidError, match="later"):
@@ -425,7 +425,7 @@ def test_a_saved_instant_stays() -> None:
 
 def test_an_unknown_instant_is_told() -> None:
     case = cow_commit()
-    unknown = replace(case, target=Instant("20250101000000000", "commit", State.INFLIGHT))
+    unknown = replace(case, target=Instant("20250101000000000", Action.COMMIT, State.INFLIGHT))
     with pytest.raises(InvalidError, match="no such instant"):
         act_on(case.bench.storage, partial(rollback, unknown))
 
@@ -458,7 +458,7 @@ def test_a_write_whose_predecessor_is_about_to_be_cleaned_stays() -> None:
     plan = CleanPlan(
         policy="KEEP_LATEST_FILE_VERSIONS", files={"d1": (CleanFile(path=f"/somewhere/{path}"),)}
     )
-    bench.put(Instant(bench.tick(), "clean", State.REQUESTED), format_clean_plan(plan))
+    bench.put(Instant(bench.tick(), Action.CLEAN, State.REQUESTED), format_clean_plan(plan))
     with pytest.raises(InvalidError, match="about to be"):
         plan_rollback(load_snapshot(bench.storage), target, by_markers=True)
 
@@ -526,7 +526,7 @@ def test_the_files_of_others_are_not_ours_to_delete() -> None:
 
 def begun(case: Case, plan: RollbackPlan) -> Instant:
     """A rollback that real Hudi might have begun, with its own way to write paths."""
-    requested = Instant(case.bench.tick(), "rollback", State.REQUESTED)
+    requested = Instant(case.bench.tick(), Action.ROLLBACK, State.REQUESTED)
     case.bench.put(requested, format_rollback_plan(plan))
     return requested
 
@@ -558,7 +558,7 @@ def test_a_plan_with_a_file_of_another_instant_is_corrupt() -> None:
 
 def test_a_plan_that_was_never_written_is_passed_over() -> None:
     case = dead_write()
-    case.bench.put(Instant(case.bench.tick(), "rollback", State.REQUESTED), b"")
+    case.bench.put(Instant(case.bench.tick(), Action.ROLLBACK, State.REQUESTED), b"")
     snapshot = load_snapshot(case.bench.storage)
     assert pending_rollbacks(snapshot) == ()
     assert resume_rollbacks(snapshot, times_of(snapshot), ManualClock(), by_markers=True) == ()
@@ -648,7 +648,7 @@ def test_a_table_in_another_place_of_the_timeline_is_rolled_back_there() -> None
     bench = Bench()
     update_properties(bench.storage, lambda p: {**p, "hoodie.timeline.path": "times"})
     assert load_properties(bench.storage)["hoodie.timeline.path"] == "times"
-    dead = Instant(bench.tick(), "commit", State.INFLIGHT)
+    dead = Instant(bench.tick(), Action.COMMIT, State.INFLIGHT)
     bench.storage.create(f".hoodie/times/{dead.file_name}", b"")
     act_on(bench.storage, partial(rollback, Case(bench, dead, {}, {})))
     names = [file.name for file in bench.storage.list_files(".hoodie/times")]

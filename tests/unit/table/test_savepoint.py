@@ -22,7 +22,7 @@ from lakewright.errors import InvalidError
 from lakewright.format.timeline_metadata import format_clean_plan, parse_savepoint
 from lakewright.model.commit_metadata import SavepointMetadata
 from lakewright.model.file_group import LogFile
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CleanFile, CleanPlan
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
@@ -83,7 +83,7 @@ def test_what_a_pending_compaction_will_fold_in_is_saved() -> None:
     bench = Bench("MERGE_ON_READ")
     base, log = bench.write({F: of(a=1)}), bench.write(logs={F: of(a=2)})
     plan = compaction_plan(compaction_of(F, base, log))
-    bench.put(Instant(bench.tick(), "compaction", State.REQUESTED), plan)
+    bench.put(Instant(bench.tick(), Action.COMPACTION, State.REQUESTED), plan)
     last = bench.write(logs={F: of(a=3)})
     assert len(files_saved(bench.storage, last)) == 3
 
@@ -100,7 +100,7 @@ def test_a_group_that_was_replaced_later_is_saved() -> None:
 
 def test_the_savepoint_tells_what_real_hudi_tells(golden: GoldenTables) -> None:
     storage = upload(golden["cow_savepoint"], MemoryStorage.fresh())
-    (real,) = load_snapshot(storage).timeline.completed("savepoint")
+    (real,) = load_snapshot(storage).timeline.completed(Action.SAVEPOINT)
     theirs = saved(storage, real)
     act_on(storage, partial(unsave, real.requested_at))
     assert not [path for path in files_of(storage) if "savepoint" in path]
@@ -157,7 +157,7 @@ def _about_to_be_cleaned(bench: Bench) -> str:
     bench.write({F: of(a=2)})
     name = f"f_0-0-0_{first.requested_at}.parquet"
     plan = CleanPlan(policy="KEEP_LATEST_COMMITS", files={"d1": (CleanFile(path=f"/t/d1/{name}"),)})
-    bench.put(Instant(bench.tick(), "clean", State.REQUESTED), format_clean_plan(plan))
+    bench.put(Instant(bench.tick(), Action.CLEAN, State.REQUESTED), format_clean_plan(plan))
     return first.requested_at
 
 

@@ -22,7 +22,7 @@ from lakewright.format.timeline_metadata import (
 )
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import BaseFile, LogFile
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
@@ -329,7 +329,7 @@ def test_a_base_file_gives_way_to_a_plan_that_came_later(
     transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     metadata = write(transaction, "f1", base=True)
     for (action, state), data in files.items():
-        world.put(Instant(later(transaction), action, state), data)
+        world.put(Instant(later(transaction), Action(action), state), data)
     if reason is None:
         transaction.commit(metadata)
     else:
@@ -389,7 +389,7 @@ def test_a_rollback_that_has_only_begun_is_a_conflict(
     done = begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
     transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     plan = RollbackPlan(instant=InstantRef(target(transaction, done), "deltacommit"))
-    rollback = Instant(later(transaction), "rollback", State.REQUESTED)
+    rollback = Instant(later(transaction), Action.ROLLBACK, State.REQUESTED)
     world.put(rollback, format_rollback_plan(plan))
     with pytest.raises(ConflictError, match=message):
         transaction.commit(write(transaction, "f1"))
@@ -399,7 +399,7 @@ def test_a_rollback_that_has_only_begun_is_a_conflict(
 def test_a_restore_meanwhile_is_a_conflict() -> None:
     world = World()
     transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
-    world.put(Instant(later(transaction), "restore", State.INFLIGHT))
+    world.put(Instant(later(transaction), Action.RESTORE, State.INFLIGHT))
     with pytest.raises(ConflictError, match="restored"):
         transaction.commit(write(transaction, "f1"))
     transaction.abort()

@@ -8,7 +8,7 @@ import pytest
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.errors import ConflictError
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.table.snapshot import load_snapshot
 
 SEVERAL = {**NO_SERVICES, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
@@ -58,7 +58,7 @@ def archived(table: WrittenTable) -> None:
     for number in range(1, 6):
         table.upsert([row("far", number, day="elsewhere")])
         assert table.services(ELSEWHERE).run("compaction")
-    before = load_snapshot(table.storage).timeline.completed("commit")[0]
+    before = load_snapshot(table.storage).timeline.completed(Action.COMMIT)[0]
     assert table.services(keep).run("archive")
     assert before.requested_at in load_snapshot(table.storage).archived_times
 

@@ -10,6 +10,7 @@ from written import WrittenTable, row
 
 from lakewright.client.write_client import WriteClient
 from lakewright.errors import ConflictError
+from lakewright.model.instant import Action
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
@@ -31,7 +32,7 @@ class Overtaken(CountingStorage):
         if method.__name__ == "create" and arguments[0].startswith(DAYS):
             self.left -= 1
             if self.left == -1:
-                (pending,) = load_snapshot(self.inner).timeline.pending("deltacommit")
+                (pending,) = load_snapshot(self.inner).timeline.pending(Action.DELTA_COMMIT)
                 WriteClient.create(self.inner, {}, ManualClock()).rollback(pending.requested_at)
         return super()._call(method, *arguments)
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus
 from lakewright.errors import InvalidError
 from lakewright.ingestion.checkpoints import Checkpoint, Version
 from lakewright.ingestion.cloud.options import SelectionSettings
-from lakewright.model.instant import Instant, full_time
+from lakewright.model.instant import Instant, InstantTime, full_time
 
 _TEXT = re.compile(r"\s*(?P<time>\d{17}|\d{14}|0+)(?:#(?P<key>.+)|\s*)", re.DOTALL)
 
@@ -28,13 +28,13 @@ class ObjectPosition:
     The key is that of the table, encoded as it is there. Without one the commit was read whole.
     """
 
-    completed_at: str
+    completed_at: InstantTime
     key: str | None = None
 
     def __str__(self) -> str:
         return self.completed_at if self.key is None else f"{self.completed_at}#{self.key}"
 
-    def is_before(self, completed_at: str, key: str) -> bool:
+    def is_before(self, completed_at: InstantTime, key: str) -> bool:
         """Whether an event was not read yet."""
         if completed_at != self.completed_at:
             return completed_at > self.completed_at
@@ -100,7 +100,7 @@ class CloudObject:
     `completed_at` is when the event's commit completed, `time` when the event was.
     """
 
-    completed_at: str
+    completed_at: InstantTime
     bucket: str
     key: str
     path: str

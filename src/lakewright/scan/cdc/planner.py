@@ -21,7 +21,7 @@ from lakewright.model.file_group import (
     build_groups,
     parse_data_file,
 )
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Instant, InstantTime
 from lakewright.model.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY, select_fields
 from lakewright.model.table_config import CHANGE_LOGGING, CdcLoggingMode, TableConfig
 from lakewright.scan.planner import (
@@ -72,7 +72,7 @@ class CdcFileSplit:
     files, relative to the table.
     """
 
-    instant: str
+    instant: InstantTime
     kind: CdcInferenceCase
     before: FileSlice | None = None
     after: FileSlice | None = None
@@ -291,7 +291,7 @@ def _require_mergeable(config: TableConfig, plan: CdcScanPlan) -> None:
 class _FileMissingError(InvalidError):
     """A file that a change is told by is not there any more."""
 
-    def __init__(self, file: str, instant: str) -> None:
+    def __init__(self, file: str, instant: InstantTime) -> None:
         super().__init__(
             "what this range changed can no longer be told, files of it were cleaned: begin later, "
             "read the latest state instead, or keep more commits from now on "
@@ -483,7 +483,7 @@ class _CdcWrites:
         groups = build_groups(key[0], files, self._view)
         return groups[0].latest_merged_slice() if groups else None
 
-    def _is_compaction(self, requested_at: str) -> bool:
+    def _is_compaction(self, requested_at: InstantTime) -> bool:
         found = self._snapshot.timeline.by_time.get(requested_at) or self._archived.get(
             requested_at
         )

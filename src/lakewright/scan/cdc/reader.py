@@ -21,6 +21,7 @@ from lakewright.errors import CorruptError, UnsupportedError, found_in
 from lakewright.format.data_block import data_block_rows
 from lakewright.format.log_block import BlockKind, LogBlock, parse_blocks
 from lakewright.model.file_group import FileSlice
+from lakewright.model.instant import InstantTime
 from lakewright.model.merge import Deletes, Upserts, merge_logs, merge_with_base
 from lakewright.model.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY, conform, select_fields
 from lakewright.scan.cdc.planner import (
@@ -316,7 +317,9 @@ class _Reader:
             found += parse_blocks(data, file_name=path)
         return found
 
-    def _differences(self, instant: str, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
+    def _differences(
+        self, instant: InstantTime, old: pa.Table, new: pa.Table
+    ) -> Iterator[pa.Table]:
         """The changes that lead from old rows to new ones; a row that stayed is none."""
         old, new = old.combine_chunks(), new.combine_chunks()
         old_keys, new_keys = old.column(RECORD_KEY), new.column(RECORD_KEY)
@@ -327,7 +330,7 @@ class _Reader:
         gone = pc.invert(pc.is_in(old_keys, value_set=new_keys.combine_chunks()))
         yield from self._changes(DELETE, instant, old.filter(gone), None)
 
-    def _updates(self, instant: str, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
+    def _updates(self, instant: InstantTime, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
         for changes in self._changes(UPDATE, instant, old, new):
             written = pc.equal(new.column(COMMIT_TIME).slice(0, len(changes)), instant)
             new = new.slice(len(changes))
@@ -409,7 +412,7 @@ class _Reader:
         return self.plan.result_schema.empty_table()
 
     def _changes(
-        self, op: str, instant: str, before: pa.Table | None, after: pa.Table | None
+        self, op: str, instant: InstantTime, before: pa.Table | None, after: pa.Table | None
     ) -> Iterator[pa.Table]:
         """The same kind of change of many rows."""
         rows = after if before is None else before

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lakewright.errors import InvalidError
 from lakewright.format.archived_timeline import MERGE_BYTES
-from lakewright.model.instant import COMPLETED_NAME, Instant
+from lakewright.model.instant import REWRITES, Action, Instant
 from lakewright.model.plans import Skip
 from lakewright.model.timeline import Timeline
 from lakewright.options import at_least, option, parse_bool
@@ -225,7 +225,7 @@ def batches(plan: ArchivePlan, size: int) -> Iterator[tuple[ArchivedAction, ...]
 def _hard_limits(
     timeline: Timeline, settings: ArchivingSettings, needs: ArchivalConstraints
 ) -> Iterator[_ArchiveBarrier]:
-    for undoing in timeline.pending("rollback", "restore"):
+    for undoing in timeline.pending(Action.ROLLBACK, Action.RESTORE):
         yield _ArchiveBarrier("", f"{undoing.action} {undoing.requested_at} is pending")
     pending = next((i for i in timeline.pending() if i.is_write), None)
     if pending is not None:
@@ -240,7 +240,9 @@ def _hard_limits(
     if needs.cleaned is not None and settings.block_on_clean:
         yield _ArchiveBarrier(needs.cleaned.requested_at, "the last clean has retained the rest")
     deltas = (
-        timeline.completed("deltacommit")[-needs.delta_commits :] if needs.delta_commits else ()
+        timeline.completed(Action.DELTA_COMMIT)[-needs.delta_commits :]
+        if needs.delta_commits
+        else ()
     )
     if deltas:
         yield _ArchiveBarrier(
@@ -249,7 +251,7 @@ def _hard_limits(
 
 
 def _soft_limits(timeline: Timeline, needs: ArchivalConstraints) -> Iterator[_ArchiveBarrier]:
-    for action in COMPLETED_NAME:
+    for action in REWRITES:
         last = max(timeline.completed_services(action), default=None)
         if last is not None:
             yield _ArchiveBarrier(
@@ -289,10 +291,10 @@ def _along(timeline: Timeline, writes: Sequence[Instant]) -> list[Instant]:
     newest, going = writes[-1].requested_at, {i.requested_at for i in writes}
     staying = [i.requested_at for i in timeline if i.is_write and i.requested_at not in going]
     begin = next((at for at in staying if at not in timeline.savepointed), None)
-    cleans = timeline.completed("clean")
+    cleans = timeline.completed(Action.CLEAN)
     return [
         i
-        for i in timeline.completed("clean", "rollback")
+        for i in timeline.completed(Action.CLEAN, Action.ROLLBACK)
         if i.requested_at < newest
         and (begin is None or (i.completed_at or "") < begin)
         and i not in cleans[-1:]

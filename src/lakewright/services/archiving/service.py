@@ -9,7 +9,7 @@ from typing import ClassVar
 from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.model.file_group import parse_data_file
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableType
 from lakewright.options import option_keys, settings_from
@@ -41,7 +41,7 @@ class Archiving(TableService[ArchivePlan, Commit]):
     """
 
     name: ClassVar[str] = "archive"
-    action: ClassVar[str] = ""
+    action: ClassVar[Action | None] = None
     keys: ClassVar[frozenset[str]] = option_keys(ArchivingSettings)
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:

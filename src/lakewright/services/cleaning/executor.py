@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lakewright.errors import ConflictError, CorruptError, UnsupportedError
 from lakewright.model.commit_metadata import CleanedPartition, CleanMetadata
 from lakewright.model.file_group import PARTITION_METADATA, FileSlice, GroupKey, parse_data_file
+from lakewright.model.instant import Action
 from lakewright.model.plans import CleanPlan, parse_reasons
 from lakewright.services.base import ExecutionContext
 from lakewright.services.cleaning.planner import PartitionFiles, load_partition_files
@@ -105,7 +106,7 @@ def _now(job: ExecutionContext) -> Snapshot:
 def _require_pending(job: ExecutionContext) -> None:
     """Stop if somebody else has ended this clean: what that one left may be needed by now."""
     timeline = load_snapshot(job.writer.storage).timeline
-    if not any(i.requested_at == job.instant for i in timeline.pending("clean")):
+    if not any(i.requested_at == job.instant for i in timeline.pending(Action.CLEAN)):
         raise ConflictError("the clean was ended by somebody else", instant=job.instant)
 
 

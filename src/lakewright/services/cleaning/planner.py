@@ -10,7 +10,7 @@ from datetime import tzinfo
 from lakewright.errors import found_in
 from lakewright.format.timeline_metadata import parse_clean, parse_savepoint
 from lakewright.model.file_group import BaseFile, FileGroup, GroupKey, LogFile, TimelineView
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.plans import Skip, parse_reasons
 from lakewright.model.timeline import Timeline
 from lakewright.services.cleaning.options import CleaningSettings, CleanPolicy
@@ -32,7 +32,7 @@ VERSIONS = "lakewright.clean.versions"
 class LastClean:
     """What the last completed clean has left behind: up to where it went, and what it recorded."""
 
-    requested_at: str
+    requested_at: InstantTime
     earliest: str = ""
     extra: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -66,10 +66,10 @@ class CleanScope:
 
 def check_clean_trigger(timeline: Timeline, settings: CleaningSettings) -> Skip | None:
     """Why it is too early for a clean; None if it is due."""
-    pending = timeline.pending("clean")
+    pending = timeline.pending(Action.CLEAN)
     if pending and not settings.allow_multiple:
         return Skip(f"clean {pending[0].requested_at} is pending")
-    since = max((i.requested_at for i in timeline.completed("clean")), default="")
+    since = max((i.requested_at for i in timeline.completed(Action.CLEAN)), default="")
     count = sum(1 for i in timeline.completed_writes if (i.completed_at or "") > since)
     if count < settings.trigger_commits:
         return Skip(f"{count} of {settings.trigger_commits} commits since the last clean")
@@ -111,7 +111,9 @@ def _wanted(
     return None
 
 
-def visible_to_all_readers(requested_at: str, completed_at: str | None, retained: Instant) -> bool:
+def visible_to_all_readers(
+    requested_at: InstantTime, completed_at: InstantTime | None, retained: Instant
+) -> bool:
     """Whether every reader within the retained time sees a write.
 
     Time travel goes by requested times and incremental queries by completion times, so both must
@@ -251,7 +253,7 @@ class CleanCandidates:
 class _Slice:
     """A slice with all its files, those of change capture as well."""
 
-    base_instant: str
+    base_instant: InstantTime
     files: tuple[DataFile, ...]
 
 
@@ -360,7 +362,7 @@ def _oldest_kept(
 
 def last_clean(snapshot: Snapshot) -> LastClean | None:
     """What the last completed clean on the active timeline tells, if there is one."""
-    cleans = snapshot.timeline.completed("clean")
+    cleans = snapshot.timeline.completed(Action.CLEAN)
     if not cleans:
         return None
     path = snapshot.timeline_path(cleans[-1])
@@ -403,7 +405,7 @@ def load_protected_files(snapshot: Snapshot) -> ProtectedFiles:
 
 
 def _saved_files(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
-    paths = [snapshot.timeline_path(i) for i in snapshot.timeline.completed("savepoint")]
+    paths = [snapshot.timeline_path(i) for i in snapshot.timeline.completed(Action.SAVEPOINT)]
     for path, data in zip(paths, snapshot.storage.read_many(paths) if paths else [], strict=True):
         with found_in(path):
             saved = parse_savepoint(data)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from lakewright.clock import zone_of
 from lakewright.errors import InvalidError
 from lakewright.model.commit_metadata import READABLE_FROM, CleanMetadata
-from lakewright.model.instant import Instant, State, parse_time
+from lakewright.model.instant import Action, Instant, State, parse_time
 from lakewright.model.plans import CleanFile, CleanPlan, RetainedInstant, Skip, parse_reasons
 from lakewright.options import option_keys, settings_from
 from lakewright.services.base import ExecutionContext, PlanningContext, TableService
@@ -49,7 +49,7 @@ class Cleaning(TableService[CleanPlan, CleanMetadata]):
     """
 
     name: ClassVar[str] = "clean"
-    action: ClassVar[str] = "clean"
+    action: ClassVar[Action | None] = Action.CLEAN
     has_pre_plan: ClassVar[bool] = True
     keys: ClassVar[frozenset[str]] = option_keys(CleaningSettings)
 

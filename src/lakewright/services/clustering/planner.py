@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from lakewright.model.file_group import FileSlice, GroupKey
+from lakewright.model.instant import Action
 from lakewright.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
@@ -124,7 +125,7 @@ def _apart(partitions: Sequence[str], chosen: Sequence[str]) -> Filtered:
 
 
 _MB = 1 << 20
-_ACTION = "clustering"
+_ACTION = Action.CLUSTERING
 
 
 def commits_since_clustering(timeline: Timeline) -> int:

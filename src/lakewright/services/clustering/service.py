@@ -10,6 +10,7 @@ import pyarrow as pa
 from lakewright.clock import zone_of
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.instant import Action
 from lakewright.model.plans import ClusteringPlan, Skip
 from lakewright.model.schema import META_FIELDS
 from lakewright.services.base import ExecutionContext, PlanningContext, TableService
@@ -43,7 +44,7 @@ class Clustering(TableService[ClusteringPlan, CommitMetadata]):
     """Puts the rows of small files together, in an order if one is asked for."""
 
     name: ClassVar[str] = "clustering"
-    action: ClassVar[str] = "clustering"
+    action: ClassVar[Action | None] = Action.CLUSTERING
     keys: ClassVar[frozenset[str]] = CLUSTERING_KEYS
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:
@@ -62,7 +63,7 @@ class Clustering(TableService[ClusteringPlan, CommitMetadata]):
             return Skip("nothing was written yet")
         if settings.ordering is not None:
             settings.ordering.check(pa.schema([*META_FIELDS, *arrow_schema(schema)]))
-        window = find_window(sight, self.action, enabled=settings.incremental)
+        window = find_window(sight, Action.CLUSTERING, enabled=settings.incremental)
         if window.is_empty and not settings.selected_partitions:
             return Skip("nothing was written or left since the last clustering")
         return _plan(sight, settings, window)

@@ -13,7 +13,15 @@ from math import inf
 from lakewright.errors import InvalidError
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, WriteStat
 from lakewright.model.file_group import FileSlice, LogFile, TimelineView
-from lakewright.model.instant import epoch_ms, format_time, full_time, is_time, parse_time
+from lakewright.model.instant import (
+    Action,
+    InstantTime,
+    epoch_ms,
+    format_time,
+    full_time,
+    is_time,
+    parse_time,
+)
 from lakewright.model.plans import EVENT_TIME_THRESHOLD, EXACT_SPLIT, PLANNED_AT, WIDENED, Skip
 from lakewright.model.table_config import IndexType, MergeMode
 from lakewright.services.base import PlanningContext
@@ -35,7 +43,7 @@ class LogFileStats:
     One that `repeats` was written by a service: it holds versions that older files hold, too.
     """
 
-    completed_at: str
+    completed_at: InstantTime
     least: int | None = None
     greatest: int | None = None
     repeats: bool = False
@@ -68,7 +76,7 @@ class GroupLogs:
     base_completed_at: str = ""
     base_greatest: int | None = None
 
-    def slice_at(self, instant: str) -> FileSlice:
+    def slice_at(self, instant: InstantTime) -> FileSlice:
         """The slice as a base file at an instant folds it."""
         pairs = zip(self.slice.logs, self.facts, strict=True)
         kept = tuple(log for log, facts in pairs if facts.completed_at < instant)
@@ -111,7 +119,7 @@ class TimelineConstraints:
 class PlanInstant:
     """The instant of a plan; `reason` tells why it could not be in the past."""
 
-    instant: str
+    instant: InstantTime
     reason: str | None = None
 
 
@@ -144,7 +152,7 @@ def _spans(groups: Iterable[GroupLogs]) -> list[tuple[str, str]]:
     )
 
 
-def _free(instant: str, around: TimelineConstraints) -> str:
+def _free(instant: InstantTime, around: TimelineConstraints) -> str:
     while instant in around.taken:
         instant = next_instant_time(instant)
     return instant
@@ -213,7 +221,7 @@ class PlacedCandidates:
 class EventTimeLimit:
     """The event time up to which a plan goes: as an instant, and in milliseconds."""
 
-    instant: str
+    instant: InstantTime
     ms: int
 
 
@@ -314,8 +322,8 @@ def _timeline_constraints(sight: PlanningContext) -> TimelineConstraints:
     snapshot = sight.snapshot
     timeline = snapshot.timeline
     compactions = [
-        *timeline.completed_services("compaction"),
-        *timeline.pending("compaction", "logcompaction"),
+        *timeline.completed_services(Action.COMPACTION),
+        *timeline.pending(Action.COMPACTION, Action.LOG_COMPACTION),
     ]
     archived = load_manifest(snapshot.storage, snapshot.config.history_folder).files
     # Below the first write on the timeline a file that is left behind would count as archived.
@@ -325,7 +333,7 @@ def _timeline_constraints(sight: PlanningContext) -> TimelineConstraints:
         else ""
     )
     above = [first, *(file.last for file in archived), *(i.requested_at for i in compactions)]
-    pending = [i.requested_at for i in timeline.pending("deltacommit")]
+    pending = [i.requested_at for i in timeline.pending(Action.DELTA_COMMIT)]
     taken = {time for i in timeline for time in (i.requested_at, i.completed_at) if time}
     # What is told of a plan that was rolled back must not be taken for told of this one; who was
     # executing that one may still come late.
@@ -373,7 +381,9 @@ def _base_completion(item: FileSlice, view: TimelineView) -> str:
     return view.completion(item.base.instant) or ""
 
 
-def _facts(completed_at: str, told: tuple[CommitMetadata, WriteStat] | None) -> LogFileStats:
+def _facts(
+    completed_at: InstantTime, told: tuple[CommitMetadata, WriteStat] | None
+) -> LogFileStats:
     if told is None:
         return LogFileStats(completed_at)
     commit, stat = told

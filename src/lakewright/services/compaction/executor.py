@@ -35,7 +35,7 @@ from lakewright.model.file_group import (
     parse_data_file,
 )
 from lakewright.model.freshness import UNKNOWN_OPERATION
-from lakewright.model.instant import Instant, State, epoch_ms
+from lakewright.model.instant import Action, Instant, State, epoch_ms
 from lakewright.model.merge import (
     Flags,
     MergeCounts,
@@ -300,7 +300,9 @@ def execute_compaction(job: ExecutionContext, plan: CompactionPlan) -> CommitMet
     Raises:
         ConflictError: the groups are not what they were when they were planned.
     """
-    check_plan_is_current(job.snapshot, Instant(job.instant, "compaction", State.INFLIGHT), plan)
+    check_plan_is_current(
+        job.snapshot, Instant(job.instant, Action.COMPACTION, State.INFLIGHT), plan
+    )
     task = rewrite_task(job, Operation.COMPACT)
     cut = _cut(task, plan)
     works = list(_works(job, plan))
@@ -362,7 +364,7 @@ def _works(job: ExecutionContext, plan: CompactionPlan) -> Iterator[_CompactionT
     timeline = job.snapshot.timeline
     newer = logs_after_plan(job.snapshot, job.instant, plan) if by_time else {}
     # What is being written now may come to any group.
-    awaited = by_time and bool(timeline.pending("deltacommit"))
+    awaited = by_time and bool(timeline.pending(Action.DELTA_COMMIT))
     for operation in plan.operations:
         logs = newer.get((operation.partition, operation.file_id), ())
         counting = tuple(log for log in logs if timeline.is_committed(log.instant))
@@ -380,7 +382,7 @@ def check_dropped_deletes(before: Snapshot, metadata: CommitMetadata, now: Snaps
     carried = {(s.partition_path or "", s.file_id) for s in stats if is_log(s)}
     dropped = metadata.file_groups() - carried
     known = {i.requested_at for i in before.timeline.completed_writes}
-    new = [i for i in now.timeline.completed("deltacommit") if i.requested_at not in known]
+    new = [i for i in now.timeline.completed(Action.DELTA_COMMIT) if i.requested_at not in known]
     for instant, commit in zip(new, now.commits(new), strict=True):
         if not dropped.isdisjoint(commit.file_groups()):
             raise ConcurrentWriteError(

@@ -10,7 +10,7 @@ from lakewright.clock import zone_of
 from lakewright.errors import InvalidError
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import FileSlice
-from lakewright.model.instant import parse_time
+from lakewright.model.instant import Action, InstantTime, parse_time
 from lakewright.model.plans import CompactionPlan, Skip
 from lakewright.model.timeline import Timeline
 from lakewright.options import option_keys, settings_from
@@ -41,7 +41,7 @@ from lakewright.write.options import write_settings
 
 
 def check_compaction_trigger(
-    timeline: Timeline, settings: CompactionSettings, instant: str, zone: tzinfo = UTC
+    timeline: Timeline, settings: CompactionSettings, instant: InstantTime, zone: tzinfo = UTC
 ) -> Skip | None:
     """Why a compaction at `instant` is too early; None if it is due.
 
@@ -65,15 +65,15 @@ def check_compaction_trigger(
 def last_compaction(timeline: Timeline, *, requested: bool = False) -> str | None:
     """The requested time of the last completed compaction, or of the last requested one."""
     # A commit of a merge-on-read table is a compaction.
-    times = [i.requested_at for i in timeline.completed("commit")]
+    times = [i.requested_at for i in timeline.completed(Action.COMMIT)]
     if requested:
-        times += [i.requested_at for i in timeline.pending("compaction")]
+        times += [i.requested_at for i in timeline.pending(Action.COMPACTION)]
     return max(times, default=None)
 
 
 def delta_commits(timeline: Timeline, since: str | None) -> int:
     """How many delta commits have completed, all in all or after a time."""
-    done = timeline.completed("deltacommit")
+    done = timeline.completed(Action.DELTA_COMMIT)
     return sum(1 for i in done if since is None or (i.completed_at or "") > since)
 
 
@@ -88,7 +88,7 @@ def _few_commits(timeline: Timeline, settings: CompactionSettings) -> Skip | Non
 
 
 def _early(
-    timeline: Timeline, settings: CompactionSettings, instant: str, zone: tzinfo
+    timeline: Timeline, settings: CompactionSettings, instant: InstantTime, zone: tzinfo
 ) -> Skip | None:
     since = last_compaction(timeline)
     first = min((i.requested_at for i in timeline if i.action == "deltacommit"), default=None)
@@ -127,7 +127,7 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
     """Folds the log files of file groups into new base files."""
 
     name: ClassVar[str] = "compaction"
-    action: ClassVar[str] = "compaction"
+    action: ClassVar[Action | None] = Action.COMPACTION
     keys: ClassVar[frozenset[str]] = option_keys(CompactionSettings)
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:
@@ -147,7 +147,7 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
         settings = settings_from(CompactionSettings, sight.options)
         strategy = _strategy(sight, settings)
         window = find_window(
-            sight, self.action, enabled=settings.incremental, aware=strategy.is_aware
+            sight, Action.COMPACTION, enabled=settings.incremental, aware=strategy.is_aware
         )
         if window.is_empty:
             return Skip("nothing was written or left since the last compaction")
@@ -165,7 +165,7 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
             placing=placing,
         )
 
-    def plan_instant(self, plan: CompactionPlan, instant: str) -> str:
+    def plan_instant(self, plan: CompactionPlan, instant: InstantTime) -> str:
         """A plan by event time stands in the past."""
         return next((o.next_base_instant for o in plan.operations if o.next_base_instant), instant)
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lakewright.errors import InvalidError
 from lakewright.model.file_group import FileSlice, GroupKey
+from lakewright.model.instant import InstantTime
 from lakewright.model.partition_time import partition_day
 from lakewright.model.plans import CompactionOperation
 from lakewright.model.timeline import Timeline
@@ -28,7 +29,7 @@ class StrategyContext:
     """What a strategy is told of the table when it is made."""
 
     timeline: Timeline
-    instant: str
+    instant: InstantTime
     today: date
     zone: tzinfo = UTC
 

@@ -12,8 +12,8 @@ from lakewright.format.timeline_metadata import parse_commit
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.model.file_group import GroupKey, LogFile
 from lakewright.model.instant import (
-    COMPLETED_NAME,
     WRITE_ACTIONS,
+    Action,
     Instant,
     format_time,
     full_time,
@@ -357,7 +357,7 @@ def _state(snapshot: Snapshot, states: dict[str, _State], at: str) -> _State:
 
 
 def _is_cancellable(snapshot: Snapshot, pending: Instant) -> bool:
-    if pending.action not in COMPLETED_NAME:
+    if not pending.action.is_rewrite:
         return False
     plan = snapshot.plan_of(pending.requested_at, pending.action)
     return plan is not None and plan.cancellable
@@ -404,7 +404,7 @@ def archived_writes(snapshot: Snapshot, first: str, last: str) -> Iterable[Commi
     for entry in entries:
         if entry.action not in WRITE_ACTIONS or entry.requested_at in active or not entry.metadata:
             continue
-        instant = Instant(entry.requested_at, entry.action, completed_at=entry.completed_at)
+        instant = Instant(entry.requested_at, Action(entry.action), completed_at=entry.completed_at)
         with found_in(f"{folder}: {entry.requested_at}"):
             yield CommittedWrite(instant, parse_commit(entry.metadata), ReferenceSource.HISTORY)
 

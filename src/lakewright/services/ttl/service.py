@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from lakewright.clock import Clock, zone_of
 from lakewright.errors import ConflictError, UnavailableError
-from lakewright.model.instant import parse_time
+from lakewright.model.instant import Action, parse_time
 from lakewright.model.plans import SERVICE_KEY, Skip
 from lakewright.model.ttl import (
     TTL_KEYS,
@@ -80,7 +80,7 @@ class PartitionTtl(TableService[TtlPlan, Commit | Skip]):
     """
 
     name: ClassVar[str] = "ttl"
-    action: ClassVar[str] = ""
+    action: ClassVar[Action | None] = None
     writes: ClassVar[bool] = True
     keys: ClassVar[frozenset[str]] = TTL_KEYS
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lakewright.errors import found_in
 from lakewright.format.timeline_metadata import parse_clean, parse_clean_plan
 from lakewright.model.commit_metadata import CleanMetadata
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CleanPlan, Skip
 from lakewright.sql.procedures.base import (
     FILTER,
@@ -54,7 +54,7 @@ def _options(arguments: Arguments, names: dict[str, str]) -> dict[str, str]:
 
 def _cleans(snapshot: Snapshot) -> Iterator[tuple[Instant, CleanMetadata]]:
     """The completed cleans, the newest first."""
-    for instant in reversed(snapshot.timeline.completed("clean")):
+    for instant in reversed(snapshot.timeline.completed(Action.CLEAN)):
         path = snapshot.timeline_path(instant)
         data = read_optional(snapshot.storage, path)
         if data:
@@ -79,7 +79,7 @@ def _run_clean(table: Table, arguments: Arguments) -> Rows:
         done = runner.run("clean")
         ended = [] if isinstance(done, Skip) else [done.instant]
     else:
-        waiting = table.snapshot().timeline.pending("clean")
+        waiting = table.snapshot().timeline.pending(Action.CLEAN)
         ended = [runner.execute(each.requested_at).instant for each in waiting]
     return [
         (

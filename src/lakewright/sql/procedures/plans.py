@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lakewright.errors import InvalidError
+from lakewright.model.instant import REWRITES, Action
 from lakewright.sql.procedures.base import (
     ARCHIVED,
     FILTER,
@@ -83,7 +84,7 @@ def _show_missing(table: Table, arguments: Arguments) -> Rows:
         raise InvalidError("this service makes no such plans", service=service, known=_PLANNED)
     snapshot = table.snapshot()
     rows: Rows = []
-    for action in _PLANNED if service is None else (service,):
+    for action in _PLANNED if service is None else (Action(service),):
         planned = [at for at, word in snapshot.timeline.plans.items() if word == action]
         plan = snapshot.plan_of(max(planned), action) if planned else None
         if plan is not None:
@@ -95,7 +96,7 @@ def _show_missing(table: Table, arguments: Arguments) -> Rows:
     return rows[: most(arguments)]
 
 
-_PLANNED = ("compaction", "logcompaction", "clustering")
+_PLANNED = REWRITES
 
 PLAN_PROCEDURES = (
     Procedure(

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.freshness import PartitionFreshness
+from lakewright.model.instant import Action
 from lakewright.model.plans import ClusteringPlan, Skip
-from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner
 from lakewright.sql.procedures.base import (
     DESCRIBE_COLUMNS,
@@ -97,7 +97,7 @@ def _address(spark: SparkSession, arguments: Arguments) -> Address:
     return require_address(spark, str(name))
 
 
-def _plans(snapshot: Snapshot, action: str, limit: int | None) -> Rows:
+def _plans(snapshot: Snapshot, action: Action, limit: int | None) -> Rows:
     """The plans of an action that are on the timeline, the newest first."""
     rows: Rows = []
     newest = sorted((at for at, word in snapshot.timeline.plans.items() if word == action))[::-1]
@@ -117,7 +117,7 @@ def _shown(rows: Rows, service: str, arguments: Arguments) -> Rows:
     return rows if arguments["show_involved_partition"] else [(*row[:3], "*") for row in rows]
 
 
-def _show(action: str) -> Callable[[Table, Arguments], Rows]:
+def _show(action: Action) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
         return _shown(_plans(table.snapshot(), action, most(arguments)), action, arguments)
 
@@ -131,7 +131,7 @@ def _runs(service: str) -> Callable[[Table, Arguments], Rows]:
         _refuse_predicate(arguments)
         told = {key: arguments[name] for name, key in _TOLD.items() if arguments.get(name)}
         runner = table.services({**parse_options(arguments["options"]), **told})
-        action = service_by_name(service).action
+        action = Action(service)
         instants = _operate(runner, service, action, arguments)
         rows = [row for row in _plans(table.snapshot(), action, None) if row[0] in instants]
         return _shown(rows, service, arguments)
@@ -148,7 +148,7 @@ def _refuse_predicate(arguments: Arguments) -> None:
 
 
 def _operate(
-    runner: ServiceRunner, service: str, action: str, arguments: Arguments
+    runner: ServiceRunner, service: str, action: Action, arguments: Arguments
 ) -> Sequence[str]:
     operation = str(arguments["op"] or "scheduleAndExecute").lower()
     if operation == "schedule":
@@ -243,7 +243,7 @@ PROCEDURES: dict[str, Procedure] = {
             "the compactions on the timeline, the newest first",
             (*TABLE, LIMIT, FILTER),
             _PLAN_COLUMNS,
-            _show("compaction"),
+            _show(Action.COMPACTION),
         ),
         Procedure(
             "run_clustering",
@@ -269,7 +269,7 @@ PROCEDURES: dict[str, Procedure] = {
             "the clusterings on the timeline, the newest first",
             (*TABLE, LIMIT, _INVOLVED, FILTER),
             _GROUP_COLUMNS,
-            _show("clustering"),
+            _show(Action.CLUSTERING),
         ),
         Procedure(
             "run_service",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lakewright.client.write_client import WriteClient
 from lakewright.clock import zone_of
 from lakewright.errors import InvalidError
-from lakewright.model.instant import COMPLETED_NAME, Instant, State, parse_instant
+from lakewright.model.instant import REWRITES, Instant, State, parse_instant
 from lakewright.sql.procedures.base import (
     ARCHIVED,
     FILTER,
@@ -61,7 +61,7 @@ def _show_timeline(table: Table, arguments: Arguments) -> Rows:
 def _times(snapshot: Snapshot) -> dict[tuple[str, str, State], str]:
     """When the files of the timeline were written, by storage."""
     zone = zone_of(snapshot.config.timeline_zone)
-    found = {}
+    found: dict[tuple[str, str, State], str] = {}
     for file in snapshot.storage.list_files(snapshot.config.timeline_folder):
         instant = parse_instant(file.name)
         if instant is not None:
@@ -115,7 +115,7 @@ def _rollback(table: Table, arguments: Arguments) -> Rows:
 def _rollback_service(table: Table, arguments: Arguments) -> Rows:
     at = arguments["pending_instant"]
     writer = WriteClient.create(table.storage, None)
-    pending = table.snapshot().timeline.pending(*COMPLETED_NAME)
+    pending = table.snapshot().timeline.pending(*REWRITES)
     if at not in [each.requested_at for each in pending]:
         raise InvalidError(
             "there is no compaction, log compaction or clustering under way at this instant",

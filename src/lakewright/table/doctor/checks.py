@@ -9,7 +9,7 @@ from lakewright.clock import zone_of
 from lakewright.errors import InvalidError
 from lakewright.format.archived_timeline import VERSION_FILE
 from lakewright.model.file_group import PARTITION_METADATA, BaseFile, GroupKey, LogFile
-from lakewright.model.instant import COMPLETED_NAME, WRITE_ACTIONS, Instant, State, epoch_ms
+from lakewright.model.instant import REWRITES, WRITE_ACTIONS, Instant, State, epoch_ms
 from lakewright.storage.base import FileStatus, split_path
 from lakewright.table.doctor.damaged_timeline import Remedy
 from lakewright.table.doctor.evidence import Evidence, data_file
@@ -370,7 +370,7 @@ def _pending(instant: Instant, silent_ms: int, *, dead: bool) -> Iterator[Findin
             name,
             facts=facts,
         )
-    elif instant.state is State.INFLIGHT and (instant.action in (*COMPLETED_NAME, "clean")):
+    elif instant.state is State.INFLIGHT and (instant.action in (*REWRITES, "clean")):
         yield Finding(
             FindingKind.DEAD_EXECUTION,
             Severity.WARNING if dead else Severity.NOTE,

@@ -21,7 +21,7 @@ from lakewright.format.timeline_metadata import (
     parse_restore_plan,
     parse_rollback_plan,
 )
-from lakewright.model.instant import COMPLETED_NAME, Instant, State
+from lakewright.model.instant import REWRITES, Instant, State
 from lakewright.table.damaged_commits import parse_completed, with_commits_from_file_names
 from lakewright.table.doctor.findings import Finding
 from lakewright.table.instant_files import action_key, revert_to_pending, timeline_files
@@ -41,7 +41,7 @@ _PLANS: Mapping[str, Callable[[bytes], Any]] = {
     "indexing": parse_index_plan,
 }
 # Others take an empty plan of these for one that was never made.
-_NEED_A_PLAN = COMPLETED_NAME.keys()
+_NEED_A_PLAN = frozenset(REWRITES)
 
 
 class Remedy(Enum):
@@ -91,8 +91,10 @@ def find_damaged(snapshot: Snapshot) -> tuple[DamagedFile, ...]:
 def _executed_plans(snapshot: Snapshot) -> Iterator[DamagedFile]:
     for instant in snapshot.timeline.completed_writes:
         action = snapshot.timeline.plans.get(instant.requested_at)
-        plan = Instant(instant.requested_at, action or "", State.REQUESTED)
-        reason = _damage(snapshot, plan) if action is not None else None
+        if action is None:
+            continue
+        plan = Instant(instant.requested_at, action, State.REQUESTED)
+        reason = _damage(snapshot, plan)
         if reason is not None:
             advice = f"none: it was executed, and the next {action} looks at all partitions instead"
             yield DamagedFile(plan, reason, Remedy.NONE, advice, harmless=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from lakewright.errors import InvalidError
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import Skip
 from lakewright.model.timeline import Timeline
 from lakewright.options import HUDI_OPTIONS, option_keys, settings_from
@@ -311,9 +311,9 @@ def test_few_commits_are_not_worth_it() -> None:
 
 def test_all_files_of_an_action_go_together() -> None:
     files = [
-        Instant(at(0), "compaction", State.REQUESTED),
-        Instant(at(0), "compaction", State.INFLIGHT),
-        Instant(at(0), "commit", completed_at=at(1)),
+        Instant(at(0), Action.COMPACTION, State.REQUESTED),
+        Instant(at(0), Action.COMPACTION, State.INFLIGHT),
+        Instant(at(0), Action.COMMIT, completed_at=at(1)),
         *draw(FOUR).instants[1:],
     ]
     found = plan_archive(

@@ -21,7 +21,7 @@ from lakewright.format.archived_timeline import (
 )
 from lakewright.format.timeline_metadata import format_replace_commit, format_requested_replace
 from lakewright.model.commit_metadata import CommitMetadata
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import RequestedReplace, Skip
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.storage.base import Storage
@@ -95,16 +95,16 @@ def test_history_has_what_the_timeline_had(kind: str) -> None:
 def test_plans_are_kept_as_they_are() -> None:
     bench = Bench()
     requested = format_requested_replace(RequestedReplace(operation="INSERT_OVERWRITE"))
-    replacing = Instant(bench.tick(), "replacecommit", State.REQUESTED)
+    replacing = Instant(bench.tick(), Action.REPLACE_COMMIT, State.REQUESTED)
     bench.put(replacing, requested)
-    done = Instant(replacing.requested_at, "replacecommit", completed_at=bench.tick())
+    done = Instant(replacing.requested_at, Action.REPLACE_COMMIT, completed_at=bench.tick())
     bench.put(done, format_replace_commit(CommitMetadata(extra={"schema": "{}"})))
     for version in range(6):
         bench.write({F: of(a=version)})
     upkeep = upkeep_of(bench, FEW)
     upkeep.clean()
     bench.write({F: of(a=7)})
-    clean = load_snapshot(bench.storage).timeline.completed("clean")[0]
+    clean = load_snapshot(bench.storage).timeline.completed(Action.CLEAN)[0]
     plan = bench.storage.read(f"{TIMELINE}/{clean.requested_at}.clean.requested")
     for version in range(8, 12):
         bench.write({F: of(a=version)})
@@ -118,7 +118,7 @@ def test_plans_are_kept_as_they_are() -> None:
 
 def test_a_replacement_waits_for_the_cleaner() -> None:
     bench = table_of(1)
-    done = Instant(bench.tick(), "replacecommit", completed_at=bench.tick())
+    done = Instant(bench.tick(), Action.REPLACE_COMMIT, completed_at=bench.tick())
     metadata = CommitMetadata(replaced={"d2": ("g",)}, extra={"schema": bench.builder.avro_schema})
     bench.put(done, format_replace_commit(metadata))
     for version in range(1, 8):

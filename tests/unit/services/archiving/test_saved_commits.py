@@ -10,6 +10,7 @@ import pytest
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.errors import InvalidError
+from lakewright.model.instant import Action
 from lakewright.table.archived_timeline import archived_times_in
 from lakewright.table.savepoint import delete_savepoint_locked
 from lakewright.table.snapshot import load_snapshot
@@ -122,7 +123,7 @@ def test_a_cleaner_that_keeps_more_than_the_timeline_holds_goes_on() -> None:
     for number in range(20):
         table.upsert([row("a", number, day="d")])
     timeline = load_snapshot(table.storage).timeline
-    assert timeline.completed("clean")
+    assert timeline.completed(Action.CLEAN)
     assert len(timeline.completed_writes) == 6
     bases = [f for f in table.storage.list_files("d") if f.name.endswith(".parquet")]
     assert len(bases) == 7

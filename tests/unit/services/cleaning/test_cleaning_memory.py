@@ -10,7 +10,7 @@ import pytest
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.errors import ConflictError
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import delete_planless_clean, files_being_cleaned, load_snapshot
 from lakewright.testing.clock import ManualClock
@@ -105,7 +105,7 @@ def test_a_slow_executor_deletes_nothing_once_another_has_ended_the_clean() -> N
 def test_a_clean_whose_plan_was_never_written_stops_nobody() -> None:
     table = WrittenTable(options=QUIET).create()
     commits = [table.upsert([row("a", number, day="d")]) for number in range(3)]
-    empty = Instant("20270101000000000", "clean", State.REQUESTED)
+    empty = Instant("20270101000000000", Action.CLEAN, State.REQUESTED)
     path = f".hoodie/timeline/{empty.file_name}"
     table.storage.create(path, b"")
     snapshot = load_snapshot(table.storage)

@@ -8,7 +8,7 @@ import pytest
 
 from lakewright.clock import zone_of
 from lakewright.errors import InvalidError
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.model.plans import Skip
 from lakewright.model.timeline import Timeline
 from lakewright.options import HUDI_OPTIONS, option_keys, settings_from
@@ -146,7 +146,9 @@ HOURS = {
 def test_commits_of_the_last_hours_are_retained(zone: tzinfo) -> None:
     now_ms = 1_767_225_600_000
     times = [format_epoch_ms(now_ms - age * 60_000, zone) for age in (181, 121, 119, 1)]
-    timeline = Timeline.of(Instant(time, "commit", completed_at=f"{time[:-1]}9") for time in times)
+    timeline = Timeline.of(
+        Instant(time, Action.COMMIT, completed_at=f"{time[:-1]}9") for time in times
+    )
     settings = CleaningSettings(policy=CleanPolicy.HOURS, hours_retained=2)
     found = earliest_to_retain(timeline, settings, now_ms, zone)
     assert found is not None

@@ -29,7 +29,7 @@ from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.format.timeline_metadata import format_clean_plan, format_replace_commit
 from lakewright.model.commit_metadata import CleanMetadata, CommitMetadata
 from lakewright.model.file_group import PARTITION_METADATA, BaseFile
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CleanFile, CleanPlan, Skip
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
@@ -72,7 +72,7 @@ def base(group: tuple[str, str], write: Instant) -> str:
 def replace_groups(bench: Bench, *replaced: tuple[str, str]) -> Instant:
     """A delete_partition of these groups."""
     at = bench.tick()
-    done = Instant(at, "replacecommit", completed_at=bench.tick())
+    done = Instant(at, Action.REPLACE_COMMIT, completed_at=bench.tick())
     taken: dict[str, tuple[str, ...]] = {}
     for partition, file_id in replaced:
         taken[partition] = (*taken.get(partition, ()), file_id)
@@ -137,7 +137,7 @@ def test_nothing_in_the_window_lists_nothing() -> None:
     found = upkeep.plan_clean()
     assert isinstance(found, Skip)
     assert "nothing can have become due" in found.reason
-    assert sight.snapshot.timeline.pending("commit")
+    assert sight.snapshot.timeline.pending(Action.COMMIT)
     listed = {path for method, path in storage.touched if method in LISTINGS}
     assert listed <= {TIMELINE}
 
@@ -252,7 +252,9 @@ def test_a_replaced_group_of_a_pending_clustering_is_looked_at_again() -> None:
     assert list(done.partitions) == ["d2"]
     assert "held by clustering" in done.extra["lakewright.missing.reasons"]
     for state in (State.INFLIGHT, State.REQUESTED):
-        bench.storage.delete(f"{TIMELINE}/{Instant(pending.requested_at, 'clustering', state)}")
+        bench.storage.delete(
+            f"{TIMELINE}/{Instant(pending.requested_at, Action('clustering'), state)}"
+        )
     bench.write({H: of(c=1)})
     assert [path.split("/")[0] for path in deleted(upkeep.clean())] == ["d1"]
 
@@ -362,7 +364,7 @@ def test_plans_of_real_hudi_are_executed_wherever_the_table_lies_now(
         files={folder: (CleanFile(path=f"file:/elsewhere/{folder}/{old}"),)},
     )
     upkeep = Upkeep(storage)
-    requested = Instant(upkeep.sight().instant, "clean", State.REQUESTED)
+    requested = Instant(upkeep.sight().instant, Action.CLEAN, State.REQUESTED)
     storage.create(f"{TIMELINE}/{requested.file_name}", format_clean_plan(plan))
     assert upkeep.execute_clean(requested.requested_at).files_deleted == 1
     assert not storage.exists(f"{folder}/{old}")
@@ -376,7 +378,7 @@ def test_files_outside_of_the_table_are_not_deleted() -> None:
         files={"d1": (CleanFile(path="s3://elsewhere/x.parquet", is_bootstrap=True),)},
     )
     upkeep = upkeep_of(bench)
-    requested = Instant(upkeep.sight().instant, "clean", State.REQUESTED)
+    requested = Instant(upkeep.sight().instant, Action.CLEAN, State.REQUESTED)
     bench.put(requested, format_clean_plan(plan))
     with pytest.raises(UnsupportedError, match="bootstrapped"):
         upkeep.execute_clean(requested.requested_at)
@@ -389,7 +391,7 @@ def planned(bench: Bench, partition: str, name: str) -> str:
         files={partition: (CleanFile(path=f"/elsewhere/{partition}/{name}"),)},
         deleted_partitions=(partition,),
     )
-    requested = Instant(upkeep_of(bench).sight().instant, "clean", State.REQUESTED)
+    requested = Instant(upkeep_of(bench).sight().instant, Action.CLEAN, State.REQUESTED)
     bench.put(requested, format_clean_plan(plan))
     return requested.requested_at
 
@@ -442,10 +444,11 @@ def versions_of_logs() -> Storage:
     log = bench.write(logs={F: of(a=2)})
     at = bench.tick()
     bench.put(
-        Instant(at, "compaction", State.REQUESTED), compaction_plan(compaction_of(F, first, log))
+        Instant(at, Action.COMPACTION, State.REQUESTED),
+        compaction_plan(compaction_of(F, first, log)),
     )
     bench.base(F, of(a=2), at)
-    bench.complete(Instant(at, "compaction", State.INFLIGHT), bench.stats(at, F))
+    bench.complete(Instant(at, Action.COMPACTION, State.INFLIGHT), bench.stats(at, F))
     bench.write({H: of(c=1)}, {G: of(b=2)})
     return bench.storage
 
@@ -478,8 +481,8 @@ def test_a_clean_that_dies_is_ended_by_the_next(
             assert rows_of(storage) == rows
             assert data_files_of(storage) == data_files_of(whole)
             cleans = load_snapshot(storage).timeline
-            assert not cleans.pending("clean")
-            assert len(cleans.completed("clean")) == 1
+            assert not cleans.pending(Action.CLEAN)
+            assert len(cleans.completed(Action.CLEAN)) == 1
         else:
             assert survived >= 4
             break
@@ -506,7 +509,9 @@ class Begun(CountingStorage):
     def delete_many(self, paths: Iterable[str]) -> None:
         super().delete_many(paths)
         states = (State.REQUESTED, State.INFLIGHT)
-        begun = [f"{TIMELINE}/{Instant(self.instant, 'commit', s).file_name}" for s in states]
+        begun = [
+            f"{TIMELINE}/{Instant(self.instant, Action('commit'), s).file_name}" for s in states
+        ]
         if not self.inner.exists(begun[0]):
             for path in (*begun, self.rows):
                 self.inner.create(path, b"")

@@ -18,7 +18,7 @@ from upkeep import upkeep_of
 from lakewright.engine.local import read_plan
 from lakewright.format.timeline_metadata import format_replace_commit
 from lakewright.model.commit_metadata import CommitMetadata
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CompactionOperation, Skip
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.scan.scan_plan import ScanPlan
@@ -123,14 +123,14 @@ class History:
             return
         rows, at = self.rows(group), self.bench.tick()
         for state in (State.REQUESTED, State.INFLIGHT):
-            self.bench.put(Instant(at, "deltacommit", state), b"")
+            self.bench.put(Instant(at, Action.DELTA_COMMIT, state), b"")
 
         def end() -> None:
             for state in (State.REQUESTED, State.INFLIGHT):
-                path = Instant(at, "deltacommit", state).file_name
+                path = Instant(at, Action.DELTA_COMMIT, state).file_name
                 self.bench.storage.delete(f".hoodie/timeline/{path}")
             log = self.bench.log(group, rows, at)
-            self.bench.builder.commit(logs={group: log}, instant=at, action="deltacommit")
+            self.bench.builder.commit(logs={group: log}, instant=at, action=Action.DELTA_COMMIT)
 
         self.begun.append(end)
 
@@ -152,13 +152,13 @@ class History:
             base_file=merged.base.name if merged.base else None,
             logs=tuple(log.name for log in merged.logs),
         )
-        self.bench.put(Instant(at, "compaction", State.REQUESTED), compaction_plan(operation))
+        self.bench.put(Instant(at, Action.COMPACTION, State.REQUESTED), compaction_plan(operation))
         key = group[1].rstrip("x")
         rows = of(**{key: rows_of(self.bench.storage)[key]})
 
         def end() -> None:
             self.bench.base(group, rows, at)
-            pending = Instant(at, "compaction", State.INFLIGHT)
+            pending = Instant(at, Action.COMPACTION, State.INFLIGHT)
             self.bench.complete(pending, self.bench.stats(at, group))
 
         self.begun.append(end)
@@ -173,7 +173,7 @@ class History:
         self.bench.base(new, self.rows(group), at)
         stats = self.bench.stats(at, new, replaced={group[0]: (group[1],)})
         self.replaced.add(group)
-        done = Instant(at, "replacecommit", completed_at=self.bench.tick())
+        done = Instant(at, Action.REPLACE_COMMIT, completed_at=self.bench.tick())
         self.bench.put(
             done,
             format_replace_commit(

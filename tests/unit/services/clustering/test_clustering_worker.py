@@ -23,7 +23,7 @@ from lakewright.engine.local import LocalEngine, read_plan
 from lakewright.errors import ConflictError, CorruptError, LakewrightError, UnsupportedError
 from lakewright.format.timeline_metadata import format_requested_replace
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import ClusteringPlan, ClusteringStrategy, RequestedReplace, Skip
 from lakewright.scan.planner import plan_changes
 from lakewright.services.base import ExecutionContext
@@ -282,7 +282,9 @@ def put(clustered: Clustered, plan: ClusteringPlan) -> Instant:
     """Put a plan on the timeline as it is, whatever the table is by now."""
     data = format_requested_replace(RequestedReplace(operation="CLUSTER", plan=plan))
     found = schedule_plan(
-        clustered.writer, "clustering", lambda _, next_time: PlanRequest(next_time(), plan, data)
+        clustered.writer,
+        Action.CLUSTERING,
+        lambda _, next_time: PlanRequest(next_time(), plan, data),
     )
     assert not isinstance(found, Skip)
     return found[0]

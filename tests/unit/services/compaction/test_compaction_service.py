@@ -13,7 +13,7 @@ from golden_tables import GoldenTables
 
 from lakewright.errors import InvalidError
 from lakewright.format.timeline_metadata import format_compaction_plan
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CompactionPlan, Skip
 from lakewright.services.base import PlanningContext
 from lakewright.services.compaction.planner import register_strategy
@@ -57,14 +57,14 @@ class Trips:
         instant, plan = self._put("compaction", options)
         groups = groups_of(plan).split(", ")
         self.builder.commit(
-            {_key(group): _rows(group) for group in groups}, instant=instant, action="commit"
+            {_key(group): _rows(group) for group in groups}, instant=instant, action=Action.COMMIT
         )
 
     def _put(self, action: str, options: dict[str, str]) -> tuple[str, CompactionPlan]:
         instant = self.builder.tick()
         plan = self.plan(instant, **options)
         assert isinstance(plan, CompactionPlan)
-        requested = Instant(instant, action, State.REQUESTED)
+        requested = Instant(instant, Action(action), State.REQUESTED)
         self.storage.create(f".hoodie/timeline/{requested.file_name}", format_compaction_plan(plan))
         return instant, plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from compactions import compaction_settings
 
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.model.timeline import Timeline
 from lakewright.services.compaction.service import check_compaction_trigger
 from lakewright.testing.timeline_drawing import at, draw
@@ -121,7 +121,7 @@ def minutes(*actions: str) -> Timeline:
     for text in actions:
         action, _, minute = text.partition("@")
         begun = at_minute(int(minute))
-        made.append(Instant(begun, action, completed_at=begun[:-1] + "1"))
+        made.append(Instant(begun, Action(action), completed_at=begun[:-1] + "1"))
     return Timeline.of(made)
 
 
@@ -160,7 +160,7 @@ def test_by_time(trigger: str, actions: tuple[str, ...], minute: int, expected: 
 
 
 def test_the_first_instant_of_a_bootstrapped_table_is_long_past() -> None:
-    timeline = Timeline.of([Instant("00000000000002", "commit", completed_at=at_minute(0))])
+    timeline = Timeline.of([Instant("00000000000002", Action.COMMIT, completed_at=at_minute(0))])
     assert (
         check_compaction_trigger(
             timeline, compaction_settings(trigger="TIME_ELAPSED"), at_minute(1)

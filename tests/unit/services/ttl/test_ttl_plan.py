@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
-from lakewright.model.instant import Instant, parse_time
+from lakewright.model.instant import Action, Instant, parse_time
 from lakewright.model.plans import Skip
 from lakewright.model.ttl import (
     ActivePolicy,
@@ -288,7 +288,7 @@ def recorded(at: int, operation: str, *partitions: str, gone: str = "") -> Commi
     commit = CommitMetadata(stats=stats, operation=operation, replaced=replaced)
     time = f"202601010000{at:05d}"
     return CommittedWrite(
-        Instant(time, "commit", completed_at=time), commit, ReferenceSource.TIMELINE
+        Instant(time, Action.COMMIT, completed_at=time), commit, ReferenceSource.TIMELINE
     )
 
 

@@ -17,7 +17,7 @@ from lakewright.format.partition_metadata import (
 from lakewright.format.timeline_metadata import format_commit
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import PARTITION_METADATA, BaseFile
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.model.plans import Skip
 from lakewright.services.base import PlanningContext
 from lakewright.services.ttl.hooks import update_partitions
@@ -363,7 +363,7 @@ def many(count: int) -> MemoryStorage:
         commit = CommitMetadata(
             stats=stats, operation="UPSERT", extra={"schema": builder.avro_schema}
         )
-        done = Instant(at, "commit", completed_at=at)
+        done = Instant(at, Action.COMMIT, completed_at=at)
         storage.replace(f".hoodie/timeline/{done.file_name}", format_commit(commit))
     return storage
 

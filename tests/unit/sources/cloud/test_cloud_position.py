@@ -8,7 +8,7 @@ from lakewright.errors import InvalidError
 from lakewright.ingestion.checkpoints import Checkpoint, Version, checkpoint_in
 from lakewright.ingestion.cloud.selection import ObjectPosition, parse_position, translated
 from lakewright.ingestion.cloud.source import CloudObjectsSource
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.storage.memory import MemoryStorage
 
 DAY = "20260101"
@@ -19,7 +19,7 @@ def at(second: int) -> str:
 
 
 def write(requested: int, completed: int) -> Instant:
-    return Instant(at(requested), "commit", completed_at=at(completed))
+    return Instant(at(requested), Action.COMMIT, completed_at=at(completed))
 
 
 TEXTS = {
@@ -119,6 +119,6 @@ def test_a_key_may_have_blanks_at_its_end(key: str) -> None:
 
 def test_two_that_completed_in_the_same_millisecond_are_both_read() -> None:
     at = [f"2026010100000{number:04}" for number in range(10)]
-    writes = [Instant(at[n], "commit", completed_at=at[9]) for n in (5, 6)]
+    writes = [Instant(at[n], Action.COMMIT, completed_at=at[9]) for n in (5, 6)]
     place = translated(ObjectPosition(at[5], "k"), writes)
     assert place is None or place.is_before(at[9], "a")
