@@ -10,18 +10,18 @@ from typing import Any
 from typer.testing import CliRunner, Result
 from written import WrittenTable, row
 
-from lakewright.cli import commands
-from lakewright.cli.app import app
+from lakewright.cli import services
+from lakewright.cli.main import app
 from lakewright.engine.local import LocalEngine
 from lakewright.storage.local import LocalStorage
 
 ROOT = Path(__file__).resolve().parents[1]
 DAYS = ("2026-01-01", "2026-01-02")
 BY_HAND = {"hoodie.compact.inline": "false"}
-APP = (sys.executable, "-m", "lakewright.cli.app")
+APP = (sys.executable, "-m", "lakewright.cli.main")
 
 
-class LocalWorkers(commands.Workers):
+class LocalSpark(services.LazySpark):
     """Work without Spark."""
 
     def __call__(self) -> LocalEngine:

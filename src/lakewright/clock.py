@@ -1,4 +1,4 @@
-"""The one place where the time is read, and time zones."""
+"""The clock, the only source of time and random ids in this library, and time zones."""
 
 from __future__ import annotations
 
@@ -11,71 +11,71 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
-    """Time, waiting and chance in one argument: what makes one run differ from another."""
+    """Time, sleeping and random ids behind one interface, so that tests can control them."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970; they may step back when the machine's clock is set."""
+        """Return the milliseconds since 1970; they may step back when the system clock is set."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that never step back, to measure how long something took."""
+        """Return milliseconds that never step back, to measure durations."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Block the calling thread."""
         ...
 
     def new_id(self) -> str:
-        """A UUID that nobody else has."""
+        """Return a new, unique UUID."""
         ...
 
 
 class SystemClock:
-    """The clock of this machine; holds nothing, so it can be pickled and compared."""
+    """The clock of this machine; it has no state, so it can be pickled."""
 
     def now_ms(self) -> int:
-        """The wall clock."""
+        """Return the wall-clock time."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """The monotonic clock."""
+        """Return the time of the monotonic clock."""
         return time.monotonic_ns() // 1_000_000
 
     def sleep(self, seconds: float) -> None:
-        """Block this thread."""
+        """Block the calling thread."""
         time.sleep(seconds)
 
     def new_id(self) -> str:
-        """A random UUID."""
+        """Return a random UUID."""
         return str(uuid.uuid4())
 
 
 class LocalZone(tzinfo):
-    """The zone of this machine, with its daylight saving, as the C library knows it."""
+    """The local time zone of this machine, with daylight saving, from the C library."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta:
-        """The offset at a local time; of two readings the first, where the clock is set back."""
+        """Return the offset at a local time; the earlier one if the local time occurs twice."""
         if moment is None:
             return timedelta(seconds=-time.timezone)
-        # Not `timetuple()`, which asks for `dst` and so comes back here.
+        # Not `timetuple()`: it calls `dst`, which calls this method.
         date, clock = moment.date(), moment.time()
         fields = (date.year, date.month, date.day, clock.hour, clock.minute, clock.second, 0, 0, -1)
         return timedelta(seconds=time.localtime(time.mktime(fields)).tm_gmtoff)
 
     def dst(self, moment: datetime | None) -> timedelta:
-        """How much of the offset is daylight saving."""
+        """Return the daylight saving part of the offset."""
         return self.utcoffset(moment) - timedelta(seconds=-time.timezone)
 
     def tzname(self, moment: datetime | None) -> str:
-        """The zone's name for messages."""
+        """Return the name of the zone for messages."""
         return "LOCAL"
 
     def fromutc(self, moment: datetime) -> datetime:
-        """The local time of a point in time."""
+        """Return the local time of a point in time given in UTC."""
         seconds = (moment.replace(tzinfo=UTC) - _EPOCH).total_seconds()
         return moment + timedelta(seconds=time.localtime(seconds).tm_gmtoff)
 
 
 def zone_of(name: str) -> tzinfo:
-    """The zone of a table's timeline: UTC, or that of the machine."""
+    """Return the time zone of a table's timeline: UTC, or the local zone of this machine."""
     return UTC if name.upper() == "UTC" else LocalZone()

@@ -1,11 +1,11 @@
-"""What can go wrong, and what the caller should do about it.
+"""The errors that this library raises, by what the caller should do about them.
 
 LakewrightError
-  ConflictError      somebody else won: plan again on a fresh snapshot
-  UnavailableError   storage or a lock did not answer: the same call may be retried
-  InvalidError       the call, option or plan is wrong: fix it
-  CorruptError       the bytes on storage break the format: a person must look
-  UnsupportedError   the table uses a feature or version this library does not know
+  ConflictError      a concurrent operation won: retry on a fresh snapshot
+  UnavailableError   storage or a lock is not available: retry the same call
+  InvalidError       the call, an option or a plan is wrong: fix it
+  CorruptError       the bytes on storage violate the format: a person must investigate
+  UnsupportedError   the table uses a feature or version that this library does not support
 """
 
 from __future__ import annotations
@@ -15,33 +15,36 @@ from contextlib import contextmanager
 
 
 class LakewrightError(Exception):
-    """The base of everything this library raises; `facts` holds what the message tells."""
+    """The base class of all errors of this library.
+
+    `facts` holds, by name, the values that the message ends with.
+    """
 
     retryable = False
 
     def __init__(self, message: str, **facts: object) -> None:
-        tail = ", ".join(f"{name}={value!r}" for name, value in facts.items())
-        super().__init__(f"{message}. {tail}" if tail else message)
+        fact_list = ", ".join(f"{name}={value!r}" for name, value in facts.items())
+        super().__init__(f"{message}. {fact_list}" if fact_list else message)
         self.message = message
         self.facts = facts
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Workers raise these in other processes: keep the facts through pickling."""
+        """Keep the facts through pickling: workers raise these errors in other processes."""
         return (_rebuild, (type(self), self.message, self.facts))
 
 
 def _rebuild(
-    kind: type[LakewrightError], message: str, facts: dict[str, object]
+    error_class: type[LakewrightError], message: str, facts: dict[str, object]
 ) -> LakewrightError:
-    return kind(message, **facts)
+    return error_class(message, **facts)
 
 
 class ConflictError(LakewrightError):
-    """Somebody else won: plan again on a fresh snapshot."""
+    """A concurrent operation won: retry on a fresh snapshot."""
 
 
 class UnavailableError(LakewrightError):
-    """Storage or a lock did not answer: the same call may be retried."""
+    """Storage or a lock is not available: the same call may be retried."""
 
     retryable = True
 
@@ -51,16 +54,16 @@ class InvalidError(LakewrightError):
 
 
 class CorruptError(LakewrightError):
-    """The bytes on storage break the format: a person must look."""
+    """The bytes on storage violate the format: a person must investigate."""
 
 
 class UnsupportedError(LakewrightError):
-    """The table uses a feature or version this library does not know."""
+    """The table uses a feature or version that this library does not support."""
 
 
 @contextmanager
 def found_in(file: str) -> Iterator[None]:
-    """Name the file in an error about its bytes: who parses them does not know where they are."""
+    """Add the file to errors about its contents: the parser does not know which file it reads."""
     try:
         yield
     except (CorruptError, UnsupportedError) as error:
@@ -70,7 +73,9 @@ def found_in(file: str) -> Iterator[None]:
 
 
 def kind_of(error: LakewrightError) -> str:
-    """The name of the kind that an error is of, whichever of its own it has."""
-    kinds = (ConflictError, UnavailableError, InvalidError, CorruptError, UnsupportedError)
-    found = next((kind for kind in kinds if isinstance(error, kind)), LakewrightError)
-    return found.__name__
+    """Return the name of the category (see the module docstring) that an error belongs to."""
+    categories = (ConflictError, UnavailableError, InvalidError, CorruptError, UnsupportedError)
+    matching = next(
+        (category for category in categories if isinstance(error, category)), LakewrightError
+    )
+    return matching.__name__

@@ -1,7 +1,7 @@
-"""Options as people type them, turned into typed settings, and what becomes of the others.
+"""Parsing of string options into typed settings, and checks for unknown and ignored options.
 
-A family of settings is a frozen dataclass whose fields are made by `option`: key, default, parser
-and documentation stand in one place, next to the code that uses them.
+A settings family is a frozen dataclass whose fields are declared with `option`: key, default,
+parser and documentation are in one place, next to the code that uses them.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ def option(
     doc: str,
     aliases: tuple[str, ...] = (),
 ) -> Any:
-    """A field of a settings family that is read from the option `key`, or from an older name."""
-    facts = {"key": key, "parse": parse, "doc": doc, "aliases": aliases}
-    return dataclasses.field(default=default, metadata=facts)
+    """Declare a field of a settings family that is read from the option `key` or an alias."""
+    metadata = {"key": key, "parse": parse, "doc": doc, "aliases": aliases}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def settings_from(family: type[Family], options: Mapping[str, str]) -> Family:
-    """The settings of one family; a value that does not parse is an InvalidError."""
+    """Return the settings of one family; raise InvalidError for a value that does not parse."""
     values: dict[str, Any] = {}
     for field in _option_fields(family):
-        key = next((k for k in _names(field) if k in options), None)
+        key = next((k for k in _keys_of(field) if k in options), None)
         if key is not None:
-            values[field.name] = _parsed(key, options[key], field.metadata["parse"])
+            values[field.name] = _parse_value(key, options[key], field.metadata["parse"])
     return family(**values)
 
 
 def option_keys(*families: type[Any]) -> frozenset[str]:
-    """All keys, with older names, that these families read."""
+    """Return all keys, including aliases, that these families read."""
     return frozenset(
-        key for family in families for field in _option_fields(family) for key in _names(field)
+        key for family in families for field in _option_fields(family) for key in _keys_of(field)
     )
 
 
@@ -59,19 +59,20 @@ def ignored_options(
     *,
     elsewhere: Iterable[str] = (),
 ) -> list[str]:
-    """Check option names; give the ones that Hudi has and that do not matter here.
+    """Check option names and return those that Hudi has and this library ignores.
 
-    `refused` maps keys that would change the result to the one value that is the same as leaving
-    them out. Names that count `elsewhere` were taken out before, and are only suggested.
+    `refused` maps keys that would change the result to the one value that means the same as leaving
+    the key out. `elsewhere` holds keys that the caller has already consumed: they only serve as
+    suggestions for misspelled ones.
 
     Raises:
-        InvalidError: there is no such option.
-        UnsupportedError: one of those that are refused says something.
+        InvalidError: an option does not exist.
+        UnsupportedError: a refused option has another value than the permitted one.
     """
-    known = set(honoured)
+    accepted = set(honoured)
     ignored = []
     for key, value in options.items():
-        if key in known:
+        if key in accepted:
             continue
         if key in refused:
             if value.strip().lower() != refused[key]:
@@ -79,14 +80,15 @@ def ignored_options(
         elif key in HUDI_OPTIONS:
             ignored.append(key)
         else:
-            raise unknown_option(key, {*known, *elsewhere, *HUDI_OPTIONS})
+            raise unknown_option(key, {*accepted, *elsewhere, *HUDI_OPTIONS})
     return ignored
 
 
 def check_names(options: Iterable[str], *, also: Iterable[str] = ()) -> None:
-    """InvalidError for an option that neither Hudi nor this library has, in any place.
+    """Raise InvalidError for an option that neither Hudi nor any part of this library has.
 
-    A command takes the options of others as well: one file of them serves a whole table.
+    A command accepts the options of other commands as well, so that one options file can serve
+    everything that runs on a table.
     """
     known = {*HUDI_OPTIONS, *OWN_OPTIONS, *added_options(), *also}
     for key in options:
@@ -95,20 +97,20 @@ def check_names(options: Iterable[str], *, also: Iterable[str] = ()) -> None:
 
 
 def added_options() -> frozenset[str]:
-    """The options of what users have registered."""
+    """Return the options of all services and sources that users have registered."""
     return frozenset().union(*ADDED_OPTIONS.values())
 
 
 def unknown_option(key: str, known: Iterable[str], *, of: str | None = None) -> InvalidError:
-    """The error for an option that there is not, with the name that is nearest to it."""
-    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6)
-    facts = {"did_you_mean": near[0]} if near else {}
-    where = f" of {of}" if of else ""
-    return InvalidError(f"there is no such option{where}", option=key, **facts)
+    """Return the error for an option that does not exist, with the most similar known name."""
+    matches = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6)
+    suggestion = {"did_you_mean": matches[0]} if matches else {}
+    owner = f" of {of}" if of else ""
+    return InvalidError(f"there is no such option{owner}", option=key, **suggestion)
 
 
 def parse_bool(text: str) -> bool:
-    """A yes-or-no option, as Hudi writes them."""
+    """Parse `true` or `false`, in any case."""
     value = {"true": True, "false": False}.get(text.strip().lower())
     if value is None:
         raise ValueError("true or false expected")
@@ -116,7 +118,7 @@ def parse_bool(text: str) -> bool:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A parser for whole numbers from `least` on."""
+    """Return a parser for integers that are `least` or greater."""
 
     def parse(text: str) -> int:
         number = int(text)
@@ -128,40 +130,40 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def parse_duration(text: str) -> int:
-    """A length of time such as `2h`, `90s` or `1d12h`, in milliseconds."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None or not any(found.groups()):
+    """Parse a duration such as `2h`, `90s` or `1d12h` into milliseconds."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None or not any(match.groups()):
         raise ValueError("a length of time expected, such as 30m, 2h or 1d12h")
     return sum(
-        int(count) * unit for count, unit in zip(found.groups(), _UNITS_MS, strict=True) if count
+        int(count) * unit for count, unit in zip(match.groups(), _UNITS_MS, strict=True) if count
     )
 
 
 def parse_choice(*choices: str) -> Callable[[str], str]:
-    """A parser for one of a few words, in any case."""
+    """Return a parser for one of these lower-case choices, written in any case."""
 
     def parse(text: str) -> str:
-        word = text.strip().lower()
-        if word not in choices:
+        choice = text.strip().lower()
+        if choice not in choices:
             raise ValueError(f"one of {', '.join(choices)} expected")
-        return word
+        return choice
 
     return parse
 
 
 def parse_word(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    """A parser for the words of an enumeration in upper case, written in any case."""
+    """Return a parser for the upper-case values of an enumeration, written in any case."""
 
     def parse(text: str) -> StrEnum:
-        word = text.strip().upper()
-        if word not in list(kind):
+        value = text.strip().upper()
+        if value not in list(kind):
             raise ValueError(f"one of {', '.join(kind)} expected")
-        return kind(word)
+        return kind(value)
 
     return parse
 
 
-def _parsed(key: str, text: str, parse: Callable[[str], Any]) -> Any:
+def _parse_value(key: str, text: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(str(text))
     except ValueError as error:
@@ -174,7 +176,7 @@ def _option_fields(family: type[Any]) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(family) if "key" in field.metadata]
 
 
-def _names(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+def _keys_of(field: dataclasses.Field[Any]) -> tuple[str, ...]:
     return (field.metadata["key"], *field.metadata["aliases"])
 
 
@@ -183,9 +185,10 @@ def _load_names(file: str) -> frozenset[str]:
     return frozenset(text.lower().split())
 
 
-# Every option name of Hudi 1.2: what is in here and not honoured is no typing error.
+# All option names of Hudi 1.2: one of these that this library ignores is not a typing error.
 HUDI_OPTIONS = _load_names("hudi_options.txt")
-# The other options of this library, of all modules: a command need not import them to know them.
+# All options of this library that Hudi does not have. They are listed in a file so that a command
+# can check names without importing the modules that read them.
 OWN_OPTIONS = _load_names("own_options.txt")
-# The options of services and sources that users have registered, by what takes them.
+# The options of services and sources that users have registered, by the name of the consumer.
 ADDED_OPTIONS: dict[str, frozenset[str]] = {}

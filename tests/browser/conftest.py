@@ -118,7 +118,7 @@ def looking(lively: Path) -> Iterator[str]:
 @contextmanager
 def command(*arguments: str) -> Iterator[dict[str, str]]:
     """`lakewright ui` in a process of its own; gives what it says."""
-    words = [sys.executable, "-m", "lakewright.cli.app", "ui", "--port", "0", "--json"]
+    words = [sys.executable, "-m", "lakewright.cli.main", "ui", "--port", "0", "--json"]
     with subprocess.Popen(
         [*words, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

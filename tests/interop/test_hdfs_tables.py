@@ -95,7 +95,7 @@ def test_a_table_is_written_serviced_and_read_by_both(
 
 
 def told_by_command(command: str, address: str) -> Row:
-    module = [sys.executable, "-m", "lakewright.cli.app"]
+    module = [sys.executable, "-m", "lakewright.cli.main"]
     done = subprocess.run(
         [*module, command, address, "--json"], stdout=subprocess.PIPE, text=True, check=True
     )

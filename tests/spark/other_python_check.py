@@ -16,7 +16,7 @@ from quick_spark import make_java_quick, quick_session
 from typer.testing import CliRunner
 
 import lakewright as lw
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 
 EAGER = {"hoodie.compact.inline.max.delta.commits": "1"}
 DDL = "id STRING, ts BIGINT"

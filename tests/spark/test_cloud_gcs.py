@@ -60,7 +60,7 @@ def test_every_row_of_every_object_comes_once(spark: SparkSession, tmp_path: Pat
         assert file.stat().st_size == int(each["body"]["size"])
     queue, events = Subscription(), str(tmp_path / "events")
     source = GcsEventsSource.from_options({}, queue=queue)
-    with pytest.warns(RuntimeWarning, match="could not be told"):
+    with pytest.warns(RuntimeWarning, match="could not be notified"):
         lw.ingest(spark, source, events, options=EVENTS, operation="insert")
     again = lw.ingest(spark, source, events, options=EVENTS, operation="insert")
     assert (again.rows, again.inserted) == (2, 0)

@@ -202,7 +202,7 @@ def test_an_object_that_is_gone_may_be_left_out(spark: SparkSession, tmp_path: P
 
 
 BROKEN = {
-    "vanished": (None, "not there any more"),
+    "vanished": (None, "no longer exists"),
     "cut off": (b'{"name": "x"', "JSONDecodeError"),
 }
 
@@ -395,7 +395,7 @@ def test_reads_from_s3_without_a_jar(
     batch.committed()
     assert not list(work.glob("*/*"))
     server.client().delete_object(Bucket="lake", Key=path)
-    with pytest.raises(CorruptError, match="not there any more"):
+    with pytest.raises(CorruptError, match="no longer exists"):
         table.source(options).next_batch(spark, None)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from lakewright.cli.spark_work import spark_work
+from lakewright.cli.spark import spark_work
 
 # Ten minutes: only what hangs gets there.
 POLLS = 30_000

@@ -139,7 +139,7 @@ def no_jvm(module: Module) -> Iterator[str]:
 
     The command line asks its own session, which is never another's, how far a job has come.
     """
-    if module.path == "lakewright/cli/spark_work.py":
+    if module.path == "lakewright/cli/spark.py":
         return
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Attribute) and node.attr in JVM_DOORS:

@@ -1,4 +1,4 @@
-"""`lakewright ingest`: rounds of an ingestion, told in lines for people or for machines."""
+"""The command ingest: rounds of an ingestion, printed as lines or JSON."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Annotated, Self
 
+import typer
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from lakewright.cli.printing import Document, show, size_text
+from lakewright.cli.common import (
+    JsonOption,
+    OptionsFileOption,
+    OptionsOption,
+    PathArgument,
+    StopRequest,
+    example,
+    exit_codes,
+    group,
+    parse_options,
+)
+from lakewright.cli.output import Document, show, size_text
 from lakewright.cli.progress import following
-from lakewright.cli.session import start_session
-from lakewright.cli.spark_work import spark_work
-from lakewright.cli.stopping import StopRequest
+from lakewright.cli.spark import spark_work, start_session
 from lakewright.client.command_options import spark_options
 from lakewright.client.documents import outcome_document
 from lakewright.clock import SystemClock
@@ -27,6 +37,8 @@ from lakewright.ingestion.loop import Ingestion, ingestion
 from lakewright.model.plans import Skip
 from lakewright.storage.factory import other_options
 from lakewright.utils.terminal import SafeConsole, say
+
+app = group()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -203,3 +215,66 @@ def round_text(done: IngestResult) -> str:
 
 def _checkpoint(checkpoint: Checkpoint | None) -> str | None:
     return checkpoint.text if checkpoint is not None else None
+
+
+@app.command(
+    epilog=example(
+        "lakewright ingest data/trips --source files -o hoodie.streamer.source.dfs.root=landing",
+        "lakewright ingest data/trips --source kafka --continuous -o ...",
+    )
+)
+def ingest(
+    path: PathArgument,
+    source: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="hudi, files, kafka, s3-events, gcs-events, cloud, or an own one."
+        ),
+    ],
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SQL", help="A query on what the source gives: SELECT ... FROM <SRC>."
+        ),
+    ] = None,
+    operation: Annotated[
+        str, typer.Option(metavar="NAME", help="What is done with rows, such as upsert or insert.")
+    ] = "upsert",
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on until a signal says stop.")
+    ] = False,
+    min_interval: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Rounds begin at least this long apart.")
+    ] = 10.0,
+    table_services: Annotated[
+        str,
+        typer.Option(
+            "--services",
+            metavar="MODE",
+            help="inline: after each commit; async: beside the rounds; off: others run them.",
+        ),
+    ] = "inline",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Where to go on from; the same one given again means nothing."
+        ),
+    ] = None,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.")] = "local[*]",
+    as_json: JsonOption = False,
+) -> None:
+    """Write what a source has into a table: one batch, or batch after batch."""
+    with exit_codes():
+        wanted = IngestRequest(
+            path,
+            source,
+            parse_options(option, options_file),
+            transform,
+            operation,
+            table_services,
+            checkpoint,
+        )
+        interval = min_interval if continuous else None
+        run_ingest(wanted, master=master, interval_s=interval, as_json=as_json)

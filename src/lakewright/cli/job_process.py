@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from lakewright.cli.app import run
+from lakewright.cli.main import run
 
 if __name__ == "__main__":
     run(json.load(sys.stdin))

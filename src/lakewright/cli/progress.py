@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from lakewright.cli.printing import size_text
+from lakewright.cli.output import size_text
 from lakewright.errors import LakewrightError
 from lakewright.model.instant import WRITE_ACTIONS
 from lakewright.storage.base import Storage

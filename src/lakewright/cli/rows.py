@@ -1,4 +1,4 @@
-"""What `read` and `changes` do: in this process, or with Spark where there is much to read."""
+"""Commands that print rows: read and changes, in this process, or with Spark for large scans."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib import import_module
+from typing import Annotated
 
 import pyarrow as pa
+import typer
 
+from lakewright.cli.common import (
+    JsonOption,
+    OptionsFileOption,
+    OptionsOption,
+    PathArgument,
+    example,
+    exit_codes,
+    group,
+    listed,
+    parse_options,
+)
+from lakewright.cli.output import FORMATS, OutputSummary, writing
 from lakewright.cli.progress import ProgressBar, byte_bar
-from lakewright.cli.row_output import FORMATS, OutputSummary, writing
 from lakewright.client.command_options import storage_at
 from lakewright.clock import zone_of
 from lakewright.engine.local import plan_bytes, prune_partitions, read_local
@@ -26,11 +38,130 @@ from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
 from lakewright.utils.terminal import say
 
+app = group()
+
+ColumnsOption = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="Only these columns, with commas between them.")
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", "-f", metavar="NAME", help="table, json, jsonl, csv or parquet.")
+]
+OutOption = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write to this file, which must not be there.")
+]
+SparkOption = Annotated[
+    bool, typer.Option("--spark", help="Read with Spark, however little there is to read.")
+]
+MetaOption = Annotated[
+    bool, typer.Option("--meta", help="Also the five columns that Hudi adds to each row.")
+]
+RowsMasterOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="Read with Spark, at this master.")
+]
+
+
+@app.command(
+    epilog=example(
+        "lakewright read data/trips --limit 5 --columns id,city,ts",
+        "lakewright read data/trips --filter \"city = 'Oslo' and ts >= 1700000000\" -f csv",
+        "lakewright read data/trips --as-of 2026-01-31 -f parquet --out trips.parquet",
+    )
+)
+def read(
+    path: PathArgument,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", "-n", metavar="COUNT", min=0, help="At most so many rows; a table shows 20."
+        ),
+    ] = None,
+    columns: ColumnsOption = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--filter", "--where", metavar="SQL", help="Only rows that pass this."),
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help="As of an instant, or a date and time.")
+    ] = None,
+    optimized: Annotated[
+        bool, typer.Option("--optimized", help="Base files alone: as old as the last compaction.")
+    ] = False,
+    meta: MetaOption = False,
+    form: FormatOption = "table",
+    out: OutOption = None,
+    spark: SparkOption = False,
+    master: RowsMasterOption = None,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print rows of a table, now or as of a time. Without Spark where there is little to read."""
+    with exit_codes():
+        chosen = ReadRequest(
+            path=path,
+            options=parse_options(option, options_file),
+            limit=limit,
+            columns=listed(columns),
+            where=where,
+            meta=meta,
+            form="json" if as_json else form,
+            out=out,
+            master=master or ("local[*]" if spark else None),
+        )
+        show_read(chosen, as_of=as_of, optimized=optimized)
+
+
+@app.command(
+    epilog=example(
+        "lakewright changes data/trips --since 20260131120000000 --json",
+        "lakewright changes data/trips --cdc --limit 1",
+    )
+)
+def changes(
+    path: PathArgument,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="After this completion time: the checkpoint of the last call. Else all.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Up to this completion time; else to now.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="COUNT", min=1, help="At most so many instants.")
+    ] = None,
+    cdc: Annotated[
+        bool, typer.Option("--cdc", help="What was done to each row, with it before and after.")
+    ] = False,
+    columns: ColumnsOption = None,
+    meta: MetaOption = False,
+    form: FormatOption = "table",
+    out: OutOption = None,
+    spark: SparkOption = False,
+    master: RowsMasterOption = None,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the rows that changed in a range of completion times. Shows the next checkpoint."""
+    with exit_codes():
+        chosen = ReadRequest(
+            path=path,
+            options=parse_options(option, options_file),
+            columns=listed(columns),
+            meta=meta,
+            form="json" if as_json else form,
+            out=out,
+            master=master or ("local[*]" if spark else None),
+        )
+        show_changes(chosen, since=since, until=until, limit=limit, cdc=cdc)
+
+
 # More than this is read sooner by several tasks than by this process.
 MOST_BYTES_HERE = 1 << 30
 _SHOWN_ROWS = 20
-_SESSION = "lakewright.cli.spark_rows"
-_FILTERS = "lakewright.scan.filters"
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -145,9 +276,10 @@ def show_changes(
 def _filter(text: str | None, schema: pa.Schema) -> RowFilter | None:
     if text is None:
         return None
-    # Who reads without a filter does not wait for a parser of SQL.
-    found: RowFilter | None = import_module(_FILTERS).parse_filter(text, schema)
-    return found
+    # Only a query with a filter needs the SQL parser.
+    from lakewright.scan.filters import parse_filter
+
+    return parse_filter(text, schema)
 
 
 def _shown(wanted: ReadRequest) -> int | None:
@@ -158,8 +290,9 @@ def _write(wanted: ReadRequest, reading: Reading, told: OutputSummary, *, spark:
     with ExitStack() as stack:
         batches: Callable[[], Batches]
         if spark or wanted.master is not None or not reading.fits_here():
-            module = import_module(_SESSION)
-            batches = stack.enter_context(module.spark_rows(wanted, reading))
+            from lakewright.cli.spark import spark_rows
+
+            batches = stack.enter_context(spark_rows(wanted, reading))
         else:
             batches = lambda: _read_with_bar(wanted, reading, stack)  # noqa: E731
         # Opened last, so that a query that is refused leaves no file.

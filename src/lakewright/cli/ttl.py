@@ -1,16 +1,218 @@
-"""What the commands of `lakewright ttl` do: they give documents, which `printing.py` shows."""
+"""The commands ttl: settings and policies of partition TTL."""
 
 from __future__ import annotations
 
-from lakewright.cli.printing import Document
+from typing import Annotated
+
+import typer
+
+from lakewright.cli.common import (
+    JsonOption,
+    OptionsFileOption,
+    OptionsOption,
+    PathArgument,
+    example,
+    exit_codes,
+    parse_options,
+)
+from lakewright.cli.output import Document
+from lakewright.cli.output import show as print_document
 from lakewright.client.documents import decision_document, outcome_document
 from lakewright.client.service_client import Options, service_runner, with_optimistic_concurrency
 from lakewright.client.ttl import TableTtl, TtlConfig, update_with_bar
 from lakewright.errors import InvalidError
 from lakewright.options import parse_bool
 
+app = typer.Typer(
+    help="Manage partition TTL: delete partitions when they are old.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
-def enable(path: str, options: Options, run_inline: str) -> Document:
+# Where --json is the policy to save, another name asks for JSON.
+AsJsonOption = Annotated[bool, typer.Option("--as-json", help="Print JSON.")]
+
+
+@app.command("on", epilog=example("lakewright ttl on data/trips --run-inline true"))
+def on(
+    path: PathArgument,
+    run_inline: Annotated[
+        str,
+        typer.Option(
+            "--runInline",
+            "--run-inline",
+            metavar="true|false",
+            help="Whether the trigger is checked after each write.",
+        ),
+    ] = "true",
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Enable TTL: the policies take effect."""
+    with exit_codes():
+        found = _enable(path, parse_options(option, options_file), run_inline)
+        print_document(found, as_json=as_json)
+
+
+@app.command("off", epilog=example("lakewright ttl off data/trips"))
+def off(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Disable TTL; the policies stay saved."""
+    with exit_codes():
+        print_document(_disable(path, parse_options(option, options_file)), as_json=as_json)
+
+
+@app.command(
+    "settings",
+    epilog=example(
+        "lakewright ttl settings data/trips --trigger-strategy NUM_COMMITS --trigger-value 10"
+    ),
+)
+def settings(
+    path: PathArgument,
+    trigger_strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--triggerStrategy", "--trigger-strategy", help="NUM_COMMITS or TIME_ELAPSED."
+        ),
+    ] = None,
+    trigger_value: Annotated[
+        str | None,
+        typer.Option(
+            "--triggerValue", "--trigger-value", help="How many commits, or how many days."
+        ),
+    ] = None,
+    resolve_conflicts_by: Annotated[
+        str | None,
+        typer.Option("--resolveConflictsBy", "--resolve-conflicts-by", help="MAX_TTL or MIN_TTL."),
+    ] = None,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change settings; TTL stays enabled or disabled."""
+    with exit_codes():
+        found = _change_settings(
+            path,
+            parse_options(option, options_file),
+            trigger_strategy=trigger_strategy,
+            trigger_value=trigger_value,
+            resolve_conflicts_by=resolve_conflicts_by,
+        )
+        print_document(found, as_json=as_json)
+
+
+@app.command("show", epilog=example("lakewright ttl show data/trips --json"))
+def show(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show settings and policies."""
+    with exit_codes():
+        print_document(_show(path, parse_options(option, options_file)), as_json=as_json)
+
+
+@app.command(
+    "save",
+    epilog=example(
+        'lakewright ttl save data/trips --json \'{"spec": "*", "value": 30, "units": "DAYS"}\''
+    ),
+)
+def save(
+    path: PathArgument,
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--json",
+            metavar="POLICY",
+            help='Such as {"spec": "*", "level": "PARTITION", "units": "DAYS", "value": 30}.',
+        ),
+    ],
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: AsJsonOption = False,
+) -> None:
+    """Add a policy, or replace the one with the same spec."""
+    with exit_codes():
+        print_document(
+            _save_policy(path, parse_options(option, options_file), policy), as_json=as_json
+        )
+
+
+@app.command("delete", epilog=example("lakewright ttl delete data/trips --spec '*'"))
+def delete(
+    path: PathArgument,
+    spec: Annotated[str, typer.Option("--spec", metavar="SPEC", help="The spec of the policy.")],
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the policy with a spec."""
+    with exit_codes():
+        print_document(
+            _delete_policy(path, parse_options(option, options_file), spec), as_json=as_json
+        )
+
+
+@app.command("empty", epilog=example("lakewright ttl empty data/trips"))
+def empty(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete all policies."""
+    with exit_codes():
+        print_document(_clear_policies(path, parse_options(option, options_file)), as_json=as_json)
+
+
+@app.command("run", epilog=example("lakewright ttl run data/trips"))
+def run(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the expired partitions."""
+    with exit_codes():
+        print_document(_run(path, parse_options(option, options_file)), as_json=as_json)
+
+
+@app.command("explain", epilog=example("lakewright ttl explain data/trips"))
+def explain(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which partitions would be deleted now, and why; changes nothing."""
+    with exit_codes():
+        print_document(_explain(path, parse_options(option, options_file)), as_json=as_json)
+
+
+@app.command("update", epilog=example("lakewright ttl update data/trips"))
+def update(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the last update time into each partition, once before TTL is first enabled."""
+    with exit_codes():
+        print_document(
+            _refresh_last_update_times(path, parse_options(option, options_file)),
+            as_json=as_json,
+        )
+
+
+def _enable(path: str, options: Options, run_inline: str) -> Document:
     """Put the policies in force."""
     try:
         inline = parse_bool(run_inline)
@@ -19,12 +221,12 @@ def enable(path: str, options: Options, run_inline: str) -> Document:
     return _document(path, _ttl(path, options).on(run_inline=inline))
 
 
-def disable(path: str, options: Options) -> Document:
+def _disable(path: str, options: Options) -> Document:
     """Put the policies out of force."""
     return _document(path, _ttl(path, options).off())
 
 
-def change_settings(
+def _change_settings(
     path: str,
     options: Options,
     *,
@@ -41,33 +243,33 @@ def change_settings(
     return _document(path, changed)
 
 
-def show_ttl(path: str, options: Options) -> Document:
+def _show(path: str, options: Options) -> Document:
     """The settings and policies."""
     return _document(path, _ttl(path, options).show())
 
 
-def save_policy(path: str, options: Options, policy: str) -> Document:
+def _save_policy(path: str, options: Options, policy: str) -> Document:
     """Add or replace a policy."""
     return _document(path, _ttl(path, options).save(policy))
 
 
-def delete_policy(path: str, options: Options, spec: str) -> Document:
+def _delete_policy(path: str, options: Options, spec: str) -> Document:
     """Take out a policy."""
     return _document(path, _ttl(path, options).delete(spec))
 
 
-def clear_policies(path: str, options: Options) -> Document:
+def _clear_policies(path: str, options: Options) -> Document:
     """Take out all policies."""
     return _document(path, _ttl(path, options).empty())
 
 
-def run_ttl(path: str, options: Options) -> Document:
+def _run(path: str, options: Options) -> Document:
     """Take the expired partitions out."""
     runner = service_runner(path, with_optimistic_concurrency(options))
     return {"table": runner.storage.root, **outcome_document(runner.run("ttl"))}
 
 
-def explain_ttl(path: str, options: Options) -> Document:
+def _explain(path: str, options: Options) -> Document:
     """What would become of each partition."""
     ttl = _ttl(path, options)
     verdicts = ttl.explain(service_runner(path, options).options)
@@ -78,7 +280,7 @@ def explain_ttl(path: str, options: Options) -> Document:
     }
 
 
-def refresh_last_update_times(path: str, options: Options) -> Document:
+def _refresh_last_update_times(path: str, options: Options) -> Document:
     """Fill in when each partition was last written to, with a bar on the terminal."""
     ttl = _ttl(path, options)
     return {"table": ttl.storage.root, "updated_partitions": update_with_bar(ttl)}

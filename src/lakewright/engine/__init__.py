@@ -1,1 +1,1 @@
-"""Where rows are worked on: on Spark, or in this process."""
+"""Engines: where rows are read, transformed and written. Spark, or this process."""

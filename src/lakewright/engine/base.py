@@ -16,8 +16,8 @@ from lakewright.write.writer import RowSource
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-# Called with the number of items and the bytes they read when `Engine.map` begins; the context ends
-# with it.
+# Called with the number of items and their total bytes when `Engine.map` begins; the context is
+# closed when it returns.
 MapProgress = Callable[[int, int], AbstractContextManager[None]]
 
 
@@ -70,7 +70,7 @@ class Engine(Protocol):
 
 
 class LazyEngine:
-    """An engine that is started when it is first used: a clean starts no Spark session."""
+    """An engine that is started on first use: a clean, for example, starts no Spark session."""
 
     def __init__(self, start: Callable[[], Engine], progress: MapProgress = no_progress) -> None:
         self._start = start

@@ -34,51 +34,54 @@ def read_local(
     limit: int | None = None,
     done: Callable[[int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a plan that pass a filter: all columns or some of them, at most `limit` rows.
+    """Return the rows of a plan that pass the filter `chosen`, at most `limit` rows.
 
-    `done` is told the bytes of each piece of work once its rows were taken.
+    `columns` selects columns. `done` is called with the bytes of each part of the plan, once its
+    rows were read.
     """
-    left = limit
-    for batches, size in _pieces(storage, plan):
-        if left == 0:
+    remaining = limit
+    for batches, size in _parts(storage, plan):
+        if remaining == 0:
             return
-        for table in map(_table, batches):
+        for table in map(_as_table, batches):
             if chosen is not None:
                 table = table.filter(chosen.expression)
             if columns is not None:
                 table = table.select(list(columns))
-            table = table.slice(0, left)
-            left = None if left is None else left - table.num_rows
+            table = table.slice(0, remaining)
+            remaining = None if remaining is None else remaining - table.num_rows
             yield from table.combine_chunks().to_batches()
-            if left == 0:
+            if remaining == 0:
                 break
         if done is not None:
             done(size)
 
 
 def prune_partitions(plan: ScanPlan, chosen: RowFilter) -> ScanPlan:
-    """The plan without the partitions that can hold no row which passes a filter."""
-    keep = [s for s in plan.slices if may_match(s.partition, plan.path_columns, chosen.comparisons)]
-    return plan.with_slices(keep)
+    """Return the plan without partitions that cannot contain a row that passes the filter."""
+    slices = [
+        s for s in plan.slices if may_match(s.partition, plan.path_columns, chosen.comparisons)
+    ]
+    return plan.with_slices(slices)
 
 
 def plan_bytes(plan: ScanPlan | CdcScanPlan) -> int:
-    """How much a plan reads, in bytes."""
+    """Return how many bytes a plan reads."""
     if isinstance(plan, CdcScanPlan):
         return sum(group.cost for group in plan.groups)
     return sum(item.size for item in plan.slices)
 
 
-def _table(batch: pa.RecordBatch) -> pa.Table:
+def _as_table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-def _pieces(
+def _parts(
     storage: Storage, plan: ScanPlan | CdcScanPlan
 ) -> Iterator[tuple[Iterator[pa.RecordBatch], int]]:
     if isinstance(plan, CdcScanPlan):
-        for piece in plan.in_order():
-            yield read_cdc(storage, piece), plan_bytes(piece)
+        for part in plan.in_order():
+            yield read_cdc(storage, part), plan_bytes(part)
     else:
         for item in plan.slices:
             yield read_slices(storage, plan.with_slices([item])), item.size
@@ -89,16 +92,16 @@ Answer = TypeVar("Answer")
 
 
 def read_plan(storage: Storage, plan: ScanPlan) -> pa.Table:
-    """The rows of a plan, slice after slice, as the workers on a cluster would give them."""
-    travelled = decode_plan(encode_plan(plan))
-    batches = [batch for task in travelled.tasks() for batch in read_local(storage, task)]
+    """Read a plan into a table, slice after slice, encoded and decoded as for a cluster."""
+    decoded = decode_plan(encode_plan(plan))
+    batches = [batch for task in decoded.tasks() for batch in read_local(storage, task)]
     return pa.Table.from_batches(batches, plan.result_schema)
 
 
 def read_cdc_plan(storage: Storage, plan: CdcScanPlan) -> pa.Table:
-    """What a range did to rows: write after write, and of each file group after file group."""
-    travelled = decode_cdc_plan(encode_cdc_plan(plan))
-    return pa.Table.from_batches(read_local(storage, travelled), plan.result_schema)
+    """Read the changes of a CDC plan into a table: write after write, and by file group."""
+    decoded = decode_cdc_plan(encode_cdc_plan(plan))
+    return pa.Table.from_batches(read_local(storage, decoded), plan.result_schema)
 
 
 class LocalEngine:
@@ -109,7 +112,7 @@ class LocalEngine:
         return ArrowRows(read_plan(storage, plan))
 
     def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
-        """Write rows in one task, those of a partition together; then what it deferred."""
+        """Write rows in one task, sorted by partition; then the work it deferred."""
         if not isinstance(rows, ArrowRows):
             raise InvalidError("this process writes Arrow rows: those of a DataFrame need Spark")
         if task.is_global and task.operation.merges:
@@ -134,9 +137,9 @@ def _write_table(task: WriteTask, table: pa.Table) -> list[WriteStatus]:
     paths = partition_paths(table, task.partitions)
     table = table.take(pa.compute.sort_indices(paths))
     tokens = (WriteToken(number, 0, number) for number in count())
-    first = run_task(task, next(tokens), table.combine_chunks().to_batches())
+    first_status = run_task(task, next(tokens), table.combine_chunks().to_batches())
     return run_until_done(
-        [first], lambda works: [run_deferred(task, next(tokens), [work]) for work in works]
+        [first_status], lambda works: [run_deferred(task, next(tokens), [work]) for work in works]
     )
 
 
@@ -153,7 +156,7 @@ class ArrowRows:
 
     @contextmanager
     def open(self) -> Iterator[pa.Table]:
-        """The rows, for as long as they are being written."""
+        """Provide the rows while they are being written."""
         yield self.table
 
     def map_batches(

@@ -1,1 +1,1 @@
-"""Bytes on storage to values and back, without I/O."""
+"""Parse and format the files of a table, without I/O."""

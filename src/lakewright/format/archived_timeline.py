@@ -1,7 +1,7 @@
 """The archived timeline: instants moved out of the active timeline into an LSM tree of files.
 
 A manifest lists the live files of one version of the tree; `_version_` names the current manifest.
-Level 0 holds what archiving wrote; full levels are merged into the next one.
+Archiving writes files of level 0; the files of a full level are merged into one of the next level.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _PARQUET_ERRORS = (pa.ArrowException, LookupError, MemoryError, OSError, Overflo
 
 @dataclass(frozen=True, slots=True)
 class ArchivedInstant:
-    """One archived instant: the raw bytes of its completed file, and of its plan if it had one.
+    """One archived instant, with the raw bytes of its completed file and of its plan, if any.
 
-    `metadata` and `plan` are None as well when the entry was read without content.
+    `metadata` and `plan` are also None if the entry was read without content.
     """
 
     requested_at: str
@@ -68,7 +68,7 @@ class ArchivedInstant:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchivedTimelineFile:
-    """A file of archived instants from `first` to `last`, both inclusive."""
+    """A file of archived instants; `first` and `last` are their requested times, inclusive."""
 
     first: str
     last: str
@@ -77,7 +77,7 @@ class ArchivedTimelineFile:
 
     @classmethod
     def parse(cls, name: str, size: int = 0) -> ArchivedTimelineFile:
-        """Read a file name; the inverse of `name`."""
+        """Parse a file name; the inverse of `name`."""
         match = _FILE_NAME.fullmatch(name)
         if match is None:
             raise CorruptError("not the name of an archived timeline file", file_name=name)
@@ -98,7 +98,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class LevelMerge:
-    """Files of one level, oldest first, that become one file of the next; its size is not known."""
+    """Files of one level, oldest first, to merge into one file of the next; its size is unknown."""
 
     sources: tuple[ArchivedTimelineFile, ...]
     target: ArchivedTimelineFile
@@ -106,7 +106,7 @@ class LevelMerge:
 
 @dataclass(frozen=True, slots=True)
 class UnreferencedFiles:
-    """Manifest versions and file names that nobody needs any more; delete the manifests first."""
+    """Manifest versions and files that are no longer needed; delete the manifests first."""
 
     versions: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
@@ -115,24 +115,28 @@ class UnreferencedFiles:
 def parse_archived_file(
     data: bytes | pa.NativeFile, *, with_content: bool = True
 ) -> tuple[ArchivedInstant, ...]:
-    """Read an archived timeline file; without content only names and times are decoded.
+    """Return the instants of an archived timeline file.
 
-    Of an open file only these parts are read.
+    Without content, only times and actions are decoded, and of an open file only those are read.
 
     Raises:
-        CorruptError: the bytes are not such a file.
+        CorruptError: the bytes are not an archived timeline file.
     """
-    wanted = pa.schema([_SCHEMA.field(name) for name in (_ALL if with_content else _NAMES_ONLY)])
-    # A Python stream would be read by threads of Arrow, which abort a process that ends then.
+    projection = pa.schema(
+        [_SCHEMA.field(name) for name in (_ALL if with_content else _NAMES_ONLY)]
+    )
+    # No Python stream here: Arrow's threads would read it, and abort a process that exits then.
     source = pa.BufferReader(data) if isinstance(data, bytes) else data
     size = source.size()
     try:
         file = pq.ParquetFile(source)
-        # No row takes less than a byte: a damaged count must not become an allocation.
+        # A row takes at least a byte: a damaged row count must not cause a huge allocation.
         if file.metadata.num_rows > size:
             raise CorruptError("the archived timeline file claims too many rows", size=size)
-        table = file.read(columns=wanted.names, use_threads=False)
-        rows = [column.to_pylist() for column in table.select(wanted.names).cast(wanted).columns]
+        table = file.read(columns=projection.names, use_threads=False)
+        rows = [
+            column.to_pylist() for column in table.select(projection.names).cast(projection).columns
+        ]
     except _PARQUET_ERRORS as error:
         raise CorruptError(
             "the archived timeline file cannot be read", size=size, cause=str(error)
@@ -141,7 +145,7 @@ def parse_archived_file(
 
 
 def format_archived_file(entries: Iterable[ArchivedInstant]) -> bytes:
-    """Write an archived timeline file, sorted by requested time."""
+    """Return the bytes of an archived timeline file, sorted by requested time."""
     rows = sorted(entries, key=lambda entry: (entry.requested_at, entry.completed_at))
     columns = [
         [entry.requested_at for entry in rows],
@@ -151,11 +155,11 @@ def format_archived_file(entries: Iterable[ArchivedInstant]) -> bytes:
         [entry.plan for entry in rows],
         [1] * len(rows),
     ]
-    arrays = [pa.array(each, kind) for each, kind in zip(columns, _SCHEMA.types, strict=True)]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=True)]
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, _SCHEMA, **_WRITER_OPTIONS) as writer:
         writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))
-        # Schema metadata would be dropped together with the Arrow schema: add it explicitly.
+        # Without a stored Arrow schema, pyarrow drops schema metadata: add it explicitly.
         writer.add_key_value_metadata(_FOOTER)
     content: bytes = sink.getvalue().to_pybytes()
     return content
@@ -164,7 +168,7 @@ def format_archived_file(entries: Iterable[ArchivedInstant]) -> bytes:
 def archived_file_of(
     entries: Iterable[ArchivedInstant], level: int = 0, size: int = 0
 ) -> ArchivedTimelineFile:
-    """The name that a file of `entries` gets on `level`.
+    """Return the file of `level` that holds `entries`.
 
     Raises:
         InvalidError: there are no entries.
@@ -176,7 +180,7 @@ def archived_file_of(
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Read a manifest file.
+    """Parse a manifest file.
 
     Raises:
         CorruptError: it is not JSON, or an entry is incomplete.
@@ -192,27 +196,27 @@ def parse_manifest(data: bytes) -> Manifest:
 
 
 def format_manifest(manifest: Manifest) -> bytes:
-    """Write a manifest file."""
+    """Return the bytes of a manifest file."""
     files = [{"fileName": file.name, "fileLen": file.size} for file in manifest.files]
     return json.dumps({"files": files}, indent=2).encode()
 
 
 def manifest_name(version: int) -> str:
-    """The file name of the manifest of `version`."""
+    """Return the file name of the manifest of `version`."""
     return f"{MANIFEST_PREFIX}{version}"
 
 
 def parse_manifest_name(name: str) -> int | None:
-    """The version in a manifest's file name; None for other files."""
+    """Return the version in a manifest's file name; None for other files."""
     match = _MANIFEST_NAME.fullmatch(name)
     return int(match["version"]) if match else None
 
 
 def parse_version(data: bytes) -> int:
-    """Read the number of the current manifest from `_version_`.
+    """Return the number of the current manifest, the content of `_version_`.
 
     Raises:
-        CorruptError: it is not a number, as in a file that was cut off.
+        CorruptError: it is not a number, for example because the file is truncated.
     """
     if not _NUMBER.fullmatch(data.strip()):
         raise CorruptError("_version_ does not hold a number", content=data[:40])
@@ -220,14 +224,14 @@ def parse_version(data: bytes) -> int:
 
 
 def format_version(version: int) -> bytes:
-    """Write `_version_`."""
+    """Return the content of `_version_`."""
     return str(version).encode()
 
 
 def files_overlapping(
     manifest: Manifest, first: str | None = None, last: str | None = None
 ) -> tuple[ArchivedTimelineFile, ...]:
-    """The files that may hold instants requested in [first, last]; None is an open end."""
+    """Return the files that may hold instants requested in [first, last]; None is an open end."""
     return tuple(
         file
         for file in manifest.files
@@ -238,20 +242,20 @@ def files_overlapping(
 def plan_level_merge(
     manifest: Manifest, batch_size: int = 10, max_bytes: int = MERGE_BYTES
 ) -> LevelMerge | None:
-    """The lowest level with a full batch, and what its oldest files become; None if none is full.
+    """Plan to merge the oldest files of the lowest full level; None if no level is full.
 
-    The merge may fill the next level: ask again with the manifest that `with_merge` gives.
+    The merge may fill the next level: call this again with the manifest that `with_merge` returns.
     """
     for level in range(LAST_LEVEL):
         files = sorted(file for file in manifest.files if file.level == level)
         if len(files) < batch_size:
             continue
         sizes = accumulate((file.size for file in files), initial=0)
-        # A file joins while those before it stay below the limit, so that one more may exceed it.
+        # A file joins while those before it are within the limit: the last one may exceed it.
         batch = [
             file
-            for file, before in zip(files[:batch_size], sizes, strict=False)
-            if before <= max_bytes
+            for file, bytes_before in zip(files[:batch_size], sizes, strict=False)
+            if bytes_before <= max_bytes
         ]
         if len(batch) > 1:
             last = max(file.last for file in batch)
@@ -260,26 +264,27 @@ def plan_level_merge(
 
 
 def with_merge(manifest: Manifest, merge: LevelMerge, size: int) -> Manifest:
-    """The manifest after `merge` gave a file of `size` bytes."""
+    """Return the manifest after `merge` wrote a file of `size` bytes."""
     target = ArchivedTimelineFile(merge.target.first, merge.target.last, merge.target.level, size)
-    kept = [file for file in manifest.files if file not in merge.sources]
-    return Manifest((*kept, target))
+    remaining = [file for file in manifest.files if file not in merge.sources]
+    return Manifest((*remaining, target))
 
 
 def find_unreferenced(
     manifests: Mapping[int, Manifest], names: Iterable[str], keep: int = 3
 ) -> UnreferencedFiles:
-    """What may go: all manifests but the newest `keep`, and the files that none of those lists.
+    """Return all manifests but the newest `keep`, and the files that none of the newest lists.
 
-    Readers hold on to the version they started with, so nothing goes while at most `keep` exist.
+    A reader keeps using the version that it started with, so nothing is unreferenced while at most
+    `keep` manifests exist.
     """
     versions = sorted(manifests)
     old = versions[: -max(keep, 1)]
     if not old:
         return UnreferencedFiles()
     live = {file.name for version in versions[len(old) :] for file in manifests[version].files}
-    dead = sorted(name for name in set(names) - live if _FILE_NAME.fullmatch(name))
-    return UnreferencedFiles(tuple(old), tuple(dead))
+    unlisted = sorted(name for name in set(names) - live if _FILE_NAME.fullmatch(name))
+    return UnreferencedFiles(tuple(old), tuple(unlisted))
 
 
 def _entry(

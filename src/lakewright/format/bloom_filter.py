@@ -1,8 +1,8 @@
 """Bloom filters of base files: which record keys a file may hold.
 
-Two kinds exist. A SIMPLE filter is one row of bits. A DYNAMIC_V0 filter begins with one row for a
-number of keys and adds rows as they fill up, up to a limit; then further keys go to the rows in
-turn, which makes false answers more likely but keeps the file small.
+Two kinds exist. A SIMPLE filter is one row of bits. A DYNAMIC_V0 filter starts with one row, sized
+for a number of keys, and adds a row whenever the last one is full, up to a limit. Further keys are
+added to the rows in turn, which raises the rate of false positives but keeps the file small.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _VERSION = -1
 _MURMUR = 1
 _FILTER = struct.Struct(">iibi")
 _DYNAMIC = struct.Struct(">iii")
-# More than any writer makes; a header that asks for more is damaged.
-_MOST_HASHES = 1000
+# More than any writer uses; a header that names more is damaged.
+_MAX_HASHES = 1000
 
 Bits = npt.NDArray[np.bool_]
 
 
 class BloomType(StrEnum):
-    """The kinds of filters, named as in base files."""
+    """The kinds of filters, with the names that base files use."""
 
     SIMPLE = "SIMPLE"
     DYNAMIC = "DYNAMIC_V0"
@@ -39,7 +39,7 @@ class BloomType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BloomSettings:
-    """How large a filter is made; the defaults are Hudi's."""
+    """Kind and size of a new filter; the defaults are Hudi's."""
 
     kind: BloomType = BloomType.DYNAMIC
     entries: int = 60_000
@@ -54,7 +54,7 @@ class BloomSettings:
 
     @property
     def hashes(self) -> int:
-        """How many bits each key sets."""
+        """The number of bits that each key sets."""
         return math.ceil(math.log(2) * self.bits / self.entries)
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class BloomSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BloomFilter:
-    """A filter as it is stored; `rows` has a line of flags for each row.
+    """A filter; `rows` is a matrix with a flag for each bit of each row.
 
     `row_entries` and `in_last_row` are 0 for a SIMPLE filter.
     """
@@ -80,18 +80,18 @@ class BloomFilter:
     in_last_row: int = 0
 
     def may_contain(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
-        """For each key whether it may have been added: False is certain."""
-        found = np.zeros(len(keys), bool)
+        """For each key, whether it may have been added; False is certain."""
+        result = np.zeros(len(keys), bool)
         for index, bits in _bits_of(keys, self.hashes, self.rows.shape[1]):
             hits = np.ones((len(self.rows), len(index)), bool)
             for bit in bits:
                 hits &= self.rows[:, bit]
-            found[index] = hits.any(axis=0)
-        return found
+            result[index] = hits.any(axis=0)
+        return result
 
 
 def build_bloom(keys: pa.Array, settings: BloomSettings) -> BloomFilter:
-    """The filter that a writer makes which adds these keys one after the other."""
+    """Return the filter that results from adding these keys in this order."""
     if keys.null_count:
         raise InvalidError("a record key is null")
     row_of, rows, in_last_row = _rows_of(len(keys), settings)
@@ -107,7 +107,7 @@ def build_bloom(keys: pa.Array, settings: BloomSettings) -> BloomFilter:
 
 
 def parse_bloom(data: bytes, kind: BloomType) -> BloomFilter:
-    """Read a stored filter."""
+    """Parse a stored filter."""
     try:
         return _parse(data, kind)
     except struct.error as error:
@@ -115,7 +115,7 @@ def parse_bloom(data: bytes, kind: BloomType) -> BloomFilter:
 
 
 def format_bloom(bloom: BloomFilter) -> bytes:
-    """Write a filter; the inverse of `parse_bloom`."""
+    """Return the stored form of a filter; the inverse of `parse_bloom`."""
     head = _FILTER.pack(_VERSION, bloom.hashes, _MURMUR, bloom.rows.shape[1])
     rows = b"".join(head + np.packbits(row, bitorder="little").tobytes() for row in bloom.rows)
     if bloom.kind is BloomType.SIMPLE:
@@ -126,7 +126,7 @@ def format_bloom(bloom: BloomFilter) -> bytes:
 def _bits_of(
     keys: pa.Array, hashes: int, size: int
 ) -> Iterator[tuple[npt.NDArray[np.int64], Iterator[npt.NDArray[np.uint32]]]]:
-    """The keys in groups: where they are in the column, and one after the other the bits of all."""
+    """Yield groups of keys: their indexes, and for each hash the bit that each key sets."""
     for group in murmur_keys(keys):
         yield group.index, _bits_of_group(group, hashes, np.uint32(size))
 
@@ -137,23 +137,23 @@ def _bits_of_group(
     value = np.zeros(len(group.index), np.uint32)
     for _ in range(hashes):
         value = group.hash(value)
-        # Java's remainder has the sign of the hash, and its absolute value is taken.
+        # As in Java: the absolute value of the remainder of a signed hash.
         magnitude = np.abs(value.view(np.int32)).view(np.uint32)
         yield magnitude - magnitude // size * size
 
 
 def _rows_of(count: int, settings: BloomSettings) -> tuple[npt.NDArray[np.int64], int, int]:
-    """The row of each key, the number of rows, and the number of keys the last one counts."""
+    """Return the row of each key, the number of rows, and the key count of the last row."""
     order = np.arange(count)
     if settings.kind is BloomType.SIMPLE:
         return np.zeros(count, np.int64), 1, 0
     size = settings.entries
-    most = max(1, math.ceil(settings.most_entries / size))
-    rows = min(most, max(1, math.ceil(count / size)))
+    max_rows = max(1, math.ceil(settings.most_entries / size))
+    rows = min(max_rows, max(1, math.ceil(count / size)))
     row_of = order // size
-    # The first key after the last full row opens the turns, and the next one begins them again.
-    late = order >= most * size
-    row_of[late] = np.maximum(order[late] - most * size - 1, 0) % most
+    # Once all rows are full, keys go to the rows in turn. As in Hudi, row 0 gets the first two.
+    overflow = order >= max_rows * size
+    row_of[overflow] = np.maximum(order[overflow] - max_rows * size - 1, 0) % max_rows
     return row_of, rows, count - (rows - 1) * size
 
 
@@ -187,7 +187,7 @@ def _parse_head(data: bytes, at: int) -> tuple[int, int]:
     version, hashes, hash_type, size = _FILTER.unpack_from(data, at)
     if version != _VERSION or hash_type != _MURMUR:
         raise UnsupportedError("a bloom filter of another kind", version=version, hash=hash_type)
-    if not 0 < hashes <= _MOST_HASHES or size < 1:
+    if not 0 < hashes <= _MAX_HASHES or size < 1:
         raise CorruptError("a bloom filter has an impossible size", hashes=hashes, bits=size)
     return hashes, size
 

@@ -1,4 +1,4 @@
-"""Rows of data blocks: Avro and parquet content to Arrow tables and back."""
+"""Data blocks of log files: conversion of Avro and parquet content to Arrow tables and back."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lakewright.format.log_block import CONTENT_VERSION, BlockKind, Header, LogB
 from lakewright.format.record_positions import RecordPositions
 
 _INT = struct.Struct(">i")
-# Real Hudi's default is gzip, which takes many times as long and is no smaller.
+# Hudi's default is gzip, which takes many times as long and is no smaller.
 _CODEC, _CODEC_LEVEL = "zstd", 1
 
 
 def data_block_rows(block: LogBlock, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a data block: those of the asked columns that it has, in the asked order.
+    """Return the rows of a data block, with those of `columns` that it has, in that order.
 
     Avro rows have the Arrow types of the block's schema, parquet rows those of their file.
     """
@@ -48,7 +48,7 @@ def format_avro_block(
     compacted_instants: Sequence[str] = (),
     positions: RecordPositions | None = None,
 ) -> bytes:
-    """Write rows as a block of Avro records; change data capture has its own kind for them."""
+    """Return a block of Avro records; change data capture uses the kind `BlockKind.CDC`."""
     encoded = encode_rows(rows, parse_schema(schema_json))
     head = struct.pack(">ii", CONTENT_VERSION, rows.num_rows)
     content = b"".join((head, *(joined_bytes(_with_length(batch)) for batch in encoded)))
@@ -65,13 +65,13 @@ def format_parquet_block(
     compacted_instants: Sequence[str] = (),
     positions: RecordPositions | None = None,
 ) -> bytes:
-    """Write rows as a block that is a parquet file."""
+    """Return a block whose content is a parquet file of the rows."""
     schema = arrow_schema(schema_json)
     ordered = in_columns(rows, schema.names)
     sink = pa.BufferOutputStream()
     try:
         pq.write_table(
-            # The block's schema says what is nullable: readers compare it with the file's.
+            # The file must have the nullability of the block's schema: readers compare the two.
             ordered.cast(schema),
             sink,
             compression=_CODEC,
@@ -125,7 +125,7 @@ def _avro_rows(block: LogBlock, columns: Sequence[str] | None) -> pa.Table:
 
 
 def _row_bounds(block: LogBlock, content: memoryview) -> tuple[Ints, Ints]:
-    """Where each row starts and ends; each of them has its length in front."""
+    """Return where each row starts and ends; each row has a length prefix."""
     if len(content) < _INT.size:
         raise block.corrupt("a block is too short for its number of rows")
     count, at, unpack = _INT.unpack(content[: _INT.size])[0], _INT.size, _INT.unpack_from
@@ -150,17 +150,17 @@ def _row_bounds(block: LogBlock, content: memoryview) -> tuple[Ints, Ints]:
 def _parquet_rows(block: LogBlock, columns: Sequence[str] | None) -> pa.Table:
     if not len(block.content):
         empty = arrow_schema(_schema_json(block)).empty_table()
-        return empty if columns is None else empty.select(_known(columns, empty.column_names))
+        return empty if columns is None else empty.select(_existing(columns, empty.column_names))
     try:
         source = pa.BufferReader(pa.py_buffer(block.content))
         file = pq.ParquetFile(source, page_checksum_verification=True)
         names = file.schema_arrow.names
-        asked = names if columns is None else _known(columns, names)
-        rows = file.read(asked, use_threads=False)
-        return rows.select(asked)
+        selected = names if columns is None else _existing(columns, names)
+        rows = file.read(selected, use_threads=False)
+        return rows.select(selected)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise block.corrupt("a parquet block cannot be read", cause=str(error)) from error
 
 
-def _known(columns: Sequence[str], names: Sequence[str]) -> list[str]:
+def _existing(columns: Sequence[str], names: Sequence[str]) -> list[str]:
     return [name for name in columns if name in names]

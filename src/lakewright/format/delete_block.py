@@ -1,4 +1,4 @@
-"""Delete blocks: which keys go, and the ordering values with which the deletes compete."""
+"""Delete blocks: the deleted keys, and the ordering values that rank deletes against records."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lakewright.format.record_positions import RecordPositions
 _INT = struct.Struct(">i")
 _TEXT = AvroType("string", pa.string(), branch=1, null_branch=0)
 _NULL, _INT_WRAPPER, _ARRAY_WRAPPER = 0, 2, 12
-_MOST_FIELDS = 63
+_MAX_FIELDS = 63
 _WIDTHS = {"boolean": 1, "float": 4, "double": 8}
 
-# The wrapper records of an ordering value by their branch: Avro type and Arrow type. The last one
-# exists only inside of an array, where its branch is that of the array wrapper outside.
+# The wrapper records of an ordering value by union branch: Avro type and Arrow type. The last one
+# exists only inside an array; outside, its branch number means the array wrapper.
 _WRAPPERS: dict[int, tuple[str, pa.DataType]] = {
     1: ("boolean", pa.bool_()),
     2: ("int", pa.int32()),
@@ -44,11 +44,12 @@ _WRAPPERS: dict[int, tuple[str, pa.DataType]] = {
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecords:
-    """The keys of a delete block.
+    """The deletes of a block, one row for each deleted key.
 
-    - `unconditional` deletes end everything before them; the others compete by `ordering`;
-    - `ordering` has an array for each ordering field, null where a delete is unconditional, and is
-      empty if all are.
+    - `unconditional` deletes remove every earlier version of the record; the others compete with
+      those versions by `ordering`;
+    - `ordering` has an array for each ordering field, null where a delete is unconditional; it is
+      empty if all deletes are unconditional.
     """
 
     keys: pa.Array
@@ -60,7 +61,7 @@ class DeleteRecords:
         return len(self.keys)
 
     def plus(self, other: DeleteRecords) -> DeleteRecords:
-        """These and others of the same table."""
+        """Return these deletes followed by `other`, of the same table."""
         return DeleteRecords(
             pa.concat_arrays([self.keys, other.keys]),
             pa.concat_arrays([self.partitions, other.partitions]),
@@ -69,7 +70,7 @@ class DeleteRecords:
         )
 
     def by_kind(self) -> list[DeleteRecords]:
-        """Unconditional and competing deletes apart, as readers want them in blocks."""
+        """Split into unconditional and competing deletes: readers refuse a block with both."""
         if not len(self):
             return [self]
         masks = [self.unconditional, pc.invert(self.unconditional)]
@@ -87,7 +88,7 @@ class DeleteRecords:
 
 
 def parse_delete_block(block: LogBlock) -> DeleteRecords:
-    """Read a delete block."""
+    """Return the deletes of a block."""
     content = block.versioned_content()
     if len(content) < _INT.size or _INT.unpack(content[: _INT.size])[0] != len(content) - _INT.size:
         raise block.corrupt("a delete list has another length than it says")
@@ -107,11 +108,11 @@ def format_delete_block(
     compacted_instants: Sequence[str] = (),
     positions: RecordPositions | None = None,
 ) -> bytes:
-    """Write a delete block.
+    """Return the bytes of a delete block.
 
     Raises:
-        InvalidError: unconditional and competing deletes are mixed, which some readers refuse: see
-            `DeleteRecords.by_kind`; or an ordering column has a type that cannot be written.
+        InvalidError: the block would mix unconditional and competing deletes, which some readers
+            refuse (see `DeleteRecords.by_kind`), or an ordering column has an unsupported type.
     """
     headers = {Header.INSTANT_TIME: instant}
     if schema_json is not None:
@@ -133,8 +134,8 @@ def format_delete_block(
 def _record_parts(records: DeleteRecords) -> list[Part]:
     if records.keys.null_count:
         raise InvalidError("a delete has no key")
-    if len(records.ordering) > _MOST_FIELDS:
-        raise InvalidError("too many ordering fields", limit=_MOST_FIELDS)
+    if len(records.ordering) > _MAX_FIELDS:
+        raise InvalidError("too many ordering fields", limit=_MAX_FIELDS)
     parts = value_parts(_TEXT, records.keys, "key")
     parts += value_parts(_TEXT, records.partitions, "partition")
     unconditional = np.asarray(records.unconditional)
@@ -172,7 +173,7 @@ def _wrapper_for(kind: pa.DataType) -> int:
         return 9
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return 7
-    # Real Hudi fails to read a time of day, though the format has a wrapper for it.
+    # Hudi fails to read a time of day, though the format has a wrapper for it.
     for wrapper, (_, arrow) in _WRAPPERS.items():
         if arrow == kind and not pa.types.is_time(kind):
             return wrapper
@@ -184,10 +185,10 @@ def _decode(data: memoryview) -> DeleteRecords:
     if end != len(data):
         raise CorruptError("a delete list goes on after its end")
     if not starts:
-        nothing = pa.array([], pa.string())
-        return DeleteRecords(nothing, nothing, pa.array([], pa.bool_()))
+        empty = pa.array([], pa.string())
+        return DeleteRecords(empty, empty, pa.array([], pa.bool_()))
     bounds = np.array([*starts, end], np.int64)
-    # After the last record comes the end of the list.
+    # The byte after the last record ends the array.
     bounds[-1] -= 1
     rows = RowCursors(ByteChunk(data), bounds[:-1].copy(), bounds[1:])
     keys, partitions = read_values(_TEXT, rows), read_values(_TEXT, rows)
@@ -200,9 +201,9 @@ def _decode(data: memoryview) -> DeleteRecords:
 
 
 def _record_starts(data: bytes) -> tuple[list[int], int]:
-    """Where each record of the Avro array starts, and where the array ends.
+    """Return where each record of the Avro array starts, and where the array ends.
 
-    Each record begins where one ends, so they are passed over one by one.
+    Records have no length prefix: each one must be parsed to find the next.
     """
     starts: list[int] = []
     count, at = varint_at(data, 0)
@@ -237,9 +238,9 @@ def _after_ordering(data: bytes, at: int) -> int:
     wrapper, at = varint_at(data, at)
     if wrapper != _ARRAY_WRAPPER:
         return _after_value(data, at, wrapper)
-    filled, at = varint_at(data, at)
+    branch, at = varint_at(data, at)
     count, at = varint_at(data, at)
-    if filled != 1 or not 0 < count <= _MOST_FIELDS:
+    if branch != 1 or not 0 < count <= _MAX_FIELDS:
         raise CorruptError("an ordering value has an impossible number of values", count=count)
     for _ in range(count):
         wrapper, at = varint_at(data, at)
@@ -259,15 +260,15 @@ def _after_value(data: bytes, at: int, wrapper: int) -> int:
 
 
 def _read_ordering(rows: RowCursors) -> tuple[npt.NDArray[np.bool_], tuple[pa.Array, ...]]:
-    """Which deletes are unconditional, and the ordering values of the others."""
+    """Return which deletes are unconditional, and the ordering values of the others."""
     wrappers = rows.varint()
     arrays = wrappers == _ARRAY_WRAPPER
-    single = _Cells(len(rows))
+    single = _OrderingValues(len(rows))
     single.read(rows, wrappers, ~arrays)
     unconditional: npt.NDArray[np.bool_] = wrappers == _NULL
     zeros = single.zeros_of(_INT_WRAPPER)
     unconditional[zeros] = True
-    single.forget(zeros)
+    single.drop(zeros)
     if not arrays.any():
         return unconditional, () if unconditional.all() else (single.column(),)
     if not np.all(arrays | unconditional):
@@ -283,18 +284,18 @@ def _read_arrays(rows: RowCursors, arrays: npt.NDArray[np.bool_]) -> tuple[pa.Ar
         raise CorruptError("deletes of one block have different numbers of ordering values")
     columns = []
     for _ in range(int(counts[0])):
-        cells = _Cells(len(inner))
-        cells.read(inner, inner.varint(), np.ones(len(inner), bool))
+        ordering_values = _OrderingValues(len(inner))
+        ordering_values.read(inner, inner.varint(), np.ones(len(inner), bool))
         index = np.cumsum(arrays) - 1
-        columns.append(cells.column().take(pa.array(index, mask=~arrays)))
+        columns.append(ordering_values.column().take(pa.array(index, mask=~arrays)))
     if np.any(inner.varint() != 0):
         raise CorruptError("an ordering value has its values in several pieces")
     rows.at[arrays] = inner.at
     return tuple(columns)
 
 
-class _Cells:
-    """The values of one ordering field, which may come in several wrappers."""
+class _OrderingValues:
+    """The values of one ordering field, which may use several wrappers."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -316,14 +317,14 @@ class _Cells:
         zeros: npt.NDArray[np.int64] = index[np.asarray(values) == 0]
         return zeros
 
-    def forget(self, rows: npt.NDArray[np.int64]) -> None:
+    def drop(self, rows: npt.NDArray[np.int64]) -> None:
         for wrapper, (index, values) in list(self.pieces.items()):
-            kept = ~np.isin(index, rows)
-            if kept.all():
+            remaining = ~np.isin(index, rows)
+            if remaining.all():
                 continue
             del self.pieces[wrapper]
-            if kept.any():
-                self.pieces[wrapper] = (index[kept], values.filter(pa.array(kept)))
+            if remaining.any():
+                self.pieces[wrapper] = (index[remaining], values.filter(pa.array(remaining)))
 
     def column(self) -> pa.Array:
         target = _common_type({values.type for _, values in self.pieces.values()})
@@ -333,8 +334,8 @@ class _Cells:
         source[np.concatenate([index for index, _ in self.pieces.values()])] = np.arange(
             sum(len(index) for index, _ in self.pieces.values())
         )
-        together = pa.concat_arrays([values.cast(target) for _, values in self.pieces.values()])
-        return together.take(pa.array(source, mask=source < 0))
+        combined = pa.concat_arrays([values.cast(target) for _, values in self.pieces.values()])
+        return combined.take(pa.array(source, mask=source < 0))
 
 
 def _common_type(types: set[pa.DataType]) -> pa.DataType:

@@ -1,7 +1,7 @@
-"""HFiles of version 3, as the metadata table stores its records: sorted keys with values.
+"""HFiles of version 3, in which the metadata table stores its records: sorted keys with values.
 
-A file ends with a trailer of fixed size that tells where its index is; the index tells where the
-data blocks are. Every block has a header of its own and may be compressed.
+A file ends with a trailer of fixed size that holds the offset of the index; the index holds the
+offsets of the data blocks. Every block has a header of its own and may be compressed.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _PROTOBUF_MAGIC = b"PBUF"
 _BLOCK_HEADER = struct.Struct(">8siiqBii")
 _INDEX_ENTRY = struct.Struct(">qi")
 _KEY_VALUE = struct.Struct(">iih")
-# After the row in a key: family length, time stamp, kind of the cell.
+# The rest of a key after its row: family length, timestamp, cell type.
 _KEY_TAIL = struct.Struct(">BqB")
 _MAJOR_VERSION = 3
 _GZIP, _NO_CODEC = 1, 2
-_MOST_BYTES = 1 << 30
+_MAX_BLOCK_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class HFile:
-    """The entries of a file, ascending by key, and what it says about itself."""
+    """The entries of a file, ascending by key, and its file info."""
 
     entries: tuple[tuple[bytes, bytes], ...]
     info: Mapping[str, bytes]
 
 
 def parse_hfile(data: bytes | memoryview) -> HFile:
-    """Read a whole file."""
+    """Parse a whole file."""
     view = memoryview(data).cast("B")
     try:
         return _parse(view)
@@ -81,7 +81,7 @@ def _trailer(view: memoryview) -> _Trailer:
     if version != _MAJOR_VERSION:
         raise UnsupportedError("an HFile of another version", version=version)
     length, at = _varint(trailer, len(_TRAILER_MAGIC))
-    fields = _message(trailer[at : at + length])
+    fields = _protobuf_fields(trailer[at : at + length])
     numbers = {number: value for number, value in fields if isinstance(value, int)}
     if numbers.get(8, 1) != 1:
         raise UnsupportedError("an HFile with an index of several levels", levels=numbers[8])
@@ -97,11 +97,13 @@ def _trailer(view: memoryview) -> _Trailer:
 def _block(body: memoryview, offset: int, magic: bytes, codec: int) -> bytes:
     if not 0 <= offset <= len(body) - _BLOCK_HEADER.size:
         raise CorruptError("a block of an HFile is outside of it", offset=offset)
-    found, _, size, _, _, _, stored = _BLOCK_HEADER.unpack_from(body, offset)
+    actual_magic, _, size, _, _, _, stored = _BLOCK_HEADER.unpack_from(body, offset)
     end = offset + stored
-    if found != magic:
-        raise CorruptError("a block of an HFile has another kind", offset=offset, magic=found)
-    if not _BLOCK_HEADER.size <= stored <= len(body) - offset or not 0 <= size <= _MOST_BYTES:
+    if actual_magic != magic:
+        raise CorruptError(
+            "a block of an HFile has another kind", offset=offset, magic=actual_magic
+        )
+    if not _BLOCK_HEADER.size <= stored <= len(body) - offset or not 0 <= size <= _MAX_BLOCK_BYTES:
         raise CorruptError("a block of an HFile has an impossible size", offset=offset, size=size)
     content = body[offset + _BLOCK_HEADER.size : end]
     plain = _inflate(content, size, offset) if codec == _GZIP else bytes(content)
@@ -116,7 +118,7 @@ def _inflate(content: memoryview, size: int, offset: int) -> bytes:
     gzip_only = 16 + zlib.MAX_WBITS
     stream = zlib.decompressobj(gzip_only)
     try:
-        # One byte more than expected shows a block that is too long, and bounds the memory.
+        # One byte more than expected detects a block that is too long, and bounds the memory.
         plain = stream.decompress(content, size + 1)
     except zlib.error as error:
         raise CorruptError("a block of an HFile is damaged", offset=offset) from error
@@ -146,7 +148,7 @@ def _key_values(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         if row_length < 0 or value_length < 0 or key_length != row_length + 2 + _KEY_TAIL.size:
             raise CorruptError("an entry of an HFile has an impossible length")
         value = row + row_length + _KEY_TAIL.size
-        # A byte follows the value: the version counter of the store, always 0 here.
+        # One byte follows the value: the MVCC version, which is always 0 here.
         end = value + value_length + 1
         if end > len(block):
             raise CorruptError("an entry of an HFile reaches over its block")
@@ -159,17 +161,17 @@ def _info(block: bytes) -> dict[str, bytes]:
         raise CorruptError("the file info of an HFile is no protocol buffer")
     length, at = _varint(block, len(_PROTOBUF_MAGIC))
     info = {}
-    for number, pair in _message(block[at : at + length]):
+    for number, pair in _protobuf_fields(block[at : at + length]):
         if number == 1 and isinstance(pair, bytes):
-            fields = dict(_message(pair))
+            fields = dict(_protobuf_fields(pair))
             name, value = fields.get(1), fields.get(2, b"")
             if isinstance(name, bytes) and isinstance(value, bytes):
                 info[name.decode()] = value
     return info
 
 
-def _message(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer; numbers of fixed width are not used here."""
+def _protobuf_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield number and value of each field of a protocol buffer; fixed-width fields are refused."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

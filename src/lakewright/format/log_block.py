@@ -1,7 +1,8 @@
-"""Log file framing: a file is a plain sequence of blocks, and every byte belongs to one of them.
+"""Framing of log files: a log file is a plain sequence of blocks, with no bytes between them.
 
-In table version 8 and later a log file belongs to one completed instant and is written whole, so a
-broken block is corruption wherever it stands: nothing is skipped to reach the next good one.
+In table version 8 and later one instant writes a log file as a whole, and readers ignore the file
+until that instant completes. A broken block is therefore always corruption: readers do not skip it
+to reach the next good block.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ CONTENT_VERSION = 3
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 _TWO_INTS = struct.Struct(">ii")
-# The block length counts neither the magic nor itself; the trailing length counts the magic too.
+# The block length excludes the magic and itself; the trailing length includes the magic.
 _UNCOUNTED = len(MAGIC) + _LONG.size
-_SMALLEST = 4 + 4 + 4 + 8 + 4 + 8
-# Headers of a block, and how much is read for them at once.
-_MOST_HEAD = 1 << 20
-_READ = 1 << 16
+_MIN_BLOCK_LENGTH = 4 + 4 + 4 + 8 + 4 + 8
+# `parse_heads` accepts headers up to the first size, and reads at least the second one at a time.
+_MAX_HEAD_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
 
 _BytesAt = Callable[[int, int], memoryview]
 
 
 class BlockKind(IntEnum):
-    """What a block holds; the values are the ordinals on disk."""
+    """The kind of a block; the values are the ordinals on disk."""
 
     COMMAND = 0
     DELETE = 1
@@ -76,7 +77,7 @@ class LogBlock:
 
     @property
     def schema_json(self) -> str | None:
-        """The Avro schema of the block's rows; delete and command blocks may have none."""
+        """The Avro schema of the block's rows; None for some delete and command blocks."""
         return self.headers.get(Header.SCHEMA)
 
     @property
@@ -86,7 +87,7 @@ class LogBlock:
 
     @property
     def compacted_instants(self) -> tuple[str, ...]:
-        """The instants whose blocks this one replaces: empty unless log compaction wrote it."""
+        """The instants whose blocks this one replaces; empty unless log compaction wrote it."""
         listed = self.headers.get(Header.COMPACTED_BLOCK_TIMES, "")
         return tuple(instant for instant in listed.split(",") if instant)
 
@@ -96,7 +97,7 @@ class LogBlock:
         return self.headers.get(Header.TARGET_INSTANT_TIME)
 
     def versioned_content(self) -> memoryview:
-        """What follows the content version, which must be the one all known writers use."""
+        """Return the content after its version number, which must be `CONTENT_VERSION`."""
         if len(self.content) < _INT.size:
             raise self.corrupt("a block is too short for its content version")
         version = _INT.unpack(self.content[: _INT.size])[0]
@@ -109,13 +110,13 @@ class LogBlock:
         return self.content[_INT.size :]
 
     def corrupt(self, reason: str, **facts: object) -> CorruptError:
-        """The error to raise when the content breaks the format, telling where the block is."""
-        place = {"file_name": self.file_name, "offset": self.offset, "kind": self.kind.name}
-        return CorruptError(reason, **place, **facts)
+        """Return the error for content that breaks the format; it names the block's position."""
+        location = {"file_name": self.file_name, "offset": self.offset, "kind": self.kind.name}
+        return CorruptError(reason, **location, **facts)
 
 
 def parse_blocks(data: bytes | memoryview, *, file_name: str) -> list[LogBlock]:
-    """Read every block of a log file, without copying content; an empty file has none."""
+    """Return all blocks of a log file, without copying their content."""
     view = memoryview(data).cast("B")
     reader = _Reader(lambda at, length: view[at : at + length], len(view), file_name)
     blocks = []
@@ -127,10 +128,10 @@ def parse_blocks(data: bytes | memoryview, *, file_name: str) -> list[LogBlock]:
 def parse_heads(
     read: Callable[[int, int], bytes], size: int, *, file_name: str
 ) -> Iterator[LogBlock]:
-    """Every block of a log file of `size` bytes, without its content.
+    """Yield every block of a log file of `size` bytes, without its content.
 
-    `read` gives up to so many bytes from an offset; what it brings along of the next blocks is not
-    read again. Headers beyond a megabyte are taken as broken.
+    `read(offset, length)` returns up to `length` bytes. Bytes of the next blocks that it returns
+    are not read again. Headers of more than a megabyte are an error.
     """
     reader = _Reader(_Window(read, size).bytes_at, size, file_name)
     while reader.at < size:
@@ -140,7 +141,7 @@ def parse_heads(
 def format_block(
     kind: BlockKind, headers: Mapping[Header, str], content: bytes | memoryview
 ) -> bytes:
-    """Write one block; the inverse of `parse_blocks`."""
+    """Return the bytes of one block; the inverse of `parse_blocks`."""
     head = [_TWO_INTS.pack(FORMAT_VERSION, kind), _INT.pack(len(headers))]
     for key, value in headers.items():
         encoded = value.encode()
@@ -153,7 +154,7 @@ def format_block(
 
 
 class _Window:
-    """The piece of a file that was read last; another one is read when it does not suffice."""
+    """The range of a file that was read last; reads another one on demand."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
@@ -163,12 +164,14 @@ class _Window:
 
     def bytes_at(self, at: int, length: int) -> memoryview:
         if at < self._start or at + length > self._start + len(self._data):
-            asked = min(max(length, _READ), self._size - at)
-            self._start, self._data = at, memoryview(self._read(at, asked))
+            to_read = min(max(length, _READ_BYTES), self._size - at)
+            self._start, self._data = at, memoryview(self._read(at, to_read))
         return self._data[at - self._start : at - self._start + length]
 
 
 class _Reader:
+    """A position in a log file; every read is checked against the current block's end."""
+
     def __init__(self, bytes_at: _BytesAt, size: int, file_name: str) -> None:
         self.bytes_at = bytes_at
         self.size = size
@@ -178,8 +181,8 @@ class _Reader:
         self.end = size
 
     def block(self) -> LogBlock:
-        self._frame()
-        kind, headers = self._described()
+        self._enter_block()
+        kind, headers = self._read_kind_and_headers()
         content = self._take(self._length(_LONG))
         if self._length(_INT):
             self._fail("block with footers")
@@ -190,31 +193,31 @@ class _Reader:
         return LogBlock(kind, headers, content, self.start, self.file_name)
 
     def head(self) -> LogBlock:
-        """The next block without its content, which is passed over."""
-        self._frame()
+        """Return the next block without its content, and skip to the block after it."""
+        self._enter_block()
         end = self.end
-        self.end = min(end, self.start + _MOST_HEAD)
-        kind, headers = self._described()
+        self.end = min(end, self.start + _MAX_HEAD_BYTES)
+        kind, headers = self._read_kind_and_headers()
         self.at = end
         return LogBlock(kind, headers, memoryview(b""), self.start, self.file_name)
 
-    def _described(self) -> tuple[BlockKind, dict[Header, str]]:
+    def _read_kind_and_headers(self) -> tuple[BlockKind, dict[Header, str]]:
         version, ordinal = _TWO_INTS.unpack(self._take(_TWO_INTS.size))
         if version != FORMAT_VERSION:
             self._fail(f"unknown log format version {version}")
         kind = self._kind(ordinal)
-        headers = self._headers()
+        headers = self._read_headers()
         if Header.INSTANT_TIME not in headers:
             self._fail("block without an instant time")
         return kind, headers
 
-    def _frame(self) -> None:
+    def _enter_block(self) -> None:
         self.start = self.at
         self.end = self.size
         if self._take(len(MAGIC)) != MAGIC:
             self._fail("no block starts here")
         length = self._length(_LONG)
-        if length < _SMALLEST:
+        if length < _MIN_BLOCK_LENGTH:
             self._fail("block shorter than its fixed parts")
         if length > self.size - self.at:
             self._fail("block longer than the file")
@@ -226,7 +229,7 @@ class _Reader:
         except ValueError:
             self._fail(f"unknown block type {ordinal}")
 
-    def _headers(self) -> dict[Header, str]:
+    def _read_headers(self) -> dict[Header, str]:
         headers: dict[Header, str] = {}
         for _ in range(self._length(_INT)):
             ordinal = _INT.unpack(self._take(_INT.size))[0]
@@ -252,11 +255,11 @@ class _Reader:
     def _take(self, length: int) -> memoryview:
         if length > self.end - self.at:
             self._fail("block ends too early")
-        taken = self.bytes_at(self.at, length)
-        if len(taken) < length:
+        data = self.bytes_at(self.at, length)
+        if len(data) < length:
             self._fail("the file ends too early")
         self.at += length
-        return taken
+        return data
 
     def _fail(self, reason: str) -> Never:
         raise CorruptError(

@@ -1,4 +1,4 @@
-"""Records of the metadata table's `files` partition: the files of a table, without a listing."""
+"""Records of the metadata table's `files` partition, which list the files of a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakewright.format.hfile import HFile, parse_hfile
 from lakewright.format.log_block import BlockKind, LogBlock
 
 ALL_PARTITIONS = "__all_partitions__"
-# What stands for the folder of a table without partitions.
+# The partition name that the metadata table uses for a table without partitions.
 _NO_PARTITION = "."
 _PARTITION_LIST, _FILE_LIST = 1, 2
 _DECODE_ERRORS = (EOFError, LookupError, MemoryError, OverflowError, TypeError, ValueError)
@@ -24,7 +24,7 @@ _DECODE_ERRORS = (EOFError, LookupError, MemoryError, OverflowError, TypeError, 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file of a partition, or a partition of the table; `gone` takes an earlier one back."""
+    """A file of a partition, or a partition of the table; `gone` removes an earlier entry."""
 
     size: int
     gone: bool
@@ -32,36 +32,36 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRecord:
-    """What one commit changed in a partition, or in the list of partitions."""
+    """The changes of one commit to a partition, or to the list of partitions."""
 
     key: str
     listed: Mapping[str, ListedFile]
 
 
 def metadata_records(source: HFile | LogBlock) -> list[MetadataRecord]:
-    """The listing records of an HFile of the `files` partition, or of such a log block."""
-    hfile, schema = _opened(source)
+    """Return the records of an HFile or a log block of the `files` partition."""
+    hfile, schema = _hfile_and_schema(source)
     parsed = parse_writer_schema(schema).parsed
     return [_record(key, value, parsed) for key, value in hfile.entries]
 
 
 def merged_listing(records: Iterable[MetadataRecord]) -> dict[str, dict[str, int]]:
-    """The files of each partition with their sizes, from records in the order of their commits."""
+    """Return the files of each partition with their sizes, from records in commit order."""
     partitions: dict[str, int] = {}
     files: dict[str, dict[str, int]] = {}
     for record in records:
         target = partitions
         if record.key != ALL_PARTITIONS:
-            target = files.setdefault(_path(record.key), {})
-        for name, item in record.listed.items():
-            if item.gone:
+            target = files.setdefault(_partition_path(record.key), {})
+        for name, file in record.listed.items():
+            if file.gone:
                 target.pop(name, None)
             else:
-                target[name] = max(item.size, target.get(name, 0))
-    return {_path(name): files.get(_path(name), {}) for name in partitions}
+                target[name] = max(file.size, target.get(name, 0))
+    return {_partition_path(name): files.get(_partition_path(name), {}) for name in partitions}
 
 
-def _opened(source: HFile | LogBlock) -> tuple[HFile, bytes]:
+def _hfile_and_schema(source: HFile | LogBlock) -> tuple[HFile, bytes]:
     if isinstance(source, LogBlock):
         if source.kind is not BlockKind.HFILE:
             raise source.corrupt("a log block of the metadata table is no HFile")
@@ -91,5 +91,5 @@ def _record(key: bytes, value: bytes, schema: Any) -> MetadataRecord:
     return MetadataRecord(name, items)
 
 
-def _path(partition: str) -> str:
+def _partition_path(partition: str) -> str:
     return "" if partition == _NO_PARTITION else partition

@@ -1,4 +1,4 @@
-"""What a base file tells about its record keys, in the key-value metadata of its parquet footer."""
+"""Key range and bloom filter of a base file, in the key-value metadata of its parquet footer."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _BLOOM_TYPE = "hoodie_bloom_filter_type_code"
 _MIN_KEY = "hoodie_min_record_key"
 _MAX_KEY = "hoodie_max_record_key"
 
-# Hudi compares keys by UTF-16 in some places and by UTF-8 in others. The two orders differ only
-# where both texts have characters from here on, so a bound without such a character is certain.
+# Hudi compares keys as UTF-16 in some places and as UTF-8 in others. The two orders differ only
+# between texts that both have characters from here on: a bound without one holds in both orders.
 _ORDERS_DIFFER_FROM = "\ud800"
 
 
 @dataclass(frozen=True, slots=True)
 class BaseFileFooter:
-    """The range of the record keys of a base file and its bloom filter, as far as it has them."""
+    """The record key range and the bloom filter of a base file; None where it has none."""
 
     min_key: str | None = None
     max_key: str | None = None
@@ -42,18 +42,22 @@ class BaseFileFooter:
     bloom_type: BloomType = BloomType.SIMPLE
 
     def bloom_filter(self) -> BloomFilter | None:
-        """The filter, ready to be asked."""
+        """Return the parsed bloom filter."""
         return None if self.bloom is None else parse_bloom(self.bloom, self.bloom_type)
 
     def in_range(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
-        """For each key whether the range of the file's keys has room for it: False is certain."""
-        if self.min_key is None or self.max_key is None or not _certain(self.min_key, self.max_key):
+        """For each key, whether it may be in the file's key range; False is certain."""
+        if (
+            self.min_key is None
+            or self.max_key is None
+            or not _valid_in_every_order(self.min_key, self.max_key)
+        ):
             return np.ones(len(keys), bool)
         above = pc.greater_equal(keys, self.min_key)
         return np.asarray(pc.and_(above, pc.less_equal(keys, self.max_key)))
 
     def may_contain(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
-        """For each key whether the file may hold it: False is certain."""
+        """For each key, whether the file may hold it; False is certain."""
         possible = self.in_range(keys)
         bloom = self.bloom_filter()
         if bloom is None or not possible.any():
@@ -64,26 +68,26 @@ class BaseFileFooter:
 
 
 def footer_metadata(keys: pa.Array, settings: BloomSettings) -> dict[str, str]:
-    """The metadata to store with a base file that holds these record keys, in this order."""
+    """Return the footer metadata of a base file that holds these record keys, in this order."""
     bloom = format_bloom(build_bloom(keys, settings))
     metadata = {_BLOOM: base64.b64encode(bloom).decode("ascii")}
     if settings.kind is not BloomType.SIMPLE:
         metadata[_BLOOM_TYPE] = settings.kind.value
     if len(keys):
         bounds = pc.min_max(keys).as_py()
-        if _certain(bounds["min"], bounds["max"]):
+        if _valid_in_every_order(bounds["min"], bounds["max"]):
             metadata |= {_MIN_KEY: bounds["min"], _MAX_KEY: bounds["max"]}
     return metadata
 
 
 def parse_footer(metadata: Mapping[bytes, bytes] | None) -> BaseFileFooter:
-    """Read the metadata of a base file; what it does not tell is None."""
-    found = metadata or {}
-    stored = found.get(_BLOOM.encode())
+    """Parse the footer metadata of a base file; what it does not record is None."""
+    values = metadata or {}
+    stored = values.get(_BLOOM.encode())
     try:
         bloom = None if stored is None else base64.b64decode(stored, validate=True)
-        kind = found.get(_BLOOM_TYPE.encode(), b"SIMPLE").decode()
-        low, high = (found[key].decode() if key in found else None for key in _bounds())
+        kind = values.get(_BLOOM_TYPE.encode(), b"SIMPLE").decode()
+        low, high = (values[key].decode() if key in values else None for key in _bound_keys())
     except (binascii.Error, ValueError) as error:
         raise CorruptError("the footer of a base file is damaged", cause=str(error)) from error
     if kind not in list(BloomType):
@@ -91,10 +95,10 @@ def parse_footer(metadata: Mapping[bytes, bytes] | None) -> BaseFileFooter:
     return BaseFileFooter(low, high, bloom, BloomType(kind))
 
 
-def _certain(*bounds: str) -> bool:
-    """Whether these are bounds in every order of keys that a reader or writer may use."""
+def _valid_in_every_order(*bounds: str) -> bool:
+    """Whether these are bounds in every key order that readers and writers use."""
     return max("".join(bounds), default="") < _ORDERS_DIFFER_FROM
 
 
-def _bounds() -> tuple[bytes, bytes]:
+def _bound_keys() -> tuple[bytes, bytes]:
     return _MIN_KEY.encode(), _MAX_KEY.encode()

@@ -1,4 +1,4 @@
-"""The file `.hoodie_partition_metadata` that makes a folder a partition of the table."""
+"""The file `.hoodie_partition_metadata`, which marks a folder as a partition of the table."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OWN_KEYS = frozenset({_COMMIT_TIME, _DEPTH, _LAST_UPDATE_TIME})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """When a partition was created, how many folders deep it lies, and when it last changed.
+    """The instant that created a partition, its depth in folders, and when it last changed.
 
-    `last_update_time` is kept only in tables with partition retention; real Hudi passes over it.
-    `extra` holds lines that somebody else added.
+    Only tables with partition retention record `last_update_time`; Hudi ignores it. `extra` holds
+    lines that other writers added.
     """
 
     commit_time: str
@@ -29,7 +29,7 @@ class PartitionMetadata:
 
 
 def parse_partition_metadata(data: bytes) -> PartitionMetadata:
-    """Read a partition metadata file.
+    """Parse a partition metadata file.
 
     Raises:
         CorruptError: the creating instant or the depth is missing or is not a number.
@@ -52,7 +52,7 @@ def parse_partition_metadata(data: bytes) -> PartitionMetadata:
 def format_partition_metadata(
     value: PartitionMetadata, comments: Sequence[str] = ("partition metadata",)
 ) -> bytes:
-    """Write a partition metadata file."""
+    """Return the bytes of a partition metadata file."""
     lines = {_COMMIT_TIME: value.commit_time, _DEPTH: str(value.depth)}
     if value.last_update_time is not None:
         lines[_LAST_UPDATE_TIME] = value.last_update_time

@@ -1,8 +1,9 @@
-"""Record positions: the rows of the base file that the records of a block replace.
+"""Record positions: the rows of the base file that the records of a log block replace.
 
-On disk they are a 64-bit Roaring bitmap in its portable form, as Base64 text. All integers in it
-are little-endian. A bitmap has a 32-bit bitmap for each upper half; that one has a container for
-each upper half of those 32 bits, of one of three kinds.
+On disk they are a 64-bit Roaring bitmap in its portable format, as Base64 text. All integers in it
+are little-endian. The bitmap holds a bucket, which is a 32-bit bitmap, for each distinct upper half
+of the positions. A bucket holds a container for each distinct upper half of those 32 bits. A
+container is an array, a bitmap, or a list of runs.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from lakewright.errors import CorruptError
 from lakewright.format.log_block import Header, LogBlock
 
 Positions = npt.NDArray[np.uint64]
-_Low = npt.NDArray[np.uint16]
+_LowBits = npt.NDArray[np.uint16]
 
 _PLAIN_COOKIE = 12346
 _RUN_COOKIE = 12347
-# A container with more values than this is a bitmap of 2^16 bits.
-_MOST_LISTED = 4096
+# A container with more values than this is a bitmap of 2^16 bits, not an array.
+_MAX_ARRAY_VALUES = 4096
 _BITMAP_BYTES = 8192
-# Bitmaps with runs have offsets only from this many containers on.
-_FEWEST_WITH_OFFSETS = 4
+# Buckets with runs store offsets only if they have at least this many containers.
+_MIN_CONTAINERS_WITH_OFFSETS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +40,7 @@ class RecordPositions:
     positions: Positions
 
     def headers(self) -> dict[Header, str]:
-        """The two headers that carry them."""
+        """Return the two block headers that record them."""
         return {
             Header.RECORD_POSITIONS: format_positions(self.positions),
             Header.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS: self.base_instant,
@@ -47,7 +48,7 @@ class RecordPositions:
 
 
 def record_positions(block: LogBlock, records: int) -> RecordPositions | None:
-    """The positions of a block's `records` records; None if it does not tell them."""
+    """Return the positions of a block's `records` records; None if it does not record them."""
     text = block.headers.get(Header.RECORD_POSITIONS)
     base = block.headers.get(Header.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS)
     if not text or not base:
@@ -59,10 +60,10 @@ def record_positions(block: LogBlock, records: int) -> RecordPositions | None:
 
 
 def parse_positions(text: str, most: int) -> Positions:
-    """Read the positions, ascending; more than `most` are broken.
+    """Parse the positions, ascending; more than `most` are an error.
 
-    A run of a few bytes can stand for 2^16 positions, so the length of the text bounds nothing:
-    what containers say they hold is added up before they are expanded.
+    A run of a few bytes can represent 2^16 positions, so the length of the text is no bound. The
+    cardinalities of the containers are therefore checked before the containers are expanded.
     """
     try:
         reader = _Reader(base64.b64decode(text, validate=True))
@@ -70,7 +71,7 @@ def parse_positions(text: str, most: int) -> Positions:
         raise CorruptError("record positions are not Base64", cause=str(error)) from error
     (buckets,) = reader.numbers("<Q")
     parts: list[Positions] = [np.zeros(0, np.uint64)]
-    # No count is trusted: each bucket has bytes of its own, so a lie runs into the end.
+    # The bucket count is untrusted. Each bucket takes bytes: a wrong count runs into the end.
     while len(parts) <= buckets:
         (high,) = reader.numbers("<I")
         low = np.concatenate([np.zeros(0, np.uint64), *_containers(reader, most)])
@@ -85,7 +86,7 @@ def parse_positions(text: str, most: int) -> Positions:
 
 
 def format_positions(positions: Positions) -> str:
-    """Write distinct positions; the inverse of `parse_positions`."""
+    """Return the text of the distinct positions; the inverse of `parse_positions`."""
     values = np.sort(positions)
     values = values[np.append(True, values[1:] != values[:-1])] if len(values) else values
     buckets = _split(values, 32)
@@ -109,11 +110,11 @@ class _Reader:
     def numbers(self, form: str) -> tuple[int, ...]:
         return struct.unpack(form, self.take(struct.calcsize(form)))
 
-    def shorts(self, count: int) -> _Low:
+    def shorts(self, count: int) -> _LowBits:
         return np.frombuffer(self.take(2 * count), "<u2")
 
 
-def _containers(reader: _Reader, most: int) -> Iterator[Positions]:
+def _containers(reader: _Reader, limit: int) -> Iterator[Positions]:
     (cookie,) = reader.numbers("<I")
     runs = np.zeros(0, bool)
     if cookie & 0xFFFF == _RUN_COOKIE:
@@ -127,14 +128,16 @@ def _containers(reader: _Reader, most: int) -> Iterator[Positions]:
         runs = np.zeros(count, bool)
     else:
         raise CorruptError("record positions are no Roaring bitmap", cookie=cookie)
-    described = reader.shorts(2 * count).reshape(count, 2)
-    # They are stored less one.
-    told = int(described[:, 1].sum(dtype=np.int64)) + count
-    if told > most:
-        raise CorruptError("there are more record positions than records", told=told, most=most)
-    if cookie == _PLAIN_COOKIE or count >= _FEWEST_WITH_OFFSETS:
+    descriptions = reader.shorts(2 * count).reshape(count, 2)
+    # Cardinalities are stored minus one.
+    claimed = int(descriptions[:, 1].sum(dtype=np.int64)) + count
+    if claimed > limit:
+        raise CorruptError(
+            "there are more record positions than records", claimed=claimed, limit=limit
+        )
+    if cookie == _PLAIN_COOKIE or count >= _MIN_CONTAINERS_WITH_OFFSETS:
         reader.take(4 * count)
-    for (key, cardinality), is_run in zip(described.tolist(), runs.tolist(), strict=True):
+    for (key, cardinality), is_run in zip(descriptions.tolist(), runs.tolist(), strict=True):
         low = _container(reader, cardinality + 1, is_run=is_run)
         yield (np.uint64(key) << np.uint64(16)) | low.astype(np.uint64)
 
@@ -148,7 +151,7 @@ def _container(reader: _Reader, cardinality: int, *, is_run: bool) -> npt.NDArra
             raise CorruptError("record positions have an impossible run")
         within = np.arange(cardinality) - np.repeat(np.cumsum(length) - length, length)
         return np.repeat(start, length) + within
-    if cardinality <= _MOST_LISTED:
+    if cardinality <= _MAX_ARRAY_VALUES:
         return reader.shorts(cardinality).astype(np.int64)
     bits = np.frombuffer(reader.take(_BITMAP_BYTES), np.uint8)
     low = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
@@ -158,29 +161,29 @@ def _container(reader: _Reader, cardinality: int, *, is_run: bool) -> npt.NDArra
 
 
 def _split(values: Positions, bits: int) -> list[tuple[int, Positions]]:
-    """Ascending values by what stands above their lower bits, with those bits alone."""
+    """Group ascending values by their upper bits; the groups hold only the lower `bits` bits."""
     if not len(values):
         return []
     high = values >> np.uint64(bits)
     steps = np.flatnonzero(high[1:] != high[:-1]) + 1
     low = values & np.uint64((1 << bits) - 1)
-    tops = high[np.append(0, steps)].tolist()
-    return list(zip(tops, np.split(low, steps), strict=True))
+    keys = high[np.append(0, steps)].tolist()
+    return list(zip(keys, np.split(low, steps), strict=True))
 
 
 def _format_bitmap(values: Positions) -> bytes:
     containers = _split(values, 16)
-    described = b"".join(struct.pack("<HH", key, len(low) - 1) for key, low in containers)
+    descriptions = b"".join(struct.pack("<HH", key, len(low) - 1) for key, low in containers)
     stored = [_format_container(low.astype("<u2")) for _, low in containers]
-    sizes = np.array([len(each) for each in stored[:-1]], np.int64)
-    first = 8 + len(described) + 4 * len(stored)
+    sizes = np.array([len(container) for container in stored[:-1]], np.int64)
+    first = 8 + len(descriptions) + 4 * len(stored)
     offsets = first + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     head = struct.pack("<II", _PLAIN_COOKIE, len(stored))
-    return b"".join((head, described, offsets.astype("<u4").tobytes(), *stored))
+    return b"".join((head, descriptions, offsets.astype("<u4").tobytes(), *stored))
 
 
-def _format_container(low: _Low) -> bytes:
-    if len(low) <= _MOST_LISTED:
+def _format_container(low: _LowBits) -> bytes:
+    if len(low) <= _MAX_ARRAY_VALUES:
         return low.tobytes()
     bits = np.zeros(1 << 16, np.uint8)
     bits[low] = 1

@@ -1,7 +1,7 @@
-"""How the table's schema follows the rows that are written, and which rows do not fit it.
+"""Schema evolution: how a table's schema changes with the rows that are written.
 
-What changes is decided on Arrow types; then the stored Avro text is edited, so that names, docs and
-everything else that another writer put there stays.
+Arrow types decide what changes. The change is then made in the stored Avro text, so that names,
+docs and everything else that another writer put there is preserved.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lakewright.format.avro.schema import arrow_schema, avro_schema, decimal_siz
 from lakewright.model.schema import META_COLUMNS, OPERATION, query_schema
 
 _IGNORED = frozenset({*META_COLUMNS, OPERATION})
-# Columns that a write adds to rows on their way through Spark.
-_OWN = "_lakewright_"
+# Prefix of the columns that a write adds to rows inside Spark.
+_RESERVED_PREFIX = "_lakewright_"
 _NOTHING_WRITTEN = "nothing was written"
 
 _INT, _LONG, _FLOAT, _DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
 _NUMBER_NAMES = {_INT: "int", _LONG: "long", _FLOAT: "float", _DOUBLE: "double"}
 _NARROWER = {_LONG: (_INT,), _FLOAT: (_INT, _LONG), _DOUBLE: (_INT, _LONG, _FLOAT)}
 _WIDER = {_INT: (_LONG, _DOUBLE), _FLOAT: (_DOUBLE,)}
-# Widenings that the format knows, but Spark's parquet reader gives up on a file with the old type.
+# The format allows these widenings, but Spark's parquet reader fails on files with the old type.
 _UNREADABLE = {_INT: (_FLOAT,), _LONG: (_FLOAT, _DOUBLE)}
-_PLAIN = {
+_CANONICAL = {
     pa.int8(): _INT,
     pa.int16(): _INT,
     pa.large_string(): pa.string(),
@@ -39,19 +39,19 @@ _PLAIN = {
     pa.binary_view(): pa.binary(),
     pa.date64(): pa.date32(),
 }
-_WIDEST_DECIMAL = 38
+_MAX_DECIMAL_PRECISION = 38
 
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """The table's schema after a write, as its commit records it."""
+    """The table's schema after a write, to be recorded in its commit."""
 
     avro: str
     changed: bool
 
 
 def record_names(table: str) -> tuple[str, str]:
-    """The name and the namespace of the Avro record of a table's rows, as real writers make them.
+    """Return name and namespace of the Avro record of a table's rows, as Hudi derives them.
 
     >>> record_names("my-trips")
     ('my__trips_record', 'hoodie.my__trips')
@@ -69,18 +69,18 @@ def evolved(
     keys: Collection[str] = (),
     ordering: Collection[str] = (),
 ) -> Evolution:
-    """The schema of the table `name` once rows of the schema `incoming` are written.
+    """Return the schema of the table `name` after a write of rows of the schema `incoming`.
 
-    `table_avro` is the schema so far, None for a new table; it comes back letter by letter if
-    nothing changes. `keys` are columns whose values are part of a key or a path: they must keep
-    their text. `ordering` are columns that must keep their type.
+    `table_avro` is the current schema, None for a new table; it is returned verbatim if nothing
+    changes. `keys` are columns whose values are part of a record key or a partition path: the text
+    of their values must not change. `ordering` are columns that must keep their type.
 
     Raises:
         InvalidError: the rows do not fit the table.
-        UnsupportedError: the change is possible, but not with this schema.
+        UnsupportedError: the change cannot be made in this Avro schema.
     """
     check_column_names(incoming)
-    rows = [_plain_field(field) for field in incoming if field.name not in _IGNORED]
+    rows = [_canonical_field(field) for field in incoming if field.name not in _IGNORED]
     if table_avro is None:
         return Evolution(_first_schema(rows, name), True)
     stored = list(arrow_schema(table_avro))
@@ -91,17 +91,19 @@ def evolved(
 
 
 def check_column_names(incoming: pa.Schema) -> None:
-    """Refuse columns by names that are not theirs to have: they would vanish, or mean something.
+    """Refuse columns with reserved names.
 
-    Meta columns by their exact names are left to the caller: rows that were read have them.
+    Meta columns with their exact names are left to the caller: rows that were read have them.
 
     Raises:
-        InvalidError: Spark takes a name for a meta column, or a writer uses it for its own.
+        InvalidError: a name differs from that of a meta column only in case, which Spark ignores,
+            or has the prefix of the columns that writes add.
     """
     reserved = [
         name
         for name in incoming.names
-        if (name not in _IGNORED and name.lower() in _IGNORED) or name.lower().startswith(_OWN)
+        if (name not in _IGNORED and name.lower() in _IGNORED)
+        or name.lower().startswith(_RESERVED_PREFIX)
     ]
     if reserved:
         raise InvalidError(
@@ -126,7 +128,7 @@ def _first_schema(rows: Sequence[pa.Field], table: str) -> str:
 
 def _new_fields(fields: Sequence[pa.Field]) -> pa.Schema:
     schema = pa.schema([_nullable(field) for field in fields])
-    # A column that no query could give must not come into a table.
+    # Refuse a column that no query could return.
     query_schema(schema)
     return schema
 
@@ -134,30 +136,30 @@ def _new_fields(fields: Sequence[pa.Field]) -> pa.Schema:
 def _merge_fields(
     stored: Sequence[pa.Field], rows: Sequence[pa.Field], rules: _Rules, path: str
 ) -> list[pa.Field]:
-    """The fields of a record: the old ones in their order, then the new ones."""
+    """Return the fields of a record: the stored ones in their order, then the new ones."""
     _check_names(stored, rows, path)
-    given = {field.name: field for field in rows}
+    by_name = {field.name: field for field in rows}
     old = {field.name for field in stored} - _IGNORED
-    missing = [path + field.name for field in stored if field.name in old - given.keys()]
+    missing = [path + field.name for field in stored if field.name in old - by_name.keys()]
     if missing and not rules.allow_missing:
         raise InvalidError(
             "rows lack columns of the table; " + _NOTHING_WRITTEN,
             missing=missing,
             option="hoodie.write.set.null.for.missing.columns",
         )
-    kept = [
-        _merge_field(field, given.get(field.name), rules, path) if field.name in old else field
+    merged = [
+        _merge_field(field, by_name.get(field.name), rules, path) if field.name in old else field
         for field in stored
     ]
-    return [*kept, *_new_fields([field for field in rows if field.name not in old])]
+    return [*merged, *_new_fields([field for field in rows if field.name not in old])]
 
 
 def _check_names(stored: Sequence[pa.Field], rows: Sequence[pa.Field], path: str) -> None:
-    """Spark does not tell upper from lower case: neither may a table's columns differ in it."""
+    """Refuse columns whose names differ only in case: Spark ignores case."""
     counts = Counter(field.name.lower() for field in rows)
-    twice = [path + field.name for field in rows if counts[field.name.lower()] > 1]
-    if twice:
-        raise InvalidError("rows have a column twice; " + _NOTHING_WRITTEN, columns=twice)
+    duplicates = [path + field.name for field in rows if counts[field.name.lower()] > 1]
+    if duplicates:
+        raise InvalidError("rows have a column twice; " + _NOTHING_WRITTEN, columns=duplicates)
     old = {field.name for field in stored}
     lower = {name.lower(): name for name in old}
     for field in rows:
@@ -188,72 +190,74 @@ def _merge_type(stored: pa.DataType, row: pa.DataType, rules: _Rules, column: st
     if pa.types.is_map(stored) and pa.types.is_map(row) and stored.key_type == row.key_type:
         item = _merge_field(stored.item_field, row.item_field, rules, f"{column}.")
         return pa.map_(stored.key_type, item)
-    if _takes(stored, row):
+    if _can_cast(stored, row):
         return stored
     if _widens(stored, row):
         _check_use(stored, row, rules, column)
         return row
-    raise _misfit(stored, row, column)
+    raise _incompatible(stored, row, column)
 
 
-def _takes(stored: pa.DataType, row: pa.DataType) -> bool:
-    """Whether values of the rows can be cast to the stored type."""
+def _can_cast(stored: pa.DataType, row: pa.DataType) -> bool:
+    """Whether values of the rows' type can be cast to the stored type."""
     if pa.types.is_timestamp(stored) and pa.types.is_timestamp(row):
         return (stored.tz is None) == (row.tz is None) and row.unit != "ns"
     if pa.types.is_decimal(stored) and pa.types.is_decimal(row):
         return bool(row.scale == stored.scale and row.precision <= stored.precision)
     if pa.types.is_fixed_size_binary(stored) or pa.types.is_fixed_size_binary(row):
-        # Spark knows no binary of a fixed size.
+        # Spark has no binary type of a fixed size.
         return pa.binary() in (stored, row)
     return row in _NARROWER.get(stored, ())
 
 
 def _widens(stored: pa.DataType, row: pa.DataType) -> bool:
     if pa.types.is_decimal(stored) and pa.types.is_decimal(row):
-        return bool(row.scale == stored.scale and row.precision <= _WIDEST_DECIMAL)
+        return bool(row.scale == stored.scale and row.precision <= _MAX_DECIMAL_PRECISION)
     return row in _WIDER.get(stored, ())
 
 
 def _check_use(stored: pa.DataType, row: pa.DataType, rules: _Rules, column: str) -> None:
-    # A number that becomes a double is written otherwise (`1`, `1.0`): the same row would get
-    # another key, or another partition.
+    # The text of a number changes when it becomes a double (`1`, `1.0`): the same row would get
+    # another record key, or another partition.
     if column in rules.keys and row == _DOUBLE:
-        raise _misfit(stored, row, column, "the keys or partitions of its rows would change")
-    # Deletes in log files carry the old type, which is not compared with the new one.
+        raise _incompatible(stored, row, column, "the keys or partitions of its rows would change")
+    # Deletes in log files have the old type, which readers do not compare with the new one.
     if column in rules.ordering:
-        raise _misfit(stored, row, column, "it decides which version of a row is newer")
+        raise _incompatible(stored, row, column, "it decides which version of a row is newer")
 
 
-def _misfit(stored: pa.DataType, row: pa.DataType, column: str, reason: str = "") -> InvalidError:
+def _incompatible(
+    stored: pa.DataType, row: pa.DataType, column: str, reason: str = ""
+) -> InvalidError:
     if row in _UNREADABLE.get(stored, ()):
-        reason = "Spark could not read the files that are there; cast the column, or add another"
+        reason = "Spark could not read the existing files; cast the column, or add another"
     message = "a column cannot take the type of the rows; " + _NOTHING_WRITTEN
-    more = {"reason": reason} if reason else {}
-    return InvalidError(message, column=column, stored=str(stored), incoming=str(row), **more)
+    facts = {"reason": reason} if reason else {}
+    return InvalidError(message, column=column, stored=str(stored), incoming=str(row), **facts)
 
 
-def _plain_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _plain_type(field.type), field.nullable)
+def _canonical_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _canonical_type(field.type), field.nullable)
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """The one type that stands for all with the same values."""
+def _canonical_type(kind: pa.DataType) -> pa.DataType:
+    """Return the canonical type of all types with the same values."""
     if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
+        return _canonical_type(kind.value_type)
     if pa.types.is_struct(kind):
-        return pa.struct([_plain_field(field) for field in kind])
+        return pa.struct([_canonical_field(field) for field in kind])
     if pa.types.is_map(kind):
-        item = pa.field("value", _plain_type(kind.item_type), kind.item_field.nullable)
-        return pa.map_(_plain_type(kind.key_type), item)
+        item = pa.field("value", _canonical_type(kind.item_type), kind.item_field.nullable)
+        return pa.map_(_canonical_type(kind.key_type), item)
     if isinstance(kind, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
         return pa.list_(
-            pa.field("element", _plain_type(kind.value_type), kind.value_field.nullable)
+            pa.field("element", _canonical_type(kind.value_type), kind.value_field.nullable)
         )
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
-    if pa.types.is_decimal(kind) and kind.precision <= _WIDEST_DECIMAL:
+    if pa.types.is_decimal(kind) and kind.precision <= _MAX_DECIMAL_PRECISION:
         return pa.decimal128(kind.precision, kind.scale)
-    return _PLAIN.get(kind, kind)
+    return _CANONICAL.get(kind, kind)
 
 
 def _nullable(field: pa.Field) -> pa.Field:
@@ -272,11 +276,11 @@ def _edited(text: str, stored: pa.Schema, target: pa.Schema) -> str:
     tree = _edit_type(json.loads(text), pa.struct(list(stored)), pa.struct(list(target)), "")
     edited = json.dumps(tree, separators=(",", ":"), ensure_ascii=False)
     try:
-        done = arrow_schema(edited) == target
+        succeeded = arrow_schema(edited) == target
     except CorruptError:
-        done = False
-    if not done:
-        # A type that other columns refer to by its name would change for all of them.
+        succeeded = False
+    if not succeeded:
+        # The edited type is one that other columns refer to by name: it changed for all of them.
         raise UnsupportedError(
             "the table's schema uses one type in several places and cannot be changed in one; "
             + _NOTHING_WRITTEN,
@@ -334,7 +338,7 @@ def _edit_field(
     if stored.nullable or not target.nullable:
         return edited
     if "default" in tree:
-        # A default belongs to the first type of a union.
+        # The default of a union must be of its first type.
         return {**edited, "type": [*edited["type"][1:], "null"]}
     return {**edited, "default": None}
 

@@ -1,8 +1,8 @@
-r"""Text of `java.util.Properties`, and what makes it a usable `hoodie.properties`.
+r"""The format of `java.util.Properties`, and the checks that `hoodie.properties` must pass.
 
-ISO-8859-1; one `key=value` per line, where `=`, `:` or blanks may separate; `#` and `!` start a
-comment; a backslash escapes the next character or, at the end of a line, joins the next line;
-`\uXXXX` is one UTF-16 unit, so characters beyond the basic plane take two.
+The encoding is ISO-8859-1. Each line is one `key=value`, where `=`, `:` or blanks separate; `#` and
+`!` start a comment. A backslash escapes the next character or, at the end of a line, continues it
+on the next line. `\uXXXX` is one UTF-16 unit: characters beyond the basic plane take two.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BLANK_ESCAPES = {blank: f"\\{letter}" for letter, blank in _ESCAPED_BLANKS.item
 
 
 def parse_properties(data: bytes) -> dict[str, str]:
-    r"""Read a properties file; of a repeated key the last value counts.
+    r"""Parse a properties file; the last value of a repeated key counts.
 
     Raises:
         CorruptError: a `\u` is not followed by four hexadecimal digits.
@@ -42,7 +42,7 @@ def parse_properties(data: bytes) -> dict[str, str]:
     return dict(_parsed(data))
 
 
-# A table's properties are read with each look at its timeline, and hardly ever change.
+# Every load of a timeline parses the table's properties, which hardly ever change.
 @lru_cache(maxsize=32)
 def _parsed(data: bytes) -> Mapping[str, str]:
     values: dict[str, str] = {}
@@ -56,26 +56,26 @@ def _parsed(data: bytes) -> Mapping[str, str]:
 
 
 def format_properties(values: Mapping[str, str], comments: Sequence[str] = ()) -> bytes:
-    """Write a properties file in the order of `values`, below one `#` line for each comment."""
-    heads = [f"#{_escape_rare(line)}" for text in comments for line in _LINE_END.split(text)]
+    """Return a properties file in the order of `values`, below one `#` line for each comment."""
+    heads = [f"#{_escape_non_latin(line)}" for text in comments for line in _LINE_END.split(text)]
     lines = [f"{_escape_key(key)}={_escape_value(value)}" for key, value in values.items()]
     return "".join(f"{line}\n" for line in (*heads, *lines)).encode("iso-8859-1")
 
 
 def table_checksum(database: str | None, table: str) -> int:
-    """The checksum of a table's names; it says nothing about its other properties."""
+    """Return the checksum of a table's names; it does not cover other properties."""
     # A lone surrogate has no UTF-8 form; Java writes a question mark, as "replace" does.
     return crc32(f"{database or ''}.{table}".encode("utf-8", "replace"))
 
 
 def with_table_checksum(values: Mapping[str, str]) -> dict[str, str]:
-    """`values` with the right checksum as the last key: a file that is cut off then lacks it."""
+    """Return `values` with their checksum as the last key, which a truncated file lacks."""
     rest = {key: value for key, value in values.items() if key != TABLE_CHECKSUM}
     return rest | {TABLE_CHECKSUM: str(_expected_checksum(values))}
 
 
 def check_table_properties(values: Mapping[str, str]) -> None:
-    """Refuse the properties of a table that are only half there or belong to another table.
+    """Check that a table's properties are complete and belong to the table.
 
     Raises:
         CorruptError: a required key is missing or the checksum is wrong.
@@ -93,41 +93,41 @@ def check_table_properties(values: Mapping[str, str]) -> None:
 
 
 def choose_properties(main: bytes | None, backup: bytes | None) -> dict[str, str]:
-    """The properties of a table whose files may have been left by an update that died.
+    """Return the properties of a table, although an update of them may have crashed.
 
     An update writes the backup, replaces the main file and removes the backup. So the main file
-    counts if it is whole, and else the backup.
+    counts if it is complete, otherwise the backup.
 
     Raises:
-        InvalidError: there is neither file, so there is no table.
-        CorruptError: what there is cannot be used.
+        InvalidError: neither file exists, so there is no table.
+        CorruptError: neither file can be used.
     """
     if main is None and backup is None:
         raise InvalidError("there is no table: hoodie.properties is missing")
-    saved = _usable(backup)
+    backup_values = _parse_backup(backup)
     try:
-        return _whole(main, saved)
+        return _parse_complete(main, backup_values)
     except CorruptError:
-        if saved is None:
+        if backup_values is None:
             raise
-        return saved
+        return backup_values
 
 
-def _usable(backup: bytes | None) -> dict[str, str] | None:
+def _parse_backup(backup: bytes | None) -> dict[str, str] | None:
     try:
-        return None if backup is None else _whole(backup, None)
+        return None if backup is None else _parse_complete(backup, None)
     except CorruptError:
         return None
 
 
-def _whole(main: bytes | None, saved: Mapping[str, str] | None) -> dict[str, str]:
+def _parse_complete(main: bytes | None, backup_values: Mapping[str, str] | None) -> dict[str, str]:
     if main is None:
         raise CorruptError("hoodie.properties is missing and its backup cannot be used")
     values = parse_properties(main)
     check_table_properties(values)
-    if saved is None:
+    if backup_values is None:
         return values
-    if TABLE_CHECKSUM in saved and TABLE_CHECKSUM not in values:
+    if TABLE_CHECKSUM in backup_values and TABLE_CHECKSUM not in values:
         raise CorruptError("hoodie.properties is incomplete", missing=[TABLE_CHECKSUM])
     if not main.endswith((b"\n", b"\r")):
         raise CorruptError("hoodie.properties ends in the middle of a line")
@@ -144,8 +144,8 @@ def _logical_lines(text: str) -> Iterator[str]:
         part = line.lstrip(_BLANKS)
         if not joined and part.startswith(("#", "!")):
             continue
-        if _goes_on(part):
-            # A line of a backslash alone joins nothing: a comment may follow it.
+        if _is_continued(part):
+            # A line with only a backslash continues nothing: a comment may follow it.
             joined += filter(None, [part[:-1]])
             continue
         if joined or part:
@@ -155,7 +155,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         yield "".join(joined)
 
 
-def _goes_on(line: str) -> bool:
+def _is_continued(line: str) -> bool:
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
@@ -193,7 +193,7 @@ def _escape(char: str) -> str:
     return char if " " <= char <= "~" else _unicode_escape(char)
 
 
-def _escape_rare(text: str) -> str:
+def _escape_non_latin(text: str) -> str:
     return "".join(char if char <= "\xff" else _unicode_escape(char) for char in text)
 
 

@@ -1,7 +1,12 @@
-"""Two-way mappings between decoded Avro and values: one declaration gives both directions.
+"""The content of timeline files: commits, plans and results of table services, as Avro bytes.
 
-The format allows null nearly everywhere. These shapes read null collections as empty ones and write
-empty ones, because real readers follow collections without asking whether they are there.
+Every `parse_` function raises CorruptError for bytes that break the format and UnsupportedError for
+the JSON of tables before version 8. Every `format_` function raises InvalidError for a value that
+does not fit its field.
+
+A `FieldCodec` maps decoded Avro to a value and back, so that one declaration for each record serves
+both directions. The format allows null nearly everywhere. The codecs read a null collection as an
+empty one, and write an empty one: Hudi's readers do not check collections for null.
 """
 
 from __future__ import annotations
@@ -57,33 +62,33 @@ class FieldCodec:
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """Where a field of a value is kept: its name on disk and its shape there."""
+    """How a field of a value is stored: its name on disk and its codec."""
 
     name: str
     codec: FieldCodec
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-PLAIN = FieldCodec(_same, _same)
+PLAIN = FieldCodec(_identity, _identity)
 TEXTS = FieldCodec(lambda stored: tuple(stored or ()), list)
 MAP = FieldCodec(lambda stored: dict(stored or {}), dict)
 
 
 def stored(name: str, shape: FieldCodec = PLAIN) -> RecordField:
-    """A field kept under `name`."""
+    """A field stored under `name`."""
     return RecordField(name, shape)
 
 
 def or_else(default: Any) -> FieldCodec:
-    """A plain value that is `default` where the file says null."""
-    return FieldCodec(lambda stored: default if stored is None else stored, _same)
+    """A plain value that is `default` where the file has null."""
+    return FieldCodec(lambda stored: default if stored is None else stored, _identity)
 
 
 def required(what: str, shape: FieldCodec = PLAIN) -> FieldCodec:
-    """A value that the format allows to be null but that means nothing without it."""
+    """A value that may be null in the format, but without which the record is useless."""
 
     def parse(stored: Any) -> Any:
         if stored is None:
@@ -94,7 +99,7 @@ def required(what: str, shape: FieldCodec = PLAIN) -> FieldCodec:
 
 
 def optional(shape: FieldCodec) -> FieldCodec:
-    """A value that may be None, and is null on disk then."""
+    """A value that may be None, which is null on disk."""
     return FieldCodec(
         lambda stored: None if stored is None else shape.parse(stored),
         lambda value: None if value is None else shape.format(value),
@@ -102,55 +107,53 @@ def optional(shape: FieldCodec) -> FieldCodec:
 
 
 def many(shape: FieldCodec) -> FieldCodec:
-    """A tuple of values; null items say nothing and are passed over."""
+    """A tuple of values; null items are ignored."""
     return FieldCodec(
-        lambda stored: tuple(shape.parse(each) for each in stored or () if each is not None),
-        lambda values: [shape.format(each) for each in values],
+        lambda stored: tuple(shape.parse(item) for item in stored or () if item is not None),
+        lambda values: [shape.format(item) for item in values],
     )
 
 
 def keyed(shape: FieldCodec) -> FieldCodec:
     """A mapping from text to values."""
     return FieldCodec(
-        lambda stored: {key: shape.parse(each) for key, each in (stored or {}).items()},
-        lambda values: {key: shape.format(each) for key, each in values.items()},
+        lambda stored: {key: shape.parse(item) for key, item in (stored or {}).items()},
+        lambda values: {key: shape.format(item) for key, item in values.items()},
     )
 
 
 def record(kind: Callable[..., Any], **fields: RecordField) -> FieldCodec:
-    """A value of `kind`, whose fields are kept as `fields` says."""
+    """A value of `kind`, whose fields are stored as `fields` declares."""
     table = tuple((name, field.name, field.codec) for name, field in fields.items())
-    # Large commits have many thousand records, most of whose fields are kept as they are.
-    plain = tuple((name, key) for name, key, shape in table if shape is PLAIN)
-    shaped = tuple((name, key, shape) for name, key, shape in table if shape is not PLAIN)
+    # Large commits have many thousand records, most of whose fields need no conversion.
+    plain = tuple((name, key) for name, key, codec in table if codec is PLAIN)
+    coded = tuple((name, key, codec) for name, key, codec in table if codec is not PLAIN)
 
     def parse(stored: Any) -> Any:
         get = stored.get
         values = {name: get(key) for name, key in plain}
-        for name, key, shape in shaped:
-            values[name] = shape.parse(get(key))
+        for name, key, codec in coded:
+            values[name] = codec.parse(get(key))
         return kind(**values)
 
     def format_(value: Any) -> Any:
-        return {key: shape.format(getattr(value, name)) for name, key, shape in table}
+        return {key: codec.format(getattr(value, name)) for name, key, codec in table}
 
     return FieldCodec(parse, format_)
 
 
-# ------------------------------------------------------------------------------------------------
-# How each record of the timeline is kept on disk: field names and shapes, one table per record.
+# How each record of the timeline is stored: field names and codecs.
 
-
-_NO = or_else(False)
+_FALSE_IF_NULL = or_else(False)
 _EXTRA = stored("extraMetadata", MAP)
 _VERSION = stored("version")
 
 
-def _same_names(kind: type, **shapes: FieldCodec) -> dict[str, RecordField]:
-    """The fields of `kind`, kept under the camel-case form of their own names."""
+def _same_names(kind: type, **codecs: FieldCodec) -> dict[str, RecordField]:
+    """Return the fields of `kind`, stored under the camel-case form of their own names."""
     return {
-        each.name: stored(_camel_case(each.name), shapes.get(each.name, PLAIN))
-        for each in fields(kind)
+        field.name: stored(_camel_case(field.name), codecs.get(field.name, PLAIN))
+        for field in fields(kind)
     }
 
 
@@ -171,7 +174,7 @@ _WRITE_STAT = record(
 )
 _COMMIT_FIELDS = {
     "stats": stored("partitionToWriteStats", keyed(many(_WRITE_STAT))),
-    "compacted": stored("compacted", _NO),
+    "compacted": stored("compacted", _FALSE_IF_NULL),
     "extra": _EXTRA,
     "version": _VERSION,
     "operation": stored("operationType"),
@@ -214,7 +217,7 @@ COMPACTION_PLAN = record(
             )
         ),
     ),
-    preserve_metadata=stored("preserveHoodieMetadata", _NO),
+    preserve_metadata=stored("preserveHoodieMetadata", _FALSE_IF_NULL),
     missing_partitions=stored("missingSchedulePartitions", optional(TEXTS)),
 )
 
@@ -255,7 +258,7 @@ _CLUSTERING_PLAN = record(
     ),
     extra=_EXTRA,
     version=_VERSION,
-    preserve_metadata=stored("preserveHoodieMetadata", _NO),
+    preserve_metadata=stored("preserveHoodieMetadata", _FALSE_IF_NULL),
     missing_partitions=stored("missingSchedulePartitions", optional(TEXTS)),
 )
 REQUESTED_REPLACE = record(
@@ -269,7 +272,7 @@ REQUESTED_REPLACE = record(
 _CLEAN_FILE = record(
     CleanFile,
     path=stored("filePath", required("the path of a file to clean")),
-    is_bootstrap=stored("isBootstrapBaseFile", _NO),
+    is_bootstrap=stored("isBootstrapBaseFile", _FALSE_IF_NULL),
 )
 CLEAN_PLAN = record(
     CleanPlan,
@@ -299,7 +302,7 @@ _CLEANED_PARTITION = record(
     patterns=stored("deletePathPatterns", TEXTS),
     deleted=stored("successDeleteFiles", TEXTS),
     failed=stored("failedDeleteFiles", TEXTS),
-    is_partition_deleted=stored("isPartitionDeleted", _NO),
+    is_partition_deleted=stored("isPartitionDeleted", _FALSE_IF_NULL),
 )
 CLEAN = record(
     CleanMetadata,
@@ -315,7 +318,7 @@ CLEAN = record(
 )
 
 _INSTANT = record(InstantRef, requested_at=stored("commitTime"), action=stored("action"))
-# Fields of ours, which only rollbacks of cancellable plans are written with.
+# Fields that Hudi does not have; only rollbacks of cancellable plans are written with them.
 CAUSED_BY, REASON = "lakewrightCausedBy", "lakewrightReason"
 _CAUSE = {"caused_by": stored(CAUSED_BY), "reason": stored(REASON)}
 ROLLBACK_PLAN = record(
@@ -414,20 +417,14 @@ INDEX_COMMIT = record(
 )
 
 
-# ------------------------------------------------------------------------------------------------
-# The content of timeline files: commits, plans and outcomes as Avro bytes, both ways.
-#
-# Every `parse_` raises CorruptError for bytes that break the format and UnsupportedError for the
-# JSON
-# of tables before version 8; every `format_` raises InvalidError for a value that does not fit.
-
+# Records with their Avro schemas, and the functions that parse and format timeline files.
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class _RecordCodec(Generic[Value]):
-    """A record of the format: its schema on disk and its shape in memory."""
+    """A record of the format: its Avro schema, and the codec of its value."""
 
     schema: RecordSchema
     codec: FieldCodec
@@ -441,7 +438,7 @@ class _RecordCodec(Generic[Value]):
 
 
 def _with_cause(schema: RecordSchema, record: str) -> RecordSchema:
-    """A schema in which rollbacks tell by what they were caused, and why."""
+    """Return `schema` with the fields for the cause and the reason of a rollback."""
     for name in (CAUSED_BY, REASON):
         schema = with_nullable_text(schema, record, name)
     return schema
@@ -482,7 +479,7 @@ _INDEX_PLAN: _RecordCodec[IndexPlan] = _RecordCodec(load_schema("HoodieIndexPlan
 _INDEX_COMMIT: _RecordCodec[IndexCommitMetadata] = _RecordCodec(
     load_schema("HoodieIndexCommitMetadata"), INDEX_COMMIT
 )
-# Only what needs them is written with added fields: all others are exactly what real Hudi writes.
+# Only files that need the added fields are written with them: all others are as Hudi writes them.
 _COMPACTION_PLAN_WITH_NEXT_BASE: _RecordCodec[CompactionPlan] = _RecordCodec(
     with_nullable_text(_COMPACTION_PLAN.schema, "HoodieCompactionOperation", "nextBaseInstantTime"),
     COMPACTION_PLAN,
@@ -499,133 +496,133 @@ _CAUSED_RESTORE: _RecordCodec[RestoreMetadata] = _RecordCodec(
 
 
 def parse_commit(data: bytes) -> CommitMetadata:
-    """Read a commit, deltacommit or replacecommit, completed or in flight.
+    """Parse the inflight or completed file of a commit, deltacommit or replacecommit.
 
-    A replacecommit in flight holds the record of a plain commit: the file says which one it has.
+    An inflight replacecommit holds the record of a plain commit: the file's own schema decides.
     """
     replaces = record_name(data) == _REPLACE_COMMIT.schema.name
     return (_REPLACE_COMMIT if replaces else _COMMIT).parse(data)
 
 
 def format_commit(value: CommitMetadata) -> bytes:
-    """Write a commit or deltacommit, or any write in flight."""
+    """Format the completed file of a commit or deltacommit, or the inflight file of any write."""
     if value.replaced:
         raise InvalidError("only a replacecommit can replace file groups", replaced=value.replaced)
     return _COMMIT.format(value)
 
 
 def format_replace_commit(value: CommitMetadata) -> bytes:
-    """Write a completed replacecommit."""
+    """Format the completed file of a replacecommit."""
     return _REPLACE_COMMIT.format(value)
 
 
 def parse_compaction_plan(data: bytes) -> CompactionPlan:
-    """Read the requested file of a compaction or log compaction."""
+    """Parse the requested file of a compaction or log compaction."""
     return _COMPACTION_PLAN_WITH_NEXT_BASE.parse(data)
 
 
 def format_compaction_plan(value: CompactionPlan) -> bytes:
-    """Write the requested file of a compaction or log compaction."""
-    named = any(operation.next_base_instant is not None for operation in value.operations)
-    return (_COMPACTION_PLAN_WITH_NEXT_BASE if named else _COMPACTION_PLAN).format(value)
+    """Format the requested file of a compaction or log compaction."""
+    has_next_base = any(operation.next_base_instant is not None for operation in value.operations)
+    return (_COMPACTION_PLAN_WITH_NEXT_BASE if has_next_base else _COMPACTION_PLAN).format(value)
 
 
 def parse_requested_replace(data: bytes) -> RequestedReplace:
-    """Read the requested file of a replacecommit or a clustering."""
+    """Parse the requested file of a replacecommit or a clustering."""
     return _REQUESTED_REPLACE.parse(data)
 
 
 def format_requested_replace(value: RequestedReplace) -> bytes:
-    """Write the requested file of a replacecommit or a clustering."""
+    """Format the requested file of a replacecommit or a clustering."""
     return _REQUESTED_REPLACE.format(value)
 
 
 def parse_clean_plan(data: bytes) -> CleanPlan:
-    """Read the requested file of a clean."""
+    """Parse the requested file of a clean."""
     return _CLEAN_PLAN.parse(data)
 
 
 def format_clean_plan(value: CleanPlan) -> bytes:
-    """Write the requested file of a clean."""
+    """Format the requested file of a clean."""
     return _CLEAN_PLAN.format(value)
 
 
 def parse_clean(data: bytes) -> CleanMetadata:
-    """Read the completed file of a clean."""
+    """Parse the completed file of a clean."""
     return _CLEAN.parse(data)
 
 
 def format_clean(value: CleanMetadata) -> bytes:
-    """Write the completed file of a clean."""
+    """Format the completed file of a clean."""
     return _CLEAN.format(value)
 
 
 def parse_rollback_plan(data: bytes) -> RollbackPlan:
-    """Read the requested file of a rollback."""
+    """Parse the requested file of a rollback."""
     return _CAUSED_ROLLBACK_PLAN.parse(data)
 
 
 def format_rollback_plan(value: RollbackPlan) -> bytes:
-    """Write the requested file of a rollback."""
+    """Format the requested file of a rollback."""
     return (_CAUSED_ROLLBACK_PLAN if _has_cause(value) else _ROLLBACK_PLAN).format(value)
 
 
 def parse_rollback(data: bytes) -> RollbackMetadata:
-    """Read the completed file of a rollback."""
+    """Parse the completed file of a rollback."""
     return _CAUSED_ROLLBACK.parse(data)
 
 
 def format_rollback(value: RollbackMetadata) -> bytes:
-    """Write the completed file of a rollback."""
+    """Format the completed file of a rollback."""
     return (_CAUSED_ROLLBACK if _has_cause(value) else _ROLLBACK).format(value)
 
 
 def parse_savepoint(data: bytes) -> SavepointMetadata:
-    """Read the completed file of a savepoint."""
+    """Parse the completed file of a savepoint."""
     return _SAVEPOINT.parse(data)
 
 
 def format_savepoint(value: SavepointMetadata) -> bytes:
-    """Write the completed file of a savepoint."""
+    """Format the completed file of a savepoint."""
     return _SAVEPOINT.format(value)
 
 
 def parse_restore_plan(data: bytes) -> RestorePlan:
-    """Read the requested file of a restore."""
+    """Parse the requested file of a restore."""
     return _RESTORE_PLAN.parse(data)
 
 
 def format_restore_plan(value: RestorePlan) -> bytes:
-    """Write the requested file of a restore."""
+    """Format the requested file of a restore."""
     return _RESTORE_PLAN.format(value)
 
 
 def parse_restore(data: bytes) -> RestoreMetadata:
-    """Read the completed file of a restore."""
+    """Parse the completed file of a restore."""
     return _CAUSED_RESTORE.parse(data)
 
 
 def format_restore(value: RestoreMetadata) -> bytes:
-    """Write the completed file of a restore."""
-    caused = any(_has_cause(each) for parts in value.rollbacks.values() for each in parts)
-    return (_CAUSED_RESTORE if caused else _RESTORE).format(value)
+    """Format the completed file of a restore."""
+    has_cause = any(_has_cause(part) for parts in value.rollbacks.values() for part in parts)
+    return (_CAUSED_RESTORE if has_cause else _RESTORE).format(value)
 
 
 def parse_index_plan(data: bytes) -> IndexPlan:
-    """Read the requested file of an indexing."""
+    """Parse the requested file of an indexing."""
     return _INDEX_PLAN.parse(data)
 
 
 def format_index_plan(value: IndexPlan) -> bytes:
-    """Write the requested file of an indexing."""
+    """Format the requested file of an indexing."""
     return _INDEX_PLAN.format(value)
 
 
 def parse_index_commit(data: bytes) -> IndexCommitMetadata:
-    """Read the completed file of an indexing."""
+    """Parse the completed file of an indexing."""
     return _INDEX_COMMIT.parse(data)
 
 
 def format_index_commit(value: IndexCommitMetadata) -> bytes:
-    """Write the completed file of an indexing."""
+    """Format the completed file of an indexing."""
     return _INDEX_COMMIT.format(value)

@@ -1,1 +1,1 @@
-"""What happens to tables, in figures, for systems that watch them."""
+"""Metrics of writes and table services, and the reporters that publish them."""

@@ -1,4 +1,4 @@
-"""The figures of a commit, by Hudi's names. Pure."""
+"""The metrics of commits and rollbacks, by Hudi's names, and reporters of commit figures."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from lakewright.table.rollback import load_rollback
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
 
-_SERVICES = {"COMPACT": "compaction", "LOG_COMPACT": "logcompaction", "CLUSTER": "clustering"}
-_NEW_GROUP = (None, "null")
+_SERVICE_NAMES = {"COMPACT": "compaction", "LOG_COMPACT": "logcompaction", "CLUSTER": "clustering"}
+_NO_PREVIOUS_COMMIT = (None, "null")
 _PENDING = {
     Action.COMPACTION: "compaction.pendingCompactionInstantCount",
     Action.CLUSTERING: "clustering.pendingClusteringInstantCount",
@@ -37,19 +37,19 @@ _PENDING = {
 
 
 def name_of(action: str, operation: str | None) -> str:
-    """What the metrics of a completed write begin with: a service keeps the name of its plans."""
-    return _SERVICES.get(operation or "", action)
+    """Return the prefix of a completed write's metrics: the action, or the service."""
+    return _SERVICE_NAMES.get(operation or "", action)
 
 
 def commit_gauges(metadata: CommitMetadata) -> dict[str, float]:
-    """What a write did, without its name in front."""
+    """Return the gauges of a write, without their prefix."""
     stats = metadata.write_stats()
-    new = [stat for stat in stats if stat.prev_commit in _NEW_GROUP]
+    new = [stat for stat in stats if stat.prev_commit in _NO_PREVIOUS_COMMIT]
 
     def total(count: Callable[[WriteStat], int | None]) -> int:
         return sum(count(stat) or 0 for stat in stats)
 
-    def spent(count: Callable[[RuntimeStats], int | None]) -> int:
+    def total_time(count: Callable[[RuntimeStats], int | None]) -> int:
         return sum(count(stat.runtime_stats) or 0 for stat in stats if stat.runtime_stats)
 
     return {
@@ -61,9 +61,9 @@ def commit_gauges(metadata: CommitMetadata) -> dict[str, float]:
         "totalInsertRecordsWritten": total(lambda stat: stat.num_inserts),
         "totalRecordsDeleted": total(lambda stat: stat.num_deletes),
         "totalBytesWritten": total(lambda stat: stat.total_write_bytes),
-        "totalScanTime": spent(lambda stats: stats.total_scan_time),
-        "totalCreateTime": spent(lambda stats: stats.total_create_time),
-        "totalUpsertTime": spent(lambda stats: stats.total_upsert_time),
+        "totalScanTime": total_time(lambda stats: stats.total_scan_time),
+        "totalCreateTime": total_time(lambda stats: stats.total_create_time),
+        "totalUpsertTime": total_time(lambda stats: stats.total_upsert_time),
         "totalCompactedRecordsUpdated": total(lambda stat: stat.total_updated_records_compacted),
         "totalLogFilesCompacted": total(lambda stat: stat.total_log_files_compacted),
         "totalLogFilesSize": total(lambda stat: stat.total_log_size_compacted),
@@ -71,7 +71,7 @@ def commit_gauges(metadata: CommitMetadata) -> dict[str, float]:
 
 
 def pending_gauges(timeline: Timeline, without: str = "") -> dict[str, float]:
-    """How many plans wait or are executed, by action; `without` has just completed."""
+    """Return the number of pending plans by action; `without` has just completed."""
     return {
         name: sum(i.requested_at != without for i in timeline.pending(action))
         for action, name in _PENDING.items()
@@ -79,13 +79,9 @@ def pending_gauges(timeline: Timeline, without: str = "") -> dict[str, float]:
 
 
 def figure_gauges(name: str, figures: Mapping[str, float]) -> Iterable[tuple[str, float]]:
-    """Figures of completion and freshness: those of the commit itself begin with its name."""
+    """Return completion and freshness as gauges; figures of the commit itself get its prefix."""
     for key, value in figures.items():
         yield (key if "." in key else f"{name}.{key}"), value
-
-
-# ------------------------------------------------------------------------------------------------
-# A completed write, told as metrics.
 
 
 def record_commit(
@@ -95,52 +91,51 @@ def record_commit(
     options: Mapping[str, str],
     told: tuple[int, Mapping[str, float], int | None],
 ) -> None:
-    """Tell of a write that has completed; `told` is when, its figures, and when it began."""
+    """Record the metrics of a completed write.
+
+    `told` is its completion time, its figures, and when it began.
+    """
     writer, config = transaction.writer, transaction.snapshot.config
-    meter = MetricsRecorder.create(writer.storage, writer.clock, options, config.name)
-    if not meter.is_on:
+    recorder = MetricsRecorder.create(writer.storage, writer.clock, options, config.name)
+    if not recorder.is_on:
         return
-    at_ms, figures, began_ms = told
+    completed_ms, figures, began_ms = told
     name = name_of(instant.action, metadata.operation)
-    took = {} if began_ms is None else {"duration": writer.clock.monotonic_ms() - began_ms}
-    of_commit = {**commit_gauges(metadata), "commitTime": at_ms, **took}
-    meter.gauge(
+    duration = {} if began_ms is None else {"duration": writer.clock.monotonic_ms() - began_ms}
+    gauges = {**commit_gauges(metadata), "commitTime": completed_ms, **duration}
+    recorder.gauge(
         [
-            *((f"{name}.{key}", value) for key, value in of_commit.items()),
+            *((f"{name}.{key}", value) for key, value in gauges.items()),
             *figure_gauges(name, figures),
             *pending_gauges(transaction.snapshot.timeline, instant.requested_at).items(),
         ]
     )
-    meter.count(f"{name}.completed.counter")
+    recorder.count(f"{name}.completed.counter")
     if writer.transaction.several_writers and metadata.operation not in SERVICE_OPERATIONS:
-        meter.count("conflict_resolution.success.counter")
+        recorder.count("conflict_resolution.success.counter")
 
 
 def record_rollback(meter: MetricsRecorder, storage: Storage, completed: Instant) -> None:
-    """Tell of a rollback that has completed; not if storage does not answer any more."""
+    """Record the metrics of a completed rollback, unless storage is unavailable."""
     if not meter.is_on:
         return
     with suppress(UnavailableError):
-        found = load_rollback(load_snapshot(storage), completed)
+        rollback = load_rollback(load_snapshot(storage), completed)
         meter.gauge(
             [
-                ("rollback.duration", found.took_ms),
-                ("rollback.numFilesDeleted", found.files_deleted),
+                ("rollback.duration", rollback.took_ms),
+                ("rollback.numFilesDeleted", rollback.files_deleted),
             ]
         )
         meter.count("rollback.completed.counter")
 
 
-# ------------------------------------------------------------------------------------------------
-# Figures of commits, told to whoever wants to hear them.
-
-
 @runtime_checkable
 class Reporter(Protocol):
-    """Takes figures to some system of metrics."""
+    """Publishes the figures of commits to a metrics system."""
 
     def report(self, table: str, at_ms: int, values: Mapping[str, float]) -> None:
-        """Take the figures of one commit of a table, which completed at `at_ms`."""
+        """Publish the figures of one commit of a table, which completed at `at_ms`."""
         ...
 
 
@@ -148,20 +143,20 @@ _reporters: list[Reporter] = []
 
 
 def report_to(reporter: Reporter | MetricReporter) -> Callable[[], None]:
-    """Tell a reporter of what this process does to tables; gives a function that ends it.
+    """Send metrics of this process to a reporter; return a function that removes it.
 
-    One with a method `take` gets all metrics as values, one with `report` the figures of commits
-    on tables that track event times.
+    A reporter with a method `take` gets all metrics as values, one with `report` the figures of
+    commits on tables that track event times.
     """
     if not isinstance(reporter, Reporter):
         return add_reporter(reporter)
     _reporters.append(reporter)
 
-    def end() -> None:
+    def remove() -> None:
         if reporter in _reporters:
             _reporters.remove(reporter)
 
-    return end
+    return remove
 
 
 def report(
@@ -170,9 +165,9 @@ def report(
     values: Mapping[str, float],
     also: Callable[[str, int, Mapping[str, float]], object] | None,
 ) -> None:
-    """Tell all reporters, and one that an option names; who fails is warned of, and no more."""
-    for tell in (*(each.report for each in _reporters), *((also,) if also else ())):
-        failure = call_user_function(tell, table, at_ms, values)
+    """Call all reporters, and one that an option names; a failure is a warning."""
+    for function in (*(reporter.report for reporter in _reporters), *((also,) if also else ())):
+        failure = call_user_function(function, table, at_ms, values)
         if failure is not None:
             warnings.warn(f"a reporter failed: {failure}", RuntimeWarning, stacklevel=3)
 
@@ -180,10 +175,10 @@ def report(
 def commit_figures(
     instant: Instant, commit: CommitMetadata, marks: Watermarks | None, zone: str
 ) -> tuple[int, dict[str, float]]:
-    """When a commit completed, and its figures; of completion and freshness where it keeps them.
+    """Return when a commit completed, and its figures; with watermarks, also those of both views.
 
-    `commitLatencyInMs` and `commitFreshnessInMs` are how long after its oldest and its newest
-    event a commit that brought rows completed.
+    `commitLatencyInMs` and `commitFreshnessInMs` are how long after its oldest and its newest event
+    a commit that added rows completed.
     """
     at_ms = round(parse_time(instant.completed_at or "", zone_of(zone)).timestamp() * 1000)
     figures: dict[str, float] = {}
@@ -199,7 +194,7 @@ def commit_figures(
 
 
 def view_times(marks: Watermarks) -> dict[str, int | None]:
-    """Completion and freshness of both views, by the names under which they are published."""
+    """Return completion and freshness of both views, by their published names."""
     return {
         "snapshot.completion": marks.rt_completion,
         "snapshot.freshness": marks.rt_freshness,

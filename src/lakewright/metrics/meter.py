@@ -1,4 +1,4 @@
-"""Takes what happens to a table to the reporters that options and this process name."""
+"""Sends the metrics of a table to the reporters that options and this process name."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from lakewright.storage.metered import MeteredStorage, metered
 from lakewright.table.freshness_options import call_user_function
 from lakewright.table.properties import load_properties
 
-_listeners: list[MetricReporter] = []
-_made: dict[tuple[object, ...], MetricReporter] = {}
+_process_reporters: list[MetricReporter] = []
+_created_reporters: dict[tuple[object, ...], MetricReporter] = {}
 _warned: set[str] = set()
-_names: dict[str, str] = {}
+_table_names: dict[str, str] = {}
 _lock = threading.Lock()
 
 
 def add_reporter(reporter: MetricReporter) -> Callable[[], None]:
-    """Tell a reporter of all that happens in this process; gives a function that ends it."""
-    _listeners.append(reporter)
+    """Send all metrics of this process to a reporter; return a function that removes it."""
+    _process_reporters.append(reporter)
 
-    def end() -> None:
-        if reporter in _listeners:
-            _listeners.remove(reporter)
+    def remove() -> None:
+        if reporter in _process_reporters:
+            _process_reporters.remove(reporter)
 
-    return end
+    return remove
 
 
 @dataclass(frozen=True)
 class MetricsRecorder:
-    """The metrics of one table; asks and does nothing while nobody wants them."""
+    """Records the metrics of one table; does nothing if there is no reporter."""
 
     storage: Storage
     clock: Clock
@@ -52,19 +52,19 @@ class MetricsRecorder:
         options: Mapping[str, str],
         name: str | None = None,
     ) -> MetricsRecorder:
-        """The meter that options describe; `name` is the table's, if that is known."""
+        """Return the recorder that options describe; `name` is the table's, if it is known."""
         return cls(storage, clock, metrics_settings(options), name)
 
     @property
     def is_on(self) -> bool:
-        """Whether anybody wants to know."""
-        return self.settings.on or bool(_listeners)
+        """Whether there is a reporter."""
+        return self.settings.on or bool(_process_reporters)
 
     def gauge(self, values: Iterable[tuple[str, float]], **labels: str) -> None:
-        """Tell how things are."""
-        told = list(values) if self.is_on else []
-        if told:
-            self._report((name, value, labels) for name, value in told)
+        """Report gauges."""
+        gauges = list(values) if self.is_on else []
+        if gauges:
+            self._report((name, value, labels) for name, value in gauges)
 
     def count(self, name: str, by: float = 1, **labels: str) -> None:
         """Add to a counter."""
@@ -72,65 +72,65 @@ class MetricsRecorder:
             self._report([(name, by, labels)])
 
     def _report(self, values: Iterable[tuple[str, float, Mapping[str, str]]]) -> None:
-        now, table = self.clock.now_ms(), self._table()
-        told = [
+        now, table = self.clock.now_ms(), self._table_name()
+        metrics = [
             Metric(name, METRICS[name].kind, value, {"table": table, **labels}, now)
-            for name, value, labels in (*values, *self._calls())
+            for name, value, labels in (*values, *self._storage_calls())
         ]
         for reporter in self._reporters():
-            failure = call_user_function(reporter.take, told)
+            failure = call_user_function(reporter.take, metrics)
             if failure is not None:
                 warn_once(type(reporter).__name__.strip("_"), failure)
 
-    def _calls(self) -> Iterable[tuple[str, float, Mapping[str, str]]]:
-        taken = self.storage.take_counts() if isinstance(self.storage, MeteredStorage) else {}
-        return [("storage.calls", calls, {"kind": kind}) for kind, calls in taken.items()]
+    def _storage_calls(self) -> Iterable[tuple[str, float, Mapping[str, str]]]:
+        counts = self.storage.take_counts() if isinstance(self.storage, MeteredStorage) else {}
+        return [("storage.calls", calls, {"kind": kind}) for kind, calls in counts.items()]
 
-    def _table(self) -> str:
+    def _table_name(self) -> str:
         root = self.storage.root
         if self.name is not None:
-            _names[root] = self.name
-        elif root not in _names:
+            _table_names[root] = self.name
+        elif root not in _table_names:
             try:
-                _names[root] = load_properties(self.storage).get("hoodie.table.name", root)
+                _table_names[root] = load_properties(self.storage).get("hoodie.table.name", root)
             except LakewrightError:
                 return root
-        return _names[root]
+        return _table_names[root]
 
     def _reporters(self) -> list[MetricReporter]:
-        found = list(_listeners)
+        reporters = list(_process_reporters)
         for kind in self.settings.types if self.settings.on else ():
             reporter = _reporter(kind, self.settings)
-            found += [] if reporter is None else [reporter]
-        return found
+            reporters += [] if reporter is None else [reporter]
+        return reporters
 
 
 def _reporter(kind: ReporterType, settings: MetricsSettings) -> MetricReporter | None:
-    """The reporter of this process; None if it cannot be made, which is warned of once."""
-    key = _identity(kind, settings)
+    """Return the reporter of this process; None, with one warning, if it cannot be created."""
+    key = _reporter_key(kind, settings)
     with _lock:
-        if key not in _made:
-            held: list[MetricReporter] = []
-            failure = call_user_function(lambda: held.append(make_reporter(kind, settings)))
+        if key not in _created_reporters:
+            created: list[MetricReporter] = []
+            failure = call_user_function(lambda: created.append(make_reporter(kind, settings)))
             if failure is not None:
                 warn_once(kind.value, failure)
                 return None
-            _made[key] = held[0]
-        return _made[key]
+            _created_reporters[key] = created[0]
+        return _created_reporters[key]
 
 
-def _identity(kind: ReporterType, settings: MetricsSettings) -> tuple[object, ...]:
-    """What makes two reporters the same one."""
-    told = settings
+def _reporter_key(kind: ReporterType, settings: MetricsSettings) -> tuple[object, ...]:
+    """Return what identifies a reporter within this process."""
+    s = settings
     if kind is ReporterType.PROMETHEUS:
-        return kind, told.prefix, told.address, told.port, told.text_file
+        return kind, s.prefix, s.address, s.port, s.text_file
     if kind is ReporterType.PROMETHEUS_PUSHGATEWAY:
-        return kind, told.prefix, told.push_host, told.push_port, told.push_job, told.push_labels
-    return kind, told.prefix, told.json_file
+        return kind, s.prefix, s.push_host, s.push_port, s.push_job, s.push_labels
+    return kind, s.prefix, s.json_file
 
 
 def warn_once(who: str, failure: str) -> None:
-    """Warn of a reporter that failed, once: the write stands, whoever hears of it."""
+    """Warn once about a reporter that failed; the write is not affected."""
     if who not in _warned:
         _warned.add(who)
         text = f"metrics are not reported by {who}: {failure}"
@@ -138,16 +138,16 @@ def warn_once(who: str, failure: str) -> None:
 
 
 def reporter_for(kind: ReporterType, settings: MetricsSettings) -> MetricReporter | None:
-    """The reporter that this process has for such settings, made if it is not there yet."""
+    """Return the reporter of this process for such settings; create it if needed."""
     return _reporter(kind, settings)
 
 
 def with_metrics(storage: Storage, options: Mapping[str, str]) -> Storage:
-    """The storage, counted if metrics are wanted; settings that cannot be are refused here."""
+    """Return the storage, with its calls counted if metrics are on; raise for invalid settings."""
     settings = metrics_settings(options)
     if settings.on and ReporterType.JSON_LINES in settings.types and not settings.json_file:
         raise InvalidError(
             "metrics as JSON lines need a file, or name another reporter",
             options=["lakewright.metrics.jsonl.file", "hoodie.metrics.reporter.type"],
         )
-    return metered(storage) if settings.on or _listeners else storage
+    return metered(storage) if settings.on or _process_reporters else storage

@@ -1,4 +1,4 @@
-"""Settings of metrics, by Hudi's keys."""
+"""The options of metrics, with Hudi's keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ METRICS_ON = "hoodie.metrics.on"
 
 
 class ReporterType(StrEnum):
-    """Where metrics go."""
+    """The reporters that options can name."""
 
     PROMETHEUS = "PROMETHEUS"
     PROMETHEUS_PUSHGATEWAY = "PROMETHEUS_PUSHGATEWAY"
@@ -22,11 +22,11 @@ class ReporterType(StrEnum):
 
 
 def _types(text: str) -> tuple[ReporterType, ...]:
-    words = [word.strip().upper() for word in text.split(",") if word.strip()]
-    unknown = [word for word in words if word not in list(ReporterType)]
-    if unknown or not words:
+    names = [name.strip().upper() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in list(ReporterType)]
+    if unknown or not names:
         raise ValueError(f"one or more of {', '.join(ReporterType)} expected")
-    return tuple(ReporterType(word) for word in words)
+    return tuple(ReporterType(name) for name in names)
 
 
 def _labels(text: str) -> tuple[tuple[str, str], ...]:
@@ -37,10 +37,10 @@ def _labels(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _prefix(text: str) -> str:
-    word = text.strip()
-    if not all(char.isalnum() or char in "._-" for char in word):
+    prefix = text.strip()
+    if not all(char.isalnum() or char in "._-" for char in prefix):
         raise ValueError("letters, digits, dots, dashes and underscores expected")
-    return word
+    return prefix
 
 
 def _port(text: str) -> int:
@@ -52,20 +52,20 @@ def _port(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """Which metrics go where."""
+    """Which reporters get the metrics, and their settings."""
 
     on: bool = option(
         METRICS_ON,
         False,
         parse=parse_bool,
-        doc="Whether writes and services tell their figures to a reporter.",
+        doc="Whether writes and services send their metrics to a reporter.",
     )
     types: tuple[ReporterType, ...] = option(
         "hoodie.metrics.reporter.type",
         (ReporterType.JSON_LINES,),
         parse=_types,
         doc="Where they go, one or several with commas: PROMETHEUS, PROMETHEUS_PUSHGATEWAY, "
-        "JSON_LINES, CONSOLE, INMEMORY. Hudi's default, GRAPHITE, is not there.",
+        "JSON_LINES, CONSOLE, INMEMORY. Hudi's default, GRAPHITE, is not supported.",
     )
     prefix: str = option(
         "hoodie.metrics.reporter.metricsname.prefix",
@@ -127,11 +127,11 @@ class MetricsSettings:
         "lakewright.metrics.debt",
         False,
         parse=parse_bool,
-        doc="Whether a service round also counts the log files that wait, which lists the "
-        "partitions that may hold some.",
+        doc="Whether a service round also counts uncompacted log files, which lists the "
+        "partitions that may have some.",
     )
 
 
 def metrics_settings(options: Mapping[str, str]) -> MetricsSettings:
-    """The settings that options name."""
+    """Return the settings that options describe."""
     return settings_from(MetricsSettings, options)

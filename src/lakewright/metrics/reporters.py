@@ -1,4 +1,4 @@
-"""The reporters that options name; each is made once in a process."""
+"""The reporters that options can name; each is created once in a process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lakewright.metrics.options import MetricsSettings, ReporterType
 from lakewright.utils.optional_imports import imported
 
 _EXTRA = "metrics"
-_UNFIT = re.compile(r"[^a-zA-Z0-9_]")
+_INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class JsonLines:
-    """Adds a line to a file for each metric; what is added at once stays together."""
+    """Appends a line to a file for each metric; lines appended together stay together."""
 
     def __init__(self, path: str, prefix: str = "") -> None:
         self._path = path
@@ -40,7 +40,7 @@ class JsonLines:
 
 
 class Console:
-    """Writes the same lines where errors are told."""
+    """Writes JSON lines to the standard error stream."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -51,7 +51,7 @@ class Console:
 
 
 class InMemory:
-    """Keeps what was told, gauges as they were last and counters added up."""
+    """Keeps the last value of gauges, and the sum of counters."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
@@ -67,7 +67,7 @@ class InMemory:
 
 
 class Prometheus:
-    """Keeps metrics in a registry of Prometheus' client, which can be served or written."""
+    """Keeps metrics in a registry of the Prometheus client, to be served, written or pushed."""
 
     def __init__(self, prefix: str, registry: Any = None) -> None:
         self._client = imported("prometheus_client", _EXTRA)
@@ -88,21 +88,21 @@ class Prometheus:
                 series.set(metric.value)
 
     def serve(self, port: int, address: str) -> None:
-        """Answer to who asks at a port, from a thread, until the process ends."""
+        """Serve the metrics over HTTP from a thread, until the process ends."""
         self._client.start_http_server(port, addr=address, registry=self.registry)
 
     def write(self, path: str) -> None:
-        """Put all that is known into a file, in one step."""
+        """Write all metrics to a file, atomically."""
         self._client.write_to_textfile(path, self.registry)
 
     def push(self, gateway: str, job: str, labels: dict[str, str]) -> None:
-        """Hand all that is known to a gateway."""
+        """Push all metrics to a gateway."""
         self._client.push_to_gateway(gateway, job, self.registry, grouping_key=labels)
 
     def _series_of(self, metric: Metric) -> Any:
         with self._lock:
             if metric.name not in self._series:
-                known = METRICS.get(metric.name)
+                descriptor = METRICS.get(metric.name)
                 kind = (
                     self._client.Counter
                     if metric.kind is MetricKind.COUNTER
@@ -110,73 +110,73 @@ class Prometheus:
                 )
                 self._series[metric.name] = kind(
                     prometheus_name(metric.name, self._prefix),
-                    known.doc if known else metric.name,
+                    descriptor.doc if descriptor else metric.name,
                     sorted(metric.labels),
                     registry=self.registry,
                 )
             return self._series[metric.name]
 
 
-class _Written:
-    """A registry that is written to a file each time."""
+class _TextFileReporter:
+    """A registry that is written to a file after each change."""
 
     def __init__(self, held: Prometheus, path: str) -> None:
-        self._held = held
+        self._prometheus = held
         self._path = path
 
     def take(self, metrics: Sequence[Metric]) -> None:
         """See `MetricReporter`."""
-        self._held.take(metrics)
-        self._held.write(self._path)
+        self._prometheus.take(metrics)
+        self._prometheus.write(self._path)
 
 
-class _Pushed:
-    """A registry that is pushed each time."""
+class _PushReporter:
+    """A registry that is pushed after each change."""
 
     def __init__(self, held: Prometheus, settings: MetricsSettings) -> None:
-        self._held = held
+        self._prometheus = held
         self._settings = settings
 
     def take(self, metrics: Sequence[Metric]) -> None:
         """See `MetricReporter`."""
-        told = self._settings
-        self._held.take(metrics)
-        gateway = f"{told.push_host}:{told.push_port}"
-        self._held.push(gateway, told.push_job, dict(told.push_labels))
+        settings = self._settings
+        self._prometheus.take(metrics)
+        gateway = f"{settings.push_host}:{settings.push_port}"
+        self._prometheus.push(gateway, settings.push_job, dict(settings.push_labels))
 
 
 MEMORY = InMemory()
 
 
 def prometheus_name(name: str, prefix: str) -> str:
-    """A name as Prometheus allows it; its client adds `_total` to counters."""
-    return _UNFIT.sub("_", f"{prefix}.{name}" if prefix else name)
+    """Return a name that Prometheus allows; its client adds `_total` to counters."""
+    return _INVALID_CHARACTER.sub("_", f"{prefix}.{name}" if prefix else name)
 
 
 def json_line(metric: Metric, prefix: str = "") -> str:
-    """A metric as one line."""
+    """Return a metric as one line of JSON."""
     name = f"{prefix}.{metric.name}" if prefix else metric.name
-    told = {
+    fields = {
         "time": metric.at_ms,
         "name": name,
         "kind": metric.kind.value,
         "labels": dict(metric.labels),
         "value": metric.value,
     }
-    return json.dumps(told, separators=(",", ":"))
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def make_reporter(kind: ReporterType, settings: MetricsSettings) -> MetricReporter:
-    """A reporter as the settings describe it."""
+    """Create the reporter that the settings describe."""
     if kind is ReporterType.JSON_LINES:
         return JsonLines(settings.json_file or "", settings.prefix)
     if kind is ReporterType.CONSOLE:
         return Console(settings.prefix)
     if kind is ReporterType.INMEMORY:
         return MEMORY
-    held = Prometheus(settings.prefix)
+    prometheus = Prometheus(settings.prefix)
     if kind is ReporterType.PROMETHEUS_PUSHGATEWAY:
-        return _Pushed(held, settings)
+        return _PushReporter(prometheus, settings)
     if settings.port:
-        held.serve(settings.port, settings.address)
-    return _Written(held, settings.text_file) if settings.text_file else held
+        prometheus.serve(settings.port, settings.address)
+    return _TextFileReporter(prometheus, settings.text_file) if settings.text_file else prometheus

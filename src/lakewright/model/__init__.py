@@ -1,1 +1,1 @@
-"""What a table is: frozen values and pure rules, without I/O."""
+"""The model of a table: immutable values and pure functions on them, without I/O."""

@@ -1,4 +1,8 @@
-"""What a write records about itself when it completes: statistics per file, and the commit."""
+"""The metadata that actions record on the timeline when they complete.
+
+Commits record statistics for each file that they wrote; cleans, rollbacks, savepoints, restores and
+index builds record what they deleted, protected or built.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +16,27 @@ SCHEMA_KEY = "schema"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStats:
-    """Milliseconds that one file took to scan, create and update."""
+    """The time in milliseconds that scanning, creating and updating one file took."""
 
     total_scan_time: int | None = None
     total_create_time: int | None = None
     total_upsert_time: int | None = None
 
 
-# Operations that move rows and bring none.
+# Operations of table services: they rewrite existing rows and add none.
 SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
 DELETE_PARTITION = "DELETE_PARTITION"
-# Operations of writers that take rows out and bring none.
+# Operations of writers that only remove rows.
 DELETING_OPERATIONS = frozenset({"DELETE", DELETE_PARTITION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteStat:
-    """What one write did to one file; the fields are those of the format, in its order.
+    """The statistics of one file that a write produced; fields and their order are the format's.
 
-    - `path` is relative to the table, `base_file`, `log_files` and `prev_base_file` are bare names;
-    - `prev_commit` of a new file group is the text "null", which is not the same as None;
-    - `cdc_stats` maps the path of a change file to its size; None where change capture is off.
+    - `path` is relative to the table; `base_file`, `log_files` and `prev_base_file` are file names;
+    - `prev_commit` of a new file group is the string "null", which is not the same as None;
+    - `cdc_stats` maps the path of each CDC log file to its size; None if CDC is off.
     """
 
     file_id: str | None = None
@@ -69,22 +73,22 @@ class WriteStat:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that the write made here: the data file, and its change files."""
+        """The files that the write created here: the data file and its CDC log files."""
         return (*((self.path,) if self.path else ()), *(self.cdc_stats or ()))
 
 
 def is_log(stat: WriteStat) -> bool:
-    """Whether the file of a statistic is a log file; names of base files do not begin so."""
+    """Whether a statistic is of a log file; only names of log files begin with a dot."""
     name = (stat.path or "").rpartition("/")[2]
     return name.startswith(".") and ".log." in name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
-    """What a commit, deltacommit or replacecommit did, partition by partition.
+    """The metadata of a commit, deltacommit or replacecommit, by partition.
 
-    `replaced` names the file groups that a replacecommit took out of the table; it is empty for
-    every other action.
+    `replaced` holds the ids of the file groups that a replacecommit replaced; it is empty for all
+    other actions.
     """
 
     stats: Mapping[str, tuple[WriteStat, ...]] = field(default_factory=dict, hash=False)
@@ -96,24 +100,24 @@ class CommitMetadata:
 
     @property
     def schema(self) -> str | None:
-        """The table's Avro schema as of this commit, without meta columns; None if not recorded."""
+        """The table's Avro schema at this commit, without meta columns; None if not recorded."""
         return self.extra.get(SCHEMA_KEY) or None
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The partitions that were written or lost file groups, sorted."""
+        """The partitions in which file groups were written or replaced, sorted."""
         return tuple(sorted({*self.stats, *self.replaced}))
 
     def write_stats(self) -> tuple[WriteStat, ...]:
-        """The statistics of all partitions in one tuple."""
+        """Return the statistics of all partitions in one tuple."""
         return tuple(stat for stats in self.stats.values() for stat in stats)
 
     def files(self) -> frozenset[str]:
-        """The paths of all files that the write made."""
+        """Return the paths of all files that the write created."""
         return frozenset(path for stat in self.write_stats() for path in stat.paths)
 
     def named_files(self) -> frozenset[str]:
-        """The names of all files in its statistics, whatever they are there for."""
+        """Return the names of all files in the statistics, whether created or only referenced."""
         return frozenset(
             path.rpartition("/")[2]
             for stat in self.write_stats()
@@ -122,10 +126,10 @@ class CommitMetadata:
         )
 
     def file_groups(self) -> frozenset[tuple[str, str]]:
-        """The (partition, file id) pairs that were written or replaced: what others may clash with.
+        """Return the (partition, file id) pairs that were written or replaced, to detect conflicts.
 
-        Inserts into groups that do not exist yet have an empty id while a write is in flight: they
-        clash with nobody and are left out.
+        In the metadata of an inflight write, inserts into new file groups have an empty file id:
+        they cannot conflict and are left out.
         """
         written = {
             (partition, stat.file_id)
@@ -133,25 +137,24 @@ class CommitMetadata:
             for stat in stats
             if stat.file_id
         }
-        lost = {(partition, file_id) for partition, ids in self.replaced.items() for file_id in ids}
-        return frozenset(written | lost)
+        replaced = {
+            (partition, file_id) for partition, ids in self.replaced.items() for file_id in ids
+        }
+        return frozenset(written | replaced)
 
     def file_ids(self) -> frozenset[str]:
-        """The ids of the file groups that were written or replaced."""
+        """Return the ids of the file groups that were written or replaced."""
         return frozenset(file_id for _, file_id in self.file_groups())
 
 
-# ------------------------------------------------------------------------------------------------
-# What cleans, rollbacks, savepoints, restores and index builds record when they complete.
-
-
-# From which request on the table can be read, where the policy of a clean does not tell.
+# The earliest requested time as of which the table can be read, in the extra metadata of a clean
+# whose policy does not record an earliest instant to retain.
 READABLE_FROM = "lakewright.clean.readable.from"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedPartition:
-    """What a clean did in one partition; files are bare names."""
+    """The files that a clean deleted in one partition, by file name."""
 
     partition: str
     policy: str
@@ -163,7 +166,7 @@ class CleanedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanMetadata:
-    """What a clean deleted, and the earliest instant it kept readable."""
+    """The metadata of a clean: the files it deleted, and the earliest instant it retained."""
 
     started_at: str
     earliest_to_retain: str
@@ -177,13 +180,13 @@ class CleanMetadata:
 
     @property
     def readable_from(self) -> str | None:
-        """The earliest request as of which the table can be read; None if nothing is gone."""
+        """The earliest requested time as of which the table can be read; None if unlimited."""
         return max(self.earliest_to_retain, self.extra.get(READABLE_FROM, "")) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBackPartition:
-    """What a rollback deleted in one partition, by absolute path.
+    """The files that a rollback deleted in one partition, by absolute path.
 
     `rollback_logs` and `failed_logs` map log files to sizes; only tables before version 8 use them.
     """
@@ -197,9 +200,9 @@ class RolledBackPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackMetadata:
-    """What a rollback took back; `commits` and `instants` name the same instants twice.
+    """The metadata of a rollback; `commits` and `instants` both name the rolled-back instants.
 
-    `caused_by` and `reason` are those of its plan.
+    `caused_by` and `reason` are copied from the plan.
     """
 
     started_at: str
@@ -215,7 +218,7 @@ class RollbackMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPartition:
-    """The base and log files, by bare name, that a savepoint protects in one partition."""
+    """The base and log files, by file name, that a savepoint protects in one partition."""
 
     partition: str
     files: tuple[str, ...] = ()
@@ -223,7 +226,7 @@ class SavedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointMetadata:
-    """Who saved the table, when (epoch milliseconds), and which files must stay."""
+    """The metadata of a savepoint: its user, time (epoch milliseconds) and protected files."""
 
     saved_by: str
     saved_at: int
@@ -234,7 +237,7 @@ class SavepointMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreMetadata:
-    """What a restore took back: one or more rollbacks per instant."""
+    """The metadata of a restore: one or more rollbacks for each rolled-back instant."""
 
     started_at: str
     took_ms: int = 0
@@ -246,7 +249,7 @@ class RestoreMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexCommitMetadata:
-    """The metadata partitions that an indexing action has built."""
+    """The partitions of the metadata table that an indexing action has built."""
 
     partitions: tuple[IndexPartition, ...] = ()
     operation: str | None = None

@@ -1,7 +1,7 @@
-"""Date patterns as key generators use them: letters for parts of a date, quotes around plain text.
+"""The date patterns of key generators: letters for parts of a date, quotes around literal text.
 
-They are the patterns of Joda-Time. Names of months and days are English ones, and letters for eras,
-centuries and names of time zones are refused.
+These are Joda-Time patterns. Names of months and days are English; letters for eras, centuries and
+names of time zones are not supported.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _MONTHS = (
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET = re.compile(r"GMT([+-])(\d{1,2})(?::?(\d{2}))?")
-_NUMERIC = frozenset("yYxMdDewhHkKmsS")
+_NUMERIC_LETTERS = frozenset("yYxMdDewhHkKmsS")
 _TOKEN = re.compile(r"([A-Za-z])\1*|'((?:[^']|'')*)'|[^A-Za-z']+")
 
 
 def zone(name: str) -> tzinfo:
-    """A time zone by its name, or by its distance from Greenwich as in `GMT+8:00`."""
-    found = _OFFSET.fullmatch(name)
-    if found is not None:
-        distance = timedelta(hours=int(found[2]), minutes=int(found[3] or 0))
-        return timezone(-distance if found[1] == "-" else distance)
+    """Return a time zone by its name, or by its UTC offset as in `GMT+8:00`."""
+    match = _OFFSET.fullmatch(name)
+    if match is not None:
+        offset = timedelta(hours=int(match[2]), minutes=int(match[3] or 0))
+        return timezone(-offset if match[1] == "-" else offset)
     if name in ("UTC", "GMT", "Z"):
         return UTC
     try:
@@ -42,23 +42,23 @@ def zone(name: str) -> tzinfo:
 
 @dataclass(frozen=True, slots=True)
 class DatePattern:
-    """One pattern, taken apart: runs of a letter with their length, and plain text."""
+    """A parsed pattern: (letter, length of its run) tokens, and (text, 0) for literal text."""
 
     text: str
     tokens: tuple[tuple[str, int], ...]
 
     @property
     def finest_millis(self) -> int:
-        """Times that agree down to this many milliseconds, at most a second, look the same."""
+        """The smallest difference in milliseconds, at most a second, that formatted times show."""
         return 1 if any(token == "S" for token, length in self.tokens if length) else 1000
 
     @property
     def shows_minutes(self) -> bool:
-        """Whether minutes or anything below can be seen."""
+        """Whether formatted times show minutes or smaller units, or a UTC offset."""
         return any(token in "mSsZ" for token, length in self.tokens if length)
 
     def format(self, millis: int, where: tzinfo) -> str:
-        """The text of a moment in a time zone."""
+        """Return a time, in milliseconds since 1970, as text in a time zone."""
         try:
             moment = (_EPOCH + timedelta(milliseconds=millis)).astimezone(where)
         except OverflowError as error:
@@ -68,17 +68,17 @@ class DatePattern:
         )
 
     def parse(self, text: str, where: tzinfo | None) -> tuple[int, tzinfo] | None:
-        """The moment in milliseconds and its time zone; None if the text breaks the pattern.
+        """Return the time in milliseconds and its time zone; None if the text does not match.
 
-        The zone is `where`; without it the one that the text names, or UTC.
+        The zone is `where` if given, else the one that the text names, else UTC.
         """
-        found = _regex(self).fullmatch(text)
-        return None if found is None else _moment(found.groupdict(), where)
+        match = _regex(self).fullmatch(text)
+        return None if match is None else _moment(match.groupdict(), where)
 
 
 @lru_cache(maxsize=64)
 def date_pattern(text: str) -> DatePattern:
-    """Take a pattern apart."""
+    """Parse a pattern."""
     tokens = tuple(_tokens(text))
     if not tokens:
         raise InvalidError("a date pattern is empty")
@@ -89,17 +89,17 @@ def date_pattern(text: str) -> DatePattern:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    at = 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
             raise InvalidError("a date pattern has an open quote", pattern=text)
-        if found[1]:
-            yield found[1], len(found[0])
+        if match[1]:
+            yield match[1], len(match[0])
         else:
-            quoted = found[2]
-            yield found[0] if quoted is None else quoted.replace("''", "'") or "'", 0
-        at = found.end()
+            quoted = match[2]
+            yield match[0] if quoted is None else quoted.replace("''", "'") or "'", 0
+        position = match.end()
 
 
 def _padded(part: Callable[[datetime], int]) -> Callable[[datetime, int], str]:
@@ -107,11 +107,11 @@ def _padded(part: Callable[[datetime], int]) -> Callable[[datetime, int], str]:
 
 
 def _year(part: Callable[[datetime], int]) -> Callable[[datetime, int], str]:
-    def text(moment: datetime, length: int) -> str:
+    def format_year(moment: datetime, length: int) -> str:
         year = part(moment)
         return f"{year % 100:02d}" if length == 2 else str(year).zfill(length)
 
-    return text
+    return format_year
 
 
 def _month(moment: datetime, length: int) -> str:
@@ -130,7 +130,7 @@ def _fraction(moment: datetime, length: int) -> str:
     return f"{moment.microsecond:06d}".ljust(length, "0")[:length]
 
 
-def _distance(moment: datetime, length: int) -> str:
+def _offset_text(moment: datetime, length: int) -> str:
     text = moment.strftime("%z")[:5]
     return text if length == 1 else f"{text[:3]}:{text[3:]}"
 
@@ -153,24 +153,24 @@ _FORMATTERS: dict[str, Callable[[datetime, int], str]] = {
     "m": _padded(lambda m: m.minute),
     "s": _padded(lambda m: m.second),
     "S": _fraction,
-    "Z": _distance,
+    "Z": _offset_text,
 }
-_PARSED = frozenset("yMdHhamsSZ")
+_PARSED_LETTERS = frozenset("yMdHhamsSZ")
 
 
 @lru_cache(maxsize=64)
 def _regex(pattern: DatePattern) -> re.Pattern[str]:
     parts = []
-    seen: set[str] = set()
-    following = [*pattern.tokens[1:], ("", 0)]
-    for (token, length), (after, after_length) in zip(pattern.tokens, following, strict=True):
+    used: set[str] = set()
+    next_tokens = [*pattern.tokens[1:], ("", 0)]
+    for (token, length), (next_token, next_length) in zip(pattern.tokens, next_tokens, strict=True):
         if not length:
             parts.append(re.escape(token))
             continue
-        if token not in _PARSED or token in seen:
+        if token not in _PARSED_LETTERS or token in used:
             raise UnsupportedError("dates of this pattern cannot be read", pattern=pattern.text)
-        seen.add(token)
-        adjacent = after_length > 0 and after in _NUMERIC
+        used.add(token)
+        adjacent = next_length > 0 and next_token in _NUMERIC_LETTERS
         parts.append(f"(?P<{token}>{_part_regex(token, length, adjacent=adjacent)})")
     return re.compile("".join(parts), re.IGNORECASE | re.ASCII)
 
@@ -189,13 +189,13 @@ def _part_regex(token: str, length: int, *, adjacent: bool) -> str:
     return r"\d{1,2}"
 
 
-def _moment(parts: dict[str, str], where: tzinfo | None) -> tuple[int, tzinfo] | None:
+def _moment(parts: dict[str, str], time_zone: tzinfo | None) -> tuple[int, tzinfo] | None:
     year = int(parts.get("y", "1970"))
     if len(parts.get("y", "1970")) == 2:
         year += 2000
     fraction = parts.get("S", "0").ljust(6, "0")[:6]
     try:
-        named = _parsed_offset(parts["Z"]) if "Z" in parts else None
+        text_zone = _parsed_offset(parts["Z"]) if "Z" in parts else None
         moment = datetime(
             year,
             _month_number(parts.get("M", "1")),
@@ -204,11 +204,11 @@ def _moment(parts: dict[str, str], where: tzinfo | None) -> tuple[int, tzinfo] |
             int(parts.get("m", "0")),
             int(parts.get("s", "0")),
             int(fraction),
-            named or where or UTC,
+            text_zone or time_zone or UTC,
         )
     except ValueError:
         return None
-    return (moment - _EPOCH) // timedelta(milliseconds=1), where or named or UTC
+    return (moment - _EPOCH) // timedelta(milliseconds=1), time_zone or text_zone or UTC
 
 
 def _month_number(text: str) -> int:
@@ -232,5 +232,5 @@ def _parsed_offset(text: str) -> tzinfo:
     if text.upper() == "Z":
         return UTC
     digits = text[1:].replace(":", "").ljust(4, "0")
-    distance = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-    return timezone(-distance if text[0] == "-" else distance)
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return timezone(-offset if text[0] == "-" else offset)

@@ -1,4 +1,16 @@
-"""Event times: when what a row tells happened, in milliseconds since 1970."""
+"""Event times of rows, in milliseconds since 1970, and splitting log records by event time.
+
+A compaction with an event-time threshold merges the versions before the threshold into the base
+file; the others, the late ones, remain in a log file of the new slice. Base file and log file
+together return the same rows to every reader as before, whatever log files follow, because:
+
+- a key remains in the log file only if the version that wins among all of its log versions is late;
+- the remaining version ranks at least as high as all versions merged into the base file, and log
+  records win ties against base rows;
+- an unconditional delete (one without ordering value) discards all earlier log versions and the
+  base row. If a late row that remains follows such a delete, the delete is not applied to the base
+  file: whether that row wins still depends on its ordering value and that of the old base row.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +31,17 @@ _MILLIS = (10**12, 10**13)
 
 
 def event_range(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[int | None, int | None]:
-    """The least and the greatest event time of a column; None if it has none.
+    """Return the least and the greatest event time of a column; None if it has none.
 
-    A whole number of ten digits counts seconds and one of thirteen milliseconds, as real writers
-    take them; others are no times.
+    As in Hudi, an integer of ten digits is in seconds and one of thirteen in milliseconds; other
+    integers are not event times.
     """
     bounds = pc.min_max(event_millis(column, name)).as_py()
     return bounds["min"], bounds["max"]
 
 
 def check_event_time(schema: pa.Schema, name: str) -> None:
-    """Refuse a column that is not there, or whose type holds no times."""
+    """Raise InvalidError if the column does not exist or its type cannot hold event times."""
     if name not in schema.names:
         raise InvalidError(
             "the column of event times is not there", column=name, columns=list(schema.names)
@@ -38,15 +50,15 @@ def check_event_time(schema: pa.Schema, name: str) -> None:
 
 
 def event_millis(column: pa.Array | pa.ChunkedArray, name: str) -> pa.ChunkedArray | pa.Array:
-    """The event time of each row in milliseconds; null where there is none."""
+    """Return the event time of each row in milliseconds; null where it has none."""
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return column.cast(pa.timestamp("ms", getattr(kind, "tz", None)), safe=False).cast(
             pa.int64()
         )
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        digits = pc.match_substring_regex(column, r"^[0-9]{1,18}$")
-        column = pc.if_else(digits, column, pa.scalar(None, kind)).cast(pa.int64())
+        is_number = pc.match_substring_regex(column, r"^[0-9]{1,18}$")
+        column = pc.if_else(is_number, column, pa.scalar(None, kind)).cast(pa.int64())
     elif pa.types.is_integer(kind):
         column = column.cast(pa.int64())
     else:
@@ -56,41 +68,27 @@ def event_millis(column: pa.Array | pa.ChunkedArray, name: str) -> pa.ChunkedArr
             column=name,
             type=str(kind),
         )
-    seconds = pc.multiply(_within(column, _SECONDS), 1000)
-    return pc.coalesce(seconds, _within(column, _MILLIS))
+    seconds = pc.multiply(_null_outside(column, _SECONDS), 1000)
+    return pc.coalesce(seconds, _null_outside(column, _MILLIS))
 
 
-def _within(column: pa.Array, bounds: tuple[int, int]) -> pa.Array:
+def _null_outside(column: pa.Array, bounds: tuple[int, int]) -> pa.Array:
     low, high = bounds
-    fits = pc.and_(pc.greater_equal(column, low), pc.less(column, high))
-    return pc.if_else(fits, column, pa.scalar(None, pa.int64()))
+    is_within = pc.and_(pc.greater_equal(column, low), pc.less(column, high))
+    return pc.if_else(is_within, column, pa.scalar(None, pa.int64()))
 
 
-# ------------------------------------------------------------------------------------------------
-# Log versions from an event time on, apart from those before it.
-#
-# What happened before the threshold goes into the base file, the rest stays in a log file beside
-# it.
-# Both together give every reader the rows that it saw before, whatever log files come after them:
-# - the version that wins among all of a key stays back only if it is late itself;
-# - what stays back is at least as strong as all that goes into the base file, and log rows win
-# ties;
-# - a delete without ordering value ends what is before it in log files, and the base row. Where a
-# row
-#   came back after it, which stays, it is not applied: whether that row wins is for its base row
-# to
-#   tell, as it was.
-
+# Splitting the log records of a file slice.
 
 Changes = Sequence[Upserts | Deletes]
 
 
 @dataclass(frozen=True, slots=True)
 class EventTimeThreshold:
-    """An event time, and the column that tells it.
+    """An event time, and the column that holds the event times of rows.
 
-    `in_order` tells that deletes compete by that column too, which then tells when they happened;
-    a delete that does not tell counts as before.
+    `in_order`: the column is also the ordering column, so that the ordering value of a delete is
+    its event time. A delete whose event time is unknown counts as before the threshold.
     """
 
     column: str
@@ -98,11 +96,11 @@ class EventTimeThreshold:
     in_order: bool = False
 
     def is_late(self, rows: pa.Table) -> Flags:
-        """Which rows happened at the threshold or after it."""
+        """Return which rows are late: at the threshold or after it."""
         return self._late(rows.column(self.column))
 
     def is_late_change(self, block: Upserts | Deletes) -> Flags:
-        """Which versions of a block happened then."""
+        """Return which versions of a block are late."""
         if isinstance(block, Upserts):
             return self.is_late(block.rows)
         if not self.in_order or not block.ordering:
@@ -111,7 +109,7 @@ class EventTimeThreshold:
         return late if block.unconditional is None else late & ~np.asarray(block.unconditional)
 
     def is_late_winner(self, outcome: MergedLogRecords) -> Flags:
-        """Which keys are won by a version that happened then."""
+        """Return for which keys the winning version is late."""
         late = np.zeros(len(outcome.keys), bool)
         if self.in_order:
             late = self._late(outcome.ordering[0]) & ~outcome.beats_any_base
@@ -127,42 +125,47 @@ class EventTimeThreshold:
 
 @dataclass(frozen=True, slots=True)
 class SplitLogRecords:
-    """The merged log versions of a slice: what the base file takes, and what stays beside it."""
+    """The merged log records of a slice, split by event time.
+
+    `taken` are those to merge into the base file, `remaining` those that stay in a log file.
+    """
 
     taken: MergedLogRecords
     remaining: MergedLogRecords
 
     def iterator(self) -> Iterator[pa.RecordBatch]:
-        """The rows that the base file takes, unless it has stronger ones."""
-        return _live(self.taken)
+        """Yield the rows to merge into the base file; a base row may still win against them."""
+        return _live_rows(self.taken)
 
     def records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Those of some keys."""
-        return _found(self.iterator(), keys)
+        """Return the rows to merge into the base file for these keys, by key."""
+        return _rows_by_key(self.iterator(), keys)
 
     def remain_logs_iterator(self) -> Iterator[pa.RecordBatch]:
-        """The rows that stay in a log file: the RFC's `getRemainLogsIterator`."""
-        return _live(self.remaining)
+        """Yield the rows that remain in a log file: the RFC's `getRemainLogsIterator`."""
+        return _live_rows(self.remaining)
 
     def remain_records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Those of some keys: the RFC's `getRemainRecords`."""
-        return _found(self.remain_logs_iterator(), keys)
+        """Return the remaining rows of these keys, by key: the RFC's `getRemainRecords`."""
+        return _rows_by_key(self.remain_logs_iterator(), keys)
 
 
-def _live(outcome: MergedLogRecords) -> Iterator[pa.RecordBatch]:
-    rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
+def _live_rows(records: MergedLogRecords) -> Iterator[pa.RecordBatch]:
+    rows = records.rows.take(pa.array(records.row[~records.deleted]))
     yield from rows.to_batches()
 
 
-def _found(batches: Iterable[pa.RecordBatch], keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+def _rows_by_key(
+    batches: Iterable[pa.RecordBatch], keys: Iterable[str]
+) -> dict[str, dict[str, Any]]:
     wanted = pa.array(sorted(set(keys)), pa.string())
-    found = [
+    filtered = [
         batch.filter(pc.is_in(batch.column(RECORD_KEY), value_set=wanted)) for batch in batches
     ]
-    return {row[RECORD_KEY]: row for batch in found for row in batch.to_pylist()}
+    return {row[RECORD_KEY]: row for batch in filtered for row in batch.to_pylist()}
 
 
-# Tells which of some keys have a row in the base file.
+# Returns for each key whether it has a row in the base file.
 InBase = Callable[[pa.Array], Flags]
 
 
@@ -173,68 +176,75 @@ def split_logs(
     cut: EventTimeThreshold,
     in_base: InBase | None = None,
 ) -> SplitLogRecords:
-    """Merge versions, those before a threshold and the others apart.
+    """Merge the log records of a slice, split by an event-time threshold.
 
-    With `in_base` no key stays back that would have no row in the base file: an index that looks
-    into base files alone would not find it.
+    With `in_base`, a key remains in the log file only if it will have a row in the base file: an
+    index that reads only base files would not find it otherwise.
     """
-    whole = merge_logs(changes, schema, rule)
-    late = cut.is_late_winner(whole)
+    merged = merge_logs(changes, schema, rule)
+    late = cut.is_late_winner(merged)
     if not late.any():
-        return SplitLogRecords(whole, whole.select(np.flatnonzero(late)))
-    early = merge_logs(_without(changes, cut), schema, rule)
-    stays, undone = _staying(whole, late, early, in_base)
-    # All versions of a key that does not stay back are merged, late ones too.
-    back = whole.keys.filter(pa.array(stays))
-    gone = whole.keys.filter(pa.array(undone))
-    taken = merge_logs(_without(changes, cut, back=back, gone=gone), schema, rule)
-    return SplitLogRecords(taken, whole.select(np.flatnonzero(stays)))
+        return SplitLogRecords(merged, merged.select(np.flatnonzero(late)))
+    early = merge_logs(_without_late(changes, cut), schema, rule)
+    remains, untouched = _remaining_keys(merged, late, early, in_base)
+    # Of keys that do not remain, all versions go into the base file, late ones too.
+    remaining_keys = merged.keys.filter(pa.array(remains))
+    untouched_keys = merged.keys.filter(pa.array(untouched))
+    taken = merge_logs(
+        _without_late(changes, cut, remaining_keys=remaining_keys, untouched_keys=untouched_keys),
+        schema,
+        rule,
+    )
+    return SplitLogRecords(taken, merged.select(np.flatnonzero(remains)))
 
 
-def _staying(
-    whole: MergedLogRecords, late: Flags, early: MergedLogRecords, in_base: InBase | None
+def _remaining_keys(
+    merged: MergedLogRecords, late: Flags, early: MergedLogRecords, in_base: InBase | None
 ) -> tuple[Flags, Flags]:
-    """Which keys stay back, and for which of them nothing is done to the base file."""
-    at = pc.index_in(whole.keys, value_set=early.keys)
-    known = np.asarray(at.is_valid())
-    place = np.asarray(pc.fill_null(at, 0), dtype=np.int64)
-    if not len(early.keys):
-        known, ended, row = known & False, known, known
-    else:
-        ended = known & (early.deleted & early.beats_any_base)[place]
-        row = known & ~early.deleted[place]
-    undone = late & ended
-    if in_base is None:
-        return late, undone
-    stored = np.zeros(len(late), bool)
-    stored[late] = in_base(whole.keys.filter(pa.array(late)))
-    stays = late & (row | (stored & (~known | ended)))
-    return stays, undone & stays
+    """Return which keys remain, and for which of them the base row must be left untouched.
 
-
-def _without(
-    changes: Changes,
-    cut: EventTimeThreshold,
-    *,
-    back: pa.Array | None = None,
-    gone: pa.Array | None = None,
-) -> list[Upserts | Deletes]:
-    """The changes less the late ones: all of them, or those of the keys `back`.
-
-    Of the keys `gone` there are none left at all.
+    The latter are keys whose early versions end with an unconditional delete.
     """
-    kept = []
+    early_index = pc.index_in(merged.keys, value_set=early.keys)
+    has_early = np.asarray(early_index.is_valid())
+    position = np.asarray(pc.fill_null(early_index, 0), dtype=np.int64)
+    if not len(early.keys):
+        has_early, is_reset, has_early_row = has_early & False, has_early, has_early
+    else:
+        is_reset = has_early & (early.deleted & early.beats_any_base)[position]
+        has_early_row = has_early & ~early.deleted[position]
+    untouched = late & is_reset
+    if in_base is None:
+        return late, untouched
+    has_base_row = np.zeros(len(late), bool)
+    has_base_row[late] = in_base(merged.keys.filter(pa.array(late)))
+    remains = late & (has_early_row | (has_base_row & (~has_early | is_reset)))
+    return remains, untouched & remains
+
+
+def _without_late(
+    changes: Changes,
+    threshold: EventTimeThreshold,
+    *,
+    remaining_keys: pa.Array | None = None,
+    untouched_keys: pa.Array | None = None,
+) -> list[Upserts | Deletes]:
+    """Return the changes without late ones: of all keys, or only of `remaining_keys`.
+
+    In the second case all changes of `untouched_keys` are left out as well.
+    """
+    filtered = []
     for block in changes:
-        late = cut.is_late_change(block)
-        if back is not None and gone is not None:
+        excluded = threshold.is_late_change(block)
+        if remaining_keys is not None and untouched_keys is not None:
             keys = _keys(block)
-            late = (late & _among(keys, back)) | _among(keys, gone)
-        kept.append(_only(block, ~late) if late.any() else block)
-    return kept
+            excluded = (excluded & _is_in(keys, remaining_keys)) | _is_in(keys, untouched_keys)
+        filtered.append(_filtered(block, ~excluded) if excluded.any() else block)
+    return filtered
 
 
-def _among(keys: pa.Array | pa.ChunkedArray, some: pa.Array) -> Flags:
-    return np.asarray(pc.is_in(keys, value_set=some), dtype=bool)
+def _is_in(keys: pa.Array | pa.ChunkedArray, value_set: pa.Array) -> Flags:
+    return np.asarray(pc.is_in(keys, value_set=value_set), dtype=bool)
 
 
 def _keys(block: Upserts | Deletes) -> pa.Array | pa.ChunkedArray:
@@ -243,8 +253,8 @@ def _keys(block: Upserts | Deletes) -> pa.Array | pa.ChunkedArray:
     return block.rows.column(RECORD_KEY)
 
 
-def _only(block: Upserts | Deletes, wanted: Flags) -> Upserts | Deletes:
-    mask = pa.array(wanted)
+def _filtered(block: Upserts | Deletes, keep: Flags) -> Upserts | Deletes:
+    mask = pa.array(keep)
     if isinstance(block, Upserts):
         return replace(block, rows=block.rows.filter(mask))
     unconditional = block.unconditional

@@ -1,4 +1,11 @@
-"""The names of the file groups of a bucket index: eight digits, then the rest of a random id."""
+"""Data files, file groups and file slices: which files make up the rows that a query returns.
+
+A file group is identified by (partition, file id); its slices are ordered by base instant. As in
+Hudi's readers, file names and the timeline alone decide which slice a file belongs to. There is one
+difference, which loses no rows: files of instants that a query does not see are left out before
+slicing, not after it, so that log files are never assigned to the slice of an uncommitted or later
+base file.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +22,25 @@ from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.model.instant import Instant, InstantTime
 from lakewright.model.timeline import Timeline
 
-# An id at random may begin with digits, one in 43; below this, one in four million.
+# One in 43 random file ids begins with eight digits, but only one in four million with a number
+# below this.
 _FEW_BUCKETS = 1_000
 
 
 def bucket_of_group(file_id: str) -> int | None:
-    """The bucket that a file id names, if it names one."""
+    """Return the bucket number that a file id begins with (eight digits), or None."""
     head = file_id[:8]
     digits = len(head) == 8 and head.isascii() and head.isdigit()
     return int(head) if digits and file_id[8:9] in {"", "-"} else None
 
 
 def are_bucket_file_ids(file_ids: Sequence[str]) -> bool:
-    """Whether all these file groups must be those of a bucket index, by their names alone."""
-    named = [bucket for each in file_ids if (bucket := bucket_of_group(each)) is not None]
-    return bool(named) and len(named) == len(file_ids) and min(named) < _FEW_BUCKETS
+    """Whether these file ids can only be those of a bucket index, judged by their names."""
+    buckets = [bucket for file_id in file_ids if (bucket := bucket_of_group(file_id)) is not None]
+    return bool(buckets) and len(buckets) == len(file_ids) and min(buckets) < _FEW_BUCKETS
 
 
-# ------------------------------------------------------------------------------------------------
-# Data files: their names are values, and the values are their names.
-
+# Data files: parsing and formatting of their names.
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
 
@@ -50,7 +56,7 @@ _EXTERNAL = re.compile(rf".*_[0-9]+{_EXTERNAL_END}")
 
 
 class BaseFormat(StrEnum):
-    """File formats that a base file may have, by extension; only parquet is read."""
+    """The file formats of base files, by extension; only parquet is supported."""
 
     PARQUET = ".parquet"
     ORC = ".orc"
@@ -63,7 +69,7 @@ _BASE_EXTENSIONS = tuple(BaseFormat)
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """A base file: all rows of a file group as of one instant."""
+    """A base file: all rows of a file group at one instant."""
 
     file_id: str
     token: str
@@ -73,13 +79,13 @@ class BaseFile:
 
     @property
     def name(self) -> str:
-        """The file name in its partition folder."""
+        """The file name without the partition path."""
         return f"{self.file_id}_{self.token}_{self.instant}{self.extension}"
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A log file: changes of a file group by one instant."""
+    """A log file: the changes that one instant made to a file group."""
 
     file_id: str
     instant: InstantTime
@@ -90,22 +96,22 @@ class LogFile:
 
     @property
     def name(self) -> str:
-        """The file name in its partition folder."""
+        """The file name without the partition path."""
         token = "" if self.token is None else f"_{self.token}"
         return f".{self.file_id}_{self.instant}.log.{self.version}{token}{'.cdc' * self.cdc}"
 
     @property
     def order(self) -> tuple[str, int, tuple[int, ...]]:
-        """Sorts the log files of a slice in the order in which they are merged."""
+        """The sort key that puts the log files of a slice into merge order."""
         token = tuple(map(int, self.token.split("-"))) if self.token else ()
         return self.instant, self.version, token
 
 
 def parse_data_file(name: str, size: int = 0) -> BaseFile | LogFile | None:
-    """The file that a name in a partition folder stands for; None for what readers pass over.
+    """Parse the name of a file in a partition; return None for files that readers ignore.
 
-    Raises CorruptError for a name that looks like a data file and is none: real readers fail on
-    it, and leaving it out could leave out rows.
+    Raises CorruptError for a name that looks like that of a data file but is malformed: Hudi's
+    readers fail on it, and ignoring it could lose rows.
     """
     if name.startswith("."):
         return _parse_log(name, size)
@@ -119,12 +125,12 @@ def parse_data_file(name: str, size: int = 0) -> BaseFile | LogFile | None:
             "a foreign file lies in a partition of the table: move it away", file_name=name
         )
     file_id, token, at, extension = match.groups()
-    # Few instants and extensions are in the names of millions of files: each is held once.
+    # Millions of files share few instants and extensions: keep one string object for each.
     return BaseFile(file_id, token, intern(at), intern(extension), size)
 
 
 def group_of(path: str) -> tuple[str, str]:
-    """The partition and file id of a data file, by its path."""
+    """Return the partition and file id of a data file, given its path."""
     partition, _, name = path.rpartition("/")
     file = parse_data_file(name)
     if file is None:
@@ -146,16 +152,7 @@ def _parse_log(name: str, size: int) -> LogFile | None:
     return LogFile(file_id, intern(at), int(version), token, bool(cdc), size)
 
 
-# ------------------------------------------------------------------------------------------------
-# File groups and slices: which files make up the rows that a query sees.
-#
-# A file group is (partition, file id). Its slices are keyed by base instant. Readers decide by
-# names
-# and the timeline alone; this module does the same, with one difference that loses no rows: files
-# of
-# instants that a query does not see are put aside before slicing, not after it, so that an
-# uncommitted or later base file cannot draw log files away from the slice they belong to.
-
+# File groups and their slices.
 
 GroupKey = tuple[str, str]
 
@@ -166,12 +163,13 @@ class DuplicateBaseFileError(CorruptError):
 
 @dataclass(frozen=True, slots=True)
 class TimelineView:
-    """Which instants a query sees: the committed ones within bounds, if there are any.
+    """The instants that a query sees: the committed ones, optionally within bounds.
 
-    `requested_until` is time travel, compared with requested times; with `requested_from` it is the
-    window of an incremental query. `completed_until` is the end of an incremental range, compared
-    with completion times; there an archived instant whose completion time is not known counts as
-    long past.
+    - `requested_until` bounds requested times, for time travel; together with `requested_from` it
+      is the window of an incremental query;
+    - `completed_until` bounds completion times: the end of an incremental range. An archived
+      instant whose completion time is unknown is always within this bound;
+    - `archived` maps requested times of archived instants to their completion times.
     """
 
     timeline: Timeline
@@ -181,12 +179,12 @@ class TimelineView:
     completed_until: InstantTime | None = None
 
     def completion(self, requested_at: InstantTime) -> str | None:
-        """The completion time of a completed instant, from the timeline or from history."""
+        """Return the completion time of an instant, from the active or the archived timeline."""
         instant = self.timeline.by_time.get(requested_at)
         return instant.completed_at if instant is not None else self.archived.get(requested_at)
 
     def includes(self, requested_at: InstantTime) -> bool:
-        """Whether files that carry this instant are part of the answer."""
+        """Whether the query reads files of this instant."""
         if not self.timeline.is_committed(requested_at):
             return False
         if self.requested_until is not None and requested_at > self.requested_until:
@@ -197,15 +195,16 @@ class TimelineView:
         return completed_at is None or completed_at <= (self.completed_until or "")
 
     def writes(self) -> tuple[Instant, ...]:
-        """The completed writes on the active timeline that the query sees, in completion order."""
+        """Return the completed writes of the active timeline that the query sees, by completion."""
         return tuple(i for i in self.timeline.by_completion if self.includes(i.requested_at))
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """The state of a file group from one base instant on: a base file and the logs after it.
+    """A file slice: a base file, if any, and the log files written on top of it.
 
-    Where a slice holds only the files of a window, `whole` is the same with all older files.
+    If the slice holds only the files of an incremental window, `whole` is the complete slice with
+    all older files.
     """
 
     partition: str
@@ -217,22 +216,22 @@ class FileSlice:
 
     @property
     def size(self) -> int:
-        """Bytes on storage."""
+        """The size of all its files in bytes."""
         return (self.base.size if self.base else 0) + self.log_size
 
     @property
     def log_size(self) -> int:
-        """Bytes of its log files."""
+        """The size of its log files in bytes."""
         return sum(log.size for log in self.logs)
 
     def path(self, file: BaseFile | LogFile) -> str:
-        """The path of one of its files, relative to the table."""
+        """Return the path of one of its files, relative to the table."""
         return f"{self.partition}/{file.name}" if self.partition else file.name
 
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """A file group with its slices, oldest first; there is at least one."""
+    """A file group with its slices, oldest first; it has at least one."""
 
     partition: str
     file_id: str
@@ -240,24 +239,24 @@ class FileGroup:
 
     @property
     def key(self) -> GroupKey:
-        """What identifies the group in the table."""
+        """The identity of the group in the table."""
         return self.partition, self.file_id
 
     def latest_merged_slice(self) -> FileSlice:
-        """What a snapshot query reads.
+        """Return the slice that a snapshot query reads.
 
-        The newest slice may be the empty one that a pending compaction has opened; then the slice
-        before it counts too.
+        The newest slice may have no base file yet, because a pending compaction has opened it: then
+        the result also includes the files of the slice before it.
         """
         newest = self.slices[-1]
         if newest.base is not None or len(self.slices) == 1:
             return newest
-        before = self.slices[-2]
-        logs = sorted(chain(before.logs, newest.logs), key=lambda log: log.order)
-        return replace(before, logs=tuple(logs))
+        previous = self.slices[-2]
+        logs = sorted(chain(previous.logs, newest.logs), key=lambda log: log.order)
+        return replace(previous, logs=tuple(logs))
 
     def latest_base_slice(self) -> FileSlice | None:
-        """What a read-optimized query reads: the newest base file, without log files."""
+        """Return what a read-optimized query reads: the newest base file, without log files."""
         for candidate in reversed(self.slices):
             if candidate.base is not None:
                 return replace(candidate, logs=())
@@ -272,11 +271,11 @@ def build_groups(
     replaced: Collection[GroupKey] = (),
     pending_compactions: Mapping[GroupKey, str] | None = None,
 ) -> list[FileGroup]:
-    """The file groups of one partition that `view` sees, by file id.
+    """Return the file groups of one partition that `view` sees, sorted by file id.
 
-    `replaced` are the groups that are no part of the table any more; `pending_compactions` names
-    the instant of a scheduled compaction of a group, where a new slice begins. Change-data files
-    are no part of slices.
+    `replaced` are the replaced file groups, which are left out. `pending_compactions` maps file
+    groups to the instant of their scheduled compaction, at which a new slice begins. CDC log files
+    are not part of slices.
     """
     bases: dict[str, list[BaseFile]] = {}
     logs: dict[str, list[LogFile]] = {}
@@ -291,51 +290,66 @@ def build_groups(
     for file_id in sorted(bases.keys() | logs.keys()):
         if (partition, file_id) in replaced:
             continue
-        barrier = (pending_compactions or {}).get((partition, file_id))
-        slices = _slice(
-            partition, file_id, bases.get(file_id, []), logs.get(file_id, []), view, barrier
+        compaction_instant = (pending_compactions or {}).get((partition, file_id))
+        slices = _slices(
+            partition,
+            file_id,
+            bases.get(file_id, []),
+            logs.get(file_id, []),
+            view,
+            compaction_instant,
         )
         groups.append(FileGroup(partition, file_id, slices))
     return groups
 
 
 def duplicate_base_instants(files: Iterable[BaseFile | LogFile]) -> set[str]:
-    """The instants of which a file group of one partition has two base files."""
+    """Return the instants at which some file group of one partition has two base files."""
     bases = Counter((f.file_id, f.instant) for f in files if isinstance(f, BaseFile))
     return {instant for (_, instant), count in bases.items() if count > 1}
 
 
-def _slice(
+def _slices(
     partition: str,
     file_id: str,
     bases: list[BaseFile],
     logs: list[LogFile],
     view: TimelineView,
-    barrier: str | None,
+    compaction_instant: str | None,
 ) -> tuple[FileSlice, ...]:
-    base_at: dict[str, BaseFile] = {}
+    base_by_instant: dict[str, BaseFile] = {}
     for base in bases:
-        if base.instant in base_at:
+        if base.instant in base_by_instant:
             raise DuplicateBaseFileError(
                 "two base files of one file group and one instant: one of them is of a failed task "
-                "attempt, and the commit does not tell which; run doctor",
+                "attempt, and the commit does not say which; run doctor",
                 partition=partition,
-                files=[base_at[base.instant].name, base.name],
+                files=[base_by_instant[base.instant].name, base.name],
             )
-        base_at[base.instant] = base
-    keys = sorted({*base_at, barrier} if barrier else base_at)
-    logs_at: dict[str, list[LogFile]] = {key: [] for key in keys}
-    # Most groups have at most one log file, and the order of a name is not free to tell.
+        base_by_instant[base.instant] = base
+    base_instants = sorted(
+        {*base_by_instant, compaction_instant} if compaction_instant else base_by_instant
+    )
+    logs_by_instant: dict[str, list[LogFile]] = {base_instant: [] for base_instant in base_instants}
+    # Most groups have at most one log file: avoid the cost of computing sort keys.
     for log in sorted(logs, key=lambda log: log.order) if len(logs) > 1 else logs:
-        # A log belongs to the slice whose base was requested last before the log completed. An
-        # archived instant that history does not know is taken to have completed when it began.
+        # A log file belongs to the latest slice whose base instant was requested before the log
+        # file's instant completed. If the completion time of an archived instant is unknown, its
+        # requested time is used instead.
         completed_at = view.completion(log.instant) or log.instant
-        position = bisect_right(keys, completed_at)
-        key = keys[position - 1] if position else log.instant
+        position = bisect_right(base_instants, completed_at)
+        base_instant = base_instants[position - 1] if position else log.instant
         if not position:
-            keys.insert(0, key)
-            logs_at[key] = []
-        logs_at[key].append(log)
+            base_instants.insert(0, base_instant)
+            logs_by_instant[base_instant] = []
+        logs_by_instant[base_instant].append(log)
     return tuple(
-        FileSlice(partition, file_id, key, base_at.get(key), tuple(logs_at[key])) for key in keys
+        FileSlice(
+            partition,
+            file_id,
+            base_instant,
+            base_by_instant.get(base_instant),
+            tuple(logs_by_instant[base_instant]),
+        )
+        for base_instant in base_instants
     )

@@ -1,7 +1,12 @@
-"""How complete and how fresh the two views of a table are, from what commits record. Pure.
+"""Completion and freshness of the snapshot and read-optimized views, from commit metadata.
 
-Times are event times in milliseconds since 1970. Completion: all rows up to it are in the view.
-Freshness: the newest row in the view. None is unknown, or that there is nothing.
+Times are event times in milliseconds since 1970. Completion: the view contains all rows up to this
+time. Freshness: the event time of the newest row in the view. None means unknown, or no rows.
+
+A commit stores the result as a `FreshnessRecord`, JSON in its extra metadata under
+`lakewright.freshness`, so that later commits and readers need not start over. The record names its
+own commit and the write that completed before it: other writers may copy the extra metadata of
+older commits, and writes may be rolled back.
 """
 
 from __future__ import annotations
@@ -25,7 +30,8 @@ _CLUSTER = "CLUSTER"
 _COMPACT = "COMPACT"
 _LOG_COMPACT = "LOG_COMPACT"
 
-# The least event time of deletes that a compaction left beside a base file, where they tell none.
+# Stored as the least event time of a log file of deletes that a compaction left uncompacted, if
+# their event times are unknown.
 UNKNOWN_OPERATION = 0
 
 FutureTime = tuple[str, int]
@@ -41,7 +47,7 @@ class ViewFreshness:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFreshness:
-    """Completion and freshness of one partition."""
+    """Completion and freshness of both views of one partition."""
 
     snapshot: ViewFreshness = ViewFreshness()
     read_optimized: ViewFreshness = ViewFreshness()
@@ -49,9 +55,9 @@ class PartitionFreshness:
 
 @dataclass(frozen=True, slots=True)
 class UncompactedLog:
-    """A log file that no base file holds yet: its path, who wrote it, its least event time.
+    """An uncompacted log file: its path, the instant that wrote it, its least event time.
 
-    An event time of None is unknown, which is less than all that are known.
+    An event time of None is unknown and sorts before all known ones.
     """
 
     path: str
@@ -61,10 +67,10 @@ class UncompactedLog:
 
 @dataclass(frozen=True, slots=True)
 class CompletionRegression:
-    """Why read-optimized completion is lower than it was `before`.
+    """The reason why read-optimized completion is lower than it was `before`.
 
-    `cause` is the log file that came late; None where no log file waits, and the newest ingested
-    rows decide, or where rows were taken out.
+    `cause` is the log file with late rows. It is None if there is no uncompacted log file, so that
+    the newest ingested rows decide, or if rows were removed.
     """
 
     before: int
@@ -75,11 +81,11 @@ class CompletionRegression:
 class Freshness:
     """Completion and freshness of a table's views as of its newest write, `as_of`.
 
-    - `partitions` are looked up when they are asked for: a partition that nobody asks for costs
-      nothing;
-    - `waiting` is the log file that holds read-optimized completion back, None if there is none;
-    - `regression` tells why the newest write lowered read-optimized completion, if it did;
-    - `future` are the greatest event times, by partition, that lie after the present.
+    - `partitions` is loaded lazily, one partition at a time;
+    - `uncompacted_logs` is the blocking log file, which limits read-optimized completion; None if
+      all log files are compacted;
+    - `regression` says why the newest write lowered read-optimized completion, if it did;
+    - `future` holds, by partition, greatest event times that are in the future.
     """
 
     snapshot: ViewFreshness
@@ -95,11 +101,12 @@ class Freshness:
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """What commits, one after the other, have made of a table or of a partition.
+    """The accumulated effect of a sequence of commits on a table or a partition.
 
-    - `ingested`: whether there was an ingest commit, so that a completion of None is unknown;
-    - `waiting`: the waiting log file with the least event time, one that is unknown before all;
-    - `recounted`: `waiting` is of all log files, whatever there was before.
+    - `ingested`: whether there was an ingest commit, so that a completion of None means unknown;
+    - `uncompacted`: the blocking log file, which is the uncompacted one with the least event time;
+      an unknown event time comes first;
+    - `recounted`: `uncompacted` was computed from all log files and so supersedes earlier values.
     """
 
     ingested: bool = False
@@ -111,7 +118,7 @@ class Watermarks:
 
     @property
     def ro_completion(self) -> int | None:
-        """What is in base files up to this time."""
+        """The event time up to which base files contain all rows; None if unknown."""
         if self.uncompacted is None:
             return self.rt_completion
         least = self.uncompacted.event_time
@@ -119,14 +126,14 @@ class Watermarks:
 
     @property
     def views(self) -> PartitionFreshness:
-        """What they say about the two views."""
+        """Completion and freshness of the two views."""
         return PartitionFreshness(
             ViewFreshness(self.rt_completion, self.rt_freshness),
             ViewFreshness(self.ro_completion, self.ro_freshness),
         )
 
     def followed_by(self, later: Watermarks) -> Watermarks:
-        """These, followed by what later commits made of them."""
+        """Return the watermarks after these and some later commits."""
         newest = later if later.ingested else self
         return Watermarks(
             ingested=self.ingested or later.ingested,
@@ -140,18 +147,18 @@ class Watermarks:
         )
 
     def with_log_files(self, waiting: UncompactedLog | None) -> Watermarks:
-        """These, with the log files counted anew."""
+        """Return these watermarks with the blocking log file computed from all log files."""
         return replace(self, uncompacted=waiting, recounted=True)
 
 
-# Of what nobody has written to yet.
+# The watermarks of a table or partition without commits.
 NO_WATERMARKS = Watermarks()
 
 
 def most_urgent(*logs: UncompactedLog | None) -> UncompactedLog | None:
-    """The log file that holds completion back most: of an unknown time, else of the least."""
-    known = [log for log in logs if log is not None]
-    return min(known, key=_urgency, default=None)
+    """Return the blocking log file: one of unknown event time, else the one of the least."""
+    present = [log for log in logs if log is not None]
+    return min(present, key=_urgency, default=None)
 
 
 def _urgency(log: UncompactedLog) -> tuple[bool, int, str]:
@@ -159,19 +166,19 @@ def _urgency(log: UncompactedLog) -> tuple[bool, int, str]:
 
 
 def max_known(*times: int | None) -> int | None:
-    """The greatest of the times that are known."""
+    """Return the greatest of the times that are not None; None if there are none."""
     return max((time for time in times if time is not None), default=None)
 
 
 def is_ingest(commit: CommitMetadata) -> bool:
-    """Whether a commit brought rows to the table; moving rows or deleting them brings none."""
-    word = commit.operation
-    if word in SERVICE_OPERATIONS or word in DELETING_OPERATIONS:
+    """Whether a commit added rows to the table; table services and deletes do not."""
+    operation = commit.operation
+    if operation in SERVICE_OPERATIONS or operation in DELETING_OPERATIONS:
         return False
-    return any(map(_brings, commit.write_stats()))
+    return any(map(_adds_rows, commit.write_stats()))
 
 
-def _brings(stat: WriteStat) -> bool:
+def _adds_rows(stat: WriteStat) -> bool:
     if stat.min_event_time is not None:
         return True
     if stat.num_inserts is None and stat.num_update_writes is None:
@@ -180,75 +187,75 @@ def _brings(stat: WriteStat) -> bool:
 
 
 def removes_logs(commit: CommitMetadata) -> bool:
-    """Whether a commit may have taken log files out of what waits."""
+    """Whether a commit may have compacted or replaced uncompacted log files."""
     return commit.operation in (_COMPACT, _LOG_COMPACT) or bool(commit.replaced)
 
 
 def dropped_partitions(commit: CommitMetadata) -> set[str]:
-    """The partitions that a commit took out of the table; a clustering takes out none."""
+    """Return the partitions that a commit dropped from the table; a clustering drops none."""
     return set() if commit.operation == _CLUSTER else commit.replaced.keys() - commit.stats.keys()
 
 
 def watermarks_by_partition(at: str, commit: CommitMetadata) -> dict[str, Watermarks]:
-    """What a commit alone says about each partition that it wrote to; `at` is its own time.
+    """Return the watermarks of one commit, requested at `at`, for each partition it wrote to.
 
-    Where it removes log files, those that are left have to be counted by somebody else.
+    If it removes log files, the caller has to recount those that are still uncompacted.
     """
     ingests = is_ingest(commit)
     return {
-        partition: _marks(at, commit.operation, stats, ingests=ingests)
+        partition: _watermarks(at, commit.operation, stats, ingests=ingests)
         for partition, stats in commit.stats.items()
     }
 
 
-def _marks(
+def _watermarks(
     at: str, operation: str | None, stats: Iterable[WriteStat], *, ingests: bool
 ) -> Watermarks:
     stats = tuple(stats)
-    brought = [stat for stat in stats if ingests and _brings(stat)]
+    ingesting = [stat for stat in stats if ingests and _adds_rows(stat)]
     logs = [uncompacted_log_of(at, operation, stat) for stat in stats if is_log(stat)]
-    times = [stat.min_event_time for stat in brought]
+    min_times = [stat.min_event_time for stat in ingesting]
     return Watermarks(
-        ingested=bool(brought),
-        rt_completion=_min_known(times),
-        rt_freshness=max_known(*(stat.max_event_time for stat in brought)),
+        ingested=bool(ingesting),
+        rt_completion=_min_known(min_times),
+        rt_freshness=max_known(*(stat.max_event_time for stat in ingesting)),
         ro_freshness=max_known(*(stat.max_event_time for stat in stats if not is_log(stat))),
         uncompacted=most_urgent(*logs),
     )
 
 
 def _min_known(times: Iterable[int | None]) -> int | None:
-    """The least of the times; None, unknown, if one of them is, and if there are none."""
-    known = []
+    """Return the least of the times; None if one of them is unknown, or if there are none."""
+    values = []
     for time in times:
         if time is None:
             return None
-        known.append(time)
-    return min(known, default=None)
+        values.append(time)
+    return min(values, default=None)
 
 
 def uncompacted_log_of(at: str, operation: str | None, stat: WriteStat) -> UncompactedLog | None:
-    """The log file of a statistic; None if it holds nothing that a base file does not hold.
+    """Return the log file of a statistic; None if its base file already contains its changes.
 
-    - The deletes in a log file of a compaction were applied to its base file, unless it tells when
-      they happened: only rows wait.
-    - Of deletes that were logged once more nobody knows the event times any more, nor of those that
-      a compaction did not apply and that tell none.
+    - A compaction has applied the deletes in its log file to the base file, unless it records an
+      event time for them: without one, only rows are uncompacted.
+    - The event times of deletes are unknown after a log compaction has rewritten them, and where a
+      compaction did not apply them and recorded none.
     """
     if operation == _COMPACT and not stat.num_writes and stat.min_event_time is None:
         return None
-    lost = operation == _LOG_COMPACT and bool(stat.num_deletes)
-    lost |= operation == _COMPACT and stat.min_event_time == UNKNOWN_OPERATION
-    return UncompactedLog(stat.path or "", at, None if lost else stat.min_event_time)
+    unknown = operation == _LOG_COMPACT and bool(stat.num_deletes)
+    unknown |= operation == _COMPACT and stat.min_event_time == UNKNOWN_OPERATION
+    return UncompactedLog(stat.path or "", at, None if unknown else stat.min_event_time)
 
 
 def combine(parts: Iterable[Watermarks]) -> Watermarks:
-    """What the partitions of one commit say about the table."""
+    """Return the watermarks of the table after one commit, from those of its partitions."""
     parts = tuple(parts)
-    brought = [part for part in parts if part.ingested]
+    ingesting = [part for part in parts if part.ingested]
     return Watermarks(
-        ingested=bool(brought),
-        rt_completion=_min_known(part.rt_completion for part in brought),
+        ingested=bool(ingesting),
+        rt_completion=_min_known(part.rt_completion for part in ingesting),
         rt_freshness=max_known(*(part.rt_freshness for part in parts)),
         ro_freshness=max_known(*(part.ro_freshness for part in parts)),
         uncompacted=most_urgent(*(part.uncompacted for part in parts)),
@@ -256,7 +263,7 @@ def combine(parts: Iterable[Watermarks]) -> Watermarks:
 
 
 def detect_regression(before: Watermarks, after: Watermarks) -> CompletionRegression | None:
-    """Why read-optimized completion is lower after a commit than before it, if it is."""
+    """Return why read-optimized completion is lower after a commit than before it; None if not."""
     old, new = before.ro_completion, after.ro_completion
     if old is None or (new is not None and new >= old):
         return None
@@ -268,32 +275,27 @@ def detect_regression(before: Watermarks, after: Watermarks) -> CompletionRegres
 def future_times(
     marks: Mapping[str, Watermarks], known: Iterable[FutureTime], after_ms: int
 ) -> tuple[FutureTime, ...]:
-    """The event times after a moment: the greatest of each partition, of the known and new ones."""
-    found = dict(known)
-    for partition, each in marks.items():
-        time = max_known(each.rt_freshness, found.get(partition))
+    """Return, by partition, the greatest event times after `after_ms`, of known and new ones."""
+    greatest = dict(known)
+    for partition, new in marks.items():
+        time = max_known(new.rt_freshness, greatest.get(partition))
         if time is not None:
-            found[partition] = time
-    return tuple(sorted((path, time) for path, time in found.items() if time > after_ms))
+            greatest[partition] = time
+    return tuple(sorted((path, time) for path, time in greatest.items() if time > after_ms))
 
 
-# ------------------------------------------------------------------------------------------------
-# The text in which a commit keeps completion and freshness, for whoever comes after it. Pure.
-#
-# It is JSON under `lakewright.freshness`. It tells whose it is and on which write it builds: other
-# writers may copy the extra metadata of older commits, and writes may be rolled back.
-
+# The freshness record of a commit.
 
 FRESHNESS_KEY = "lakewright.freshness"
 
 
-# Whether a completed write is still on the timeline, or in history.
+# Whether a write is still completed: on the active timeline or on the archived one.
 IsThere = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFreshnessRecord:
-    """The marks of a partition, of the commits from `since` on; all there are if it is empty."""
+    """The watermarks of a partition over the commits from `since` on; over all if it is empty."""
 
     watermarks: Watermarks
     since: str = ""
@@ -301,14 +303,14 @@ class PartitionFreshnessRecord:
 
 @dataclass(frozen=True, slots=True)
 class FreshnessRecord:
-    """What a commit keeps: the table's values, and those of the partitions that it touched.
+    """The record in a commit: the values of the table and of the partitions that it wrote to.
 
-    - `at` is the commit's own requested time, `after` that of the write that completed before it,
-      `after_completed` when that was; both empty for the first one;
-    - `over` are the writes that may be rolled back from under it: those requested after it that had
-      completed, and the compactions;
-    - `logs_in` are the partitions in which log files wait; None if they are too many to tell;
-    - `open` are partitions that wait to be marked as done.
+    - `at` is the commit's own requested time; `after` and `after_completed` are the requested and
+      completion times of the write that completed just before it, empty for the first write;
+    - `over` are the writes that the record includes and that may still be rolled back: completed
+      ones that were requested after this commit, and compactions;
+    - `logs_in` are the partitions with uncompacted log files; None if there are too many to list;
+    - `open` are partitions that are not yet marked as done.
     """
 
     at: str
@@ -323,61 +325,63 @@ class FreshnessRecord:
     partitions: Mapping[str, PartitionFreshnessRecord] = field(default_factory=dict)
 
     def holds(self, instant: Instant, timeline: Timeline, is_there: IsThere) -> bool:
-        """Whether it is the word of this commit, on the table as the timeline has it.
+        """Whether this commit wrote the record and it is valid on this timeline.
 
-        The write that it builds on may be archived; then nothing may have come between them.
+        The write that the record builds on may be archived by now; then no other write may have
+        completed between the two.
         """
-        before = _before(instant, timeline)
-        if self.follows(before, instant, is_there):
+        previous = _previous_write(instant, timeline)
+        if self.follows(previous, instant, is_there):
             return True
-        if before is not None and (before.completed_at or "") > self.after_completed:
+        if previous is not None and (previous.completed_at or "") > self.after_completed:
             return False
-        gone = bool(self.after) and timeline.is_archived(self.after)
-        return gone and self.is_of(instant, is_there)
+        is_archived = bool(self.after) and timeline.is_archived(self.after)
+        return is_archived and self.is_of(instant, is_there)
 
     def follows(self, before: Instant | None, instant: Instant, is_there: IsThere) -> bool:
-        """Whether it is the word of this commit, if `before` is the one that completed before."""
-        known = ("", "") if before is None else (before.requested_at, before.completed_at)
-        return known == (self.after, self.after_completed) and self.is_of(instant, is_there)
+        """Whether this commit wrote the record and `before` is the write that it builds on."""
+        previous = ("", "") if before is None else (before.requested_at, before.completed_at)
+        return previous == (self.after, self.after_completed) and self.is_of(instant, is_there)
 
     def is_of(self, instant: Instant, is_there: IsThere) -> bool:
-        """Whether it is the word of this commit, and nothing was taken from under it since."""
+        """Whether this commit wrote the record and no write that it includes was rolled back."""
         return self.at == instant.requested_at and all(map(is_there, self.over))
 
 
-def _before(instant: Instant, timeline: Timeline) -> Instant | None:
-    """The write that completed last before another."""
-    order = timeline.by_completion
-    place = order.index(instant) if instant in order else 0
-    return order[place - 1] if place else None
+def _previous_write(instant: Instant, timeline: Timeline) -> Instant | None:
+    """Return the write that completed last before `instant`; None if there is none."""
+    writes = timeline.by_completion
+    position = writes.index(instant) if instant in writes else 0
+    return writes[position - 1] if position else None
 
 
 def removable(at: str, timeline: Timeline) -> tuple[str, ...]:
-    """The completed writes that may be rolled back though a write at `at` completes after them.
+    """Return the completed writes that may be rolled back even after a write at `at` completes.
 
-    They were requested after it, or are compactions, which later log files do not keep in place.
+    They were requested after it, or are compactions, which later log files do not protect from
+    being rolled back.
     """
     later = (i for i in timeline.completed_writes if i.requested_at > at)
-    found = {i.requested_at for i in (*later, *timeline.completed_services(Action.COMPACTION))}
-    return tuple(sorted(found - {at}))
+    times = {i.requested_at for i in (*later, *timeline.completed_services(Action.COMPACTION))}
+    return tuple(sorted(times - {at}))
 
 
 def format_freshness_record(stored: FreshnessRecord) -> str:
-    """The text that a commit keeps; the inverse of `parse_freshness_record`."""
+    """Return the JSON text of a record; the inverse of `parse_freshness_record`."""
     tree = {
         "at": stored.at,
         "after": stored.after,
         "after_completed": stored.after_completed,
         "over": list(stored.over),
         "table": {
-            **_marks_tree(stored.watermarks),
-            "fell": _fall_tree(stored.regression),
+            **_watermarks_json(stored.watermarks),
+            "fell": _regression_json(stored.regression),
             "future": [list(pair) for pair in stored.future],
             "logs_in": None if stored.logs_in is None else sorted(stored.logs_in),
             "open": list(stored.open),
         },
         "partitions": {
-            path: {**_marks_tree(entry.watermarks), "since": entry.since}
+            path: {**_watermarks_json(entry.watermarks), "since": entry.since}
             for path, entry in sorted(stored.partitions.items())
         },
     }
@@ -385,7 +389,7 @@ def format_freshness_record(stored: FreshnessRecord) -> str:
 
 
 def parse_freshness_record(extra: Mapping[str, str]) -> FreshnessRecord | None:
-    """What a commit keeps among its extra metadata; None if it keeps nothing that can be read."""
+    """Return the record in the extra metadata of a commit; None if there is no valid one."""
     text = extra.get(FRESHNESS_KEY)
     if not text:
         return None
@@ -397,64 +401,70 @@ def parse_freshness_record(extra: Mapping[str, str]) -> FreshnessRecord | None:
             after=str(tree["after"]),
             after_completed=str(tree["after_completed"]),
             over=tuple(map(str, tree["over"])),
-            watermarks=_parse_marks(table),
-            regression=_fall(table["fell"]),
+            watermarks=_parse_watermarks(table),
+            regression=_parse_regression(table["fell"]),
             future=tuple((str(path), int(time)) for path, time in table["future"]),
             logs_in=None if (paths := table["logs_in"]) is None else frozenset(map(str, paths)),
             open=tuple(map(str, table["open"])),
             partitions={
-                str(path): PartitionFreshnessRecord(_parse_marks(item), str(item["since"]))
-                for path, item in tree["partitions"].items()
+                str(path): PartitionFreshnessRecord(_parse_watermarks(entry), str(entry["since"]))
+                for path, entry in tree["partitions"].items()
             },
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _marks_tree(marks: Watermarks) -> dict[str, Any]:
+def _watermarks_json(watermarks: Watermarks) -> dict[str, Any]:
     return {
-        "snapshot_completion": marks.rt_completion,
-        "snapshot_freshness": marks.rt_freshness,
-        "read_optimized_completion": marks.ro_completion,
-        "read_optimized_freshness": marks.ro_freshness,
-        "ingested": marks.ingested,
-        "recounted": marks.recounted,
-        "waiting": _waiting_tree(marks.uncompacted),
+        "snapshot_completion": watermarks.rt_completion,
+        "snapshot_freshness": watermarks.rt_freshness,
+        "read_optimized_completion": watermarks.ro_completion,
+        "read_optimized_freshness": watermarks.ro_freshness,
+        "ingested": watermarks.ingested,
+        "recounted": watermarks.recounted,
+        "waiting": _log_json(watermarks.uncompacted),
     }
 
 
-def _parse_marks(tree: Mapping[str, Any]) -> Watermarks:
+def _parse_watermarks(tree: Mapping[str, Any]) -> Watermarks:
     return Watermarks(
         ingested=bool(tree["ingested"]),
-        rt_completion=_time(tree["snapshot_completion"]),
-        rt_freshness=_time(tree["snapshot_freshness"]),
-        ro_freshness=_time(tree["read_optimized_freshness"]),
-        uncompacted=_waiting(tree["waiting"]),
+        rt_completion=_parse_time(tree["snapshot_completion"]),
+        rt_freshness=_parse_time(tree["snapshot_freshness"]),
+        ro_freshness=_parse_time(tree["read_optimized_freshness"]),
+        uncompacted=_parse_log(tree["waiting"]),
         recounted=bool(tree["recounted"]),
     )
 
 
-def _waiting_tree(waiting: UncompactedLog | None) -> dict[str, Any] | None:
-    if waiting is None:
+def _log_json(log: UncompactedLog | None) -> dict[str, Any] | None:
+    if log is None:
         return None
-    return {"log": waiting.path, "instant": waiting.instant, "event_time": waiting.event_time}
+    return {"log": log.path, "instant": log.instant, "event_time": log.event_time}
 
 
-def _waiting(tree: Mapping[str, Any] | None) -> UncompactedLog | None:
+def _parse_log(tree: Mapping[str, Any] | None) -> UncompactedLog | None:
     if tree is None:
         return None
-    return UncompactedLog(str(tree["log"]), str(tree["instant"]), _time(tree["event_time"]))
+    return UncompactedLog(str(tree["log"]), str(tree["instant"]), _parse_time(tree["event_time"]))
 
 
-def _fall_tree(fell: CompletionRegression | None) -> dict[str, Any] | None:
-    return None if fell is None else {"before": fell.before, "cause": _waiting_tree(fell.cause)}
-
-
-def _fall(tree: Mapping[str, Any] | None) -> CompletionRegression | None:
+def _regression_json(regression: CompletionRegression | None) -> dict[str, Any] | None:
     return (
-        None if tree is None else CompletionRegression(int(tree["before"]), _waiting(tree["cause"]))
+        None
+        if regression is None
+        else {"before": regression.before, "cause": _log_json(regression.cause)}
     )
 
 
-def _time(value: Any) -> int | None:
+def _parse_regression(tree: Mapping[str, Any] | None) -> CompletionRegression | None:
+    return (
+        None
+        if tree is None
+        else CompletionRegression(int(tree["before"]), _parse_log(tree["cause"]))
+    )
+
+
+def _parse_time(value: Any) -> int | None:
     return None if value is None else int(value)

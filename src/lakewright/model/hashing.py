@@ -1,6 +1,7 @@
-"""The hash functions of the format, for one value and for whole columns of strings.
+"""The hash functions of the format, for single values and for columns of strings.
 
-All of them work on 32-bit integers that wrap around; the ones of Java are signed.
+All of them compute with 32-bit integers that wrap around; for single values they return signed
+integers, as Java does.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ Hashes = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 
 _MASK = 0xFFFFFFFF
-_POSITIVE = 0x7FFFFFFF
+_MAX_INT = 0x7FFFFFFF
 _MURMUR = 0x5BD1E995
-# Keys hashed together: few enough to stay in the processor's cache.
-_GROUP = 8192
-_XX = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
+# Number of keys hashed together: few enough to fit into the processor's cache.
+_BATCH_SIZE = 8192
+_XX_PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
 
 
 def java_string_hash(text: str) -> int:
-    """Java's hash of a string, which is over its UTF-16 units."""
+    """Return Java's hash of a string, computed over its UTF-16 code units."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     value = 0
     for unit in units:
@@ -34,7 +35,7 @@ def java_string_hash(text: str) -> int:
 
 
 def java_list_hash(values: Sequence[str | None]) -> int:
-    """Java's hash of a list of strings; null counts as 0."""
+    """Return Java's hash of a list of strings; null hashes to 0."""
     value = 1
     for item in values:
         value = (31 * value + (0 if item is None else java_string_hash(item))) & _MASK
@@ -42,16 +43,16 @@ def java_list_hash(values: Sequence[str | None]) -> int:
 
 
 def bucket_of(hash_keys: Sequence[str | None], buckets: int) -> int:
-    """The bucket of a key, given by the values that are hashed."""
-    return (java_list_hash(hash_keys) & _POSITIVE) % buckets
+    """Return the bucket of a key, given the values of its hashed fields."""
+    return (java_list_hash(hash_keys) & _MAX_INT) % buckets
 
 
 def java_string_hashes(strings: pa.Array) -> Hashes:
-    """`java_string_hash` of each value of a column of strings; null gives 0."""
+    """Return `java_string_hash` of each value of a column of strings; null hashes to 0."""
     hashes = np.zeros(len(strings), np.uint32)
     ascii_only = np.asarray(pc.fill_null(pc.string_is_ascii(strings), False))
-    plain = strings.filter(pa.array(ascii_only)).cast(pa.large_binary())
-    hashes[ascii_only] = _polynomials(*_flat(plain))
+    ascii_values = strings.filter(pa.array(ascii_only)).cast(pa.large_binary())
+    hashes[ascii_only] = _polynomials(*_bytes_and_bounds(ascii_values))
     other = np.flatnonzero(~ascii_only & np.asarray(strings.is_valid()))
     if len(other):
         texts = strings.take(pa.array(other)).to_pylist()
@@ -60,15 +61,15 @@ def java_string_hashes(strings: pa.Array) -> Hashes:
 
 
 def buckets_of(hash_keys: Sequence[pa.Array], buckets: int) -> npt.NDArray[np.int32]:
-    """`bucket_of` for columns: one for each value that is hashed."""
+    """Return `bucket_of` for each row, given one column for each hashed field."""
     value = np.ones(len(hash_keys[0]), np.uint32)
     for column in hash_keys:
         value = value * np.uint32(31) + java_string_hashes(column).view(np.uint32)
-    return ((value & np.uint32(_POSITIVE)) % np.uint32(buckets)).astype(np.int32)
+    return ((value & np.uint32(_MAX_INT)) % np.uint32(buckets)).astype(np.int32)
 
 
 def murmur2(data: bytes, seed: int) -> int:
-    """The 32-bit Murmur hash of the format, whose last, odd bytes are signed."""
+    """Return the 32-bit Murmur2 hash of the format, which treats trailing bytes as signed."""
     value = (seed ^ len(data)) & _MASK
     whole = len(data) // 4 * 4
     for at in range(0, whole, 4):
@@ -85,15 +86,15 @@ def murmur2(data: bytes, seed: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MurmurKeys:
-    """Keys of one length, prepared so that hashing them again with another seed is cheap."""
+    """Keys of equal length, preprocessed so that hashing them with several seeds is cheap."""
 
     index: npt.NDArray[np.int64]
     length: int
-    words: npt.NDArray[np.uint32]  # a line for each word
+    words: npt.NDArray[np.uint32]  # one row for each 4-byte word of the keys
     tail: npt.NDArray[np.uint32] | None
 
     def hash(self, seed: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        """`murmur2` of every key, each with its own seed."""
+        """Return `murmur2` of every key, each with its own seed."""
         m = np.uint32(_MURMUR)
         value = seed ^ np.uint32(self.length)
         for word in self.words:
@@ -109,19 +110,19 @@ class MurmurKeys:
 
 
 def murmur_keys(keys: pa.Array) -> Iterator[MurmurKeys]:
-    """The keys of a column of strings without nulls, in groups to be hashed together."""
+    """Yield the keys of a column of strings without nulls, in batches to be hashed together."""
     lengths = np.asarray(pc.binary_length(keys))
     order = np.argsort(lengths, kind="stable")
     steps = np.flatnonzero(np.diff(lengths[order])) + 1
     for group in np.split(order, steps):
-        for first in range(0, len(group), _GROUP):
-            index = group[first : first + _GROUP]
+        for first in range(0, len(group), _BATCH_SIZE):
+            index = group[first : first + _BATCH_SIZE]
             yield _prepare(keys.take(pa.array(index)), index)
 
 
 def xxhash32(data: bytes, seed: int = 0) -> int:
-    """The 32-bit xxHash, signed as Java has it."""
-    a, b, c, d, e = _XX
+    """Return the 32-bit xxHash as a signed integer."""
+    a, b, c, d, e = _XX_PRIMES
     at, end = 0, len(data)
     if end >= 16:
         lanes = [seed + a + b, seed + b, seed, seed - a]
@@ -147,7 +148,7 @@ def xxhash32(data: bytes, seed: int = 0) -> int:
 
 
 def _signed(value: int) -> int:
-    return value - (1 << 32) if value > _POSITIVE else value
+    return value - (1 << 32) if value > _MAX_INT else value
 
 
 def _rotate(value: int, by: int) -> int:
@@ -155,8 +156,8 @@ def _rotate(value: int, by: int) -> int:
     return (value << by | value >> 32 - by) & _MASK
 
 
-def _flat(binary: pa.Array) -> tuple[Bytes, npt.NDArray[np.int64]]:
-    """The bytes of a large binary column without nulls, and where its values start and end."""
+def _bytes_and_bounds(binary: pa.Array) -> tuple[Bytes, npt.NDArray[np.int64]]:
+    """Return the bytes of a large binary column without nulls, and the bounds of its values."""
     _, offsets, data = binary.buffers()
     bounds = np.frombuffer(offsets, np.int64)[binary.offset : binary.offset + len(binary) + 1]
     values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
@@ -164,30 +165,32 @@ def _flat(binary: pa.Array) -> tuple[Bytes, npt.NDArray[np.int64]]:
 
 
 def _polynomials(units: Bytes, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Sum of unit * 31^(distance from the end) over each value."""
-    length = np.diff(bounds)
-    powers = np.full(int(length.max(initial=0)) + 1, 31, np.uint32)
+    """Return for each value the sum of unit * 31^(distance from the end of the value)."""
+    lengths = np.diff(bounds)
+    powers = np.full(int(lengths.max(initial=0)) + 1, 31, np.uint32)
     powers[0] = 1
     np.cumprod(powers, out=powers, dtype=np.uint32)
-    from_end = np.repeat(bounds[1:], length) - np.arange(len(units)) - 1
+    from_end = np.repeat(bounds[1:], lengths) - np.arange(len(units)) - 1
     sums = np.zeros(len(units) + 1, np.uint32)
     np.cumsum(units * powers[from_end], out=sums[1:], dtype=np.uint32)
     return sums[bounds[1:]] - sums[bounds[:-1]]
 
 
 def _prepare(keys: pa.Array, index: npt.NDArray[np.int64]) -> MurmurKeys:
-    units, bounds = _flat(keys.cast(pa.large_binary()))
+    units, bounds = _bytes_and_bounds(keys.cast(pa.large_binary()))
     length = int(bounds[1] - bounds[0])
-    lines = units.reshape(len(index), length)
+    key_bytes = units.reshape(len(index), length)
     whole = length // 4 * 4
-    words = np.ascontiguousarray(lines[:, :whole]).view("<u4").T * np.uint32(_MURMUR)
+    words = np.ascontiguousarray(key_bytes[:, :whole]).view("<u4").T * np.uint32(_MURMUR)
     words ^= words >> np.uint32(24)
     words *= np.uint32(_MURMUR)
     tail = None
     if whole < length:
         tail = np.zeros(len(index), np.int32)
-        for place in range(whole, length):
-            tail ^= lines[:, place].view(np.int8).astype(np.int32) << 8 * (length - 1 - place)
+        for position in range(whole, length):
+            tail ^= key_bytes[:, position].view(np.int8).astype(np.int32) << 8 * (
+                length - 1 - position
+            )
     return MurmurKeys(
         index,
         length,

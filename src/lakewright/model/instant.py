@@ -1,4 +1,4 @@
-"""Instants: the actions on a table, exactly as the names of its timeline files say them."""
+"""Instants of the timeline: parsing and formatting of file names and instant times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TypeAlias
 
 from lakewright.errors import InvalidError, UnsupportedError
 
-# The time of an instant: 17 digits, or 14 of old writers. Times compare as text.
+# The time of an instant: 17 digits, or 14 from old writers. Times are compared as strings.
 InstantTime: TypeAlias = str
 
 
 class State(StrEnum):
-    """The state of an instant, in the order in which states follow each other."""
+    """The state of an instant, in the order of its life cycle."""
 
     REQUESTED = "REQUESTED"
     INFLIGHT = "INFLIGHT"
@@ -23,7 +23,7 @@ class State(StrEnum):
 
 
 class Action(StrEnum):
-    """What an instant does, by the word in the name of its timeline file."""
+    """The action of an instant, as it appears in the name of its timeline file."""
 
     COMMIT = "commit"
     DELTA_COMMIT = "deltacommit"
@@ -42,12 +42,12 @@ class Action(StrEnum):
 
     @property
     def is_rewrite(self) -> bool:
-        """Whether it is a table service that rewrites file groups by a plan."""
+        """Whether it is a table service that rewrites file groups according to a plan."""
         return self in _COMPLETED_AS
 
     @property
     def completed_as(self) -> Action:
-        """The action under which it completes: a compaction completes as a commit."""
+        """The action of the completed instant: a compaction completes as a commit."""
         return _COMPLETED_AS.get(self, self)
 
 
@@ -63,7 +63,9 @@ _COMPLETED_ACTIONS = frozenset(Action) - _COMPLETED_AS.keys()
 _PENDING_STATES = {state.lower(): state for state in (State.REQUESTED, State.INFLIGHT)}
 _RANK = {state: rank for rank, state in enumerate(State)}
 
-_NAME = re.compile(r"(?P<at>\d+)(?:_(?P<done>\d+))?\.(?P<word>[a-z]+)(?:\.(?P<state>[a-z]+))?")
+_NAME = re.compile(
+    r"(?P<requested>\d+)(?:_(?P<completed>\d+))?\.(?P<action>[a-z]+)(?:\.(?P<state>[a-z]+))?"
+)
 _TIME = re.compile(r"\d{17}|\d{14}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -74,8 +76,8 @@ class Instant:
 
     Invariants:
     - `completed_at` is set if and only if `state` is COMPLETED;
-    - `action` is the word on the timeline in that state: a compaction is a `compaction` while it
-      is pending and a `commit` when it is completed.
+    - `action` is the one on the timeline in that state: `compaction` for a pending compaction, and
+      `commit` for a completed one.
     """
 
     requested_at: InstantTime
@@ -90,12 +92,12 @@ class Instant:
 
     @property
     def is_write(self) -> bool:
-        """Whether the action changes which rows or files the table has, once completed."""
+        """Whether the action, once completed, changes the rows or data files of the table."""
         return self.completed_action in WRITE_ACTIONS
 
     @property
     def completed_action(self) -> Action:
-        """The action under which it completes: the same in all its states."""
+        """The action of the completed instant; the same in all states."""
         return self.action.completed_as
 
     @property
@@ -103,7 +105,7 @@ class Instant:
         """The name of the timeline file; the inverse of `parse_instant`."""
         if self.completed_at is not None:
             return f"{self.requested_at}_{self.completed_at}.{self.action}"
-        # The format leaves the action out of one name: an inflight commit.
+        # In the format, only the name of an inflight commit lacks the action.
         if self.state is State.INFLIGHT and self.action is Action.COMMIT:
             return f"{self.requested_at}.inflight"
         return f"{self.requested_at}.{self.action}.{self.state.lower()}"
@@ -113,18 +115,27 @@ class Instant:
 
 
 def parse_instant(file_name: str) -> Instant | None:
-    """Read a file name of timeline layout 2, or None for a name that every reader passes over."""
+    """Parse a file name of timeline layout 2; return None for a name that all readers ignore."""
     match = _NAME.fullmatch(file_name)
     if match is None:
         return None
-    at, done, word, state = match["at"], match["done"], match["word"], match["state"]
-    action = _ACTIONS.get(word)
-    if done is not None:
-        known = state is None and action in _COMPLETED_ACTIONS
-        return Instant(at, action, completed_at=done) if action and known else None
+    requested_at, completed_at, name, state = (
+        match["requested"],
+        match["completed"],
+        match["action"],
+        match["state"],
+    )
+    action = _ACTIONS.get(name)
+    if completed_at is not None:
+        is_valid = state is None and action in _COMPLETED_ACTIONS
+        return (
+            Instant(requested_at, action, completed_at=completed_at)
+            if action and is_valid
+            else None
+        )
     if state is None:
-        if word == "inflight":
-            return Instant(at, Action.COMMIT, State.INFLIGHT)
+        if name == "inflight":
+            return Instant(requested_at, Action.COMMIT, State.INFLIGHT)
         if action in _COMPLETED_ACTIONS:
             raise UnsupportedError(
                 "a completed instant without completion time comes from a table version before 8; "
@@ -133,35 +144,39 @@ def parse_instant(file_name: str) -> Instant | None:
             )
         return None
     pending = _PENDING_STATES.get(state)
-    return Instant(at, action, pending) if pending is not None and action is not None else None
+    return (
+        Instant(requested_at, action, pending)
+        if pending is not None and action is not None
+        else None
+    )
 
 
 def latest_states(instants: list[Instant]) -> list[Instant]:
-    """Of the files of each action keep the one of the highest state, oldest action first.
+    """Return one instant for each action, in its latest state, sorted by requested time.
 
-    Pending files stay on storage after completion, so most actions have three files.
+    The files of pending states stay on storage after completion, so most actions have three files.
     """
-    best: dict[tuple[str, str], Instant] = {}
+    latest: dict[tuple[str, str], Instant] = {}
     for instant in instants:
         key = (instant.requested_at, instant.completed_action)
-        known = best.get(key)
-        if known is None or _RANK[instant.state] > _RANK[known.state]:
-            best[key] = instant
-    return sorted(best.values(), key=lambda instant: (instant.requested_at, instant.action))
+        other = latest.get(key)
+        if other is None or _RANK[instant.state] > _RANK[other.state]:
+            latest[key] = instant
+    return sorted(latest.values(), key=lambda instant: (instant.requested_at, instant.action))
 
 
 def is_time(text: str) -> bool:
-    """Whether a text is an instant time: 17 digits, or 14 as old writers made them."""
+    """Whether a text is an instant time: 17 digits, or 14 from old writers."""
     return _TIME.fullmatch(text) is not None
 
 
 def full_time(text: str) -> str:
-    """An instant time with milliseconds; 14 digits mean the end of that second."""
+    """Return an instant time with milliseconds; 14 digits mean the end of that second."""
     return text + "999" if len(text) == 14 else text
 
 
 def format_time(moment: datetime, zone: tzinfo = UTC) -> str:
-    """A point in time as the 17 digits of the timeline in `zone`; the moment must know its zone."""
+    """Return a time-zone-aware point in time as 17 digits in the zone of the timeline."""
     if moment.tzinfo is None:
         raise InvalidError("a point in time needs a zone", time=moment.isoformat())
     local = moment.astimezone(zone)
@@ -169,7 +184,7 @@ def format_time(moment: datetime, zone: tzinfo = UTC) -> str:
 
 
 def parse_time(text: str, zone: tzinfo = UTC) -> datetime:
-    """The point in time that an instant time names in `zone`."""
+    """Return the point in time of an instant time in `zone`."""
     if not is_time(text):
         raise InvalidError("not an instant time: 17 (or 14) digits expected", time=text)
     try:
@@ -180,15 +195,15 @@ def parse_time(text: str, zone: tzinfo = UTC) -> datetime:
 
 
 def epoch_ms(text: str, zone: tzinfo = UTC) -> int:
-    """The point in time that an instant time names in `zone`, in milliseconds since 1970."""
+    """Return the point in time of an instant time in `zone`, in milliseconds since 1970."""
     return (parse_time(text, zone) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def query_time(value: str | datetime, zone: tzinfo = UTC) -> str:
-    """What people write for a point in time, as an instant time.
+    """Parse a point in time as users write it, and return it as an instant time.
 
-    Takes an instant time of 17 or 14 digits, a date, and a date with time (ISO, with or without
-    zone, `T` or a blank in the middle); without a zone the table's own is meant.
+    Accepts an instant time of 17 or 14 digits, a date, or a date with time (ISO, with or without
+    zone, separated by `T` or a blank). The default zone is that of the table.
     """
     if isinstance(value, datetime):
         return format_time(value if value.tzinfo else value.replace(tzinfo=zone), zone)

@@ -1,8 +1,8 @@
-"""Values that a column's type cannot hold as they are, and refusing rows that have some.
+"""A check, before writing, that casting rows to the table's types loses nothing.
 
-Casting cuts times to the unit of their type and rounds whole numbers that a float has no digits
-for. On reading that is what the wider type of a column means. Rows that are written must not change
-on their way, least of all where they become keys.
+A cast truncates timestamps to the unit of the target type and rounds integers that a float cannot
+represent. Readers accept this when the type of a column was widened. A write must not change
+values, least of all those of key fields.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 
 from lakewright.errors import InvalidError
 
-# The first double beyond 64 bits: the whole numbers right below it are rounded up to it.
+# The first double beyond the range of int64: the largest int64 values are rounded up to it.
 _BEYOND_LONG = 2.0**63
 
 _Leaf = tuple[str, pa.Array, pa.DataType]
 
 
 def check_lossless(rows: pa.Table, schema: pa.Schema) -> None:
-    """Refuse rows of which a value would change in the types of `schema`.
+    """Check that no value changes when rows are cast to the types of `schema`.
 
     Raises:
         InvalidError: with the column, one of its values, and how many would change.
@@ -33,65 +33,65 @@ def check_lossless(rows: pa.Table, schema: pa.Schema) -> None:
         if index < 0 or incoming.field(index).type == field.type:
             continue
         for chunk in rows.column(index).chunks:
-            for path, values, kind in _leaves(chunk, field.type, field.name):
-                _refuse(path, values, kind)
+            for path, values, kind in _leaf_arrays(chunk, field.type, field.name):
+                _check_values(path, values, kind)
 
 
-def _refuse(column: str, values: pa.Array, kind: pa.DataType) -> None:
+def _check_values(column: str, values: pa.Array, kind: pa.DataType) -> None:
     changed = _changed(values, kind)
-    found = values.slice(0, 0) if changed is None else values.filter(changed)
-    if len(found):
+    lossy = values.slice(0, 0) if changed is None else values.filter(changed)
+    if len(lossy):
         raise InvalidError(
             f"a value would change in the type that the table has for it: {_advice(kind)}; nothing "
             "was written",
             column=column,
-            value=found[:1].cast(pa.string())[0].as_py(),
-            rows=len(found),
+            value=lossy[:1].cast(pa.string())[0].as_py(),
+            rows=len(lossy),
             of=len(values),
             stored=str(kind),
             incoming=str(values.type),
         )
 
 
-def _leaves(array: pa.Array, kind: pa.DataType, path: str) -> Iterator[_Leaf]:
-    """The plain values in an array that are to have another type; those of maps have no names."""
+def _leaf_arrays(array: pa.Array, kind: pa.DataType, path: str) -> Iterator[_Leaf]:
+    """Yield the non-nested arrays within an array that are cast, with their column paths."""
     if array.type == kind:
         return
     if pa.types.is_dictionary(array.type):
-        yield from _leaves(array.dictionary_decode(), kind, path)
+        yield from _leaf_arrays(array.dictionary_decode(), kind, path)
     elif pa.types.is_struct(kind) and pa.types.is_struct(array.type):
         names = [field.name for field in array.type]
         for field in kind:
             if field.name in names:
                 inner = pc.struct_field(array, [names.index(field.name)])
-                yield from _leaves(inner, field.type, f"{path}.{field.name}")
+                yield from _leaf_arrays(inner, field.type, f"{path}.{field.name}")
     elif pa.types.is_map(kind) and pa.types.is_map(array.type):
-        # The parts of a slice are not sliced with it.
+        # The children of a sliced array are not sliced: copy it.
         whole = array.take(pa.array(np.arange(len(array))))
-        yield from _leaves(whole.keys, kind.key_type, path)
-        yield from _leaves(whole.items, kind.item_type, path)
+        yield from _leaf_arrays(whole.keys, kind.key_type, path)
+        yield from _leaf_arrays(whole.items, kind.item_type, path)
     elif pa.types.is_list(kind) and not pa.types.is_map(array.type):
         if pa.types.is_nested(array.type):
-            yield from _leaves(array.flatten(), kind.value_type, path)
+            yield from _leaf_arrays(array.flatten(), kind.value_type, path)
     elif not pa.types.is_nested(kind) and not pa.types.is_nested(array.type):
         yield path, array, kind
 
 
 def _changed(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """Which values are others once they have the type; None if none can be.
+    """Return which values a cast changes; None if it cannot change any.
 
-    What an unchecked cast makes of them is cast back: where that differs something was lost.
+    The values are cast without checks and cast back: those that differ were changed.
     """
     if not (_is_number(values.type) and _is_number(kind)):
         return None
     cast = values.cast(kind, safe=False)
-    lost = pc.not_equal(cast.cast(values.type, safe=False), values)
+    changed = pc.not_equal(cast.cast(values.type, safe=False), values)
     if pa.types.is_integer(values.type) and pa.types.is_floating(kind):
-        # Machines differ in what they make of a float that has no place in 64 bits.
-        lost = pc.or_(lost, pc.greater_equal(cast.cast(pa.float64()), _BEYOND_LONG))
+        # The result of casting a float beyond int64 back depends on the processor.
+        changed = pc.or_(changed, pc.greater_equal(cast.cast(pa.float64()), _BEYOND_LONG))
     if pa.types.is_floating(values.type):
-        lost = pc.and_(lost, pc.invert(pc.is_nan(values)))
-    return lost
+        changed = pc.and_(changed, pc.invert(pc.is_nan(values)))
+    return changed
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -1,14 +1,15 @@
-"""Which version of a row wins, on whole columns.
+"""Merging of row versions: log records with each other, and with the rows of a base file.
 
-The versions of a key come in an order: first the base file, then the log blocks as they were
-written. Under commit-time ordering the last version wins. Under event-time ordering a version wins
-over those before it if its ordering value is not lower; a late one is dropped. A delete is a
-version as well, and competes by its ordering value; one without ordering value is unconditional:
-it ends everything before it, and whatever comes after it wins over it.
+All functions work on whole columns. The versions of a key are ordered: first the base row, then the
+log blocks in the order in which they were written. Under commit-time ordering the last version
+wins. Under event-time ordering a version wins over earlier ones if its ordering value is not lower;
+otherwise it is late and is dropped. A delete is a version as well and competes by its ordering
+value. A delete without ordering value is unconditional: it discards all earlier versions, and any
+later version wins over it.
 
-Log versions are merged with each other first and the outcome with the base row, as every reader
-does. It shows in two places: where rows are updated in part, and where a row comes back after an
-unconditional delete with a lower ordering value than its base row has; then the base row wins.
+As in Hudi's readers, log versions are merged with each other first, and the result with the base
+row. The order matters in two cases: for partial updates, and for a row that is inserted again after
+an unconditional delete with a lower ordering value than the base row has: then the base row wins.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ALL_BUT_SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 
 @dataclass(frozen=True)
 class MergeRule:
-    """How versions of one key are compared; no ordering fields means commit-time ordering."""
+    """How versions of a key are compared; without ordering fields it is commit-time ordering."""
 
     ordering: tuple[str, ...] = ()
     delete_marker: tuple[str, str] | None = None
@@ -42,8 +43,8 @@ class MergeRule:
 class Upserts:
     """The rows of one data block, in the table's schema.
 
-    `columns` names the columns the block really carries if it updates rows in part; the others
-    are null in `rows` and mean "as before".
+    For a block of partial updates, `columns` are the columns that it contains; the others are null
+    in `rows` and keep their previous values.
     """
 
     rows: pa.Table
@@ -52,7 +53,7 @@ class Upserts:
 
 @dataclass(frozen=True)
 class Deletes:
-    """The keys of one delete block; `ordering` holds a column for each ordering field."""
+    """The keys of one delete block; `ordering` holds one column for each ordering field."""
 
     keys: pa.Array
     ordering: tuple[pa.Array, ...] = ()
@@ -63,8 +64,10 @@ class Deletes:
 class MergedLogRecords:
     """The merged versions of all log blocks of a slice: one entry for each key.
 
-    `sources[c]` tells for each key in which row of `rows` its value of column c is, or -1 if the
-    logs do not have it; `row` is the row of the winning version, -1 for a delete without a row.
+    - `row` is the row number in `rows` of the winning version, -1 for one from a delete block;
+    - `beats_any_base` marks keys that win over the base row whatever its ordering value is;
+    - `sources[c]` is the row number in `rows` of the value of column c, -1 if the log blocks have
+      none; empty if there are no partial updates.
     """
 
     keys: pa.Array
@@ -76,15 +79,15 @@ class MergedLogRecords:
     sources: dict[str, Indexes] = field(default_factory=dict)
 
     def select(self, at: Indexes) -> MergedLogRecords:
-        """The same for some of the keys, by their positions."""
-        chosen = pa.array(at)
+        """Return the entries at these positions."""
+        indices = pa.array(at)
         return replace(
             self,
-            keys=self.keys.take(chosen),
+            keys=self.keys.take(indices),
             row=self.row[at],
             deleted=self.deleted[at],
             beats_any_base=self.beats_any_base[at],
-            ordering=tuple(column.take(chosen) for column in self.ordering),
+            ordering=tuple(column.take(indices) for column in self.ordering),
             sources={name: rows[at] for name, rows in self.sources.items()},
         )
 
@@ -92,7 +95,7 @@ class MergedLogRecords:
 def merge_logs(
     blocks: Sequence[Upserts | Deletes], schema: pa.Schema, rule: MergeRule
 ) -> MergedLogRecords:
-    """Merge the blocks of a slice, given in the order in which they were written."""
+    """Merge the log blocks of a slice, given in the order in which they were written."""
     versions = _Versions.gather(blocks, schema, rule)
     rank = _rank(versions.ordering) if rule.ordering else versions.sequence
     since_reset = versions.sequence >= versions.last_reset[versions.code]
@@ -114,16 +117,16 @@ def merge_logs(
 
 @dataclass(frozen=True)
 class _Versions:
-    """Every log version of every key, in order: one array for each fact about it."""
+    """All log versions of all keys, in the order of writing, as parallel arrays."""
 
     keys: pa.Array  # distinct
-    code: Indexes  # which key
+    code: Indexes  # position in `keys`
     sequence: Indexes
-    row: Indexes  # its row in `rows`, -1 in a delete block
+    row: Indexes  # position in `rows`, -1 in a delete block
     rows: pa.Table
     deleted: Flags
     ordering: tuple[pa.Array, ...]
-    last_reset: Indexes  # for each key the last unconditional delete, -1 if none
+    last_reset: Indexes  # for each key its last unconditional delete, -1 if none
 
     @classmethod
     def gather(
@@ -188,14 +191,14 @@ def _ordering(block: Upserts | Deletes, position: int, name: str, kind: pa.DataT
 
 
 def rows_marked_deleted(rows: pa.Table, rule: MergeRule) -> Flags:
-    """Rows of data blocks that say themselves that they are deleted."""
+    """Return which rows of data blocks are marked as deleted by one of their columns."""
     deleted = np.zeros(len(rows), bool)
     names = set(rows.column_names)
     if "_hoodie_is_deleted" in names and pa.types.is_boolean(rows["_hoodie_is_deleted"].type):
         deleted |= np.asarray(pc.fill_null(rows["_hoodie_is_deleted"], False))
     if OPERATION in names:
-        gone = pc.is_in(rows[OPERATION], value_set=pa.array(["D", "-U"]))
-        deleted |= np.asarray(gone)
+        is_delete = pc.is_in(rows[OPERATION], value_set=pa.array(["D", "-U"]))
+        deleted |= np.asarray(is_delete)
     if rule.delete_marker is not None and rule.delete_marker[0] in names:
         field_name, marker = rule.delete_marker
         text = rows[field_name].cast(pa.string())
@@ -206,26 +209,26 @@ def rows_marked_deleted(rows: pa.Table, rule: MergeRule) -> Flags:
 def _unconditional(
     blocks: Sequence[Upserts | Deletes], is_row: Flags, ordering: tuple[pa.Array, ...]
 ) -> Flags:
-    """Which versions carry no ordering value of their own (or the one that stands for it)."""
+    """Return which versions have no ordering value (or the value that stands for none)."""
     flags = np.zeros(len(is_row), bool)
-    stated = [
+    in_delete_blocks = [
         np.asarray(block.unconditional)
         if block.unconditional is not None
         else np.full(len(block.keys), not block.ordering)
         for block in blocks
         if isinstance(block, Deletes)
     ]
-    flags[~is_row] = np.concatenate([np.zeros(0, bool), *stated])
+    flags[~is_row] = np.concatenate([np.zeros(0, bool), *in_delete_blocks])
     if len(ordering) == 1:
-        implied = np.asarray(ordering[0].is_null())
+        has_no_value = np.asarray(ordering[0].is_null())
         if pa.types.is_int32(ordering[0].type):
-            implied = implied | np.asarray(pc.fill_null(pc.equal(ordering[0], 0), True))
-        flags |= implied & is_row
+            has_no_value = has_no_value | np.asarray(pc.fill_null(pc.equal(ordering[0], 0), True))
+        flags |= has_no_value & is_row
     return flags
 
 
 def _rank(ordering: tuple[pa.Array, ...]) -> Indexes:
-    """Ranks that compare as the ordering values do, field after field; null is lowest."""
+    """Return ranks that compare like the ordering values, field by field; null is lowest."""
     combined: Indexes | None = None
     for column in map(comparable, ordering):
         rank = np.asarray(pc.rank(column, tiebreaker="dense")).astype(np.int64)
@@ -241,16 +244,16 @@ def _rank(ordering: tuple[pa.Array, ...]) -> Indexes:
 
 
 def comparable(column: pa.Array) -> pa.Array:
-    """Values whose order is total: every float as the whole number that Java orders it by.
+    """Return values with a total order: floats as integers that sort as Java sorts the floats.
 
-    There NaN equals itself and is above all others, and -0.0 is below 0.0.
+    In Java, NaN equals itself and is greater than all others, and -0.0 is less than 0.0.
     """
     if not pa.types.is_floating(column.type):
         return column
     values = np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0))
-    # NaN has many bit patterns, some of them negative.
+    # NaN has many bit patterns, some of them with a sign: use one.
     bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
-    # The bits of negative floats grow the wrong way.
+    # The bit patterns of negative floats are in reverse order.
     ordered = bits ^ ((bits >> 63) & _ALL_BUT_SIGN)
     return pa.array(ordered, mask=np.asarray(column.is_null()))
 
@@ -258,55 +261,54 @@ def comparable(column: pa.Array) -> pa.Array:
 def _sources(
     versions: _Versions, rank: Indexes, blocks: Sequence[Upserts | Deletes], schema: pa.Schema
 ) -> dict[str, Indexes]:
-    """Where each column of each key comes from, if any block updates rows in part.
+    """Return the source row of each column of each key, if any block has partial updates.
 
-    One version after the other: one that is not late sets the columns it carries, a late one only
-    those that nobody has set yet. A delete that is not late lets everything begin anew.
+    Versions are applied in order: one that is not late sets all columns it contains, a late one
+    only those that no version has set yet. A delete that is not late discards all columns.
     """
     if all(not isinstance(b, Upserts) or b.columns is None for b in blocks):
         return {}
     code, sequence = versions.code, versions.sequence
     order = np.lexsort((sequence, code))
-    # Keys come one after the other, so one running maximum serves them all.
-    height = code[order] * (len(order) + 2) + rank[order]
+    # Versions are sorted by key and the key is in the high part: one running maximum is enough.
+    key_and_rank = code[order] * (len(order) + 2) + rank[order]
     in_time = np.zeros(len(order), bool)
-    in_time[order] = height >= np.maximum.accumulate(height)
-    begin = versions.last_reset.copy()
-    ends = in_time & versions.deleted
-    np.maximum.at(begin, code[ends], sequence[ends])
-    counts = (sequence > begin[code]) & ~versions.deleted
+    in_time[order] = key_and_rank >= np.maximum.accumulate(key_and_rank)
+    start = versions.last_reset.copy()
+    is_reset = in_time & versions.deleted
+    np.maximum.at(start, code[is_reset], sequence[is_reset])
+    is_applied = (sequence > start[code]) & ~versions.deleted
     sources = {}
     for name in schema.names:
-        carries = counts & _spread(
+        has_column = is_applied & _spread(
             [isinstance(b, Upserts) and (b.columns is None or name in b.columns) for b in blocks],
             blocks,
         )
-        # Row numbers grow with the sequence, so the last row is that of the last version.
-        latest = _extreme(np.maximum, -1, versions, carries & in_time)
-        first_late = _extreme(np.minimum, len(versions.rows), versions, carries & ~in_time)
-        filled = np.where(first_late < len(versions.rows), first_late, -1)
-        sources[name] = np.where(latest >= 0, latest, filled)
+        # Row numbers increase with the sequence: the greatest one belongs to the last version.
+        latest = _extreme(np.maximum, -1, versions, has_column & in_time)
+        first_late = _extreme(np.minimum, len(versions.rows), versions, has_column & ~in_time)
+        fallback = np.where(first_late < len(versions.rows), first_late, -1)
+        sources[name] = np.where(latest >= 0, latest, fallback)
     return sources
 
 
 def _extreme(choose: np.ufunc, start: int, versions: _Versions, chosen: Flags) -> Indexes:
-    """For each key the lowest or highest row among the chosen versions; `start` if none is."""
+    """Return for each key the lowest or highest row of the chosen versions; `start` if none."""
     rows = np.full(len(versions.keys), start)
     choose.at(rows, versions.code[chosen], versions.row[chosen])
     return rows
 
 
-# ------------------------------------------------------------------------------------------------
-# Log rows that meet the rows of a base file: which of them stay, which come in their place.
+# Merging log records with the rows of a base file.
 
-
-# Told of rows before and after a change, of both in the same order; None where there are none.
+# Called with the rows before and after a change, both in the same order; None before an insert and
+# after a delete.
 RowChangeCallback: TypeAlias = Callable[[pa.Table | None, pa.Table | None], None]
 
 
 @dataclass
 class MergeCounts:
-    """What merging did to the rows of a base file, counted while it goes on."""
+    """Counts of base rows read, and of rows updated, inserted and deleted while merging."""
 
     base: int = 0
     updated: int = 0
@@ -321,35 +323,47 @@ def merge_with_base(
     tally: MergeCounts | None = None,
     seen: RowChangeCallback | None = None,
 ) -> Iterator[pa.Table]:
-    """The merged rows of a slice: base rows that stay, then rows that come from the logs.
+    """Yield the merged rows of a slice: unchanged and updated base rows, then inserted rows.
 
-    `batches` are rows of the base file in the schema of `outcome.rows`; at any time no more of
-    them are held than the outcome has keys, or one of them if that is more. `seen` is told of rows
-    that do not stay as they were.
+    `batches` are the rows of the base file in the schema of `outcome.rows`; only about as many of
+    them as the outcome has keys, at least one batch, are in memory at a time. `seen` is called with
+    all rows that change.
     """
-    return _merged(batches, outcome, rule, kept=True, tally=tally or MergeCounts(), seen=seen)
+    return _merged(
+        batches, outcome, rule, include_base=True, counts=tally or MergeCounts(), on_change=seen
+    )
 
 
 def updated_rows(
     batches: Iterable[pa.RecordBatch], outcome: MergedLogRecords, rule: MergeRule
 ) -> Iterator[pa.Table]:
-    """The merged rows that come from the logs: base rows updated in part must be given whole."""
-    return _merged(batches, outcome, rule, kept=False, tally=MergeCounts())
+    """Yield only the merged rows that come from log records.
+
+    For partial updates, `batches` must contain all columns of the base rows.
+    """
+    return _merged(batches, outcome, rule, include_base=False, counts=MergeCounts())
 
 
 def overwritten_rows(
     batches: Iterable[pa.RecordBatch], outcome: MergedLogRecords, rule: MergeRule
 ) -> Iterator[Indexes]:
-    """The numbers of base rows that do not stay; key and ordering columns tell."""
+    """Yield the row numbers of base rows that log records update or delete.
+
+    Of the base rows, only the key and ordering columns are needed.
+    """
     first = 0
-    for meeting in _key_matches(batches, outcome, rule):
-        yield first + meeting.at[meeting.wins]
-        first += len(meeting.base)
+    for match in _key_matches(batches, outcome, rule):
+        yield first + match.at[match.wins]
+        first += len(match.base)
 
 
 @dataclass(frozen=True)
 class _KeyMatch:
-    """Base rows whose keys are in the logs: where they are, which keys, and which logs win."""
+    """The base rows whose keys have log records.
+
+    `at` are their row numbers in `base`, `key` the positions of their keys in the log records, and
+    `wins` marks those that the log records win over.
+    """
 
     base: pa.Table
     at: Indexes
@@ -358,75 +372,75 @@ class _KeyMatch:
 
 
 def _key_matches(
-    batches: Iterable[pa.RecordBatch], outcome: MergedLogRecords, rule: MergeRule
+    batches: Iterable[pa.RecordBatch], records: MergedLogRecords, rule: MergeRule
 ) -> Iterator[_KeyMatch]:
-    for table in _gathered(batches, len(outcome.keys)):
-        match = pc.index_in(table.column(RECORD_KEY), value_set=outcome.keys).combine_chunks()
-        at = np.flatnonzero(np.asarray(match.is_valid()))
-        key = np.asarray(match.drop_null(), dtype=np.int64)
-        wins = outcome.beats_any_base[key] | ~_base_is_newer(table, at, key, outcome, rule)
+    for table in _combined(batches, len(records.keys)):
+        index = pc.index_in(table.column(RECORD_KEY), value_set=records.keys).combine_chunks()
+        at = np.flatnonzero(np.asarray(index.is_valid()))
+        key = np.asarray(index.drop_null(), dtype=np.int64)
+        wins = records.beats_any_base[key] | ~_base_is_newer(table, at, key, records, rule)
         yield _KeyMatch(table, at, key, wins)
 
 
 def _merged(
     batches: Iterable[pa.RecordBatch],
-    outcome: MergedLogRecords,
+    records: MergedLogRecords,
     rule: MergeRule,
     *,
-    kept: bool,
-    tally: MergeCounts,
-    seen: RowChangeCallback | None = None,
+    include_base: bool,
+    counts: MergeCounts,
+    on_change: RowChangeCallback | None = None,
 ) -> Iterator[pa.Table]:
-    taken = np.zeros(len(outcome.keys), bool)
-    for meeting in _key_matches(batches, outcome, rule):
-        taken[meeting.key] = True
-        if kept:
-            keep = np.ones(len(meeting.base), bool)
-            keep[meeting.at[meeting.wins]] = False
-            yield meeting.base.filter(pa.array(keep))
-        emitted = meeting.wins & ~outcome.deleted[meeting.key]
-        gone = meeting.wins & outcome.deleted[meeting.key]
-        tally.base += len(meeting.base)
-        tally.updated += int(emitted.sum())
-        tally.deleted += int(gone.sum())
-        if seen is not None and gone.any():
-            seen(meeting.base.take(pa.array(meeting.at[gone])), None)
-        if emitted.any():
-            rows = _patched(meeting.base, meeting.at[emitted], meeting.key[emitted], outcome)
-            if seen is not None:
-                seen(meeting.base.take(pa.array(meeting.at[emitted])), rows)
+    in_base = np.zeros(len(records.keys), bool)
+    for match in _key_matches(batches, records, rule):
+        in_base[match.key] = True
+        if include_base:
+            unchanged = np.ones(len(match.base), bool)
+            unchanged[match.at[match.wins]] = False
+            yield match.base.filter(pa.array(unchanged))
+        updated = match.wins & ~records.deleted[match.key]
+        deleted = match.wins & records.deleted[match.key]
+        counts.base += len(match.base)
+        counts.updated += int(updated.sum())
+        counts.deleted += int(deleted.sum())
+        if on_change is not None and deleted.any():
+            on_change(match.base.take(pa.array(match.at[deleted])), None)
+        if updated.any():
+            rows = _patched(match.base, match.at[updated], match.key[updated], records)
+            if on_change is not None:
+                on_change(match.base.take(pa.array(match.at[updated])), rows)
             yield rows
-    new = np.flatnonzero(~taken & ~outcome.deleted)
-    tally.inserted += len(new)
+    new = np.flatnonzero(~in_base & ~records.deleted)
+    counts.inserted += len(new)
     if len(new):
-        rows = _patched(None, None, new, outcome)
-        if seen is not None:
-            seen(None, rows)
+        rows = _patched(None, None, new, records)
+        if on_change is not None:
+            on_change(None, rows)
         yield rows
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Batches put together to at least so many rows: each look-up builds its index of keys anew."""
-    waiting: list[pa.RecordBatch] = []
+def _combined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Combine batches to tables of at least `rows` rows: each lookup builds a key index anew."""
+    pending: list[pa.RecordBatch] = []
     for batch in batches:
-        waiting.append(batch)
-        if sum(item.num_rows for item in waiting) >= rows:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+        pending.append(batch)
+        if sum(item.num_rows for item in pending) >= rows:
+            yield pa.Table.from_batches(pending)
+            pending = []
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
 def _patched(
-    base: pa.Table | None, base_row: Indexes | None, key: Indexes, outcome: MergedLogRecords
+    base: pa.Table | None, base_row: Indexes | None, key: Indexes, records: MergedLogRecords
 ) -> pa.Table:
-    """The winning log rows of `key`, with what they leave out taken from their base rows."""
-    if not outcome.sources:
-        return outcome.rows.take(pa.array(outcome.row[key]))
+    """Return the winning log rows of these keys; missing columns come from their base rows."""
+    if not records.sources:
+        return records.rows.take(pa.array(records.row[key]))
     columns = []
-    for name in outcome.rows.column_names:
-        source = outcome.sources[name][key]
-        log_column = outcome.rows.column(name)
+    for name in records.rows.column_names:
+        source = records.sources[name][key]
+        log_column = records.rows.column(name)
         if base is None or base_row is None:
             columns.append(log_column.take(pa.array(source, mask=source < 0)))
         else:
@@ -435,19 +449,23 @@ def _patched(
             )
             index = np.where(source < 0, base_row, source + len(base))
             columns.append(both.take(pa.array(index)))
-    return pa.table(columns, schema=outcome.rows.schema)
+    return pa.table(columns, schema=records.rows.schema)
 
 
 def _base_is_newer(
-    base: pa.Table, hit: Indexes, key: Indexes, outcome: MergedLogRecords, rule: MergeRule
+    base: pa.Table, base_row: Indexes, key: Indexes, records: MergedLogRecords, rule: MergeRule
 ) -> Flags:
-    newer = np.zeros(len(hit), bool)
-    tie = np.ones(len(hit), bool)
-    for name, ordering in zip(rule.ordering, outcome.ordering, strict=True):
-        ours = comparable(base.column(name).take(pa.array(hit)).combine_chunks())
-        theirs = comparable(ordering.take(pa.array(key)))
-        greater = pc.fill_null(pc.greater(ours, theirs), pc.and_(ours.is_valid(), theirs.is_null()))
-        equal = pc.fill_null(pc.equal(ours, theirs), pc.and_(ours.is_null(), theirs.is_null()))
+    newer = np.zeros(len(base_row), bool)
+    tie = np.ones(len(base_row), bool)
+    for name, log_ordering in zip(rule.ordering, records.ordering, strict=True):
+        base_value = comparable(base.column(name).take(pa.array(base_row)).combine_chunks())
+        log_value = comparable(log_ordering.take(pa.array(key)))
+        greater = pc.fill_null(
+            pc.greater(base_value, log_value), pc.and_(base_value.is_valid(), log_value.is_null())
+        )
+        equal = pc.fill_null(
+            pc.equal(base_value, log_value), pc.and_(base_value.is_null(), log_value.is_null())
+        )
         newer |= tie & np.asarray(greater)
         tie &= np.asarray(equal)
     return newer

@@ -1,4 +1,4 @@
-"""Partition paths: how the values of the partition fields become a folder, and back."""
+"""Partition paths: formatting of partition values as paths, and parsing of paths."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _OLD_OPTIONS = "hoodie.deltastreamer.keygen.timebased."
 _ESCAPED = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _SEPARATED = "\0"
 _HEX = re.compile("%([0-9A-Fa-f]{2})")
-# Distances from Greenwich are quarters of an hour since then.
+# Since then, the UTC offsets of all zones are multiples of a quarter of an hour.
 _REGULAR_ZONES_SINCE = 63_072_000_000 + 7 * 86_400_000
 _QUARTER = 15 * 60 * 1000
 
-# Milliseconds of a unit, as nominator and denominator.
+# The length of each unit in milliseconds, as numerator and denominator.
 _UNITS = {
     "NANOSECONDS": (1, 1_000_000),
     "MICROSECONDS": (1, 1000),
@@ -42,7 +42,7 @@ _UNITS = {
 
 
 class TimeKind(StrEnum):
-    """What a time-based partition field holds."""
+    """The kind of values in a time-based partition field."""
 
     UNIX_TIMESTAMP = "UNIX_TIMESTAMP"
     DATE_STRING = "DATE_STRING"
@@ -61,10 +61,11 @@ _KIND_UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class TimeRule:
-    """How a time becomes a folder name.
+    """How a time is formatted as a path segment.
 
-    `unit` is that of numbers, None if the field holds text. Without an input zone the text may name
-    it; without an output zone it is that of the text. Where nothing names a zone it is UTC.
+    `unit` is the unit of numbers, None if the field holds text. Without an input zone, the zone is
+    the one that the text names; without an output zone, it is that of the input. The default is
+    UTC.
     """
 
     output: DatePattern
@@ -76,7 +77,7 @@ class TimeRule:
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """A partition field; with a `time` rule it holds times."""
+    """A partition field; `time` is set for a time-based one."""
 
     name: str
     time: TimeRule | None = None
@@ -84,7 +85,7 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRule:
-    """How rows get their partition path; without fields all rows are in the table's own folder."""
+    """How partition paths are made; without fields all rows are in the base path of the table."""
 
     fields: tuple[PartitionField, ...] = ()
     hive_style: bool = False
@@ -96,9 +97,9 @@ class PartitionRule:
 def partition_rule(
     generator: str, fields: Sequence[str], options: Mapping[str, str]
 ) -> PartitionRule:
-    """The rule of a key generator, given by its type and its fields as table properties have them.
+    """Return the rule of a key generator, given its type and fields as in the table properties.
 
-    The COMPLEX generator replaces dashes only where it has a single field.
+    Dashes are replaced by slashes only for a single field, or by the CUSTOM generator.
     """
     kind = generator.upper().removesuffix("_AVRO")
     flags = {
@@ -122,7 +123,7 @@ def partition_rule(
 
 
 def time_rule(options: Mapping[str, str]) -> TimeRule:
-    """The rule of the options `hoodie.keygen.timebased.*`, also in their older spelling."""
+    """Return the rule of the options `hoodie.keygen.timebased.*` or their older names."""
     kind = _time_kind(_option(options, "timestamp.type"))
     unit = _KIND_UNITS.get(kind)
     if kind is TimeKind.SCALAR:
@@ -134,21 +135,21 @@ def time_rule(options: Mapping[str, str]) -> TimeRule:
         separator = _option(options, "input.dateformat.list.delimiter.regex", "").strip() or ","
         patterns = _split_by(separator, _option(options, "input.dateformat"))
         inputs = tuple(date_pattern(text.strip()) for text in patterns)
-    both = _option(options, "timezone", "")
+    common_zone = _option(options, "timezone", "")
     return TimeRule(
         date_pattern(_option(options, "output.dateformat")),
         unit,
         inputs,
-        _zone(both or _option(options, "input.timezone", "")),
-        _zone(both or _option(options, "output.timezone", "")),
+        _zone(common_zone or _option(options, "input.timezone", "")),
+        _zone(common_zone or _option(options, "output.timezone", "")),
     )
 
 
 def partition_paths(rows: pa.Table, rule: PartitionRule, *, strict: bool = False) -> pa.Array:
-    """The partition path of each row; `strict` refuses values whose path could be that of others.
+    """Return the partition path of each row; `strict` refuses ambiguous values.
 
     Raises:
-        InvalidError: a field has a type or a value that makes no path.
+        InvalidError: a field has a type or a value for which there is no path.
     """
     if not rule.fields:
         return pa.array([""] * rows.num_rows, pa.string())
@@ -164,7 +165,7 @@ def partition_values(
     url_encoded: bool,
     slashes_for_dashes: bool = False,
 ) -> tuple[str | None, ...]:
-    """The text of each field's value in a partition path; None for null or empty."""
+    """Return the value of each field in a partition path as text; None for null or empty."""
     if not fields:
         return ()
     segments = _split(path, fields, hive_style=hive_style)
@@ -179,13 +180,13 @@ def partition_values(
 
 
 def escape(value: str) -> str:
-    """A value as folder name: what may not stand there as it is becomes `%XX`."""
-    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", value)
+    """Return a value as path segment, with characters that are not allowed as `%XX`."""
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", value)
 
 
 def unescape(text: str) -> str:
-    """The inverse of `escape`."""
-    return _HEX.sub(lambda found: chr(int(found[1], 16)), text)
+    """Return the value of an escaped path segment; the inverse of `escape`."""
+    return _HEX.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def _split(path: str, fields: Sequence[str], *, hive_style: bool) -> list[str]:
@@ -194,7 +195,7 @@ def _split(path: str, fields: Sequence[str], *, hive_style: bool) -> list[str]:
         return segments
     if len(fields) == 1:
         return [path]
-    # A value with a slash makes a level of its own; only the names tell them apart.
+    # A value that contains a slash spans several levels: only `name=` separates the fields.
     starts = [i for i, s in enumerate(segments) if hive_style and "=" in s]
     names = [segments[i].split("=")[0] for i in starts]
     if names != list(fields) or starts[:1] != [0]:
@@ -209,7 +210,7 @@ def _segments(
     column = field_column(rows, field.name)
     prefix = f"{field.name}=" if rule.hive_style else ""
 
-    def folder(text: str | None) -> str:
+    def segment(text: str | None) -> str:
         if strict and text and field.time is None:
             _refuse_ambiguous(text, field.name, rule)
         value = text or DEFAULT_PARTITION
@@ -220,40 +221,40 @@ def _segments(
         texts = value_text(column, field.name, timestamps_as_text=rule.timestamps_as_text)
     else:
         texts = _time_texts(column, field, field.time, rule)
-    return _mapped(texts, folder)
+    return _mapped(texts, segment)
 
 
 def _refuse_ambiguous(text: str, field: str, rule: PartitionRule) -> None:
-    """Refuse a value by which rows would get into the partition of other values.
+    """Raise InvalidError for a value whose path could also be that of another value.
 
-    A slash makes a level. With several fields only names tell which of them it belongs to; where
-    dashes become slashes, nothing tells them apart.
+    A slash in a value begins another level. With several fields, only `name=` says which field a
+    level belongs to; if dashes become slashes, values with either have the same path.
     """
-    why = ""
+    reason = ""
     if text == DEFAULT_PARTITION:
-        why = "it is where rows without a value go: write NULL"
+        reason = "it is where rows without a value go: write NULL"
     elif "/" in text and not rule.url_encoded:
-        several = len(rule.fields) > 1
-        names = [f"/{each.name}=" for each in rule.fields]
+        has_several = len(rule.fields) > 1
+        name_prefixes = [f"/{other.name}=" for other in rule.fields]
         if rule.slashes_for_dashes:
-            why = "a dash in its place gives the same path: write dashes"
-        elif several and not rule.hive_style:
-            why = (
+            reason = "a dash in its place gives the same path: write dashes"
+        elif has_several and not rule.hive_style:
+            reason = (
                 "a slash makes another level of the path: create the table with "
                 "hoodie.datasource.write.partitionpath.urlencode=true"
             )
-        elif several and any(name in text for name in names):
-            why = "it holds a slash and the name of a partition field: change the value"
-    if why:
+        elif has_several and any(prefix in text for prefix in name_prefixes):
+            reason = "it holds a slash and the name of a partition field: change the value"
+    if reason:
         raise InvalidError(
-            f"a value of a partition field could be taken for another: {why}",
+            f"a value of a partition field could be taken for another: {reason}",
             field=field,
             value=text,
         )
 
 
 def _mapped(column: pa.Array, function: Callable[[Any], str]) -> pa.Array:
-    """A function of each value, null included, called once for each distinct one."""
+    """Map each value, null included, calling the function once for each distinct value."""
     encoded = column.dictionary_encode(null_encoding="encode")
     results = [function(value) for value in encoded.dictionary.to_pylist()]
     return pa.array(results, pa.string()).take(encoded.indices)
@@ -265,26 +266,28 @@ def _time_texts(
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return _mapped(column, lambda text: _text_to_text(text, field, time))
-    numbers = _numbers(column, field, time, rule)
-    where = time.output_zone or UTC
-    distinct, index = np.unique(_coarse(numbers, time.output), return_inverse=True)
-    texts = pa.array([time.output.format(int(each), where) for each in distinct], pa.string())
+        return _mapped(column, lambda text: _reformatted(text, field, time))
+    millis = _millis(column, field, time, rule)
+    output_zone = time.output_zone or UTC
+    distinct, index = np.unique(_rounded_down(millis, time.output), return_inverse=True)
+    texts = pa.array(
+        [time.output.format(int(value), output_zone) for value in distinct], pa.string()
+    )
     return texts.take(pa.array(index))
 
 
-def _coarse(millis: npt.NDArray[np.int64], pattern: DatePattern) -> npt.NDArray[np.int64]:
-    """Times rounded down to what the pattern can show: far fewer of them are distinct."""
+def _rounded_down(millis: npt.NDArray[np.int64], pattern: DatePattern) -> npt.NDArray[np.int64]:
+    """Round times down to the resolution of the pattern, which leaves far fewer distinct ones."""
     step = pattern.finest_millis
     if not pattern.shows_minutes and len(millis) and millis.min() > _REGULAR_ZONES_SINCE:
         step = _QUARTER
     return millis - millis % step
 
 
-def _numbers(
+def _millis(
     column: pa.Array, field: PartitionField, time: TimeRule, rule: PartitionRule
 ) -> npt.NDArray[np.int64]:
-    """The times of a column in milliseconds; null counts as one unit after 1970."""
+    """Return the times of a column in milliseconds; null counts as one unit after 1970."""
     kind = column.type
     if pa.types.is_timestamp(kind) and rule.timestamps_as_text:
         moments = column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
@@ -296,10 +299,10 @@ def _numbers(
         column = column.cast(pa.int32())
     elif not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
         raise InvalidError("a field of this type holds no times", field=field.name, type=str(kind))
-    plain: npt.NDArray[np.int64] = np.asarray(pc.fill_null(column.cast(pa.int64()), 1))
+    numbers: npt.NDArray[np.int64] = np.asarray(pc.fill_null(column.cast(pa.int64()), 1))
     factor, divisor = _unit(time, field)
-    # Java rounds towards zero.
-    millis: npt.NDArray[np.int64] = np.sign(plain) * (np.abs(plain) // divisor) * factor
+    # Integer division in Java rounds towards zero.
+    millis: npt.NDArray[np.int64] = np.sign(numbers) * (np.abs(numbers) // divisor) * factor
     return millis
 
 
@@ -314,17 +317,17 @@ def _unit(time: TimeRule, field: PartitionField) -> tuple[int, int]:
     return _UNITS[time.unit]
 
 
-def _text_to_text(text: str | None, field: PartitionField, time: TimeRule) -> str:
+def _reformatted(text: str | None, field: PartitionField, time: TimeRule) -> str:
     if not time.inputs:
         raise InvalidError("a field that must hold numbers holds text", field=field.name)
     if text is None:
-        # Real writers take the first moment after 1970, in the first of the patterns.
+        # Hudi's writers use one millisecond after 1970, in the first pattern, for null.
         text = time.inputs[0].format(1, time.input_zone or time.output_zone or UTC)
     for pattern in time.inputs:
         moment = pattern.parse(text, time.input_zone)
         if moment is not None:
-            millis, where = moment
-            return time.output.format(millis, time.output_zone or where)
+            millis, input_zone = moment
+            return time.output.format(millis, time.output_zone or input_zone)
     raise InvalidError(
         "a date does not follow any of its patterns",
         field=field.name,
@@ -352,11 +355,11 @@ def _time_kind(text: str) -> TimeKind:
 
 
 def _split_by(separator: str, text: str) -> list[str]:
-    """A text split by a regular expression. Both come from the table, so its time is bounded.
+    """Split a text by a regular expression, in bounded time since both come from the table.
 
-    Arrow's engine looks at each character once; what it cannot do, such as references back, is
-    what takes other engines for ever. It replaces, since its way to split does not end where an
-    expression matches nothing.
+    Arrow's engine runs in linear time; it has no features such as backreferences, which can take
+    exponential time. Matches are replaced and the text split afterwards, because Arrow's own split
+    does not terminate for an expression that matches the empty string.
     """
     try:
         marked = pc.replace_substring_regex(

@@ -1,4 +1,8 @@
-"""The time that a partition's path names: a day, or an hour of it. Pure."""
+"""The time that a partition path names: a day, or an hour.
+
+`partition_day` and `partition_end` recognize days at the beginning of a path in several formats;
+`PathTime` parses one configured format at a configured level and guesses nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,23 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from lakewright.errors import InvalidError
 from lakewright.model.partition_paths import DEFAULT_PARTITION
 
-_NAMED = re.compile(r"(^|/)[^/]*?=")
+_NAME_PREFIX = re.compile(r"(^|/)[^/]*?=")
 _DAY = re.compile(r"(\d{4})([/-])(\d{1,2})\2(\d{1,2})(?!\d)|(\d{4})(\d{2})(\d{2})(?!\d)")
 _HOUR = re.compile(r"[/-](\d{1,2})(?=/|$)")
 
 
 def partition_day(path: str) -> date | None:
-    """The day that a partition path begins with; None if it does not.
+    """Return the day that a partition path begins with; None if it begins with no day.
 
-    Hudi knows `2026/01/31`, also with names as in `year=2026/month=01/day=31`, and with further
-    levels behind. `2026-01-31` and `20260131` are days here as well.
+    Hudi recognizes `2026/01/31`, also as `year=2026/month=01/day=31`, and with further levels after
+    it. This function also recognizes `2026-01-31` and `20260131`.
     """
-    found = _DAY.match(_NAMED.sub(r"\1", path))
-    return _date(found) if found is not None else None
+    match = _DAY.match(_NAME_PREFIX.sub(r"\1", path))
+    return _date(match) if match is not None else None
 
 
-def _date(found: re.Match[str]) -> date | None:
-    year, _, month, day, *compact = found.groups()
+def _date(match: re.Match[str]) -> date | None:
+    year, _, month, day, *compact = match.groups()
     try:
         return date(*map(int, (year, month, day) if year else compact))
     except ValueError:
@@ -33,17 +37,17 @@ def _date(found: re.Match[str]) -> date | None:
 
 
 def partition_end(path: str, zone: tzinfo, interval_ms: int | None = None) -> int | None:
-    """When the time of a partition is over, in milliseconds since 1970; None if it names none.
+    """Return when the time of a partition ends, in milliseconds since 1970; None if it has none.
 
-    It lasts an hour if the path names one (`2026-01-31/05`, `day=2026-01-31/hour=05`), else a day;
-    or as long as is said.
+    Its length is `interval_ms` if given, else an hour if the path names one (`2026-01-31/05`,
+    `day=2026-01-31/hour=05`), else a day.
     """
-    plain = _NAMED.sub(r"\1", path)
-    found = _DAY.match(plain)
-    day = _date(found) if found is not None else None
-    if found is None or day is None:
+    values = _NAME_PREFIX.sub(r"\1", path)
+    match = _DAY.match(values)
+    day = _date(match) if match is not None else None
+    if match is None or day is None:
         return None
-    hour = _HOUR.match(plain[found.end() :])
+    hour = _HOUR.match(values[match.end() :])
     start = datetime(day.year, day.month, day.day, tzinfo=zone)
     length = timedelta(days=1)
     if hour is not None and int(hour[1]) < 24:
@@ -53,11 +57,9 @@ def partition_end(path: str, zone: tzinfo, interval_ms: int | None = None) -> in
     return round((start + length).timestamp() * 1000)
 
 
-# ------------------------------------------------------------------------------------------------
-# The time that the path of a partition tells: a day, or an hour, in one of its levels. Pure.
+# Times in a configured format.
 
-
-# By the names that Java's formatter has for them; a slash begins the next level of the path.
+# Python's formats by those of Java; a slash begins the next level of the path.
 _FORMATS = {
     "yyyy-MM-dd": "%Y-%m-%d",
     "yyyyMMdd": "%Y%m%d",
@@ -69,7 +71,7 @@ _LENGTHS = {"%Y-%m-%d": 10, "%Y%m%d": 8, "%H": 2}
 
 @dataclass(frozen=True, slots=True)
 class PathTime:
-    """Where in a path a time stands, and how: `start` is the first level of it, from 0 on."""
+    """The position and format of a time in partition paths; `start` is its first level, from 0."""
 
     format: str = "yyyy-MM-dd"
     start: int = 0
@@ -84,7 +86,7 @@ class PathTime:
 
     @property
     def levels(self) -> int:
-        """How many levels of a path the time takes.
+        """The number of path levels that the time spans.
 
         >>> PathTime("yyyyMMdd").levels, PathTime("yyyy-MM-dd/HH", 1).levels
         (1, 2)
@@ -92,38 +94,38 @@ class PathTime:
         return self.format.count("/") + 1
 
     def of(self, partition: str, *, hive_style: bool) -> datetime | None:
-        """The beginning of the day or hour of a partition; None for the partition without value.
+        """Return the start of a partition's day or hour; None for the default partition.
 
         Raises:
-            InvalidError: the path tells no such time: nothing is guessed.
+            InvalidError: the path has no time in this format at this position.
         """
         levels = partition.split("/")[self.start : self.start + self.levels]
         if len(levels) < self.levels:
-            raise self._refused("the path of a partition has too few levels", partition)
+            raise self._error("the path of a partition has too few levels", partition)
         values = []
         for level in levels:
             name, equals, value = level.partition("=")
             if hive_style != bool(equals):
-                raise self._refused(
+                raise self._error(
                     "the path of a partition is not in the style of the table", partition
                 )
             values.append(value if hive_style else name)
         if DEFAULT_PARTITION in values:
             return None
-        return self._parsed(values, partition)
+        return self._parse(values, partition)
 
-    def _parsed(self, values: list[str], partition: str) -> datetime:
+    def _parse(self, values: list[str], partition: str) -> datetime:
         patterns = _FORMATS[self.format].split("/")
-        # Python takes a month without its zero; Java does not.
-        whole = all(len(v) == _LENGTHS[p] for v, p in zip(values, patterns, strict=True))
+        # Python parses a month without leading zero; Java does not.
+        has_full_length = all(len(v) == _LENGTHS[p] for v, p in zip(values, patterns, strict=True))
         try:
-            if not whole:
+            if not has_full_length:
                 raise ValueError("of another length")
             return datetime.strptime("/".join(values), _FORMATS[self.format]).replace(tzinfo=UTC)
         except ValueError as error:
-            raise self._refused("the path of a partition tells no time", partition) from error
+            raise self._error("the path of a partition names no time", partition) from error
 
-    def _refused(self, message: str, partition: str) -> InvalidError:
+    def _error(self, message: str, partition: str) -> InvalidError:
         return InvalidError(
             f"{message}: set the options of its event time right, or select partitions",
             partition=partition,

@@ -1,8 +1,9 @@
-"""Wildcards in paths, as regular expressions that match in a time which the text's length bounds.
+"""Wildcard patterns for partition paths, as regular expressions without backtracking.
 
-Within a level `*` stands for any text and `?` for one character. Whatever follows a star but the
-last one is taken where it is found first, once and for all: if the rest does not fit behind that
-place it fits behind no later one. So nothing is tried again, however many stars there are.
+Within a level, `*` stands for any text and `?` for one character. The text after each star but the
+last is matched at its first occurrence, by an atomic group: if the rest of the pattern does not
+match after it, it does not match after a later occurrence either. So matching time is bounded by
+the length of the path, however many stars the pattern has.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ _ANY, _ONE = "[^/]*", "[^/]"
 
 
 def matches_any(path: str, patterns: Iterable[str]) -> bool:
-    """Whether a partition path fits a pattern: `*` and `?` stand for text within one level.
+    """Whether a partition path matches a pattern; `*` and `?` match text within one level.
 
     >>> matches_any("US/2026-01-01", ["US/*"]), matches_any("US/2026/01", ["US/*"])
     (True, False)
     """
-    plain = (pattern.strip("/") for pattern in patterns)
-    return any(path == pattern or _wildcards(pattern).fullmatch(path) for pattern in plain)
+    stripped = (pattern.strip("/") for pattern in patterns)
+    return any(path == pattern or _wildcards(pattern).fullmatch(path) for pattern in stripped)
 
 
 @cache
@@ -30,7 +31,7 @@ def _wildcards(pattern: str) -> re.Pattern[str]:
 
 
 def level_regex(level: str) -> str:
-    """A level of a path, as a regular expression which must match it to its end.
+    """Return the regular expression, for a full match, of one level of a pattern.
 
     >>> [bool(re.fullmatch(level_regex("a*b?"), text)) for text in ("a-bb!", "ab", "a/b!")]
     [True, False, False]

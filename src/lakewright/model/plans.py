@@ -1,4 +1,4 @@
-"""What an action intends to do, written to the timeline before it starts; or `Skip`."""
+"""Plans of actions, which are written to the timeline before execution; and `Skip`."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from typing import Any
 
 from lakewright.model.instant import InstantTime
 
-# The mark of a plan that others need not wait for and may take back, and the option that asks for
-# it: real Hudi reads such a plan as any other.
+# Extra metadata of a cancellable plan, which writers may roll back instead of waiting for it; also
+# the option that requests such plans. Hudi reads a cancellable plan like any other.
 CANCELLABLE = "hoodie.table.service.plan.cancellable"
-# Where a plan keeps the time at which it was made, if its own instant lies before that.
+# Extra metadata: the time at which the plan was made, if its instant is earlier.
 PLANNED_AT = "lakewright.planned.at"
-# Where a compaction keeps up to which event time it goes, and whether it leaves newer rows out.
+# Extra metadata of a compaction: its event-time threshold, and whether it splits exactly there and
+# leaves newer rows in log files.
 EVENT_TIME_THRESHOLD = "lakewright.event.time.threshold"
 EXACT_SPLIT = "lakewright.event.time.exact.split"
-# Where a plan that had to take more than it was asked for tells why.
+# Extra metadata: why the plan had to include more than was requested.
 WIDENED = "lakewright.event.time.widened"
-# Names the service in a plan, where the action alone does not tell who is to execute it.
+# Extra metadata: the service that executes the plan, if the action alone does not identify it.
 SERVICE_KEY = "lakewright.service"
-# Where a plan keeps, as JSON, which partitions it left for which reason.
+# Extra metadata: the missing partitions by the reason why planning skipped them, as JSON.
 MISSING_REASONS = "lakewright.missing.reasons"
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The decision to do nothing, and why; false in a condition.
+    """The decision to plan nothing, and why; false in a boolean context.
 
-    `kind` is a word for those that count decisions, where somebody knows one.
+    `kind` is a label for metrics; empty if there is none.
     """
 
     reason: str
     kind: str = field(default="", compare=False, repr=False)
 
     def __bool__(self) -> bool:
-        """Nothing is planned."""
+        """Return False: nothing is planned."""
         return False
 
     def __str__(self) -> str:
-        """The reason, ready to be shown."""
+        """Return the reason."""
         return self.reason
 
 
 @dataclass(frozen=True, slots=True)
 class InstantRef:
-    """An instant that a plan or its outcome speaks of, by requested time and action."""
+    """A reference to an instant in a plan or in metadata, by requested time and action."""
 
     requested_at: InstantTime
     action: str
@@ -54,11 +55,10 @@ class InstantRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOperation:
-    """One file group to compact: its base file, if any, and the log files to fold in.
+    """One file group to compact: its base file, if any, and its log files.
 
-    `base_file` and `logs` are bare file names. `next_base_instant` is the instant that the new
-    base file will carry when it is not simply that of the plan's own timeline file; None for an
-    ordinary compaction.
+    `base_file` and `logs` are file names. `next_base_instant` is the instant of the new base file
+    if it is not the plan's own instant; None for an ordinary compaction.
     """
 
     partition: str
@@ -71,8 +71,8 @@ class CompactionOperation:
     next_base_instant: InstantTime | None = None
 
 
-class _Rewriting:
-    """What plans that rewrite file groups have in common; both kinds list `operations`."""
+class _RewritePlan:
+    """Common properties of the plans that rewrite file groups: compaction and clustering."""
 
     __slots__ = ()
     operations: Any
@@ -80,32 +80,32 @@ class _Rewriting:
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The partitions that the plan touches, sorted."""
+        """The partitions that the plan rewrites, sorted."""
         return tuple(sorted({operation.partition for operation in self.operations}))
 
     @property
     def file_groups(self) -> frozenset[tuple[str, str]]:
         """The (partition, file id) pairs that the plan rewrites."""
-        return frozenset((each.partition, each.file_id) for each in self.operations)
+        return frozenset((operation.partition, operation.file_id) for operation in self.operations)
 
     def planned_at(self, instant: InstantTime) -> str:
-        """When the plan of an instant was made: what had completed by then is known to it."""
+        """Return when the plan of an instant was made; it considers what had completed by then."""
         return self.extra.get(PLANNED_AT, instant)
 
     @property
     def cancellable(self) -> bool:
-        """Whether others need not wait for the plan: it goes when an execution of it fails."""
+        """Whether writers may roll back the plan; a failed execution rolls it back as well."""
         return self.extra.get(CANCELLABLE, "").strip().lower() == "true"
 
     @property
     def missing_reasons(self) -> dict[str, str]:
-        """Why each missing partition was left; plans of other writers do not tell."""
+        """The reason for each missing partition; empty in plans of other writers."""
         return parse_reasons(self.extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionStrategy:
-    """How a compaction is to be executed; log compactions name their executor here."""
+    """How a compaction is executed; plans of log compactions name their executor class here."""
 
     class_name: str | None = None
     params: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -113,11 +113,11 @@ class CompactionStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionPlan(_Rewriting):
+class CompactionPlan(_RewritePlan):
     """The file groups that a compaction or log compaction will rewrite.
 
-    `missing_partitions` are those that incremental planning has to look at again next time;
-    None where planning was not incremental.
+    `missing_partitions` are those that the next incremental planning must consider again; None if
+    planning was not incremental.
     """
 
     operations: tuple[CompactionOperation, ...] = ()
@@ -141,23 +141,23 @@ class ClusteringSlice:
 
     @property
     def base_file(self) -> str | None:
-        """The bare name of the base file; None if the slice has only logs."""
+        """The name of the base file; None if the slice has only log files."""
         return _file_name(self.base_path) if self.base_path else None
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """The bare names of the log files."""
+        """The names of the log files."""
         return tuple(_file_name(path) for path in self.log_paths)
 
     @property
     def next_base_instant(self) -> None:
-        """Clustering always writes at its own instant."""
+        """None: a clustering always writes files of its own instant."""
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteringGroup:
-    """Slices that are clustered together, into about `output_groups` new file groups."""
+    """Slices that are clustered together into about `output_groups` new file groups."""
 
     slices: tuple[ClusteringSlice, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -168,7 +168,7 @@ class ClusteringGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteringStrategy:
-    """How the clustering is to be executed: the class by Hudi's name, and its parameters."""
+    """How a clustering is executed: Hudi's name of the class, and its parameters."""
 
     class_name: str | None = None
     params: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -176,7 +176,7 @@ class ClusteringStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusteringPlan(_Rewriting):
+class ClusteringPlan(_RewritePlan):
     """The groups of file slices that a clustering will rewrite; see `CompactionPlan`."""
 
     groups: tuple[ClusteringGroup, ...] = ()
@@ -194,7 +194,7 @@ class ClusteringPlan(_Rewriting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedReplace:
-    """What a replacecommit or clustering is about to do; only a clustering has a plan."""
+    """The content of a requested replacecommit or clustering; only a clustering has a plan."""
 
     operation: str | None = None
     plan: ClusteringPlan | None = None
@@ -204,7 +204,7 @@ class RequestedReplace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedInstant:
-    """The earliest instant that a clean keeps readable; `state` is the format's upper-case word."""
+    """The earliest instant that a clean retains; `state` is in upper case, as in the format."""
 
     requested_at: InstantTime
     action: str
@@ -223,7 +223,7 @@ class CleanFile:
 class CleanPlan:
     """The files and whole partitions that a clean will delete.
 
-    `bare_files` is where plans before version 2 listed bare file names; it is empty in new plans.
+    `bare_files` holds the file names of plans before version 2; it is empty in new plans.
     """
 
     policy: str
@@ -238,7 +238,7 @@ class CleanPlan:
 
 @dataclass(frozen=True, slots=True)
 class RollbackCause:
-    """By what a cancellable plan is taken back, and why."""
+    """What causes the rollback of a cancellable plan, and why."""
 
     by: str
     reason: str
@@ -248,7 +248,7 @@ class RollbackCause:
 class RollbackRequest:
     """Files to delete in one partition, by absolute path.
 
-    `log_blocks` belongs to tables before version 8, where a rollback appended to log files.
+    `log_blocks` is used by tables before version 8, where a rollback appends to log files.
     """
 
     partition: str
@@ -260,9 +260,9 @@ class RollbackRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackPlan:
-    """The instant to take back, and the files that it left.
+    """The instant to roll back, and its files to delete.
 
-    `caused_by` and `reason` tell by what a cancellable plan was taken back, and why.
+    `caused_by` and `reason` say what caused the rollback of a cancellable plan, and why.
     """
 
     instant: InstantRef
@@ -274,7 +274,7 @@ class RollbackPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """The instants to take back, newest first, and the savepoint that is restored."""
+    """The instants to roll back, newest first, and the savepoint that is restored."""
 
     instants: tuple[InstantRef, ...] = ()
     version: int | None = 2
@@ -293,17 +293,21 @@ class IndexPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPlan:
-    """The metadata partitions that an indexing action will build."""
+    """The partitions of the metadata table that an indexing action will build."""
 
     partitions: tuple[IndexPartition, ...] = ()
     version: int | None = 1
 
 
 def parse_reasons(extra: Mapping[str, str]) -> dict[str, str]:
-    """Why each partition was left, by what is stored with a plan or its outcome."""
+    """Return the reason for each skipped partition, from the extra metadata of a plan or commit."""
     try:
-        stored = json.loads(extra.get(MISSING_REASONS, "{}"))
-        return {partition: reason for reason, paths in stored.items() for partition in paths}
+        partitions_by_reason = json.loads(extra.get(MISSING_REASONS, "{}"))
+        return {
+            partition: reason
+            for reason, paths in partitions_by_reason.items()
+            for partition in paths
+        }
     except (ValueError, AttributeError, TypeError, RecursionError):
         return {}
 

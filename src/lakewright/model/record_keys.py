@@ -1,6 +1,6 @@
-"""Record keys: how the values of the key fields become one string, and back.
+"""Record keys: formatting of key fields as one string, parsing of keys, and their buckets.
 
-The text of a value is the one that Java gives it, since real writers must find the same keys.
+Values are formatted exactly as in Java, so that Hudi's writers compute the same keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TRAILING_ZEROS = r"(\.\d+?)0+$"
 class KeyRule:
     """The key fields of a table; `named` keys are `field:value,field:value`, others the value.
 
-    `timestamps_as_text` writes a timestamp as date and time, not as its number.
+    `timestamps_as_text` formats timestamps as date and time, not as numbers.
     """
 
     fields: tuple[str, ...]
@@ -50,10 +50,10 @@ def key_rule(
     named_single: bool = True,
     timestamps_as_text: bool = False,
 ) -> KeyRule:
-    """The rule of a key generator, given by its type as table properties have it.
+    """Return the rule of a key generator, given its type as in the table properties.
 
-    `named_single` tells whether the COMPLEX generator names a single field too: always in table
-    version 9; in version 8 unless its writers were told otherwise.
+    `named_single` says whether the COMPLEX generator names a single field too: always in table
+    version 9; in version 8 unless its writers are configured otherwise.
     """
     kind = generator.upper().removesuffix("_AVRO") or ("COMPLEX" if len(fields) > 1 else "SIMPLE")
     several = len(fields) > 1
@@ -69,17 +69,17 @@ def key_rule(
 
 
 def record_keys(rows: pa.Table, rule: KeyRule, *, strict: bool = False) -> pa.Array:
-    """The record key of each row; `strict` refuses values whose key could be that of others.
+    """Return the record key of each row; `strict` refuses ambiguous values.
 
     Raises:
-        InvalidError: a row has no key, or a key field has a type that makes no key.
+        InvalidError: a row has no key, or a key field has a type that keys cannot have.
     """
     texts = [
         value_text(field_column(rows, name), name, timestamps_as_text=rule.timestamps_as_text)
         for name in rule.fields
     ]
-    filled = [np.asarray(pc.fill_null(pc.not_equal(text, ""), False)) for text in texts]
-    keyless = ~np.any(filled, axis=0)
+    has_value = [np.asarray(pc.fill_null(pc.not_equal(text, ""), False)) for text in texts]
+    keyless = ~np.any(has_value, axis=0)
     if keyless.any():
         raise InvalidError("rows have no record key", fields=rule.fields, rows=int(keyless.sum()))
     if not rule.named:
@@ -88,42 +88,42 @@ def record_keys(rows: pa.Table, rule: KeyRule, *, strict: bool = False) -> pa.Ar
         _refuse_ambiguous(rule.fields, texts)
     parts: list[pa.Array | pa.Scalar] = []
     for name, text in zip(rule.fields, texts, strict=True):
-        shown = pc.fill_null(pc.if_else(pc.equal(text, ""), EMPTY_TEXT, text), NULL_TEXT)
-        parts += [pa.scalar(f",{name}:" if parts else f"{name}:"), shown]
+        value = pc.fill_null(pc.if_else(pc.equal(text, ""), EMPTY_TEXT, text), NULL_TEXT)
+        parts += [pa.scalar(f",{name}:" if parts else f"{name}:"), value]
     return pc.binary_join_element_wise(*parts, "")
 
 
 def _refuse_ambiguous(fields: Sequence[str], texts: Sequence[pa.Array]) -> None:
-    """Refuse values by which two rows would get one key.
+    """Raise InvalidError for values by which two different rows could have the same key.
 
-    A key of several fields has no escapes: a value that holds what comes before the next field can
-    end there as well, and null and the empty text stand there by texts of their own.
+    A key of several fields has no escaping: a value that contains the name prefix of the next field
+    is ambiguous, as are the texts that stand for null and for the empty string.
     """
-    for (name, following), text in zip(pairwise((*fields, "")), texts, strict=True):
+    for (name, next_field), text in zip(pairwise((*fields, "")), texts, strict=True):
         reserved = pa.array([NULL_TEXT, EMPTY_TEXT] if len(fields) > 1 else [], pa.string())
-        doubtful = pc.is_in(text, reserved)
-        if following:
-            doubtful = pc.or_kleene(doubtful, pc.match_substring(text, f",{following}:"))
-        found = text.filter(doubtful)
-        if len(found):
+        is_ambiguous = pc.is_in(text, reserved)
+        if next_field:
+            is_ambiguous = pc.or_kleene(is_ambiguous, pc.match_substring(text, f",{next_field}:"))
+        ambiguous = text.filter(is_ambiguous)
+        if len(ambiguous):
             raise InvalidError(
                 "the key of a row could be that of another row: in a key field of several no "
                 f"value is {NULL_TEXT} or {EMPTY_TEXT}, or holds a comma, the next field's name "
                 "and a colon; change the value",
                 field=name,
-                value=found[0].as_py(),
-                rows=len(found),
+                value=ambiguous[0].as_py(),
+                rows=len(ambiguous),
             )
 
 
 def generated_keys(instant: InstantTime, writer: int, first: int, count: int) -> pa.Array:
-    """Keys for rows of a table without key fields: distinct within an instant for each writer."""
+    """Return keys for rows of a table without key fields, unique by instant, writer and number."""
     numbers = pa.array(np.arange(first, first + count)).cast(pa.string())
     return pc.binary_join_element_wise(pa.scalar(f"{instant}_{writer}_"), numbers, "")
 
 
 def field_column(rows: pa.Table, name: str) -> pa.Array:
-    """A column, or with dots in its name a field of a struct column; null where a struct is."""
+    """Return a column, or with a dotted name a field of a struct column; null in null structs."""
     head, *inner = [name] if name in rows.column_names else name.split(".")
     if head not in rows.column_names:
         raise InvalidError("rows lack a field", field=name, columns=rows.column_names)
@@ -136,7 +136,7 @@ def field_column(rows: pa.Table, name: str) -> pa.Array:
 
 
 def value_text(column: pa.Array, name: str, *, timestamps_as_text: bool = False) -> pa.Array:
-    """The text of each value as Java has it; null stays null."""
+    """Return each value as text, formatted as in Java; null stays null."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return value_text(column.cast(kind.value_type), name, timestamps_as_text=timestamps_as_text)
@@ -155,65 +155,65 @@ def value_text(column: pa.Array, name: str, *, timestamps_as_text: bool = False)
 
 
 def java_double(value: float) -> str:
-    """A double as Java writes it: plain from 0.001 up to 10 million, else with an exponent."""
+    """Format a double as Java does: plain from 0.001 up to 10 million, else with an exponent."""
     return _java_number(value, repr(float(value)), sys.float_info.min)
 
 
 def java_float(value: float) -> str:
-    """A float as Java writes it."""
+    """Format a float as Java does."""
     narrow = np.float32(value)
     shortest = np.format_float_scientific(narrow, trim="-")
     return _java_number(float(narrow), shortest, float(np.finfo(np.float32).tiny))
 
 
 def hash_keys(record_key: str, fields: Sequence[str] = ()) -> tuple[str | None, ...]:
-    """The values of a record key that decide about its bucket: those of `fields`, or all.
+    """Return the values of a record key that determine its bucket: those of `fields`, or all.
 
-    A key without comma or without colon counts as it is, whatever its fields are.
+    As in Hudi, a key without comma or without colon is used as a whole, whatever its fields are.
     """
     if "," not in record_key or ":" not in record_key:
         return (record_key,)
     values: list[str | None] = []
-    at = 0
-    while at < len(record_key):
-        colon = record_key.find(":", at)
+    start = 0
+    while start < len(record_key):
+        colon = record_key.find(":", start)
         end = _value_end(record_key, colon)
-        if not fields or record_key[at:colon] in fields:
+        if not fields or record_key[start:colon] in fields:
             values.append(_stored_value(record_key[colon + 1 : end]))
-        at = end + 1
+        start = end + 1
     return tuple(values) or (record_key,)
 
 
 def bucket_ids(
     keys: pa.Array, rule: KeyRule, hash_fields: Sequence[str], buckets: int
 ) -> npt.NDArray[np.int32]:
-    """The bucket of each record key."""
+    """Return the bucket of each record key."""
     has_both = pc.and_(pc.match_substring(keys, ","), pc.match_substring(keys, ":"))
     composed = np.asarray(has_both)
     ids = buckets_of([keys], buckets)
     if not composed.any():
         return ids
-    rest = composed.copy()
-    # Keys whose values have neither comma nor colon are taken apart all at once.
+    unparsed = composed.copy()
+    # Keys whose values contain neither comma nor colon are parsed by one expression, vectorized.
     groups = [f"{re.escape(name)}:(?P<v{i}>[^:,]*)" for i, name in enumerate(rule.fields)]
-    found = pc.extract_regex(keys, f"^(?s:{','.join(groups)})$")
-    simple = composed & np.asarray(found.is_valid())
+    values = pc.extract_regex(keys, f"^(?s:{','.join(groups)})$")
+    simple = composed & np.asarray(values.is_valid())
     if simple.any() and len(rule.fields) > 1:
         wanted = [i for i, n in enumerate(rule.fields) if not hash_fields or n in hash_fields]
-        columns = found.filter(pa.array(simple)).flatten()
+        columns = values.filter(pa.array(simple)).flatten()
         if wanted:
             ids[simple] = buckets_of([_stored_values(columns[i]) for i in wanted], buckets)
-            rest &= ~simple
-    for row in np.flatnonzero(rest):
+            unparsed &= ~simple
+    for row in np.flatnonzero(unparsed):
         ids[row] = bucket_of(hash_keys(keys[int(row)].as_py(), hash_fields), buckets)
     return ids
 
 
 def _value_end(key: str, colon: int) -> int:
-    """A value ends at the comma before the next name, and a name is what stands before a colon."""
+    """Return where a value ends: at the last comma before the next colon, or at the key's end."""
     comma = key.find(",", colon)
-    following = key.find(":", comma) if comma >= 0 else -1
-    return key.rfind(",", colon, following) if following >= 0 else len(key)
+    next_colon = key.find(":", comma) if comma >= 0 else -1
+    return key.rfind(",", colon, next_colon) if next_colon >= 0 else len(key)
 
 
 def _stored_value(text: str) -> str | None:
@@ -223,13 +223,13 @@ def _stored_value(text: str) -> str | None:
 
 
 def _stored_values(column: pa.Array) -> pa.Array:
-    plain = pc.if_else(pc.equal(column, EMPTY_TEXT), "", column)
-    return pc.if_else(pc.equal(column, NULL_TEXT), pa.scalar(None, pa.string()), plain)
+    with_empty = pc.if_else(pc.equal(column, EMPTY_TEXT), "", column)
+    return pc.if_else(pc.equal(column, NULL_TEXT), pa.scalar(None, pa.string()), with_empty)
 
 
 def _number_text(column: pa.Array) -> pa.Array:
-    plain = pa.int32() if pa.types.is_time32(column.type) else pa.int64()
-    return column.cast(plain).cast(pa.string())
+    integer_type = pa.int32() if pa.types.is_time32(column.type) else pa.int64()
+    return column.cast(integer_type).cast(pa.string())
 
 
 def _timestamp_text(column: pa.Array) -> pa.Array:
@@ -239,9 +239,9 @@ def _timestamp_text(column: pa.Array) -> pa.Array:
     )
 
 
-def _by_value(column: pa.Array, text: Callable[[Any], str]) -> pa.Array:
+def _by_value(column: pa.Array, format_value: Callable[[Any], str]) -> pa.Array:
     encoded = column.dictionary_encode()
-    texts = pa.array([text(value) for value in encoded.dictionary.to_pylist()], pa.string())
+    texts = pa.array([format_value(value) for value in encoded.dictionary.to_pylist()], pa.string())
     return texts.take(encoded.indices)
 
 
@@ -256,7 +256,7 @@ def _java_number(value: float, shortest: str, smallest_normal: float) -> str:
     text = "".join(map(str, digits)).rstrip("0") or "0"
     point = len(digits) + int(exponent)
     if len(text) == 1 and abs(value) < smallest_normal:
-        # Java always gives two digits, and here the second one tells something.
+        # Java prints at least two digits; of a subnormal number the second one is significant.
         mantissa, _, power = f"{abs(value):.1e}".partition("e")
         text, point = mantissa.replace(".", ""), int(power) + 1
     minus = "-" if sign else ""

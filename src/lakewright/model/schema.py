@@ -1,4 +1,4 @@
-"""The five columns that come first in every table."""
+"""Meta columns, the Arrow schema of query results, and conforming older rows to it."""
 
 from __future__ import annotations
 
@@ -15,31 +15,27 @@ COMMIT_SEQNO = "_hoodie_commit_seqno"
 RECORD_KEY = "_hoodie_record_key"
 PARTITION_PATH = "_hoodie_partition_path"
 FILE_NAME = "_hoodie_file_name"
-OPERATION = "_hoodie_operation"  # a sixth one, of changelog writers
+OPERATION = "_hoodie_operation"  # only in tables of changelog writers
 META_COLUMNS = (COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME)
 
 META_FIELDS = tuple(pa.field(name, pa.string()) for name in META_COLUMNS)
 
 
-# ------------------------------------------------------------------------------------------------
-# The table's schema on Arrow: what a query gives, and bringing older rows into it.
-
-
 def query_schema(stored: pa.Schema) -> pa.Schema:
-    """The schema of a query: meta columns first, then the table's, in the types a query gives.
+    """Return the schema of query results: meta columns, then the table's, as query types.
 
-    Every column is nullable: a row may come from a file older than the column.
+    All columns are nullable, because a row may come from a file that is older than a column.
     """
-    own = [field for field in stored if field.name not in META_COLUMNS]
-    return pa.schema([*META_FIELDS, *(_query_field(field) for field in own)])
+    data_fields = [field for field in stored if field.name not in META_COLUMNS]
+    return pa.schema([*META_FIELDS, *(_query_field(field) for field in data_fields)])
 
 
 def select_fields(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """The asked columns, in the asked order; all if none are asked for."""
+    """Return the schema of the given columns in the given order; all columns for None."""
     if columns is None:
         return schema
-    known = set(schema.names)
-    unknown = [name for name in columns if name not in known]
+    names = set(schema.names)
+    unknown = [name for name in columns if name not in names]
     if unknown:
         raise InvalidError(
             "the table has no such column", unknown=unknown, columns=list(schema.names)
@@ -48,7 +44,7 @@ def select_fields(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema
 
 
 def conform(rows: pa.Table, schema: pa.Schema, *, source: str) -> pa.Table:
-    """Rows of an older or narrower schema in this one; what they lack is null."""
+    """Return rows of an older or narrower schema in this one, with null for missing columns."""
     columns = []
     stored = rows.schema
     for field in schema:
@@ -77,11 +73,11 @@ def _conform_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArr
 
 
 def _conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast by meaning: struct fields by name, list and map items whatever their name is."""
+    """Cast an array: struct fields match by name, list and map items whatever their name."""
     if array.type == kind:
         return array
     if array.offset:
-        # The parts of a slice are not sliced with it.
+        # The children of a sliced array are not sliced: copy it.
         array = array.take(pa.array(np.arange(len(array))))
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
         names = {array.type.field(i).name: i for i in range(array.type.num_fields)}
@@ -99,12 +95,12 @@ def _conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         keys = _conform_array(array.keys, kind.key_type)
         items = _conform_array(array.items, kind.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, kind, mask=_mask(array))
-    # A whole number may lose digits as a float and a time its nanoseconds: that is what widening
-    # to these types means, for every reader.
-    rounds = (pa.types.is_integer(array.type) and pa.types.is_floating(kind)) or (
+    # All readers accept that widening an integer to a float may lose digits, and that a timestamp
+    # may lose its nanoseconds.
+    is_lossy = (pa.types.is_integer(array.type) and pa.types.is_floating(kind)) or (
         pa.types.is_timestamp(array.type) and pa.types.is_timestamp(kind)
     )
-    return array.cast(kind, safe=not rounds)
+    return array.cast(kind, safe=not is_lossy)
 
 
 def _mask(array: pa.Array) -> pa.Array | None:
@@ -124,7 +120,7 @@ def _query_type(kind: pa.DataType, column: str) -> pa.DataType:
         value = pa.field("value", _query_type(kind.item_type, column))
         return pa.map_(_query_type(kind.key_type, column), value)
     if pa.types.is_timestamp(kind):
-        # Queries know microseconds alone.
+        # Query results have timestamps in microseconds only.
         return pa.timestamp("us", tz=kind.tz)
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()

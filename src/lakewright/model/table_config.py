@@ -1,4 +1,7 @@
-"""The table's own properties as a typed value, and which tables this library reads at all."""
+"""Table properties (`hoodie.properties`) as typed values, and the options that set them.
+
+Tables with a version or feature that this library does not support are refused.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 MERGE_PROPERTY = "hoodie.record.merge.property."
 VERSIONS = (8, 9)
 
-# Payload classes of older writers that stand for one of the two orderings.
+# Payload classes of older writers that are equivalent to a merge mode.
 _PAYLOAD_MODES = {
     "org.apache.hudi.common.model.DefaultHoodieRecordPayload": "EVENT_TIME_ORDERING",
     "org.apache.hudi.common.model.EventTimeAvroPayload": "EVENT_TIME_ORDERING",
@@ -23,14 +26,14 @@ _PAYLOAD_MODES = {
 
 
 class TableType(StrEnum):
-    """Whether updates rewrite base files or are written beside them."""
+    """Whether updates rewrite base files or are written to log files."""
 
     COPY_ON_WRITE = "COPY_ON_WRITE"
     MERGE_ON_READ = "MERGE_ON_READ"
 
 
 class MergeMode(StrEnum):
-    """Which of two versions of a row wins."""
+    """How it is decided which of two versions of a row wins."""
 
     EVENT_TIME = "EVENT_TIME_ORDERING"
     COMMIT_TIME = "COMMIT_TIME_ORDERING"
@@ -39,7 +42,7 @@ class MergeMode(StrEnum):
 
 @dataclass(frozen=True)
 class TableConfig:
-    """`hoodie.properties`, read once: what every reader and writer of the table must agree on."""
+    """The parsed `hoodie.properties`, on which all readers and writers of the table agree."""
 
     name: str
     table_type: TableType
@@ -53,9 +56,9 @@ class TableConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> TableConfig:
-        """Type and check the properties; a feature that would change the rows is refused."""
+        """Parse and check the properties; refuse features that would change query results."""
         version = _version(properties)
-        _refuse_unknown_features(properties)
+        _check_features(properties)
         ordering = _csv(properties, "hoodie.table.ordering.fields") or _csv(
             properties, "hoodie.table.precombine.field"
         )
@@ -75,57 +78,57 @@ class TableConfig:
         )
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        """A yes-or-no property."""
+        """Return a boolean property."""
         text = self.properties.get(key)
         return default if not text else text.strip().lower() == "true"
 
     @property
     def hive_style(self) -> bool:
-        """Whether partition folders are named `field=value`."""
+        """Whether the levels of partition paths are named `field=value`."""
         return self.flag("hoodie.datasource.write.hive_style_partitioning")
 
     @property
     def url_encoded(self) -> bool:
-        """Whether partition values are percent-encoded in folder names."""
+        """Whether values are percent-encoded in partition paths."""
         return self.flag("hoodie.datasource.write.partitionpath.urlencode")
 
     @property
     def has_meta_fields(self) -> bool:
-        """Whether the five meta columns hold values."""
+        """Whether the five meta columns are populated."""
         return self.flag("hoodie.populate.meta.fields", default=True)
 
     @property
     def key_generator(self) -> str:
-        """How partition paths and keys were made, upper case; empty when not recorded."""
+        """The type of the key generator in upper case; empty if not recorded."""
         return self.properties.get("hoodie.table.keygenerator.type", "").upper()
 
     @property
     def timeline_folder(self) -> str:
-        """The folder of the active timeline, relative to the table."""
+        """The folder of the active timeline, relative to the base path of the table."""
         return ".hoodie/" + self.properties.get("hoodie.timeline.path", "timeline")
 
     @property
     def history_folder(self) -> str:
-        """The folder of the archived timeline, relative to the table."""
+        """The folder of the archived timeline, relative to the base path of the table."""
         name = self.properties.get("hoodie.timeline.history.path", "history")
         return f"{self.timeline_folder}/{name}"
 
     @property
     def delete_marker(self) -> tuple[str, str] | None:
-        """The column and the value that mark a row as deleted, where the table has its own."""
+        """The column and value that mark a row as deleted; None if the table has no custom ones."""
         field = self._merge_property("hoodie.payload.delete.field")
         marker = self._merge_property("hoodie.payload.delete.marker")
         return (field, marker) if field and marker else None
 
     def require_changes(self) -> None:
-        """InvalidError if rows do not carry the write that they come from."""
+        """Raise InvalidError if rows do not record the commit that wrote them."""
         if not self.has_meta_fields:
             raise InvalidError(
                 "a table without meta fields has no changes to read", table=self.name
             )
 
     def require_mergeable(self) -> None:
-        """Refuse to merge rows by rules that this library does not have."""
+        """Raise UnsupportedError if this library cannot merge rows of the table."""
         if self.merge_mode is MergeMode.CUSTOM:
             raise UnsupportedError(
                 "the table merges rows by a class of its own",
@@ -159,7 +162,7 @@ def _version(properties: Mapping[str, str]) -> int:
     return int(text)
 
 
-_REFUSED = {
+_SUPPORTED_VALUES = {
     "hoodie.timeline.layout.version": ("2", "a timeline of another layout"),
     "hoodie.table.base.file.format": ("PARQUET", "base files that are not parquet"),
     "hoodie.table.log.file.format": ("HOODIE_LOG", "log files of another format"),
@@ -172,11 +175,11 @@ _REFUSED = {
 }
 
 
-def _refuse_unknown_features(properties: Mapping[str, str]) -> None:
-    for key, (known, meaning) in _REFUSED.items():
-        value = properties.get(key, known)
-        if value.lower() != known.lower():
-            raise UnsupportedError(f"the table has {meaning}", **{key: value})
+def _check_features(properties: Mapping[str, str]) -> None:
+    for key, (supported, feature) in _SUPPORTED_VALUES.items():
+        value = properties.get(key, supported)
+        if value.lower() != supported.lower():
+            raise UnsupportedError(f"the table has {feature}", **{key: value})
     if properties.get("hoodie.bootstrap.base.path"):
         raise UnsupportedError(
             "bootstrapped tables are not read", base=properties["hoodie.bootstrap.base.path"]
@@ -190,7 +193,7 @@ def _merge_mode(properties: Mapping[str, str], ordering: tuple[str, ...]) -> Mer
         inferred = MergeMode.EVENT_TIME if ordering else MergeMode.COMMIT_TIME
         return MergeMode(_PAYLOAD_MODES.get(payload, "CUSTOM")) if payload else inferred
     mode = _choice(MergeMode, properties, "hoodie.record.merge.mode")
-    # Without an ordering field every version carries the same ordering value: the later one wins.
+    # Without an ordering field all versions have the same ordering value: the later one wins.
     return MergeMode.COMMIT_TIME if mode is MergeMode.EVENT_TIME and not ordering else mode
 
 
@@ -218,9 +221,7 @@ def _csv(properties: Mapping[str, str], key: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in properties.get(key, "").split(",") if part.strip())
 
 
-# ------------------------------------------------------------------------------------------------
-# Options that belong to a table, not to one write: their keys, and the words they may hold.
-
+# The options of a table: keys, aliases and values.
 
 TABLE_NAME = "hoodie.table.name"
 DATABASE = "hoodie.database.name"
@@ -246,11 +247,11 @@ CREATE_SCHEMA = "hoodie.table.create.schema"
 INDEX_TYPE = "hoodie.index.type"
 BUCKETS = "hoodie.bucket.index.num.buckets"
 BUCKET_HASH_FIELDS = "hoodie.bucket.index.hash.field"
-# Real Hudi's services take a bucket index from hoodie.properties, but not the key that it hashes:
-# they break unless it is there under this name as well.
+# Hudi's services read the bucket index from hoodie.properties, but not the key that it hashes: they
+# fail unless the record key is also stored under this name.
 HASHED_KEY = "hoodie.datasource.write.recordkey.field"
-# An event-time column is remembered under the keys that Hudi's writers take it from. They keep
-# keys of hoodie.properties that they do not know, and those that they do know count for them too.
+# The event-time column is stored under the keys from which Hudi's writers read it. They preserve
+# unknown keys of hoodie.properties, and apply the ones that they know.
 EVENT_TIME = "hoodie.payload.event.time.field"
 TRACK_EVENT_TIME = "hoodie.write.track.event.time.watermark"
 DELETE_FIELD = "hoodie.payload.delete.field"
@@ -259,7 +260,7 @@ DELETE_MARKER = "hoodie.payload.delete.marker"
 TIME_GENERATOR = "hoodie.keygen.timebased."
 OLD_TIME_GENERATOR = "hoodie.deltastreamer.keygen.timebased."
 
-# The names that people use for a property of the table when they write.
+# The write options that set a table property.
 WRITE_NAMES: dict[str, tuple[str, ...]] = {
     TABLE_NAME: ("hoodie.datasource.write.table.name",),
     TABLE_TYPE: ("hoodie.datasource.write.table.type", "hoodie.datasource.write.storage.type"),
@@ -316,7 +317,7 @@ _GENERATOR_PACKAGE = "org.apache.hudi.keygen."
 
 
 class IndexType(StrEnum):
-    """How a writer finds the file group of a key."""
+    """The index by which a writer finds the file group of a key."""
 
     SIMPLE = "SIMPLE"
     BLOOM = "BLOOM"
@@ -326,12 +327,12 @@ class IndexType(StrEnum):
 
     @property
     def is_global(self) -> bool:
-        """Whether a key is unique in the table, not only in its partition."""
+        """Whether keys are unique in the whole table, not only within a partition."""
         return self.name.startswith("GLOBAL")
 
 
 class CdcLoggingMode(StrEnum):
-    """What change files hold beside the kind of a change and its key."""
+    """What CDC log files contain besides the operation and the key of each change."""
 
     KEYS = "OP_KEY_ONLY"
     BEFORE = "DATA_BEFORE"
@@ -339,113 +340,115 @@ class CdcLoggingMode(StrEnum):
 
 
 def cdc_logging_mode(properties: Mapping[str, str]) -> CdcLoggingMode | None:
-    """What is logged of each change, by the properties of a table or the options for a new one.
+    """Return the CDC logging mode in table properties, or in options for a new table.
 
-    None if changes are not logged.
+    None if CDC is off.
     """
     if properties.get(CHANGE_DATA, "").strip().lower() != "true":
         return None
-    word = properties.get(CHANGE_LOGGING, "").strip().upper() or CdcLoggingMode.BOTH
-    if word not in list(CdcLoggingMode):
+    mode = properties.get(CHANGE_LOGGING, "").strip().upper() or CdcLoggingMode.BOTH
+    if mode not in list(CdcLoggingMode):
         raise InvalidError(
             "changes are not logged in this way",
             known=list(CdcLoggingMode),
-            **{CHANGE_LOGGING: word},
+            **{CHANGE_LOGGING: mode},
         )
-    return CdcLoggingMode(word)
+    return CdcLoggingMode(mode)
 
 
-_OTHER_INDEXES = frozenset(
+_UNSUPPORTED_INDEXES = frozenset(
     {"RECORD_INDEX", "RECORD_LEVEL_INDEX", "GLOBAL_RECORD_LEVEL_INDEX", "INMEMORY", "HBASE"}
     | {"FLINK_STATE"}
 )
 
 
 def parse_index_type(text: str) -> IndexType:
-    """An index by its name; UnsupportedError for one that only Hudi has, ValueError for none."""
-    word = text.strip().upper()
-    if word in _OTHER_INDEXES:
+    """Parse an index type; UnsupportedError for one that only Hudi has, ValueError for others."""
+    name = text.strip().upper()
+    if name in _UNSUPPORTED_INDEXES:
         raise UnsupportedError(
-            "this index is not supported", index=word, known=[str(kind) for kind in IndexType]
+            "this index is not supported", index=name, known=[str(kind) for kind in IndexType]
         )
-    if word not in list(IndexType):
+    if name not in list(IndexType):
         raise ValueError(f"one of {', '.join(IndexType)} expected")
-    return IndexType(word)
+    return IndexType(name)
 
 
 def parse_table_type(text: str) -> TableType:
-    """A table type by its name or by the three letters that people use for it."""
-    word = text.strip().upper()
-    short = {"COW": TableType.COPY_ON_WRITE, "MOR": TableType.MERGE_ON_READ}
-    if word in short:
-        return short[word]
-    if word not in list(TableType):
-        raise InvalidError("there is no such table type", type=text, known=[*TableType, *short])
-    return TableType(word)
+    """Parse a table type, given by its name or as COW or MOR."""
+    name = text.strip().upper()
+    abbreviations = {"COW": TableType.COPY_ON_WRITE, "MOR": TableType.MERGE_ON_READ}
+    if name in abbreviations:
+        return abbreviations[name]
+    if name not in list(TableType):
+        raise InvalidError(
+            "there is no such table type", type=text, known=[*TableType, *abbreviations]
+        )
+    return TableType(name)
 
 
 def generator_type(text: str) -> str:
-    """The type of a key generator that is given by its type or its class name."""
-    word = text.strip().upper().removesuffix("_AVRO")
-    if word in _GENERATOR_CLASSES.values():
-        return word
-    name = text.strip().removeprefix(_GENERATOR_PACKAGE)
-    if name not in _GENERATOR_CLASSES:
+    """Return the type of a key generator, given its type or its class name."""
+    type_name = text.strip().upper().removesuffix("_AVRO")
+    if type_name in _GENERATOR_CLASSES.values():
+        return type_name
+    class_name = text.strip().removeprefix(_GENERATOR_PACKAGE)
+    if class_name not in _GENERATOR_CLASSES:
         known = sorted(set(_GENERATOR_CLASSES.values()))
         raise UnsupportedError("this key generator is not known", generator=text, known=known)
-    return _GENERATOR_CLASSES[name]
+    return _GENERATOR_CLASSES[class_name]
 
 
 def requested_merge_mode(options: Mapping[str, str]) -> MergeMode | None:
-    """The merge mode that options ask for by its name, by a strategy or by a payload class.
+    """Return the merge mode that options request by name, strategy id or payload class.
 
     Raises:
         UnsupportedError: rows would be merged by a class that this library does not have.
-        InvalidError: they contradict each other.
+        InvalidError: the options contradict each other.
     """
-    asked: dict[str, MergeMode] = {}
+    requested: dict[str, MergeMode] = {}
     for key, text in option_value(options, MERGE_MODE).items():
-        asked[key] = _merge_mode_option(text, key)
-    strategies = {strategy: mode for mode, strategy in STRATEGIES.items()}
-    for known, name in ((strategies, MERGE_STRATEGY), (_ORDERED_PAYLOADS, PAYLOAD)):
+        requested[key] = _merge_mode_option(text, key)
+    mode_by_strategy = {strategy: mode for mode, strategy in STRATEGIES.items()}
+    for modes, name in ((mode_by_strategy, MERGE_STRATEGY), (_ORDERED_PAYLOADS, PAYLOAD)):
         for key, text in option_value(options, name).items():
-            if text not in known:
+            if text not in modes:
                 raise UnsupportedError(
                     "rows are merged by event time or by commit time, not by a class of one's own",
                     **{key: text},
                 )
-            asked[key] = known[text]
-    if len(set(asked.values())) > 1:
+            requested[key] = modes[text]
+    if len(set(requested.values())) > 1:
         raise InvalidError(
-            "options ask for different merge modes", **{key: str(v) for key, v in asked.items()}
+            "options ask for different merge modes", **{key: str(v) for key, v in requested.items()}
         )
-    return next(iter(asked.values()), None)
+    return next(iter(requested.values()), None)
 
 
 def option_value(options: Mapping[str, str], name: str) -> dict[str, str]:
-    """What options say about a property of the table, under each of its names; blank is nothing."""
+    """Return the values that options have for a table property, by key; blank ones are ignored."""
     names = (name, *WRITE_NAMES.get(name, ()))
     return {key: options[key].strip() for key in names if options.get(key, "").strip()}
 
 
 def csv(text: str) -> tuple[str, ...]:
-    """The parts of a comma-separated text."""
+    """Return the parts of a comma-separated text."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def same_fields(one: Iterable[str], other: Iterable[str]) -> bool:
-    """Whether two lists of fields are the same; kinds of a custom generator have no case."""
+    """Whether two lists of fields are equal; the `:kind` of a CUSTOM generator ignores case."""
 
-    def plain(fields: Iterable[str]) -> list[tuple[str, str]]:
+    def normalized(fields: Iterable[str]) -> list[tuple[str, str]]:
         return [(name, kind.upper()) for name, _, kind in (f.partition(":") for f in fields)]
 
-    return plain(one) == plain(other)
+    return normalized(one) == normalized(other)
 
 
 def _merge_mode_option(text: str, key: str) -> MergeMode:
-    word = text.upper()
-    if word == MergeMode.CUSTOM:
+    name = text.upper()
+    if name == MergeMode.CUSTOM:
         raise UnsupportedError("rows are not merged by a class of one's own", **{key: text})
-    if word not in list(MergeMode):
+    if name not in list(MergeMode):
         raise InvalidError("there is no such merge mode", known=list(MergeMode)[:2], **{key: text})
-    return MergeMode(word)
+    return MergeMode(name)

@@ -1,4 +1,4 @@
-"""The timeline: what has happened to a table, as an immutable value."""
+"""The active timeline of a table, as an immutable value."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lakewright.model.instant import (
 
 @dataclass(frozen=True)
 class Timeline:
-    """The instants of the active timeline, oldest request first, one for each action.
+    """The instants of the active timeline by requested time, one for each action.
 
-    History (archived instants) is not here: `start` tells where the active part begins. `plans`
-    names, by requested time, the services among the completed writes: `compaction`,
-    `logcompaction` or `clustering`, which the completed word alone does not tell. `bare` are the
-    requested times of completed writes of whose beginning nothing is there.
+    - Archived instants are not included: `start` is where the active timeline begins.
+    - `plans` maps the requested times of table services to their pending action (`compaction`,
+      `logcompaction` or `clustering`), which the action of the completed instant does not show.
+    - `bare` are the requested times of completed writes without a requested or inflight file.
     """
 
     instants: tuple[Instant, ...] = ()
@@ -31,15 +31,15 @@ class Timeline:
 
     @classmethod
     def of(cls, instants: Iterable[Instant]) -> Timeline:
-        """A timeline from instants in any order and any number of states for each action."""
-        known = list(instants)
-        plans = {i.requested_at: i.action for i in known if i.action.is_rewrite}
-        begun = {i.requested_at for i in known if i.is_write and not i.is_completed}
-        done = {i.requested_at for i in known if i.is_write and i.is_completed}
-        return cls(tuple(latest_states(known)), plans, frozenset(done - begun))
+        """Return the timeline of instants in any order, each action in any number of states."""
+        listed = list(instants)
+        plans = {i.requested_at: i.action for i in listed if i.action.is_rewrite}
+        pending = {i.requested_at for i in listed if i.is_write and not i.is_completed}
+        completed = {i.requested_at for i in listed if i.is_write and i.is_completed}
+        return cls(tuple(latest_states(listed)), plans, frozenset(completed - pending))
 
     def with_completed(self, completed: Instant, action: Action) -> Timeline:
-        """The timeline with one more completed write, which was pending as `action`."""
+        """Return the timeline with another completed write, whose pending action was `action`."""
         plans = {completed.requested_at: action} if action.is_rewrite else {}
         instants = latest_states([*self.instants, completed])
         return Timeline(tuple(instants), {**self.plans, **plans})
@@ -57,38 +57,38 @@ class Timeline:
 
     @cached_property
     def completed_writes(self) -> tuple[Instant, ...]:
-        """Completed commits, delta commits and replace commits, oldest request first."""
+        """The completed commits, delta commits and replace commits, by requested time."""
         return tuple(i for i in self.instants if i.is_write and i.is_completed)
 
     @cached_property
     def by_completion(self) -> tuple[Instant, ...]:
-        """The completed writes in the order in which they completed."""
+        """The completed writes by completion time."""
         return tuple(sorted(self.completed_writes, key=lambda i: (i.completed_at or "", i)))
 
     @cached_property
     def savepointed(self) -> frozenset[str]:
-        """Requested times of the instants that a savepoint holds."""
+        """The requested times of the instants that have a savepoint."""
         return frozenset(
-            i.requested_at for i in self.instants if i.action == "savepoint" and i.is_completed
+            i.requested_at for i in self.instants if i.action == Action.SAVEPOINT and i.is_completed
         )
 
     @cached_property
     def writes_without_savepoint(self) -> tuple[Instant, ...]:
-        """The completed writes that no savepoint holds: only these keep the beginning in place."""
+        """The completed writes without a savepoint: only these determine `start`."""
         return tuple(i for i in self.completed_writes if i.requested_at not in self.savepointed)
 
     @cached_property
     def start(self) -> str | None:
-        """The requested time where the active timeline begins; None while there is no write.
+        """The requested time at which the active timeline begins; None if there is no write.
 
-        A savepoint keeps its commit on the active timeline while archiving goes on behind it, so a
-        saved commit does not mark the beginning. Pending writes do: nothing is archived past them.
+        Commits with a savepoint do not count: they stay on the active timeline while later commits
+        are archived. Pending writes do count, because archiving does not go past them.
         """
         writes = [i.requested_at for i in self.instants if i.is_write]
         return next((at for at in writes if at not in self.savepointed), min(writes, default=None))
 
     def pending(self, *actions: Action) -> tuple[Instant, ...]:
-        """The requested and inflight instants, all or those of the given actions."""
+        """Return the pending instants, all or those of the given actions."""
         return tuple(
             i
             for i in self.instants
@@ -96,21 +96,21 @@ class Timeline:
         )
 
     def completed(self, *actions: Action) -> tuple[Instant, ...]:
-        """The completed instants, all or those of the given actions."""
+        """Return the completed instants, all or those of the given actions."""
         return tuple(
             i for i in self.instants if i.is_completed and (not actions or i.action in actions)
         )
 
     def completed_services(self, action: Action) -> tuple[Instant, ...]:
-        """The completed executions of one kind of plan, by the word that it is pending under."""
-        done = self.completed(action.completed_as)
-        return tuple(i for i in done if self.plans.get(i.requested_at) == action)
+        """Return the completed instants of a table service, given its pending action."""
+        completed = self.completed(action.completed_as)
+        return tuple(i for i in completed if self.plans.get(i.requested_at) == action)
 
     def is_archived(self, requested_at: InstantTime) -> bool:
-        """Whether an instant lies before the active timeline and so counts as completed.
+        """Whether an instant is before the active timeline and so counts as completed.
 
-        Readers decide it by name alone: what is not on the active timeline and older than its
-        beginning was completed and archived.
+        Like Hudi's readers, this compares times only: an instant that is older than the start of
+        the active timeline, and not on it, has completed and is archived.
         """
         return (
             self.start is not None
@@ -119,6 +119,6 @@ class Timeline:
         )
 
     def is_committed(self, requested_at: InstantTime) -> bool:
-        """Whether files that carry this instant belong to the table."""
+        """Whether this write is committed, so that its files belong to the table."""
         instant = self.by_time.get(requested_at)
         return instant.is_completed if instant is not None else self.is_archived(requested_at)

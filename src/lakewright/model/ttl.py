@@ -1,8 +1,8 @@
-"""How long partitions are kept: policies, the partitions they are for, and when those expire. Pure.
+"""TTL policies, the partitions that they apply to, and the TTL settings of a table.
 
-A policy names partitions by a spec and says how long they live, in calendar terms: a month after
-the 31st of January is the last day of February. Times are those that the clock on the wall shows in
-the table's zone: they are handled as if it were UTC, which skips and repeats nothing.
+A policy selects partitions by a spec and sets their retention in calendar units: a month after the
+31st of January is the last day of February. Times are local times of the table's zone, represented
+as UTC so that daylight saving neither skips nor repeats any.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from lakewright.model.partition_time import PathTime
 from lakewright.model.path_patterns import level_regex
 from lakewright.options import at_least, option, option_keys, parse_bool, parse_word, settings_from
 
-Word = TypeVar("Word", bound=StrEnum)
+Choice = TypeVar("Choice", bound=StrEnum)
 
-# The numbers of a policy are Java's.
-_GREATEST = 2**31 - 1
+# The value of a policy is an int in Java.
+_MAX_VALUE = 2**31 - 1
 _FIELDS = ("spec", "level", "units", "value")
 _EVERY_PARTITION = "*"
 _ANY_LEVELS = "(?:/[^/]++)*"
@@ -35,14 +35,14 @@ LONG_AGO = datetime(1000, 1, 1, tzinfo=UTC)
 
 
 class TtlLevel(StrEnum):
-    """What goes when it is old: whole partitions, or single rows."""
+    """What a policy deletes: whole partitions, or single rows."""
 
     PARTITION = "PARTITION"
     RECORD = "RECORD"
 
 
 class TtlUnit(StrEnum):
-    """What a policy counts in."""
+    """The unit of a policy's retention."""
 
     YEARS = "YEARS"
     MONTHS = "MONTHS"
@@ -52,16 +52,16 @@ class TtlUnit(StrEnum):
 
 _MONTHS = {TtlUnit.YEARS: 12, TtlUnit.MONTHS: 1}
 _DAYS = {TtlUnit.WEEKS: 7, TtlUnit.DAYS: 1}
-# On average over the 400 years in which the calendar repeats itself.
+# The average over the 400 years after which the calendar repeats.
 _DAYS_IN_MONTH = 146_097 / 4800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TtlPolicy:
-    """How long the partitions live that a spec names; the spec is the policy's identity.
+    """The retention of the partitions that a spec matches; the spec identifies the policy.
 
-    In a spec `*` and `?` stand for text within one level of a partition path, and `**` as a level
-    of its own for any number of levels; a spec of `*` alone is for every partition.
+    In a spec, `*` and `?` match text within one level of a partition path, and `**` as a whole
+    level matches any number of levels; the spec `*` matches all partitions.
     """
 
     spec: str
@@ -70,45 +70,46 @@ class TtlPolicy:
     level: TtlLevel = TtlLevel.PARTITION
 
     def matches(self, partition: str) -> bool:
-        """Whether a partition, by its path, falls under this policy.
+        """Whether this policy applies to a partition, given its path.
 
-        >>> Policy(spec="country=US/*", units=Unit.DAYS, value=1).matches("country=US/state=CA")
+        >>> policy = TtlPolicy(spec="country=US/*", units=TtlUnit.DAYS, value=1)
+        >>> policy.matches("country=US/state=CA")
         True
         """
         return self.spec == _EVERY_PARTITION or bool(_pattern(self.spec).fullmatch(f"/{partition}"))
 
     def expiry(self, since: datetime) -> datetime:
-        """The moment after which a partition of this age is expired."""
+        """Return the time after which a partition is expired whose age counts from `since`."""
         try:
             if self.units in _DAYS:
                 return since + timedelta(days=self.value * _DAYS[self.units])
-            return _months_later(since, self.value * _MONTHS[self.units])
+            return _add_months(since, self.value * _MONTHS[self.units])
         except (OverflowError, ValueError):
             return NEVER
 
     def cutoff(self, now: datetime) -> datetime:
-        """The moment before which everything is expired by now.
+        """Return the time before which everything has expired `now`.
 
-        Months before a day that their own month has not: its last day. So what is from the end of
-        a longer month may go a few days after its time, and never before it.
+        If the resulting month does not have the day of `now`, the result is its last day. So rows
+        from the end of a month may expire a few days late, but never early.
         """
         try:
             if self.units in _DAYS:
-                found = now - timedelta(days=self.value * _DAYS[self.units])
+                earliest = now - timedelta(days=self.value * _DAYS[self.units])
             else:
-                found = _months_later(now, -self.value * _MONTHS[self.units])
+                earliest = _add_months(now, -self.value * _MONTHS[self.units])
         except (OverflowError, ValueError):
             return LONG_AGO
-        return max(found, LONG_AGO)
+        return max(earliest, LONG_AGO)
 
     @property
     def usual_days(self) -> float:
-        """How many days it is, counted from no day in particular."""
+        """The retention in days; years and months count with their average length."""
         months = _MONTHS.get(self.units, 0) * self.value
         return months * _DAYS_IN_MONTH + _DAYS.get(self.units, 0) * self.value
 
     def document(self) -> dict[str, Any]:
-        """The policy as JSON has it."""
+        """Return the policy as a JSON object."""
         return {
             "spec": self.spec,
             "level": self.level.value,
@@ -117,7 +118,7 @@ class TtlPolicy:
         }
 
 
-def _months_later(since: datetime, count: int) -> datetime:
+def _add_months(since: datetime, count: int) -> datetime:
     year, month = divmod(since.year * 12 + since.month - 1 + count, 12)
     day = min(since.day, monthrange(year, month + 1)[1])
     return since.replace(year=year, month=month + 1, day=day)
@@ -125,38 +126,38 @@ def _months_later(since: datetime, count: int) -> datetime:
 
 @cache
 def _pattern(spec: str) -> re.Pattern[str]:
-    """A spec as a regular expression on a path with a slash before each level."""
-    head, *others = _between_any_levels(spec)
-    if not others:
-        return re.compile(head)
-    if not any((head, *others)):
+    """Return a spec as a regular expression for paths with a slash before each level."""
+    first, *rest = _split_at_any_levels(spec)
+    if not rest:
+        return re.compile(first)
+    if not any((first, *rest)):
         return re.compile(".*", re.DOTALL)
-    # As within a level: what follows any number of levels is taken where it is found first.
-    inner = "".join(f"(?>{_ANY_LEVELS}?{part})" for part in others[:-1])
-    return re.compile(f"{head}{inner}{_ANY_LEVELS}{others[-1]}")
+    # As within a level (see `path_patterns`), each part is matched at its first occurrence.
+    inner = "".join(f"(?>{_ANY_LEVELS}?{part})" for part in rest[:-1])
+    return re.compile(f"{first}{inner}{_ANY_LEVELS}{rest[-1]}")
 
 
-def _between_any_levels(spec: str) -> list[str]:
-    """What a spec has before, between and after levels of `**`, as regular expressions."""
+def _split_at_any_levels(spec: str) -> list[str]:
+    """Return the parts of a spec before, between and after `**`, as regular expressions."""
     parts = [""]
-    before = ""
+    previous = ""
     for level in spec.split("/"):
         if level != "**":
             parts[-1] += f"/(?>{level_regex(level)}(?![^/]))"
-        elif before != "**":
-            # Two such levels in a row say the same as one.
+        elif previous != "**":
+            # Several `**` in a row are equivalent to one.
             parts.append("")
-        before = level
+        previous = level
     return parts
 
 
 def parse_policy(given: Mapping[str, Any] | str) -> TtlPolicy:
-    """A policy from its four fields, as a mapping or as JSON; the level may be left out.
+    """Return a policy, given its four fields as a mapping or as JSON; the level is optional.
 
     Raises:
-        InvalidError: it is none, with the field that is wrong.
+        InvalidError: it is not a valid policy; the error names the wrong field.
     """
-    fields = _json(given) if isinstance(given, str) else given
+    fields = _parse_json(given) if isinstance(given, str) else given
     if not isinstance(fields, Mapping):
         raise InvalidError("a policy is a JSON object", policy=given, fields=list(_FIELDS))
     unknown = [str(name) for name in fields if name not in _FIELDS]
@@ -171,39 +172,39 @@ def parse_policy(given: Mapping[str, Any] | str) -> TtlPolicy:
     level = fields.get("level")
     return TtlPolicy(
         spec=parse_spec(fields["spec"]),
-        level=TtlLevel.PARTITION if level is None else _word(TtlLevel, "level", level),
-        units=_word(TtlUnit, "units", fields["units"]),
-        value=_value(fields["value"]),
+        level=TtlLevel.PARTITION if level is None else _parse_enum(TtlLevel, "level", level),
+        units=_parse_enum(TtlUnit, "units", fields["units"]),
+        value=_parse_count(fields["value"]),
     )
 
 
 def parse_policies(text: str) -> tuple[TtlPolicy, ...]:
-    """The policies that a table stores, as a JSON list.
+    """Parse the policies of a table, a JSON list.
 
     Raises:
-        InvalidError: it is no such list, one of them is wrong, or two have the same spec.
+        InvalidError: it is not a list, a policy is wrong, or two have the same spec.
     """
-    listed = _json(text) if text.strip() else []
+    listed = _parse_json(text) if text.strip() else []
     if not isinstance(listed, list):
         raise InvalidError("policies are a JSON list", policies=text)
-    policies = tuple(parse_policy(each) for each in listed)
+    policies = tuple(parse_policy(item) for item in listed)
     counts = Counter(policy.spec for policy in policies)
-    twice = sorted(spec for spec, count in counts.items() if count > 1)
-    if twice:
-        raise InvalidError("a spec has one policy, and these have several", specs=twice)
+    duplicates = sorted(spec for spec, count in counts.items() if count > 1)
+    if duplicates:
+        raise InvalidError("a spec has one policy, and these have several", specs=duplicates)
     return policies
 
 
 def format_policies(policies: tuple[TtlPolicy, ...]) -> str:
-    """Policies as a table stores them; the inverse of `parse_policies`."""
+    """Return policies as a table stores them; the inverse of `parse_policies`."""
     return json.dumps([policy.document() for policy in policies], separators=(",", ":"))
 
 
 def parse_spec(given: object) -> str:
-    """A spec without the slashes around it.
+    """Return a spec without leading and trailing slashes.
 
     Raises:
-        InvalidError: it can name no partition of any table.
+        InvalidError: it cannot match a partition of any table.
     """
     if not isinstance(given, str) or not given.strip().strip("/"):
         raise InvalidError("a policy needs a spec: * for every partition, or a path", spec=given)
@@ -219,52 +220,50 @@ def parse_spec(given: object) -> str:
 
 
 def with_policy(policies: tuple[TtlPolicy, ...], new: TtlPolicy) -> tuple[TtlPolicy, ...]:
-    """The policies with another one, in the place of the one with its spec, if there is one."""
+    """Return the policies with a new one, which replaces the one with the same spec, if any."""
     if any(policy.spec == new.spec for policy in policies):
         return tuple(new if policy.spec == new.spec else policy for policy in policies)
     return (*policies, new)
 
 
 def without_policy(policies: tuple[TtlPolicy, ...], spec: str) -> tuple[TtlPolicy, ...]:
-    """The policies but the one with a spec; InvalidError if there is none."""
-    plain = parse_spec(spec)
-    known = [policy.spec for policy in policies]
-    if plain not in known:
-        raise InvalidError("there is no policy with this spec", spec=spec, known=known)
-    return tuple(policy for policy in policies if policy.spec != plain)
+    """Return the policies without the one with this spec; InvalidError if there is none."""
+    normalized = parse_spec(spec)
+    specs = [policy.spec for policy in policies]
+    if normalized not in specs:
+        raise InvalidError("there is no policy with this spec", spec=spec, known=specs)
+    return tuple(policy for policy in policies if policy.spec != normalized)
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidError("this is no JSON", text=text[:200], reason=str(error)) from error
 
 
-def _word(kind: type[Word], field: str, given: object) -> Word:
-    word = str(given).strip().upper()
-    if word not in list(kind):
+def _parse_enum(kind: type[Choice], field: str, given: object) -> Choice:
+    name = str(given).strip().upper()
+    if name not in list(kind):
         raise InvalidError(
             f"a policy has no such {field}",
-            **{field: given, "known": [each.value for each in kind]},
+            **{field: given, "known": [choice.value for choice in kind]},
         )
-    return kind(word)
+    return kind(name)
 
 
-def _value(given: object) -> int:
-    """A whole number, or the text of one: arguments of procedures are texts."""
+def _parse_count(given: object) -> int:
+    """Parse an integer above 0; it may be text, as arguments of procedures are."""
     number = None if isinstance(given, bool) else given
     if isinstance(number, str):
         text = number.strip()
         number = int(text) if text.isascii() and text.isdecimal() else None
-    if not isinstance(number, int) or not 0 < number <= _GREATEST:
+    if not isinstance(number, int) or not 0 < number <= _MAX_VALUE:
         raise InvalidError("the value of a policy is a whole number above 0", value=given)
     return number
 
 
-# ------------------------------------------------------------------------------------------------
-# The settings of partition TTL: those that a table stores, and those of Hudi 1.x. Pure.
-
+# TTL settings: those of this library, and those of Hudi 1.x.
 
 PREFIX = "hoodie.ttl."
 HUDI_PREFIX = "hoodie.partition.ttl."
@@ -277,10 +276,10 @@ POLICIES = "hoodie.ttl.policies"
 MOST_PARTITIONS = "hoodie.ttl.max.partitions.per.run"
 HUDI_DAYS = "hoodie.partition.ttl.strategy.days.retain"
 HUDI_TYPE = "hoodie.partition.ttl.management.strategy.type"
-# The document that describes these settings spells one of them in two ways.
-_SPELLINGS = {"hoodie.ttl.enable": ENABLED}
-_ALL = "**"
-_CLASSES = {
+# The specification of these settings spells one of them in two ways.
+_ALIASES = {"hoodie.ttl.enable": ENABLED}
+_ALL_PARTITIONS = "**"
+_STRATEGY_CLASSES = {
     "KeepByTimeStrategy": "KEEP_BY_TIME",
     "KeepByCreationTimeStrategy": "KEEP_BY_CREATION_TIME",
     "KeepByEventTimeStrategy": "KEEP_BY_EVENT_TIME",
@@ -288,53 +287,55 @@ _CLASSES = {
 
 
 class TtlTrigger(StrEnum):
-    """What has to pass between two runs after writes: commits, or days."""
+    """What triggers the next run after a write: a number of commits, or of days."""
 
     NUM_COMMITS = "NUM_COMMITS"
     TIME_ELAPSED = "TIME_ELAPSED"
 
 
 class ConflictRule(StrEnum):
-    """Which of several policies decides about a partition."""
+    """Which of several matching policies applies to a partition."""
 
     MAX_TTL = "MAX_TTL"
     MIN_TTL = "MIN_TTL"
 
 
 class RetentionBasis(StrEnum):
-    """What the age of a partition is counted from, in Hudi's words."""
+    """What the age of a partition is counted from; the values are Hudi's."""
 
     BY_TIME = "KEEP_BY_TIME"
     BY_CREATION_TIME = "KEEP_BY_CREATION_TIME"
     BY_EVENT_TIME = "KEEP_BY_EVENT_TIME"
 
 
-def _paths(text: str) -> tuple[str, ...]:
+def _parse_paths(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip().strip("/")))
 
 
-def _strategy_class(text: str) -> RetentionBasis | None:
+def _parse_strategy_class(text: str) -> RetentionBasis | None:
     name = text.strip().rpartition(".")[2]
     if not name:
         return None
-    if name not in _CLASSES:
-        raise ValueError(f"one of {', '.join(_CLASSES)} expected: classes of one's own do not run")
-    return RetentionBasis(_CLASSES[name])
+    if name not in _STRATEGY_CLASSES:
+        raise ValueError(
+            f"one of {', '.join(_STRATEGY_CLASSES)} expected: classes of one's own do not run"
+        )
+    return RetentionBasis(_STRATEGY_CLASSES[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TtlSettings:
-    """Which partitions go when they are old, and how many at once.
+    """The TTL policies of a table, and when and how they are applied.
 
-    The keys that begin with `hoodie.partition.ttl.` are those of Hudi 1.x: they make one more
-    policy, for all partitions or for those selected.
+    The keys that begin with `hoodie.partition.ttl.` are those of Hudi 1.x: they define one more
+    policy, for all partitions or for selected ones.
     """
 
     enabled: bool | None = option(
         ENABLED,
         None,
         parse=parse_bool,
-        aliases=tuple(_SPELLINGS),
+        aliases=tuple(_ALIASES),
         doc="Whether the policies of the table are in force; off unless it is switched on.",
     )
     run_inline: bool = option(
@@ -357,8 +358,8 @@ class TtlSettings:
         CONFLICT_RULE,
         ConflictRule.MAX_TTL,
         parse=parse_word(ConflictRule),
-        doc="Which of the policies that match a partition decides. MAX_TTL: the one by which it "
-        "lives longest. MIN_TTL: the one by which it goes first.",
+        doc="Which of the policies that match a partition applies. MAX_TTL: the one by which it "
+        "expires last. MIN_TTL: the one by which it expires first.",
     )
     policies: tuple[TtlPolicy, ...] = option(
         POLICIES,
@@ -371,7 +372,7 @@ class TtlSettings:
         1000,
         parse=at_least(1),
         aliases=("hoodie.partition.ttl.strategy.max.delete.partitions",),
-        doc="How many partitions one run takes out of the table at most, the oldest first.",
+        doc="How many partitions one run drops at most, the oldest first.",
     )
     hudi_inline: bool = option(
         "hoodie.partition.ttl.inline",
@@ -383,7 +384,7 @@ class TtlSettings:
         HUDI_DAYS,
         -1,
         parse=int,
-        doc="How many days all partitions live; 0 or less: for ever.",
+        doc="How many days all partitions are kept; 0 or less: for ever.",
     )
     hudi_type: RetentionBasis = option(
         HUDI_TYPE,
@@ -395,13 +396,13 @@ class TtlSettings:
     hudi_class: RetentionBasis | None = option(
         "hoodie.partition.ttl.strategy.class",
         None,
-        parse=_strategy_class,
-        doc="The same by the name of Hudi's class; goes before the type.",
+        parse=_parse_strategy_class,
+        doc="The same by the name of Hudi's class; takes precedence over the type.",
     )
     hudi_selected: tuple[str, ...] = option(
         "hoodie.partition.ttl.strategy.partition.selected",
         (),
-        parse=_paths,
+        parse=_parse_paths,
         doc="The only partitions that `days.retain` is for, with commas between them.",
     )
     path_format: str = option(
@@ -425,10 +426,10 @@ class TtlSettings:
 
     @property
     def in_order(self) -> tuple[TtlPolicy, ...]:
-        """The policies in the order in which they decide; how long a month is, on average."""
-        last_first = self.conflict_rule is ConflictRule.MAX_TTL
-        ordered = sorted(self.policies, key=lambda each: (each.usual_days, each.spec))
-        return tuple(reversed(ordered) if last_first else ordered)
+        """The policies by precedence; years and months count with their average length."""
+        longest_first = self.conflict_rule is ConflictRule.MAX_TTL
+        ordered = sorted(self.policies, key=lambda policy: (policy.usual_days, policy.spec))
+        return tuple(reversed(ordered) if longest_first else ordered)
 
 
 TTL_KEYS = option_keys(TtlSettings)
@@ -436,10 +437,10 @@ TTL_KEYS = option_keys(TtlSettings)
 
 @dataclass(frozen=True, slots=True)
 class ActivePolicy:
-    """A policy in force; `selected`, where there is one, leaves out all other partitions.
+    """An active policy; if `selected` is not empty, it applies to those partitions only.
 
-    `path_time` is set where an age is counted from what a path tells; `default_expires` is then
-    about the partition without a value.
+    `path_time` is set if the age of a partition counts from the time in its path; `default_expires`
+    then says whether the default partition, of rows without a value, is expired.
     """
 
     policy: TtlPolicy
@@ -449,97 +450,101 @@ class ActivePolicy:
     default_expires: bool = False
 
     def covers(self, partition: str) -> bool:
-        """Whether a partition falls under it."""
+        """Whether the policy applies to a partition."""
         if self.selected:
             return partition in self.selected
         return self.policy.matches(partition)
 
 
 def active_policies(settings: TtlSettings) -> tuple[ActivePolicy, ...]:
-    """All that may take a partition, or rows, out of the table."""
-    own = settings.policies if settings.enabled else ()
-    rules = tuple(ActivePolicy(policy) for policy in own)
+    """Return all policies that may delete partitions or rows of the table."""
+    stored = settings.policies if settings.enabled else ()
+    active = tuple(ActivePolicy(policy) for policy in stored)
     if settings.hudi_days <= 0:
-        return rules
-    policy = TtlPolicy(spec=_ALL, units=TtlUnit.DAYS, value=settings.hudi_days)
-    keep = settings.hudi_class or settings.hudi_type
-    rule = ActivePolicy(policy, keep, frozenset(settings.hudi_selected))
-    if keep is RetentionBasis.BY_EVENT_TIME:
+        return active
+    policy = TtlPolicy(spec=_ALL_PARTITIONS, units=TtlUnit.DAYS, value=settings.hudi_days)
+    basis = settings.hudi_class or settings.hudi_type
+    hudi_policy = ActivePolicy(policy, basis, frozenset(settings.hudi_selected))
+    if basis is RetentionBasis.BY_EVENT_TIME:
         path_time = PathTime(settings.path_format, settings.path_start)
-        rule = replace(rule, path_time=path_time, default_expires=settings.default_expires)
-    return (*rules, rule)
+        hudi_policy = replace(
+            hudi_policy, path_time=path_time, default_expires=settings.default_expires
+        )
+    return (*active, hudi_policy)
 
 
 def ttl_settings(properties: Mapping[str, str], options: Mapping[str, str]) -> TtlSettings:
-    """The settings of a table; options go before what it stores.
+    """Return the TTL settings of a table; options take precedence over table properties.
 
-    A table that has TTL switched off keeps what it stores to itself.
+    If a table has TTL switched off, its properties with Hudi's own keys are ignored.
     """
-    stored, told = canonical_keys(properties), canonical_keys(options)
-    own = settings_from(TtlSettings, stored)
-    if own.enabled is False:
+    stored, given = canonical_keys(properties), canonical_keys(options)
+    stored_settings = settings_from(TtlSettings, stored)
+    if stored_settings.enabled is False:
         stored = {key: value for key, value in stored.items() if not key.startswith(HUDI_PREFIX)}
-    return settings_from(TtlSettings, {**stored, **told})
+    return settings_from(TtlSettings, {**stored, **given})
 
 
 def canonical_keys(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of TTL among others, each by the one name under which it is stored.
+    """Return the TTL options among others, each under the key by which it is stored.
 
     Raises:
-        InvalidError: two spellings of one key say different things.
+        InvalidError: two spellings of a key have different values.
     """
-    found = {key: value for key, value in options.items() if key.startswith((PREFIX, HUDI_PREFIX))}
-    for other, key in _SPELLINGS.items():
-        value = found.pop(other, None)
+    ttl_options = {
+        key: value for key, value in options.items() if key.startswith((PREFIX, HUDI_PREFIX))
+    }
+    for alias, key in _ALIASES.items():
+        value = ttl_options.pop(alias, None)
         if value is None:
             continue
-        if found.setdefault(key, value).strip().lower() != value.strip().lower():
+        if ttl_options.setdefault(key, value).strip().lower() != value.strip().lower():
             raise InvalidError(
                 "two spellings of one option say different things: leave one out",
-                **{key: found[key], other: value},
+                **{key: ttl_options[key], alias: value},
             )
-    return found
+    return ttl_options
 
 
 def validated_settings(
     options: Mapping[str, str], *, partitioned: bool, keyed: bool = True
 ) -> dict[str, str]:
-    """The settings of TTL among options as a table stores them.
+    """Return the TTL settings among options, in the form in which a table stores them.
 
     Raises:
-        InvalidError: a key does not exist, a value is wrong, the table has no partitions, or has no
-            keys and is to have rows deleted.
+        InvalidError: a key does not exist, a value is wrong, the table is not partitioned, or a
+            policy deletes rows of a table without keys.
     """
-    told = canonical_keys(options)
-    for key in told:
+    given = canonical_keys(options)
+    for key in given:
         if key not in TTL_KEYS:
             raise InvalidError("there is no such option", option=key, known=sorted(TTL_KEYS))
-    settings = settings_from(TtlSettings, told)
-    if told and not partitioned and (settings.enabled or settings.policies):
+    settings = settings_from(TtlSettings, given)
+    if given and not partitioned and (settings.enabled or settings.policies):
         refuse_unpartitioned()
     if not keyed and any(policy.level is TtlLevel.RECORD for policy in settings.policies):
         refuse_keyless()
-    plain = {
+    normalized = {
         ENABLED: str(bool(settings.enabled)).lower(),
         RUN_INLINE: str(settings.run_inline).lower(),
         TRIGGER: settings.trigger.value,
         CONFLICT_RULE: settings.conflict_rule.value,
         POLICIES: format_policies(settings.policies),
     }
-    return {key: plain.get(key, value.strip()) for key, value in told.items()}
+    return {key: normalized.get(key, value.strip()) for key, value in given.items()}
 
 
 def with_settings(properties: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a table with other settings; no other spelling of one of them stays."""
-    outdated = {other for other, key in _SPELLINGS.items() if key in new}
-    return {**{k: v for k, v in properties.items() if k not in outdated}, **new}
+    """Return table properties with new settings, and without other spellings of their keys."""
+    replaced = {alias for alias, key in _ALIASES.items() if key in new}
+    return {**{k: v for k, v in properties.items() if k not in replaced}, **new}
 
 
 def refuse_keyless() -> None:
-    """Raise for a table whose rows cannot be told from each other."""
+    """Raise InvalidError for a table without keys, whose rows cannot be identified."""
     raise InvalidError("rows of a table without key fields cannot be deleted: use level PARTITION")
 
 
 def refuse_unpartitioned() -> None:
-    """Raise for a table that has nothing a policy could be for."""
+    """Raise InvalidError for a table without partitions."""
     raise InvalidError("the table has no partitions: there is nothing that TTL could take out")

@@ -1,1 +1,1 @@
-"""From a snapshot to rows: plans, workers, and Spark."""
+"""Reading tables: scan plans, and the readers that execute them."""

@@ -1,4 +1,4 @@
-"""The options of a query, with Hudi's own keys."""
+"""The options of queries and of streaming reads, with Hudi's keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lakewright.storage.factory import other_options, storage_option_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """What a query gives."""
+    """What a query reads."""
 
     query_type: str = option(
         "hoodie.datasource.query.type",
@@ -55,7 +55,7 @@ class ReadSettings:
         "hoodie.datasource.query.incremental.format",
         "latest_state",
         parse=parse_choice("latest_state", "cdc"),
-        doc="`latest_state` gives each changed row as it is at the end of the range, `cdc` each "
+        doc="`latest_state` returns each changed row as it is at the end of the range, `cdc` each "
         "change with the row before and after it.",
     )
     full_scan_fallback: bool = option(
@@ -102,18 +102,17 @@ REFUSED_READ_OPTIONS = {
 }
 
 
-# ------------------------------------------------------------------------------------------------
-# The options of a stream, with Hudi's own keys.
+# Streaming reads.
 
 
 START = "hoodie.datasource.streaming.startOffset"
 NEW_COLUMNS = "lakewright.streaming.new.columns"
-_VERSION = "hoodie.datasource.read.streaming.table.version"
+_TABLE_VERSION = "hoodie.datasource.read.streaming.table.version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """What a stream gives; keys are in lower case, as Spark hands options over."""
+    """What a stream reads; keys are in lower case, as Spark passes options."""
 
     start: str = option(
         START.lower(),
@@ -132,8 +131,8 @@ class StreamSettings:
         "hoodie.datasource.query.incremental.format",
         "latest_state",
         parse=parse_choice("latest_state", "cdc"),
-        doc="`latest_state` gives each changed row as it is at the end of its batch, `cdc` tells "
-        "what was done to each row, with the row before and after.",
+        doc="`latest_state` returns each changed row as it is at the end of its batch, `cdc` each "
+        "change with the row before and after it.",
     )
     full_scan_fallback: bool = option(
         "hoodie.datasource.read.incr.fallback.fulltablescan.enable",
@@ -146,7 +145,7 @@ class StreamSettings:
         "fail",
         parse=parse_choice("fail", "ignore"),
         doc="Whether a column that the table gets while the query runs ends it, so that no value "
-        "of it is passed over; started again it goes on with the column.",
+        "of it is lost; started again it continues with the column.",
     )
     query_type: str = option(
         "hoodie.datasource.query.type",
@@ -162,21 +161,21 @@ class StreamSettings:
         doc="Compactions add no rows either way.",
     )
     table_version: int | None = option(
-        _VERSION,
+        _TABLE_VERSION,
         None,
         parse=int,
-        doc="Streams go by completion times, as on tables of version 8 and above: 8 or 9.",
+        doc="Streams use completion times, as on tables of version 8 and above: 8 or 9.",
     )
 
 
-_KEYS = option_keys(StreamSettings)
-_REFUSED = {
+_STREAM_KEYS = option_keys(StreamSettings)
+_REFUSED_STREAM_OPTIONS = {
     **REFUSED_READ_OPTIONS,
     "hoodie.datasource.read.incr.table.version": "",
     "hoodie.datasource.read.schema.use.end.instanttime": "false",
 }
-# A stream has no end, and its beginning is told otherwise.
-_OF_RANGES = (
+# A stream has no end, and another option sets its start.
+_RANGE_OPTIONS = (
     "as.of.instant",
     "hoodie.datasource.read.begin.instanttime",
     "hoodie.datasource.read.end.instanttime",
@@ -184,34 +183,39 @@ _OF_RANGES = (
 
 
 def stream_settings(options: Mapping[str, str]) -> StreamSettings:
-    """Check the options of a stream."""
-    told = _stream_options(options)
-    unfit = next((key for key in _OF_RANGES if key in told), None)
-    if unfit is not None:
+    """Check the options of a stream, and return its settings."""
+    given = _stream_options(options)
+    range_option = next((key for key in _RANGE_OPTIONS if key in given), None)
+    if range_option is not None:
         raise InvalidError(
-            "a stream goes on from where it begins: give its start", option=unfit, instead=START
+            "a stream goes on from where it begins: give its start",
+            option=range_option,
+            instead=START,
         )
     ignored_stream_options(options)
-    settings = settings_from(StreamSettings, told)
+    settings = settings_from(StreamSettings, given)
     if settings.table_version is not None and settings.table_version < 8:
         raise UnsupportedError(
             "streams by requested time are not read: a write that completes late is lost in them; "
             "leave the option out",
-            option=_VERSION,
+            option=_TABLE_VERSION,
             value=settings.table_version,
         )
     return settings
 
 
 def ignored_stream_options(options: Mapping[str, str]) -> list[str]:
-    """The options of Hudi's among these that do not matter for a stream; refuses unknown ones."""
+    """Return the Hudi options that have no effect on a stream; raise for unknown ones."""
     return ignored_options(
-        _stream_options(options), _KEYS, _REFUSED, elsewhere=storage_option_names()
+        _stream_options(options),
+        _STREAM_KEYS,
+        _REFUSED_STREAM_OPTIONS,
+        elsewhere=storage_option_names(),
     )
 
 
 def _stream_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that are about the stream: not the table's path, nor those of its storage."""
-    told = {key.lower(): value for key, value in other_options(options).items()}
-    told.pop("path", None)
-    return told
+    """Return the options of the stream, without the table's path and the storage options."""
+    given = {key.lower(): value for key, value in other_options(options).items()}
+    given.pop("path", None)
+    return given

@@ -1,8 +1,8 @@
-"""Which instants a consumer has not seen yet: ranges over completion times.
+"""Plans queries: snapshot, read-optimized, time travel, and incremental.
 
 Rows carry the requested time of the write they come from, and writes do not complete in the order
-in which they were requested. So a range chooses instants by completion time, and rows by the list
-of these instants.
+in which they were requested. So an incremental query selects instants by completion time, and rows
+by the requested times of these instants.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakewright.model.file_group import (
     TimelineView,
     parse_data_file,
 )
-from lakewright.model.instant import Instant, InstantTime
+from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.schema import META_FIELDS
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.scan.scan_plan import ScanPlan, path_columns, plan_scan
@@ -37,14 +37,14 @@ from lakewright.table.snapshot import (
 )
 
 EARLIEST = "earliest"
-# A log compaction does not keep the commit times of the rows it moves, but the log files it was
-# made of are still there to be read in its place.
-_KEEPING_TIMES = SERVICE_OPERATIONS - {"LOG_COMPACT"}
+# Services that keep the commit times of the rows they rewrite. A log compaction does not, but the
+# log files it compacted still exist, and are read in its place.
+_KEEPS_COMMIT_TIMES = SERVICE_OPERATIONS - {"LOG_COMPACT"}
 _OVERWRITES = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"})
 
 
 class RangeType(Enum):
-    """Whether what completed exactly at the begin is part of a range; what did at the end is."""
+    """Whether the begin is part of a range; its end always is."""
 
     OPEN_CLOSED = "(begin, end]"
     CLOSED_CLOSED = "[begin, end]"
@@ -52,12 +52,12 @@ class RangeType(Enum):
 
 @dataclass(frozen=True)
 class QueryContext:
-    """The instants of a range, in the order of completion, and where the next range begins.
+    """The instants of a range in the order of completion, and where the next range begins.
 
-    `until` is None if the range is open and takes in all that has completed; a limit ends a range
-    early. `checkpoint` is the begin if there is nothing new, None if there is nothing at all. Not
-    `whole`: instants that brought rows were left out on request. `moved` are services that were
-    left out: rows of the range may be where these have put them.
+    `until` is None if the range is open, and includes everything that has completed; a limit ends a
+    range early. `checkpoint` is the begin if there is nothing new, None if there is nothing at all.
+    `whole` is false if writes of the range were skipped on request. `moved` are services that were
+    skipped: rows of the range may be in the files that they wrote.
     """
 
     snapshot: Snapshot
@@ -71,53 +71,53 @@ class QueryContext:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing completed in the range."""
+        """Whether no instant completed in the range."""
         return not self.instants
 
     @property
     def from_beginning(self) -> bool:
-        """Whether the range holds all that came before its end."""
+        """Whether the range begins with the table."""
         return self.begin == EARLIEST
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether the answer is simply the table as it is."""
+        """Whether the result is a snapshot query of the table."""
         return self.from_beginning and self.until is None and self.whole
 
     @property
     def active(self) -> tuple[Instant, ...]:
-        """The instants that are on the active timeline."""
-        known = self.snapshot.timeline.by_time
-        return tuple(i for i in self.instants if i.requested_at in known)
+        """The instants on the active timeline."""
+        active_times = self.snapshot.timeline.by_time
+        return tuple(i for i in self.instants if i.requested_at in active_times)
 
     @property
     def archived(self) -> tuple[Instant, ...]:
-        """The instants that are in the archived timeline."""
-        known = self.snapshot.timeline.by_time
-        return tuple(i for i in self.instants if i.requested_at not in known)
+        """The instants on the archived timeline."""
+        active_times = self.snapshot.timeline.by_time
+        return tuple(i for i in self.instants if i.requested_at not in active_times)
 
     @property
     def first_completed(self) -> str | None:
-        """When the first of the instants completed."""
+        """The completion time of the first instant."""
         return self.instants[0].completed_at if self.instants else None
 
     @property
     def last_completed(self) -> str | None:
-        """When the last of the instants completed."""
+        """The completion time of the last instant."""
         return self.instants[-1].completed_at if self.instants else None
 
     @cached_property
     def commit_times(self) -> frozenset[str]:
-        """What rows of the range carry: the requested times of the instants that brought rows.
+        """The commit times of the rows of the range: the requested times of its writes.
 
-        Those of services are not among them: they moved rows of others.
+        Services are not included: the rows they rewrite keep the commit time of the write.
         """
         config = self.snapshot.config
         commits = self.snapshot.commits(self.instants)
         return frozenset(
             instant.requested_at
             for instant, commit in zip(self.instants, commits, strict=True)
-            if commit.operation not in _KEEPING_TIMES and not is_compaction(config, instant)
+            if commit.operation not in _KEEPS_COMMIT_TIMES and not is_compaction(config, instant)
         )
 
 
@@ -125,10 +125,10 @@ class QueryContext:
 class IncrementalQueryAnalyzer:
     """Finds the instants of a range.
 
-    `begin` and `end` are completion times. Without `begin` the range holds the last instant alone;
-    `EARLIEST` is the beginning of the table. `limit` counts instants, those that completed first.
-    Compactions (of merge-on-read tables), clusterings and overwrites can be left out; the first two
-    never add rows of their own.
+    `begin` and `end` are completion times. Without `begin` the range contains only the last
+    instant; `EARLIEST` is the beginning of the table. `limit` is a number of instants, those that
+    completed first. Compactions (of merge-on-read tables), clusterings and overwrites can be
+    skipped; the first two never add rows.
     """
 
     snapshot: Snapshot
@@ -141,37 +141,39 @@ class IncrementalQueryAnalyzer:
     skip_insert_overwrite: bool = False
 
     def analyze(self) -> QueryContext:
-        """Look at the timeline, and at as much of its history as the range needs."""
-        self._check()
-        chosen = self._chosen()
+        """Read the active timeline, and as much of the archived timeline as the range needs."""
+        self._check_range()
+        instants = self._instants_in_range()
         until = self.end
-        if self.limit is not None and self.begin is not None and len(chosen) > self.limit:
-            # Two that completed at the same time are not told apart by a checkpoint.
-            until = chosen[self.limit - 1].completed_at
-            chosen = [i for i in chosen if (i.completed_at or "") <= (until or "")]
-        given = None if self.begin == EARLIEST else self.begin
-        checkpoint = chosen[-1].completed_at if chosen else given
-        moved, brought = self._skipped(chosen)
-        kept = tuple(i for i in chosen if i.requested_at not in moved | brought)
+        if self.limit is not None and self.begin is not None and len(instants) > self.limit:
+            # A checkpoint cannot separate two instants with the same completion time.
+            until = instants[self.limit - 1].completed_at
+            instants = [i for i in instants if (i.completed_at or "") <= (until or "")]
+        begin = None if self.begin == EARLIEST else self.begin
+        checkpoint = instants[-1].completed_at if instants else begin
+        skipped_services, skipped_writes = self._skipped_instants(instants)
+        selected = tuple(
+            i for i in instants if i.requested_at not in skipped_services | skipped_writes
+        )
         return QueryContext(
             self.snapshot,
             self.begin,
             self.end,
-            kept,
+            selected,
             until,
             checkpoint,
-            whole=not brought,
-            moved=tuple(i for i in chosen if i.requested_at in moved),
+            whole=not skipped_writes,
+            moved=tuple(i for i in instants if i.requested_at in skipped_services),
         )
 
-    def _check(self) -> None:
+    def _check_range(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise InvalidError("a range of changes holds at least one instant", limit=self.limit)
         if self.begin not in (None, EARLIEST) and self.end is not None and self.begin > self.end:
             raise InvalidError("a range begins after its end", begin=self.begin, end=self.end)
 
-    def _chosen(self) -> list[Instant]:
-        """The instants of the range, in the order of completion."""
+    def _instants_in_range(self) -> list[Instant]:
+        """Return the instants of the range, in the order of completion."""
         timeline = self.snapshot.timeline
         if self.begin is not None:
             since = None if self.begin == EARLIEST else self.begin
@@ -179,54 +181,55 @@ class IncrementalQueryAnalyzer:
                 self.snapshot.archived if since is None else self.snapshot.archived_after(since)
             )
             return in_completion_order(
-                i for i in (*archived, *timeline.completed_writes) if self._holds(i.completed_at)
+                i for i in (*archived, *timeline.completed_writes) if self._in_range(i.completed_at)
             )
-        last = [i for i in timeline.by_completion if self._holds(i.completed_at)][-1:]
-        # Archiving goes by request: an archived write may have completed after an active one.
+        last = [i for i in timeline.by_completion if self._in_range(i.completed_at)][-1:]
+        # Archiving is by requested time: an archived write may have completed after an active one.
         later = (
             self.snapshot.archived_after(last[0].completed_at or "")
             if last
             else self.snapshot.archived
         )
-        return in_completion_order((*last, *(i for i in later if self._holds(i.completed_at))))[-1:]
+        return in_completion_order((*last, *(i for i in later if self._in_range(i.completed_at))))[
+            -1:
+        ]
 
-    def _holds(self, completed_at: InstantTime | None) -> bool:
+    def _in_range(self, completed_at: InstantTime | None) -> bool:
         if completed_at is None or (self.end is not None and completed_at > self.end):
             return False
         if self.begin is None or self.begin == EARLIEST:
             return True
-        closed = self.range_type is RangeType.CLOSED_CLOSED
-        return completed_at >= self.begin if closed else completed_at > self.begin
+        begin_included = self.range_type is RangeType.CLOSED_CLOSED
+        return completed_at >= self.begin if begin_included else completed_at > self.begin
 
-    def _skipped(self, instants: Sequence[Instant]) -> tuple[set[str], set[str]]:
-        """The instants that are left out: those that moved rows, and those that brought some."""
+    def _skipped_instants(self, instants: Sequence[Instant]) -> tuple[set[str], set[str]]:
+        """Return the requested times of the skipped services, and of the skipped writes."""
         config = self.snapshot.config
-        moved = {
+        services = {
             i.requested_at for i in instants if self.skip_compaction and is_compaction(config, i)
         }
-        brought: set[str] = set()
+        writes: set[str] = set()
         if self.skip_clustering or self.skip_insert_overwrite:
-            replacing = [i for i in instants if i.action == "replacecommit"]
+            replacing = [i for i in instants if i.action == Action.REPLACE_COMMIT]
             for instant, commit in zip(replacing, self.snapshot.commits(replacing), strict=True):
                 if self.skip_clustering and commit.operation == "CLUSTER":
-                    moved.add(instant.requested_at)
+                    services.add(instant.requested_at)
                 if self.skip_insert_overwrite and commit.operation in _OVERWRITES:
-                    brought.add(instant.requested_at)
-        return moved, brought
+                    writes.add(instant.requested_at)
+        return services, writes
 
 
 def in_completion_order(instants: Iterable[Instant]) -> list[Instant]:
-    """Completed instants in the order of completion."""
+    """Return completed instants in the order of completion."""
     return sorted(instants, key=lambda i: (i.completed_at or "", i.requested_at))
 
 
 def is_compaction(config: TableConfig, instant: Instant) -> bool:
-    """On a table that merges on read nothing else is a commit."""
-    return config.table_type is TableType.MERGE_ON_READ and instant.action == "commit"
+    """Whether an instant is a compaction: a commit on a merge-on-read table."""
+    return config.table_type is TableType.MERGE_ON_READ and instant.action == Action.COMMIT
 
 
-# ------------------------------------------------------------------------------------------------
-# The queries on a table: from a snapshot and what was asked for to a plan.
+# Plans of queries.
 
 
 @dataclass(frozen=True)
@@ -244,11 +247,11 @@ def plan_snapshot(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> ScanPlan:
-    """The table as it is, or as it was when the instant `as_of` was the newest request.
+    """Plan a snapshot query: the table as it is, or as of the instant `as_of`, a requested time.
 
     With `partitions` only these are listed and read.
     """
-    view = _as_of(snapshot, as_of)
+    view = _view_as_of(snapshot, as_of)
     slices = [
         group.latest_merged_slice() for group in snapshot.groups(view, snapshot.files(partitions))
     ]
@@ -262,15 +265,15 @@ def plan_read_optimized(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> ScanPlan:
-    """The newest base files alone: fast, and as old as the last compaction.
+    """Plan a read-optimized query: the newest base files only, as of the last compaction.
 
     With `partitions` only these are listed and read.
     """
-    view = _as_of(snapshot, as_of)
-    newest = [
+    view = _view_as_of(snapshot, as_of)
+    base_slices = [
         group.latest_base_slice() for group in snapshot.groups(view, snapshot.files(partitions))
     ]
-    slices = [item for item in newest if item is not None]
+    slices = [item for item in base_slices if item is not None]
     return _plan(snapshot.config, snapshot.schema(view), slices, columns)
 
 
@@ -283,9 +286,9 @@ def plan_changes(
     columns: Sequence[str] | None = None,
     fallback: bool = True,
 ) -> IncrementalScan:
-    """The rows that instants which completed in (since, until] wrote, as of `until`.
+    """Plan an incremental query: the rows that writes completed in (since, until] wrote.
 
-    Without `since` these are all rows as of `until`.
+    The rows are as of `until`. Without `since` these are all rows.
     """
     analyzer = IncrementalQueryAnalyzer(
         snapshot=snapshot, begin=since or EARLIEST, end=until, limit=limit
@@ -301,17 +304,17 @@ def plan_range(
     fallback: bool = True,
     schema_of_end: bool = False,
 ) -> ScanPlan:
-    """The rows that the instants of a range wrote, as of its end.
+    """Plan the rows that the instants of a range wrote, as of its end.
 
-    From the beginning these are all rows as of the end. Else, as for every reader of the format,
-    the versions that compete are those written in the window of the range, from its first request
-    to its last: files from before need not be read, and a late version that only loses to one of
-    them is still handed over. Only file groups that an instant of the range touched can hold such
-    rows: what it wrote, or what a service made of it since.
+    From the beginning these are all rows as of the end. Otherwise, as for every Hudi reader, the
+    competing versions of a row are those written between the first and the last requested time of
+    the range: older files need not be read, and a late version that only loses to an older one is
+    still returned. Only file groups that an instant of the range wrote to can contain such rows: in
+    its own files, or in those that a service has made of them since.
 
-    If the cleaner has deleted files of the range, `fallback` allows to look for its rows in the
-    newest files of the whole table: those that were overwritten since are gone. The columns are
-    the table's own now, or with `schema_of_end` those that it had then.
+    If a clean has deleted files of the range, `fallback` allows to read its rows from the newest
+    files of the whole table: rows that were overwritten since are missing then. The columns are the
+    current ones, or with `schema_of_end` those at the end of the range.
     """
     snapshot = context.snapshot
     snapshot.config.require_changes()
@@ -322,26 +325,26 @@ def plan_range(
     if context.is_snapshot:
         slices = [group.latest_merged_slice() for group in snapshot.groups(view)]
         return _plan(snapshot.config, schema, slices, columns)
-    found = _IncrementalFiles(context, view)
-    lost = found.find_cleaned_file
-    if lost is not None and not fallback:
+    range_files = _IncrementalFiles(context, view)
+    cleaned_file = range_files.cleaned_file
+    if cleaned_file is not None and not fallback:
         raise InvalidError(
             "files of the range were cleaned; its rows may be read from the newest files",
             option="hoodie.datasource.read.incr.fallback.fulltablescan.enable",
-            file=lost,
+            file=cleaned_file,
         )
-    if lost is not None:
+    if cleaned_file is not None:
         slices = [group.latest_merged_slice() for group in snapshot.groups(snapshot.view())]
         return _plan(snapshot.config, schema, slices, columns, context.commit_times)
     if context.from_beginning:
-        slices = [group.latest_merged_slice() for group in snapshot.groups(view, found.files)]
-        wrote = None if context.whole else context.commit_times
-        return _plan(snapshot.config, schema, slices, columns, wrote)
-    return _plan(snapshot.config, schema, found.slices, columns, context.commit_times)
+        slices = [group.latest_merged_slice() for group in snapshot.groups(view, range_files.files)]
+        commits = None if context.whole else context.commit_times
+        return _plan(snapshot.config, schema, slices, columns, commits)
+    return _plan(snapshot.config, schema, range_files.slices, columns, context.commit_times)
 
 
 def schema_or_empty(snapshot: Snapshot, view: TimelineView) -> pa.Schema:
-    """The schema of the table, or of rows without columns where nothing was written yet."""
+    """Return the table's schema, or only the meta columns if nothing was written yet."""
     if snapshot.avro_schema(view) is not None:
         return snapshot.schema(view)
     return pa.schema(META_FIELDS)
@@ -367,48 +370,51 @@ class _IncrementalFiles:
         return (*self.context.instants, *self.context.moved)
 
     @cached_property
-    def _written(self) -> set[GroupKey]:
-        return _written(self._commits)
+    def _written_groups(self) -> set[GroupKey]:
+        return _written_groups(self._commits)
 
     @cached_property
     def files(self) -> FilesByPartition:
-        """The files in the partitions that the range touched, or in all before it."""
-        touched = sorted({partition for partition, _ in self._written})
+        """The files of the partitions that the range wrote to; from the beginning, of all."""
+        touched = sorted({partition for partition, _ in self._written_groups})
         return self._snapshot.files(None if self.context.from_beginning else touched)
 
     @cached_property
     def _window(self) -> TimelineView:
-        """A view of the range from its first request to its last."""
+        """A view of the instants from the first to the last requested time of the range."""
         if self.context.from_beginning:
             return self.view
         requested = [instant.requested_at for instant in self._instants]
         return replace(self.view, requested_from=min(requested), requested_until=max(requested))
 
     @property
-    def find_cleaned_file(self) -> str | None:
-        """A file of the range that a clean took, or is about to."""
-        # The timeline forgets a replacement once the replaced files are gone; the range does not.
+    def cleaned_file(self) -> str | None:
+        """A file of the range that a clean deleted, or is about to delete."""
+        # Once replaced files are deleted, the timeline no longer lists their replacement; the
+        # commits of the range do.
         replaced = self._snapshot.replaced(self.view).union(
             (partition, file_id)
             for commit in self._commits
             for partition, file_ids in commit.replaced.items()
             for file_id in file_ids
         )
-        groups = self._written - replaced
+        groups = self._written_groups - replaced
         return _find_cleaned_file(self._snapshot, self._window, self.files, self._commits, groups)
 
     @property
     def slices(self) -> list[FileSlice]:
-        """What was written in the range's window, to file groups that the range touched."""
-        found = self._snapshot.groups(self._window, self.files)
-        slices = [group.latest_merged_slice() for group in found if group.key in self._written]
+        """The slices that were written in the range, of the file groups it wrote to."""
+        groups = self._snapshot.groups(self._window, self.files)
+        slices = [
+            group.latest_merged_slice() for group in groups if group.key in self._written_groups
+        ]
         if not any(item.logs for item in slices):
             return slices
-        whole = {
+        whole_slices = {
             g.key: g.latest_merged_slice() for g in self._snapshot.groups(self.view, self.files)
         }
         return [
-            replace(item, whole=whole[item.partition, item.file_id]) if item.logs else item
+            replace(item, whole=whole_slices[item.partition, item.file_id]) if item.logs else item
             for item in slices
         ]
 
@@ -420,12 +426,14 @@ def _plan(
     columns: Sequence[str] | None,
     commits: frozenset[str] | None = None,
 ) -> ScanPlan:
-    told = path_columns(config, schema, {item.partition for item in slices})
-    return plan_scan(config, schema, slices, columns=columns, commits=commits, path_columns=told)
+    from_path = path_columns(config, schema, {item.partition for item in slices})
+    return plan_scan(
+        config, schema, slices, columns=columns, commits=commits, path_columns=from_path
+    )
 
 
-def _written(commits: Iterable[CommitMetadata]) -> set[GroupKey]:
-    """The file groups that commits wrote to."""
+def _written_groups(commits: Iterable[CommitMetadata]) -> set[GroupKey]:
+    """Return the file groups that commits wrote to."""
     return {
         (partition, stat.file_id)
         for commit in commits
@@ -442,49 +450,56 @@ def _find_cleaned_file(
     commits: Iterable[CommitMetadata],
     groups: Collection[GroupKey],
 ) -> str | None:
-    """A file that `view` reads of these groups and a clean took, or is about to, if there is one.
+    """Return a file of these groups that `view` reads and a clean deleted, or is about to; or None.
 
-    What a clean keeps together is not what an earlier view reads together: a compaction that this
-    view does not see may have left the older logs of a slice to the cleaner, and not the newer.
+    A clean retains slices as they are now, not as an earlier view reads them: a compaction that
+    this view does not include may have left the older log files of a slice to the cleaner, but not
+    the newer ones.
     """
-    going = files_being_cleaned(snapshot)
-    there = {
+    being_cleaned = files_being_cleaned(snapshot)
+    existing = {
         join_path(partition, file.name)
         for partition, names in files.items()
         for file in names
-        if file.name not in going.get(partition, ())
+        if file.name not in being_cleaned.get(partition, ())
     }
-    for group in snapshot.groups(view, _with_listed(files, commits)):
+    for group in snapshot.groups(view, _with_committed(files, commits)):
         if group.key in groups:
-            found = group.latest_merged_slice()
-            lost = [path for f in files_of_slice(found) if (path := found.path(f)) not in there]
-            if lost:
-                return lost[0]
+            file_slice = group.latest_merged_slice()
+            missing = [
+                path
+                for data_file in files_of_slice(file_slice)
+                if (path := file_slice.path(data_file)) not in existing
+            ]
+            if missing:
+                return missing[0]
     return None
 
 
-def _with_listed(
+def _with_committed(
     files: FilesByPartition, commits: Iterable[CommitMetadata]
 ) -> dict[str, list[BaseFile | LogFile]]:
-    """The files that are there, and those that commits wrote."""
-    known = {partition: {file.name: file for file in names} for partition, names in files.items()}
+    """Return the existing files together with those that commits wrote."""
+    by_partition = {
+        partition: {file.name: file for file in names} for partition, names in files.items()
+    }
     for commit in commits:
         for stat in commit.write_stats():
             partition, name = split_path(stat.path or "")
             file = parse_data_file(name)
             if file is not None:
-                known.setdefault(partition, {}).setdefault(name, file)
-    return {partition: [*names.values()] for partition, names in known.items()}
+                by_partition.setdefault(partition, {}).setdefault(name, file)
+    return {partition: [*names.values()] for partition, names in by_partition.items()}
 
 
-def _as_of(snapshot: Snapshot, as_of: str | None) -> TimelineView:
-    """What is seen at a point in time, or now; a time whose files were cleaned is refused."""
-    retained = None if as_of is None else snapshot.earliest_retained()
-    if as_of is not None and retained is not None and as_of < retained:
+def _view_as_of(snapshot: Snapshot, as_of: str | None) -> TimelineView:
+    """Return the view as of a requested time, or now; raise if files of that time were cleaned."""
+    earliest = None if as_of is None else snapshot.earliest_retained()
+    if as_of is not None and earliest is not None and as_of < earliest:
         raise InvalidError(
             "the table as of this time was cleaned away: keep more commits "
             "(hoodie.clean.commits.retained) to look further back",
             as_of=as_of,
-            earliest=retained,
+            earliest=earliest,
         )
     return snapshot.view(requested_until=as_of)

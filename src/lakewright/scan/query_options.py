@@ -1,4 +1,4 @@
-"""A query given by options: check them, and plan it."""
+"""Queries described by options: checks the options, and plans the query."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.factory import other_options, storage_option_names
 from lakewright.table.snapshot import Snapshot
 
-# Ways to say "from the beginning".
+# Values that mean "from the beginning".
 _EARLIEST = frozenset({"earliest", "000", "0"})
 
 
 def read_settings(options: Mapping[str, str]) -> ReadSettings:
-    """Check the options of a query; one of Hudi's that does not matter here is a warning."""
-    # Spark takes names in any case, and the path of the table as one of the options.
-    told = {key.lower(): value for key, value in other_options(options).items()}
-    told.pop("path", None)
+    """Check the options of a query; warn about Hudi options that have no effect here."""
+    # Spark ignores the case of option names, and passes the table's path as an option.
+    given = {key.lower(): value for key, value in other_options(options).items()}
+    given.pop("path", None)
     elsewhere = storage_option_names()
-    for key in ignored_options(told, READ_KEYS, REFUSED_READ_OPTIONS, elsewhere=elsewhere):
+    for key in ignored_options(given, READ_KEYS, REFUSED_READ_OPTIONS, elsewhere=elsewhere):
         warnings.warn(f"option {key} has no effect on reading", stacklevel=4)
-    settings = settings_from(ReadSettings, told)
+    settings = settings_from(ReadSettings, given)
     if settings.as_of is not None and settings.query_type == "incremental":
         raise InvalidError(
             "an incremental query has a range, not a point in time: give the end of the range",
@@ -78,7 +78,7 @@ def plan_query(
 
 
 def query_context(snapshot: Snapshot, settings: ReadSettings) -> QueryContext:
-    """The instants of the range that the settings describe."""
+    """Return the instants of the range that the settings describe."""
     begin = settings.begin
     return IncrementalQueryAnalyzer(
         snapshot=snapshot,
@@ -89,14 +89,14 @@ def query_context(snapshot: Snapshot, settings: ReadSettings) -> QueryContext:
 
 
 def begin_of_range(value: str | Instant | None) -> str | None:
-    """Where a range begins, as people write it; None is the beginning of the table."""
+    """Parse the begin of a range, given by a user; None is the beginning of the table."""
     if isinstance(value, str) and (value in _EARLIEST or not value.strip("0")):
         return None
     return end_of_range(value)
 
 
 def end_of_range(value: str | Instant | None) -> str | None:
-    """A completion time as people write it; None is an open end."""
+    """Parse a completion time given by a user; None is an open end."""
     if isinstance(value, Instant):
         value = value.completed_at
     if value is None:

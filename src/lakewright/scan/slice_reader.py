@@ -1,4 +1,7 @@
-"""Which blocks of a slice's log files count, and in which order they are merged."""
+"""Reads the rows of file slices: base files merged with the effective blocks of log files.
+
+Runs in Spark's executors and in the local engine.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,13 @@ from lakewright.storage.base import Storage
 def effective_blocks(
     blocks: Sequence[LogBlock], commits: Collection[str] | None = None
 ) -> list[LogBlock]:
-    """The blocks that count, in merge order, from all blocks in the order of their files.
+    """Return the blocks that are merged, in merge order; `blocks` are in the order of their files.
 
-    - A command block (from tables of older versions) takes back the blocks of its target instant.
-    - A block of a log compaction stands for the blocks it was made of, and takes the place of the
-      newest of them: writes that came after those are merged after it.
-    - A log compaction writes its own instant into the rows. Where rows are asked for by the
-      `commits` that wrote them, the blocks it was made of count in its place if they are there.
+    - A command block (from tables of older versions) rolls back the blocks of its target instant.
+    - A block of a log compaction replaces the blocks it was made of, at the position of the newest
+      of them: blocks of later writes are merged after it.
+    - A log compaction writes its own instant into the rows. If rows are selected by the `commits`
+      that wrote them, the blocks it was made of are used instead, if they still exist.
     """
     rolled_back = {b.target_instant for b in blocks if b.kind is BlockKind.COMMAND}
     data = [
@@ -47,40 +50,38 @@ def effective_blocks(
         if block.kind is not BlockKind.COMMAND and block.instant not in rolled_back
     ]
     last_position = {block.instant: position for position, block in enumerate(data)}
-    covers = {b.instant: b.compacted_instants for b in data if b.compacted_instants}
+    compacted = {b.instant: b.compacted_instants for b in data if b.compacted_instants}
     if commits is not None:
-        needless = {
+        unneeded = {
             instant
-            for instant, parts in covers.items()
+            for instant, parts in compacted.items()
             if all(part in last_position for part in parts if part in commits)
         }
-        data = [block for block in data if block.instant not in needless]
-        covers = {instant: parts for instant, parts in covers.items() if instant not in needless}
-    covered = {part for parts in covers.values() for part in parts}
+        data = [block for block in data if block.instant not in unneeded]
+        compacted = {
+            instant: parts for instant, parts in compacted.items() if instant not in unneeded
+        }
+    replaced = {part for parts in compacted.values() for part in parts}
 
-    def place(instant: InstantTime) -> int:
-        # A log compaction is made of older blocks; anything else is no order to follow.
-        parts = (i for i in covers.get(instant, ()) if i in last_position and i < instant)
-        return max(map(place, parts), default=last_position[instant])
+    def merge_position(instant: InstantTime) -> int:
+        # A log compaction contains older blocks only: ignore any others that it names.
+        parts = (i for i in compacted.get(instant, ()) if i in last_position and i < instant)
+        return max(map(merge_position, parts), default=last_position[instant])
 
-    kept = [block for block in data if block.instant not in covered]
-    return sorted(kept, key=lambda block: place(block.instant))
-
-
-# ------------------------------------------------------------------------------------------------
-# One slice to rows, where the data is: runs on Spark's workers and in a plain loop alike.
+    effective = [block for block in data if block.instant not in replaced]
+    return sorted(effective, key=lambda block: merge_position(block.instant))
 
 
 _BATCH_ROWS = 64 * 1024
 
 
 def read_slices(storage: Storage, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    """The rows of all slices of a plan, in its result schema."""
-    wanted = None if plan.commits is None else pa.array(sorted(plan.commits), pa.string())
+    """Return the rows of all slices of a plan, in its result schema."""
+    commit_times = None if plan.commits is None else pa.array(sorted(plan.commits), pa.string())
     for item in plan.slices:
         for table in _read_slice(storage, item, plan):
-            if wanted is not None:
-                table = table.filter(pc.is_in(table.column(COMMIT_TIME), value_set=wanted))
+            if commit_times is not None:
+                table = table.filter(pc.is_in(table.column(COMMIT_TIME), value_set=commit_times))
             if table.num_rows:
                 yield from table.select(plan.columns).combine_chunks().to_batches(_BATCH_ROWS)
 
@@ -92,53 +93,57 @@ def _read_slice(storage: Storage, item: FileSlice, plan: ScanPlan) -> Iterator[p
         return
     blocks = read_blocks(storage, item)
     if item.whole is not None and any(block.is_partial for block in blocks):
-        # Rows updated in part need the columns that they leave out, however old those are.
+        # Partial updates need the columns that they leave out, however old those are.
         yield from _read_slice(storage, item.whole, plan)
         return
-    outcome = _merge_blocks(blocks, item, plan, schema)
-    yield from merge_with_base(_batches(storage, item, schema), outcome, plan.rule)
+    changes = _merge_blocks(blocks, item, plan, schema)
+    yield from merge_with_base(_base_batches(storage, item, schema), changes, plan.rule)
 
 
 def read_updated_rows(storage: Storage, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    """Those rows of all slices of a plan that come from log files, in its result schema."""
+    """Return those rows of all slices of a plan that come from log files, in its result schema."""
     for item in plan.slices:
-        outcome = _outcome(storage, item, plan)
-        # Rows updated in part are made of both, and need all columns of their base rows.
-        schema = plan.merge_schema if outcome.sources else plan.key_schema
-        for table in updated_rows(_batches(storage, item, schema), outcome, plan.rule):
+        changes = _read_and_merge_logs(storage, item, plan)
+        # Partial updates are merged with their base rows, and need all columns of those.
+        schema = plan.merge_schema if changes.sources else plan.key_schema
+        for table in updated_rows(_base_batches(storage, item, schema), changes, plan.rule):
             if table.num_rows:
                 yield from table.select(plan.columns).combine_chunks().to_batches(_BATCH_ROWS)
 
 
 def read_overwritten_rows(storage: Storage, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    """Which rows of base files do not stay: in `plan.beaten_schema`."""
+    """Return which base rows log files update or delete, in `plan.overwritten_schema`."""
     for item in plan.slices:
         if item.base is None:
             continue
-        outcome = _outcome(storage, item, plan)
-        values = [column.value(item.partition) for column in plan.partition_columns_from_path]
-        for at in overwritten_rows(_batches(storage, item, plan.key_schema), outcome, plan.rule):
-            told = [item.base.name, *values]
-            kinds = [field.type for field in plan.overwritten_schema][1:]
+        changes = _read_and_merge_logs(storage, item, plan)
+        partition_values = [
+            column.value(item.partition) for column in plan.partition_columns_from_path
+        ]
+        for row_numbers in overwritten_rows(
+            _base_batches(storage, item, plan.key_schema), changes, plan.rule
+        ):
+            constants = [item.base.name, *partition_values]
+            types = [field.type for field in plan.overwritten_schema][1:]
             columns = [
-                pa.repeat(pa.scalar(value, kind), len(at))
-                for value, kind in zip(told, kinds, strict=True)
+                pa.repeat(pa.scalar(value, type_), len(row_numbers))
+                for value, type_ in zip(constants, types, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(
-                [pa.array(at), *columns], schema=plan.overwritten_schema
+                [pa.array(row_numbers), *columns], schema=plan.overwritten_schema
             )
 
 
-def _outcome(storage: Storage, item: FileSlice, plan: ScanPlan) -> MergedLogRecords:
+def _read_and_merge_logs(storage: Storage, item: FileSlice, plan: ScanPlan) -> MergedLogRecords:
     return _merge_blocks(read_blocks(storage, item), item, plan, plan.merge_schema)
 
 
-def _batches(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _base_batches(storage: Storage, item: FileSlice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     return batches_of(base_rows(storage, item, schema))
 
 
 def batches_of(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """The rows of tables, each as one batch, as merging takes them."""
+    """Return the rows of each table as one batch, as merging needs them."""
     for table in tables:
         yield from table.combine_chunks().to_batches()
 
@@ -146,7 +151,7 @@ def batches_of(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
 def base_rows(
     storage: Storage, item: FileSlice, schema: pa.Schema
 ) -> Generator[pa.Table, None, None]:
-    """The rows of the base file, batch by batch, in `schema`."""
+    """Return the rows of the base file, batch by batch, in `schema`."""
     if item.base is None:
         return
     path = item.path(item.base)
@@ -163,7 +168,7 @@ def base_rows(
 
 
 def read_blocks(storage: Storage, item: FileSlice) -> list[LogBlock]:
-    """All blocks of the log files of a slice, in the order of the files."""
+    """Return all blocks of the log files of a slice, in the order of the files."""
     blocks: list[LogBlock] = []
     paths = [item.path(log) for log in item.logs]
     for path, data in zip(paths, storage.read_many(paths), strict=True):
@@ -182,17 +187,17 @@ def _merge_blocks(
 def merge_blocks(
     blocks: Sequence[LogBlock], item: FileSlice, schema: pa.Schema, rule: MergeRule
 ) -> MergedLogRecords:
-    """The winners among the rows of blocks, given in the order in which they are merged."""
+    """Return the winning rows and deletes of blocks, given in merge order."""
     with found_in(f"log files of {item.path(item.logs[0])}"):
         changes = [block_changes(block, schema, item.file_id) for block in blocks]
         return merge_logs(changes, schema, rule)
 
 
 def block_changes(block: LogBlock, schema: pa.Schema, file_id: str) -> Upserts | Deletes:
-    """What one block of a log file does to rows, in `schema`."""
+    """Return the upserts or deletes of one log block, in `schema`."""
     if block.kind is BlockKind.DELETE:
         records = parse_delete_block(block)
         return Deletes(records.keys, records.ordering, records.unconditional)
     rows = data_block_rows(block, schema.names)
-    carried = frozenset(rows.column_names) if block.is_partial else None
-    return Upserts(conform(rows, schema, source=file_id), carried)
+    columns = frozenset(rows.column_names) if block.is_partial else None
+    return Upserts(conform(rows, schema, source=file_id), columns)

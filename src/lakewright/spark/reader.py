@@ -1,4 +1,7 @@
-"""A read plan on Spark: native scans where nothing is merged, Arrow workers where logs are."""
+"""Scans on Spark: its own parquet scan for base files, Python workers for slices with log files.
+
+Python workers also read CDC plans. They run as data sources that get the plan as an option.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,11 @@ from lakewright.storage.base import Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-# Names of sources tell nothing about the credentials that are in their storages.
-_NAMING_KEY = SystemClock().new_id().encode()
-# What must not depend on a session. Spark says in its files which calendar they count days by; a
-# file that says nothing, as ours and those of Hudi's Avro writer, counts as the format does.
+# Source names are keyed hashes: they reveal nothing about the credentials of a storage.
+_SOURCE_NAME_KEY = SystemClock().new_id().encode()
+# These must not depend on the session's settings. Spark records the calendar of dates in the files
+# it writes; files without that record, such as ours and those of Hudi's Avro writer, use the
+# calendar of the parquet format.
 NATIVE_OPTIONS: Mapping[str, str] = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -39,41 +43,41 @@ NATIVE_OPTIONS: Mapping[str, str] = {
     "int96RebaseMode": "CORRECTED",
 }
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme|ClassNotFoundException|Class \S+ not found")
-_PATTERNS = re.compile(r"[][{}*?\\]")
+_GLOB_CHARACTERS = re.compile(r"[][{}*?\\]")
 _PLAIN_ROOT = re.compile(r"[A-Za-z0-9_./:=@-]+")
 
 
 def scan_slices(spark: SparkSession, storage: Storage, plan: ScanPlan) -> DataFrame:
-    """The rows of a plan as a DataFrame; nothing is read before it is used."""
-    plain, masked, merging = plan.base_only, plan.masked, plan.merge_on_read
-    native = plain if plain.slices else masked
+    """Return the rows of a plan as a DataFrame, which is evaluated lazily."""
+    base_only, masked, merging = plan.base_only, plan.masked, plan.merge_on_read
+    native = base_only if base_only.slices else masked
     if native.slices and not _can_open(spark, storage, native):
-        plain, masked, merging = plan.with_slices(()), plan.with_slices(()), plan
-    parts = []
-    if plain.slices:
-        parts.append(_native(spark, storage, plain))
+        base_only, masked, merging = plan.with_slices(()), plan.with_slices(()), plan
+    frames = []
+    if base_only.slices:
+        frames.append(_native_scan(spark, storage, base_only))
     if masked.slices:
-        parts.append(_unmasked_base_rows(spark, storage, masked))
-        parts.append(_by_workers(spark, storage, masked, "changed", masked.result_schema))
+        frames.append(_unmasked_base_rows(spark, storage, masked))
+        frames.append(_worker_scan(spark, storage, masked, "changed", masked.result_schema))
     if merging.slices:
-        parts.append(_by_workers(spark, storage, merging, "merged", merging.result_schema))
-    if not parts:
+        frames.append(_worker_scan(spark, storage, merging, "merged", merging.result_schema))
+    if not frames:
         return spark.createDataFrame([], spark_schema(plan.result_schema))
-    return reduce(lambda left, right: left.union(right), parts)
+    return reduce(lambda left, right: left.union(right), frames)
 
 
 def _can_open(spark: SparkSession, storage: Storage, plan: ScanPlan) -> bool:
-    """Whether Spark itself has a file system for the table's place.
+    """Whether Spark has a file system for the table's storage.
 
-    It has one for local files; for object stores only if their JAR is there. Without it the
-    workers, which need none, read everything.
+    It has one for local files; for object stores only if their JAR is installed. Without it, Python
+    workers read everything, because they do not need it.
     """
     if storage.root.startswith("file:"):
         return True
     first = next(storage.url(item.path(item.base)) for item in plan.slices if item.base)
     probe = _native_reader(spark, T.StructType([T.StructField("path", T.StringType())]))
     try:
-        # On Spark Connect nothing is looked at before somebody asks for the schema.
+        # Spark Connect opens no file before the schema is requested.
         return probe.parquet(literal(first)).schema is not None
     except SPARK_ERRORS as error:
         if _NO_FILE_SYSTEM.search(str(error)):
@@ -84,24 +88,24 @@ def _can_open(spark: SparkSession, storage: Storage, plan: ScanPlan) -> bool:
 
 
 def _unmasked_base_rows(spark: SparkSession, storage: Storage, plan: ScanPlan) -> DataFrame:
-    """Spark's own scan of base files without the rows that log files have changed.
+    """Return Spark's own scan of base files, without the rows that log files changed.
 
-    These are joined by what tells their partition too: a filter on it then reaches both sides.
+    The join columns include the partition columns: a filter on them then reaches both sides.
     """
-    beaten = _by_workers(spark, storage, plan, "beaten", plan.overwritten_schema)
-    frame = _native(spark, storage, plan, numbered=True)
-    kept = frame.join(F.broadcast(beaten), plan.overwritten_schema.names, "left_anti")
-    # A join puts the columns that it joins by in front.
-    return kept.select(*(quoted(name) for name in plan.columns))
+    overwritten = _worker_scan(spark, storage, plan, "beaten", plan.overwritten_schema)
+    frame = _native_scan(spark, storage, plan, numbered=True)
+    remaining = frame.join(F.broadcast(overwritten), plan.overwritten_schema.names, "left_anti")
+    # A join puts its join columns first.
+    return remaining.select(*(quoted(name) for name in plan.columns))
 
 
-def _native(
+def _native_scan(
     spark: SparkSession, storage: Storage, plan: ScanPlan, *, numbered: bool = False
 ) -> DataFrame:
-    """Spark's own parquet scan of base files.
+    """Return Spark's own parquet scan of base files.
 
-    A partition column is taken from the path where it can be told: Spark then prunes files by a
-    filter on it before it opens any of them.
+    A partition column is taken from the path if the path shows its value: Spark then prunes files
+    by a filter on it before it opens them.
     """
     schema = plan.result_schema
     if plan.commits is not None and COMMIT_TIME not in schema.names:
@@ -110,42 +114,42 @@ def _native(
     frame = _native_reader(spark, spark_schema(schema)).parquet(*urls)
     if plan.commits is not None:
         frame = frame.where(F.col(COMMIT_TIME).isin(sorted(plan.commits)))
-    # A column of the table's own by that name would hide Spark's.
-    by_path = () if "_metadata" in schema.names else plan.partition_columns_from_path
-    told = {column.name: F.expr(path_expression(column, storage.root)) for column in by_path}
+    # A column of the table with that name would hide Spark's.
+    from_path = () if "_metadata" in schema.names else plan.partition_columns_from_path
+    added = {column.name: F.expr(path_expression(column, storage.root)) for column in from_path}
     if numbered:
-        told |= {ROW: F.col("_metadata.row_index"), FILE: F.col("_metadata.file_name")}
-    frame = frame.withColumns(told) if told else frame
+        added |= {ROW: F.col("_metadata.row_index"), FILE: F.col("_metadata.file_name")}
+    frame = frame.withColumns(added) if added else frame
     return frame if COMMIT_TIME in plan.columns else frame.drop(COMMIT_TIME)
 
 
 def _native_reader(spark: SparkSession, schema: T.StructType) -> DataFrameReader:
-    """Spark's own reader, whatever the session tells about files that are missing or damaged."""
+    """Return Spark's reader, independent of the session's settings for bad files."""
     return spark.read.schema(schema).options(**NATIVE_OPTIONS)
 
 
 def path_expression(column: PathColumn, root: str) -> str:
-    """The column's value as SQL, from the URI of the file a row comes from.
+    """Return a SQL expression for the column's value, from the URI of a row's file.
 
-    Counting segments from the end is right for every URI, but walks back over the file's name for
-    each row, which is dear. Below the table's own root the value begins at a known byte; whether
-    a URI begins with that root is cheap to ask.
+    Counting segments from the end is right for every URI, but scans the file name for each row,
+    which is expensive. Below the table's own root the value begins at a known byte; checking that a
+    URI begins with that root is cheap.
     """
     path = "_metadata.file_path"
     value = f"substring_index(substring_index({path}, '/', {-(column.depth + 1)}), '/', 1)"
     # Spark writes the URI of a local file with one slash.
     root = root.replace("file:///", "file:/", 1) + "/"
     if _PLAIN_ROOT.fullmatch(root):
-        near = _segment(path, len(root) + 1, column)
-        value = f"CASE WHEN startswith({path}, '{root}') THEN {near} ELSE {value} END"
+        below_root = _path_segment(path, len(root) + 1, column)
+        value = f"CASE WHEN startswith({path}, '{root}') THEN {below_root} ELSE {value} END"
     if column.prefix:
         value = f"substring({value}, {len(column.prefix) + 1})"
     kind = _PRIMITIVES[column.kind].simpleString()
     return value if column.kind == "string" else f"CAST({value} AS {kind})"
 
 
-def _segment(path: str, start: int, column: PathColumn) -> str:
-    """A segment of a path from a byte on; texts are cut by counting characters, bytes are not."""
+def _path_segment(path: str, start: int, column: PathColumn) -> str:
+    """Return a SQL expression for a path segment; slicing bytes is faster than characters."""
     data = f"CAST({path} AS BINARY)"
     if column.span is not None:
         begin, length = column.span
@@ -155,10 +159,14 @@ def _segment(path: str, start: int, column: PathColumn) -> str:
     return f"substring_index({first}, '/', -1)" if column.position else first
 
 
-def _by_workers(
+def _worker_scan(
     spark: SparkSession, storage: Storage, plan: ScanPlan, part: str, schema: pa.Schema
 ) -> DataFrame:
-    """What workers make of slices: all merged rows, those changed by log files, or those beaten."""
+    """Return what Python workers read from slices.
+
+    `part` is "merged" for all merged rows, "changed" for those from log files, or "beaten" for the
+    positions of overwritten base rows.
+    """
     return (
         spark.read.format(register_planned_source(spark, SliceSource, storage))
         .schema(spark_schema(schema))
@@ -168,15 +176,15 @@ def _by_workers(
     )
 
 
-_PARTS = {"merged": read_slices, "changed": read_updated_rows, "beaten": read_overwritten_rows}
+_READERS = {"merged": read_slices, "changed": read_updated_rows, "beaten": read_overwritten_rows}
 
 
 class PlannedSource(DataSource):
-    """A source whose options tell what to read of a storage; internal to scans.
+    """A data source whose options contain a plan; internal to scans.
 
-    The storage is an attribute of the class, which Spark sends to workers as it sends functions.
-    It is in no option: these are shown in plans and logs, where credentials must not be, and can
-    be given by everybody who sends SQL, so that nothing may be executed from them.
+    The storage is an attribute of the class, which Spark sends to workers as it sends functions. It
+    is not an option: options are shown in plans and logs, which must not contain credentials, and
+    any user who sends SQL can set them, so nothing may be unpickled from them.
     """
 
     kind: ClassVar[str]
@@ -186,32 +194,32 @@ class PlannedSource(DataSource):
 def register_planned_source(
     spark: SparkSession, source: type[PlannedSource], storage: Storage
 ) -> str:
-    """The name of a source that reads from a storage; the session gets to know it once."""
+    """Return the name of a data source for a storage; register it once for a session."""
     require_workers(spark)
-    packed = pickle.dumps(storage)
-    name = f"{source.kind}_{hmac.new(_NAMING_KEY, packed, 'sha256').hexdigest()[:16]}"
-    known = f"spark.lakewright.source.{name}"
-    if spark.conf.get(known, "") != "true":
+    pickled = pickle.dumps(storage)
+    name = f"{source.kind}_{hmac.new(_SOURCE_NAME_KEY, pickled, 'sha256').hexdigest()[:16]}"
+    registered_key = f"spark.lakewright.source.{name}"
+    if spark.conf.get(registered_key, "") != "true":
         spark.dataSource.register(with_values(source, name, storage=storage))
-        spark.conf.set(known, "true")
+        spark.conf.set(registered_key, "true")
     return name
 
 
 def with_values(source: type[DataSource], name: str, **values: Any) -> type[DataSource]:
-    """A source under a name of its own, with values that Spark sends to workers along with it."""
-    made: type[DataSource] = type(
+    """Return a subclass of a data source with a name and values that Spark sends to workers."""
+    derived: type[DataSource] = type(
         "SentSource", (source,), {**values, "name": classmethod(lambda _: name)}
     )
-    return made
+    return derived
 
 
 class SliceSource(PlannedSource):
-    """Slices of a planned query that have log files."""
+    """The slices of a scan plan, read by Python workers."""
 
     kind = "lakewright_slices"
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
-        """A reader of the plan in the options."""
+        """Return a reader of the plan in the options."""
         plan = decode_plan(self.options["plan"])
         return SliceReader(self.storage, plan, self.options["part"])
 
@@ -225,23 +233,23 @@ class SlicePartition(InputPartition):
 
 
 class SliceReader(DataSourceReader):
-    """Reads slices with log files.
+    """Reads slices in Python workers.
 
-    Filters are not pushed down: Spark keeps them with the relation, and where one frame or view
-    stands twice in a query, a filter of the one would take rows from the other.
+    Filters are not pushed down: Spark stores them with the relation, and where one frame or view is
+    used twice in a query, the filter of one would remove rows from the other.
     """
 
     def __init__(self, storage: Storage, plan: ScanPlan, part: str = "merged") -> None:
         self._storage = storage
         self._plan = plan
-        self._read = _PARTS[part]
+        self._read = _READERS[part]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The slices in pieces of a fair size."""
+        """Return the slices in parts of similar size."""
         return [SlicePartition(self._storage, task) for task in self._plan.tasks()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece; where there is none Spark asks for those of a blank one."""
+        """Return the rows of one part; none for the blank partition that Spark may pass."""
         if not isinstance(partition, SlicePartition):
             return iter(())
         return self._read(partition.storage, partition.plan)
@@ -262,20 +270,20 @@ _PRIMITIVES: dict[str, T.DataType] = {
 
 
 def literal(url: str) -> str:
-    """A URI as Spark's readers take it literally: brackets and stars would be patterns.
+    """Return a URI with glob characters escaped, for Spark's readers.
 
-    Not by the option `__globPaths__`: with it Spark reads the other files of a list twice.
+    The option `__globPaths__` does not do: with it Spark reads the other files of a list twice.
     """
-    return _PATTERNS.sub(r"\\\g<0>", url)
+    return _GLOB_CHARACTERS.sub(r"\\\g<0>", url)
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark takes it literally."""
+    """Return a column name quoted for Spark."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def spark_schema(schema: pa.Schema) -> T.StructType:
-    """A query schema in Spark's types."""
+    """Return a query schema in Spark's types."""
     return T.StructType([T.StructField(f.name, _spark_type(f.type), True) for f in schema])
 
 
@@ -288,25 +296,24 @@ def _spark_type(kind: pa.DataType) -> T.DataType:
         return T.MapType(_spark_type(kind.key_type), _spark_type(kind.item_type))
     if pa.types.is_decimal(kind):
         return T.DecimalType(kind.precision, kind.scale)
-    known = _PRIMITIVES.get(str(kind))
-    if known is None:
+    primitive = _PRIMITIVES.get(str(kind))
+    if primitive is None:
         raise UnsupportedError("a column type has no counterpart in Spark", type=str(kind))
-    return known
+    return primitive
 
 
-# ------------------------------------------------------------------------------------------------
-# A plan of change data on Spark: Arrow workers, each with some file groups.
+# CDC queries.
 
 
 def scan(spark: SparkSession, storage: Storage, plan: ScanPlan | CdcScanPlan) -> DataFrame:
-    """The rows or changes of a plan as a DataFrame; nothing is read before it is used."""
+    """Return the rows or changes of a plan as a DataFrame, which is evaluated lazily."""
     if isinstance(plan, CdcScanPlan):
         return scan_cdc(spark, storage, plan)
     return scan_slices(spark, storage, plan)
 
 
 def scan_cdc(spark: SparkSession, storage: Storage, plan: CdcScanPlan) -> DataFrame:
-    """The changes of a plan as a DataFrame; those of a file group stay together, and in order."""
+    """Return the changes of a plan as a DataFrame; those of a file group stay in order."""
     if not plan.groups:
         return spark.createDataFrame([], spark_schema(plan.result_schema))
     return (
@@ -318,12 +325,12 @@ def scan_cdc(spark: SparkSession, storage: Storage, plan: CdcScanPlan) -> DataFr
 
 
 class CdcSource(PlannedSource):
-    """File groups of a planned query of change data."""
+    """The file groups of a CDC plan, read by Python workers."""
 
     kind = "lakewright_changes"
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
-        """A reader of the plan in the options."""
+        """Return a reader of the plan in the options."""
         return CdcReader(self.storage, decode_cdc_plan(self.options["plan"]))
 
 
@@ -343,11 +350,11 @@ class CdcReader(DataSourceReader):
         self._plan = plan
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The file groups in pieces of a fair size."""
+        """Return the file groups in parts of similar size."""
         return [CdcPartition(self._storage, task) for task in self._plan.tasks()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The changes of one piece; where there is none Spark asks for those of a blank one."""
+        """Return the changes of one part; none for the blank partition that Spark may pass."""
         if not isinstance(partition, CdcPartition):
             return iter(())
         return read_cdc(partition.storage, partition.plan)

@@ -1,4 +1,4 @@
-"""Make sure, once for a session, that Spark's workers run a Python that has this library."""
+"""Checks, once for a session, that the Python of Spark's workers has this library."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _REMEDY = (
     "start the session with PYSPARK_PYTHON (or spark.pyspark.python) naming a Python that has them"
 )
-_OTHER_PYTHON = re.compile(
+_PYTHON_MISMATCH = re.compile(
     r"\[PYTHON_VERSION_MISMATCH\][^\n]*?version: (?P<worker>[\d.]+) than that in driver"
 )
 _NO_PYTHON = re.compile(r'Cannot run program "(?P<python>[^"]+)"')
-# Of this library and of what it needs; others are missed by functions of the user.
+# Only modules of this library and its dependencies: other missing modules concern user functions.
 _NO_MODULE = re.compile(
     r"(?P<reason>No module named '(?:lakewright|fastavro|numpy|obstore|pandas|pyarrow|pyspark)"
     r"\b[^\n]*"
@@ -38,7 +38,7 @@ _NO_MODULE = re.compile(
 
 
 def own_version() -> str:
-    """The version of this library; empty if it is not installed but found on a path."""
+    """Return the version of this library; empty if it is not installed but on the path."""
     try:
         return version("lakewright")
     except PackageNotFoundError:
@@ -46,105 +46,101 @@ def own_version() -> str:
 
 
 def worker_probe() -> Callable[[object], str]:
-    """A function that tells about the Python which runs it; it needs nothing but that Python.
+    """Return a function that describes the Python that runs it, and needs only that Python.
 
-    Spark sends a function that is made within another one as code, and others by their name: of
-    this library nothing can be called by name where it is missing.
+    Spark sends a nested function as code, but a module's function by its name: where this library
+    is missing, none of its functions can be called by name.
     """
 
-    def tell(_: object) -> str:
-        told = {"python": sys.executable, "missing": "", "version": ""}
+    def describe(_: object) -> str:
+        result = {"python": sys.executable, "missing": "", "version": ""}
         try:
             for name in ("pyarrow", "lakewright.scan.slice_reader", "lakewright.write.operations"):
                 import_module(name)
         except ImportError as error:
-            told["missing"] = str(error)
-        # Not by a function of this library, which may be missing.
+            result["missing"] = str(error)
+        # Do not call a function of this library, which may be missing.
         with suppress(PackageNotFoundError):
-            told["version"] = version("lakewright")
-        return json.dumps(told)
+            result["version"] = version("lakewright")
+        return json.dumps(result)
 
-    return tell
+    return describe
 
 
 def check_worker_answer(text: str, version_here: str) -> None:
-    """InvalidError if a worker whose Python told this about itself cannot do our work."""
-    told = json.loads(text)
-    here = {"workers": told["python"], "driver": sys.executable}
-    if told["missing"]:
+    """Raise InvalidError if the answer of `worker_probe` shows an unusable Python."""
+    answer = json.loads(text)
+    pythons = {"workers": answer["python"], "driver": sys.executable}
+    if answer["missing"]:
         raise InvalidError(
             f"Spark's workers run a Python that lacks this library or what it needs: {_REMEDY}, or "
             "install them there",
-            reason=told["missing"],
-            **here,
+            reason=answer["missing"],
+            **pythons,
         )
-    if version_here and told["version"] and told["version"] != version_here:
+    if version_here and answer["version"] and answer["version"] != version_here:
         raise InvalidError(
             "Spark's workers have another version of this library than the driver: install the "
             "same one there, or start the session with PYSPARK_PYTHON (or spark.pyspark.python) "
             "naming a Python that has it",
-            version_of_workers=told["version"],
+            version_of_workers=answer["version"],
             version_of_driver=version_here,
-            **here,
+            **pythons,
         )
 
 
 def problem_in(text: str) -> InvalidError | None:
-    """What an error of Spark says about the Python of its workers; None if it is about others."""
-    other = _OTHER_PYTHON.search(text)
-    if other is not None:
+    """Return the InvalidError for a Spark error about its workers' Python; None for any other."""
+    mismatch = _PYTHON_MISMATCH.search(text)
+    if mismatch is not None:
         return InvalidError(
             "Spark's workers run another version of Python than the driver: start the session with "
             "PYSPARK_PYTHON (or spark.pyspark.python) naming a Python of the same version",
-            version_of_workers=other["worker"],
+            version_of_workers=mismatch["worker"],
             version_of_driver=".".join(map(str, sys.version_info[:2])),
             driver=sys.executable,
         )
-    absent = _NO_PYTHON.search(text)
-    if absent is not None:
+    not_started = _NO_PYTHON.search(text)
+    if not_started is not None:
         return InvalidError(
             f"Spark cannot start the Python of its workers: {_REMEDY}, at that path on every "
             "machine",
-            workers=absent["python"],
+            workers=not_started["python"],
             driver=sys.executable,
         )
-    lacking = _NO_MODULE.search(text)
-    if lacking is not None:
+    missing = _NO_MODULE.search(text)
+    if missing is not None:
         return InvalidError(
             f"Spark's workers run a Python that lacks this library or what it needs: {_REMEDY}, or "
             "install them there",
-            reason=lacking["reason"].strip(),
+            reason=missing["reason"].strip(),
             driver=sys.executable,
         )
     return None
 
 
-# ------------------------------------------------------------------------------------------------
-# What a worker's Python is, and what is wrong with it for this library. Pure.
-
-
-# What Spark raises; errors of the JVM come in more than one wrapping.
+# The errors that Spark raises; those of the JVM are wrapped in more than one class.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
-_CHECKED = "spark.lakewright.workers"
+_CHECKED_KEY = "spark.lakewright.workers"
 
 
 def require_workers(spark: SparkSession) -> None:
-    """InvalidError with the remedy if workers cannot do our work; one task, once for a session.
+    """Raise InvalidError if workers cannot run this library; runs one task, once for a session.
 
-    Spark would tell of it with the stack traces of a task, in which the cause comes last.
+    Spark itself would report it with the stack traces of a task, which name the cause last.
     """
-    if spark.conf.get(_CHECKED, "") == "true":
+    if spark.conf.get(_CHECKED_KEY, "") == "true":
         return
-    # Not by Arrow: a Python without it is one of those that are looked for.
-    tell = F.udf(worker_probe(), "string", useArrow=False)
+    # Without Arrow, so that the probe also runs in a Python that lacks it.
+    describe = F.udf(worker_probe(), "string", useArrow=False)
     try:
-        told = spark.range(0, 1, 1, 1).select(tell("id").alias("told")).collect()
+        answers = spark.range(0, 1, 1, 1).select(describe("id").alias("answer")).collect()
     except SPARK_ERRORS as error:
-        found = problem_in(str(error))
-        if found is not None:
-            raise found from error
+        problem = problem_in(str(error))
+        if problem is not None:
+            raise problem from error
         raise UnavailableError(
             "Spark's workers did not run Python", reason=str(error)[:1000]
         ) from error
-    check_worker_answer(told[0].told, own_version())
-    spark.conf.set(_CHECKED, "true")
+    check_worker_answer(answers[0].answer, own_version())
+    spark.conf.set(_CHECKED_KEY, "true")

@@ -1,1 +1,1 @@
-"""The only door to bytes: one small protocol, several places."""
+"""File access: one small protocol, implemented for several kinds of storage."""

@@ -1,4 +1,4 @@
-"""What a storage promises, and the few values and helpers that every storage shares."""
+"""The storage protocol, with its guarantees, and helpers that all storages share."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from lakewright.errors import CorruptError, InvalidError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# An empty, "." or ".." segment anywhere, or a character that no store takes in a name.
+# An empty, "." or ".." segment anywhere, or a character that some store refuses in a name.
 _BAD_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f\ud800-\udfff]")
 
 MOST_THREADS = 32
 
 
 class MissingFileError(CorruptError):
-    """A file that should be there is not; a caller that expects this catches it by name."""
+    """A file does not exist; callers that expect this catch it by its class."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """One file as a listing shows it; `path` is relative to the storage's root."""
+    """One file of a listing; `path` is relative to the storage's root."""
 
     path: str
     size: int
@@ -44,34 +44,34 @@ class FileStatus:
 
 @dataclass(frozen=True, slots=True)
 class IgnoredEntry:
-    """Something in a table's folder that listings pass over; `name` is its path, escaped."""
+    """An entry of a table's folder that listings leave out; `name` is its path, escaped."""
 
     name: str
     reason: str
 
 
 class Storage(Protocol):
-    """The only door to bytes.
+    """The files below one root; everything that reads or writes a table uses this protocol.
 
     Paths are POSIX strings relative to `root`: no leading or trailing slash, no empty, `.` or
-    `..` segment, no control character; anything else is an InvalidError. A folder is such a path
-    too, or "" for the root. A folder exists while a file is in it; whether an empty one is still
-    listed is up to the storage.
+    `..` segment, no control character; any other path raises InvalidError. A folder is such a path
+    too, or "" for the root. A folder exists while it contains a file; whether an empty one is still
+    listed depends on the storage.
 
     - `create` is atomic: the whole file appears under its name, or nothing does;
-    - `create` on a name that exists raises ConflictError and changes nothing; of several
-      creators of one name exactly one wins;
+    - `create` of an existing name raises ConflictError and changes nothing; if several processes
+      create the same name, exactly one succeeds;
     - `replace` is atomic: a reader gets the old bytes or the new ones, never a mixture;
-    - a listing shows every `create` and `replace` that has returned, and no temporary file; it
-      passes over names that are no path, and follows no symbolic link to a folder;
-    - what has returned survives a power cut, in the order in which it was asked for: files that are
-      created or replaced stay, deleted ones do not come back. `unsynced` gives that up;
-    - reading a missing file raises MissingFileError, listing a missing folder gives nothing;
-    - deleting what is missing is not an error: services run again after a crash;
-    - UnavailableError from `create` leaves open whether the file was written: who calls again
-      and gets a ConflictError may be looking at their own bytes.
+    - a listing shows the effect of every `create` and `replace` that has returned, and no temporary
+      file; it leaves out names that are no valid path, and follows no symbolic link to a folder;
+    - a change that has returned survives a power failure, and so do all changes before it: created
+      and replaced files persist, deleted files do not reappear. `unsynced` waives this guarantee;
+    - reading a missing file raises MissingFileError; listing a missing folder returns nothing;
+    - deleting a missing file is not an error: services run again after a crash;
+    - UnavailableError from `create` leaves open whether the file was written: if a caller retries
+      and gets a ConflictError, the existing file may be its own.
 
-    A storage is plain data and can be pickled: connections are made where they are used.
+    A storage is plain data and can be pickled: each process makes its own connections.
     """
 
     __slots__ = ()
@@ -83,17 +83,17 @@ class Storage(Protocol):
 
     @property
     def has_own_clock(self) -> bool:
-        """Whether times of modification are those of a clock of its own, not of this machine."""
+        """Whether modification times come from a clock other than that of this machine."""
         return False
 
     @property
     def parallel_listings(self) -> int:
-        """How many trees are listed at once: little is waited for on a disk, where threads cost."""
+        """How many trees to list concurrently; few on a disk, where threads cost more than I/O."""
         return 2
 
     @property
     def loses_unsynced(self) -> bool:
-        """Whether a power cut can take away what was written with `unsynced`."""
+        """Whether a power failure can lose files that were written with `unsynced`."""
         return False
 
     def url(self, path: str) -> str:
@@ -113,23 +113,23 @@ class Storage(Protocol):
         ...
 
     def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
-        """Return `list_files` of each folder; at once where a call is a round trip."""
+        """Return `list_files` of each folder; remote storages list them concurrently."""
         return {folder: self.list_files(folder) for folder in folders}
 
     def list_temporary(self) -> list[FileStatus]:
-        """Return unfinished files, which no other listing shows: being written, or of the dead."""
+        """Return temporary files, of running or crashed processes; no other listing shows them."""
         return []
 
     def list_ignored(self) -> list[IgnoredEntry]:
-        """Return what no listing shows although it is there, for a person to look at."""
+        """Return the entries that listings leave out, for a person to inspect."""
         return []
 
     def status(self, path: str) -> FileStatus | None:
-        """Return size and modification time of one file, or None if there is no such file."""
+        """Return size and modification time of one file, or None if it does not exist."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file of that name."""
+        """Whether the file exists."""
         return self.status(path) is not None
 
     def read(self, path: str) -> bytes:
@@ -141,73 +141,70 @@ class Storage(Protocol):
         ...
 
     def read_many(self, paths: Iterable[str]) -> list[bytes]:
-        """Return `read` of each path, in order; at once where a call is a round trip."""
+        """Return `read` of each path, in order; remote storages read them concurrently."""
         return [self.read(path) for path in paths]
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """Open a file for random access, as `pyarrow.parquet` wants it; the caller closes it."""
+        """Open a file for random access, as `pyarrow.parquet` needs it; the caller closes it."""
         ...
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file; ConflictError if the name is taken."""
+        """Write a new file; ConflictError if it exists."""
         ...
 
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
         """Write a new file that need not fit in memory.
 
-        The file appears whole when the block ends, and not at all when it raises; the block
-        leaves it open. A name that
-        exists is a ConflictError, but of two writers that race for one name of a large object
-        both may succeed: use it for names that are unique by construction.
+        The whole file appears when the `with` block ends, and nothing appears if the block raises;
+        the block must not close it. An existing name raises ConflictError, but if two writers race
+        to create the same large object, both may succeed: use it for names that are unique by
+        construction.
         """
         ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write a file whether it exists or not; with b"" this is how a heartbeat is touched."""
+        """Write a file whether it exists or not; b"" renews a heartbeat file."""
         ...
 
     def delete(self, path: str) -> None:
-        """Remove a file if it is there."""
+        """Delete a file if it exists."""
         ...
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove several files, in no particular order; a crash may leave some of them."""
+        """Delete several files, in no particular order; a crash may leave some of them."""
         for path in paths:
             self.delete(path)
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder and all below it; never the root. A crash may leave a part."""
+        """Delete a folder with everything in it, never the root; a crash may leave a part."""
         ...
 
     def prune_folders(self, folder: str) -> None:
-        """Remove a folder and those below it as far as no file is in them; never the root.
+        """Delete a folder and the folders below it that contain no file; never the root.
 
-        Nothing to do where folders exist only by the files in them.
+        Does nothing on storages whose folders exist only through their files.
         """
         return
 
     def unsynced(self) -> Storage:
-        """The same files, for changes that a power cut may undo, each for itself.
+        """Return a storage of the same files whose changes a power failure may undo, in any order.
 
-        For files that mean nothing afterwards (heartbeats, locks), for those whose loss does no
-        harm (markers), and for many that are written first and then synced together: `sync`.
+        Use it for files that are useless after a restart (heartbeats, locks), for files whose loss
+        is harmless (markers), and to write many files before syncing them together with `sync`.
         """
         return self
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Let files that were written with `unsynced` survive a power cut, as if it were not so.
-
-        A file that is missing is passed over.
-        """
+        """Make files durable that were written with `unsynced`; missing files are ignored."""
         return
 
 
 @runtime_checkable
 class VersionedStorage(Storage, Protocol):
-    """A storage that can replace a file only if nobody else did so meanwhile.
+    """A storage that can replace a file on the condition that no other process has changed it.
 
-    A version is an opaque text that changes when the content does; the same content may have
-    the same version again. Plain `create` and `replace` do not take part in the race.
+    A version is an opaque text that changes with the content; equal content may have an equal
+    version. The check ignores concurrent calls of plain `create` and `replace`.
     """
 
     __slots__ = ()
@@ -217,7 +214,7 @@ class VersionedStorage(Storage, Protocol):
         ...
 
     def replace_if(self, path: str, data: bytes, version: str | None) -> str:
-        """Write a file that still has `version` (None: that does not exist); give the new one.
+        """Write a file if it has `version`, or does not exist if None; return the new version.
 
         Raises ConflictError, and changes nothing, if the file has another version.
         """
@@ -225,12 +222,12 @@ class VersionedStorage(Storage, Protocol):
 
 
 def is_path(path: str) -> bool:
-    """Tell whether `path` names a file as a storage wants it."""
+    """Whether `path` is a valid path of a file in a storage."""
     return _BAD_PATH.search(path) is None
 
 
 def check_path(path: str) -> str:
-    """Return `path` if it names a file as a storage wants it, else raise InvalidError."""
+    """Return `path` if it is a valid path of a file, else raise InvalidError."""
     if not is_path(path):
         raise InvalidError("not a path relative to the table", path=path)
     return path
@@ -242,7 +239,7 @@ def check_folder(folder: str) -> str:
 
 
 def check_range(path: str, offset: int, length: int) -> None:
-    """Raise InvalidError unless both numbers can be a part of a file."""
+    """Raise InvalidError if `offset` or `length` is negative."""
     if offset < 0 or length < 0:
         raise InvalidError("not a range of a file", path=path, offset=offset, length=length)
 
@@ -267,25 +264,25 @@ def split_path(path: str) -> tuple[str, str]:
 
 
 def temporary_name() -> str:
-    """Return a new name for an unfinished file, which readers of the format take for no file."""
-    # It must neither end like a base file nor contain ".log": readers would parse it.
+    """Return a new name for a temporary file, which all readers of the format ignore."""
+    # It must not end like a base file nor contain ".log": readers would parse it.
     return f".lw-{secrets.token_hex(8)}.tmp"
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether `name` is that of an unfinished file."""
+    """Whether `name` is that of a temporary file."""
     return name.startswith(".lw-") and name.endswith(".tmp")
 
 
 def content_version(data: bytes) -> str:
-    """Return a version for storages that have none of their own."""
+    """Return a version derived from the content, for storages without versions of their own."""
     return hashlib.sha256(data).hexdigest()
 
 
 def map_in_threads(
     work: Callable[[Item], Result], items: Sequence[Item], most: int = MOST_THREADS
 ) -> list[Result]:
-    """Do `work` on all items in threads and give the results in order; the first error raises."""
+    """Return `work` of each item, in order, computed in threads; raise the first error."""
     if len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(most, len(items))) as threads:
@@ -293,12 +290,12 @@ def map_in_threads(
 
 
 def is_hadoop_setting(name: str) -> bool:
-    """Tell whether an option is one of Hadoop's about storage, with or without Spark's prefix."""
+    """Whether an option is a storage setting of Hadoop, with or without Spark's prefix."""
     return name.removeprefix("spark.hadoop.").startswith(("fs.", "dfs.", "hadoop."))
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Read a yes/no option; anything but true and false is an InvalidError."""
+    """Return the value of a boolean option; anything but true and false is an InvalidError."""
     text = options.get(name)
     if text is None:
         return default

@@ -1,4 +1,15 @@
-"""Hadoop's checksum files: `.<name>.crc` beside a file on a local disk."""
+"""Changes to a table on a local disk, ordered so that a power failure does no harm.
+
+- Hadoop's checksum files, `.<name>.crc` beside a file, are called sidecars here.
+- `Disk` makes all system calls that change files and folders, so that tests can record them. Every
+  change is made relative to an open folder. From the root of a table on, folders are opened one
+  below the other and never through a symbolic link: a link can lead out of the table, and files
+  behind it are not the table's to write or delete. The root itself may be a link.
+- `DirectoryChanges` syncs the content of a file before the file gets its name, syncs the entries of
+  all folders above the file before that, and the folder of the file after it.
+
+All functions raise plain OSErrors, and InvalidError where a folder of the table is a symbolic link.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +44,15 @@ def sidecar_name(name: str) -> str:
 
 
 def is_sidecar(name: str) -> bool:
-    """Tell whether Hadoop takes `name` for a checksum file, and so hides it."""
+    """Whether `name` is that of a checksum file, which Hadoop hides."""
     return name.startswith(".") and name.endswith(".crc")
 
 
 def matches(data: bytes, sidecar: bytes) -> bool:
-    """Tell whether `sidecar` is the checksum file of `data`.
+    """Whether the content of the checksum file `sidecar` does not contradict `data`.
 
-    One that ends within its header says nothing, and so does not contradict: Hadoop reads on
-    without it, and it looks like that while a Java writer still holds the file open.
+    A sidecar that is shorter than its header contradicts nothing: Hadoop ignores it as well, and it
+    has that length while a Java writer has the file open.
     """
     if len(sidecar) < _HEADER.size:
         return True
@@ -60,27 +71,20 @@ def matches(data: bytes, sidecar: bytes) -> bool:
 
 
 def sidecar_of(data: bytes, *, chunk: int = 512) -> bytes:
-    """Return the checksum file that Hadoop would write for `data`; the inverse of `matches`."""
+    """Return the checksum file that Hadoop would write for `data`."""
     sums = [zlib.crc32(data[start : start + chunk]) for start in range(0, len(data), chunk)]
     return _HEADER.pack(_MAGIC, chunk) + struct.pack(f">{len(sums)}I", *sums)
 
 
-# ------------------------------------------------------------------------------------------------
-# The calls that change files and folders of a disk: one door, so that tests can record them.
-#
-# Every change is made in a folder that is open. From the root of a table on, folders are opened
-# one
-# below the other and never through a symbolic link: a link can lead out of the table, and what is
-# written or deleted behind it belongs to others. The root itself may be a link.
-
+# System calls that change files and folders.
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_SUCH_CALL = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
-# Some network and FUSE file systems have no sync of folders, and then no call that would do it.
+# Some network and FUSE file systems cannot sync folders, and offer no replacement.
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP}
 _RENAME_NOREPLACE = 1
-_CLAIM_LOOKS = 100
+_CLAIM_ATTEMPTS = 100
 _CLAIM_PAUSE_S = 0.01
 
 FolderId = tuple[int, int]
@@ -89,25 +93,25 @@ FolderId = tuple[int, int]
 class Disk:
     """The file system of this machine.
 
-    A folder that another process has just made may not be on the disk yet. So the entries of all
-    folders above a file are synced once by each process that creates files in it, whoever made
-    them; `_known` are those which this process has synced, by both inodes and the name.
+    A folder that another process has just made may not be durable yet. So each process that
+    creates files syncs the entries of all folders above them once, whichever process made the
+    folders. `_synced_entries` holds those that this process has synced: parent id, name, folder id.
     """
 
     threads = MOST_THREADS
 
     def __init__(self) -> None:
-        self._known: set[tuple[FolderId, str, FolderId]] = set()
+        self._synced_entries: set[tuple[FolderId, str, FolderId]] = set()
 
     def __reduce__(self) -> str:
         return "DISK"
 
     def open_path(self, full: str) -> int:
-        """Open a folder by its whole path; links are followed."""
+        """Open a folder by its absolute path; links are followed."""
         return os.open(full, _FOLDER)
 
     def open_folder(self, parent: int, name: str) -> int:
-        """Open a folder in another; a link is a NotADirectoryError."""
+        """Open the folder `name` in `parent`; NotADirectoryError if it is a link."""
         try:
             return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
         except OSError as error:
@@ -116,27 +120,27 @@ class Disk:
             raise
 
     def make_folder(self, parent: int, name: str) -> None:
-        """Make a folder; FileExistsError if the name is taken."""
+        """Make a folder; FileExistsError if the name exists."""
         os.mkdir(name, dir_fd=parent)
 
     def settle_folder(self, parent: int, name: str, folder: int, *, made: bool) -> None:
-        """Let a folder in another survive a power cut; one just made, or not known to do so."""
+        """Make the entry of `folder` in `parent` durable, unless this process did so before."""
         entry = folder_id(parent), name, folder_id(folder)
-        if made or entry not in self._known:
+        if made or entry not in self._synced_entries:
             self.sync_folder(parent)
-            self._known.add(entry)
+            self._synced_entries.add(entry)
 
     def create(self, folder: int, name: str) -> BinaryIO:
-        """Make a file; FileExistsError if the name is taken."""
+        """Create a file and open it for writing; FileExistsError if the name exists."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return os.fdopen(os.open(name, flags, 0o666, dir_fd=folder), "wb")
 
     def sync_file(self, descriptor: int) -> None:
-        """Let the content of a file survive a power cut; its name is another matter."""
+        """Make the content of a file durable, but not its name."""
         os.fsync(descriptor)
 
     def sync_folder(self, folder: int) -> None:
-        """Let the names in a folder survive a power cut, and those deleted stay away."""
+        """Make the entries of a folder durable: new names as well as deletions."""
         try:
             os.fsync(folder)
         except OSError as error:
@@ -144,11 +148,11 @@ class Disk:
                 raise
 
     def link(self, folder: int, source: str, target: str) -> None:
-        """Give a file a second name; FileExistsError if that is taken."""
+        """Give a file a second name; FileExistsError if that name exists."""
         os.link(source, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
 
     def rename_new(self, folder: int, source: str, target: str) -> None:
-        """Rename a file in one step, FileExistsError if the name is taken; Linux has this."""
+        """Rename a file atomically; FileExistsError if the name exists. Only on Linux."""
         call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if call is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -157,15 +161,15 @@ class Disk:
             raise OSError(number, os.strerror(number), target)
 
     def rename(self, folder: int, source: str, target: str) -> None:
-        """Rename a file; one that has the name already is replaced."""
+        """Rename a file; an existing file of that name is replaced."""
         os.rename(source, target, src_dir_fd=folder, dst_dir_fd=folder)
 
     def unlink(self, folder: int, name: str) -> None:
-        """Remove a file, or a link itself."""
+        """Delete a file, or a link itself."""
         os.unlink(name, dir_fd=folder)
 
     def remove_folder(self, parent: int, name: str) -> None:
-        """Remove an empty folder."""
+        """Delete an empty folder."""
         os.rmdir(name, dir_fd=parent)
 
 
@@ -173,18 +177,18 @@ DISK = Disk()
 
 
 def folder_id(descriptor: int) -> FolderId:
-    """What tells an open folder from all others that are there."""
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
+    """Return device and inode of an open folder, which identify it."""
+    stats = os.fstat(descriptor)
+    return stats.st_dev, stats.st_ino
 
 
 def lexists(folder: int, name: str) -> bool:
-    """Whether a name is taken, be it by a dangling link."""
+    """Whether a name exists, even as a dangling link."""
     return _mode(folder, name) is not None
 
 
 def is_link(folder: int, name: str) -> bool:
-    """Whether a name is that of a symbolic link."""
+    """Whether a name is a symbolic link."""
     mode = _mode(folder, name)
     return mode is not None and stat.S_ISLNK(mode)
 
@@ -197,15 +201,15 @@ def _mode(folder: int, name: str) -> int | None:
 
 
 def put_new(disk: Disk, folder: int, source: str, target: str) -> None:
-    """Give a finished file its name, by which it appears whole; FileExistsError if that is taken.
+    """Give a complete file its final name; FileExistsError if the name exists.
 
-    Of several processes, also of several machines, exactly one succeeds: by a hard link; where the
-    file system has none, by a rename that replaces nothing; where it has neither, by a claim.
+    If several processes or machines do so concurrently, exactly one succeeds: by a hard link; where
+    the file system has none, by a rename that replaces nothing; where it has neither, by a claim.
     """
     try:
         disk.link(folder, source, target)
     except FileExistsError:
-        # NFS repeats a call whose answer was lost, and then meets its own link.
+        # NFS repeats a call whose response was lost, and then finds its own link.
         if os.stat(source, dir_fd=folder, follow_symlinks=False).st_nlink < 2:
             raise
     except OSError as error:
@@ -224,14 +228,15 @@ def _rename_new(disk: Disk, folder: int, source: str, target: str) -> None:
 
 
 def _rename_claimed(disk: Disk, folder: int, source: str, target: str) -> None:
-    """Rename under a claim on the name: a file that exactly one process can create.
+    """Rename while holding a claim on the name: a file that exactly one process can create.
 
-    Who dies with a claim leaves it. Its name is that of a temporary file, so no listing shows it
-    and it is swept up with these; until then the name that it stands for cannot be created.
+    A process that crashes leaves its claim behind. The claim has the name of a temporary file, so
+    that listings leave it out and the cleanup of temporary files deletes it; until then no process
+    can create the claimed name.
     """
     claim = f".lw-{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}.tmp"
     assert is_temporary(claim)
-    for _ in range(_CLAIM_LOOKS):
+    for _ in range(_CLAIM_ATTEMPTS):
         try:
             disk.create(folder, claim).close()
             break
@@ -240,7 +245,7 @@ def _rename_claimed(disk: Disk, folder: int, source: str, target: str) -> None:
                 raise
             time.sleep(_CLAIM_PAUSE_S)
     else:
-        reason = f"another process is creating the file, or has died and left {claim}: remove it"
+        reason = f"another process is creating the file, or has crashed and left {claim}: remove it"
         raise OSError(errno.EBUSY, reason)
     try:
         if lexists(folder, target):
@@ -251,20 +256,20 @@ def _rename_claimed(disk: Disk, folder: int, source: str, target: str) -> None:
 
 
 def remove_tree(disk: Disk, parent: int, name: str) -> None:
-    """Remove a folder and all below it; of a link, wherever it is, the link alone."""
+    """Delete a folder with everything in it; of links only the links themselves."""
     try:
         folder = disk.open_folder(parent, name)
     except FileNotFoundError:
         return
     except NotADirectoryError:
         if is_link(parent, name):
-            _gone(disk, parent, name)
+            _unlink_if_exists(disk, parent, name)
         return
     try:
         with os.scandir(folder) as entries:
-            below = [(each.name, each.is_dir(follow_symlinks=False)) for each in entries]
-        for each, is_folder in below:
-            (remove_tree if is_folder else _gone)(disk, folder, each)
+            children = [(child.name, child.is_dir(follow_symlinks=False)) for child in entries]
+        for child, is_folder in children:
+            (remove_tree if is_folder else _unlink_if_exists)(disk, folder, child)
     finally:
         os.close(folder)
     with suppress(FileNotFoundError):
@@ -272,20 +277,20 @@ def remove_tree(disk: Disk, parent: int, name: str) -> None:
 
 
 def remove_empty(disk: Disk, parent: int, name: str) -> None:
-    """Remove a folder and those below it, where no file is but checksum files of missing ones."""
+    """Delete a folder and those below it that contain no file but orphan checksum files."""
     try:
         folder = disk.open_folder(parent, name)
     except NOT_A_FILE:
         return
     try:
         with os.scandir(folder) as entries:
-            below = [(each.name, each.is_dir(follow_symlinks=False)) for each in entries]
-        names = {each for each, _ in below}
-        for each, is_folder in below:
+            children = [(child.name, child.is_dir(follow_symlinks=False)) for child in entries]
+        names = {child for child, _ in children}
+        for child, is_folder in children:
             if is_folder:
-                remove_empty(disk, folder, each)
-            elif is_sidecar(each) and each[1:].removesuffix(".crc") not in names:
-                _gone(disk, folder, each)
+                remove_empty(disk, folder, child)
+            elif is_sidecar(child) and child[1:].removesuffix(".crc") not in names:
+                _unlink_if_exists(disk, folder, child)
     finally:
         os.close(folder)
     try:
@@ -295,23 +300,17 @@ def remove_empty(disk: Disk, parent: int, name: str) -> None:
             raise
 
 
-def _gone(disk: Disk, folder: int, name: str) -> None:
+def _unlink_if_exists(disk: Disk, folder: int, name: str) -> None:
     with suppress(FileNotFoundError):
         disk.unlink(folder, name)
 
 
-# ------------------------------------------------------------------------------------------------
-# Changes of a table on a disk, in an order that a power cut does no harm.
-#
-# The content of a file is synced before the file gets its name; the folder of the name is synced
-# after that, and the entries of all folders above it before. Everything raises OSError as it
-# comes,
-# and InvalidError where a folder of the table is a symbolic link.
+# Durable changes to the files of a table.
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedFile:
-    """A file that is being written: its folder, its temporary name, and the name it will have."""
+    """A file that is being written: its open folder, its temporary name, and its final name."""
 
     folder: int
     name: str
@@ -321,7 +320,7 @@ class UnfinishedFile:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryChanges:
-    """What can be changed below `root`; folders are named relative to it, names are single."""
+    """Changes below `root`; folders are paths relative to it, names are single path segments."""
 
     root: str
     durable: bool
@@ -329,35 +328,38 @@ class DirectoryChanges:
 
     @contextmanager
     def opened(self, folder: str, *, make: bool = False, settle: bool = False) -> Iterator[int]:
-        """A folder of the table, open; with `make` one that is missing is made.
+        """Open a folder of the table; with `make`, create it if it is missing.
 
-        With either, it and those above it survive a power cut.
+        With `make` or `settle`, the folder and those above it become durable.
         """
         settle = self.durable and (make or settle)
         with ExitStack() as stack:
-            above, names = self._beginning(make=make)
-            here = _closing(stack, self.disk.open_path(above))
+            start, names = self._existing_start(make=make)
+            current = _closing(stack, self.disk.open_path(start))
             for name in [*names, *(folder.split("/") if folder else ())]:
-                below, made = self._open_below(here, name, folder, make=make)
-                _closing(stack, below)
+                child, made = self._open_below(current, name, folder, make=make)
+                _closing(stack, child)
                 if settle:
-                    self.disk.settle_folder(here, name, below, made=made)
-                here = below
-            yield here
+                    self.disk.settle_folder(current, name, child, made=made)
+                current = child
+            yield current
 
-    def _beginning(self, *, make: bool) -> tuple[str, list[str]]:
-        """The root; if that is to be made, the first folder above it that is there."""
-        above, names = self.root, list[str]()
-        while make and above != "/" and not os.path.isdir(above):
-            above, name = os.path.split(above)
+    def _existing_start(self, *, make: bool) -> tuple[str, list[str]]:
+        """Return the folder to start from, and the names from there down to the root.
+
+        This is the root itself or, with `make`, the nearest existing folder above it.
+        """
+        start, names = self.root, list[str]()
+        while make and start != "/" and not os.path.isdir(start):
+            start, name = os.path.split(start)
             names.insert(0, name)
-        return above, names
+        return start, names
 
     def _open_below(self, parent: int, name: str, folder: str, *, make: bool) -> tuple[int, bool]:
-        """A folder in another, and whether it was made."""
+        """Open the folder `name` in `parent`; return it, and whether it was made."""
         made = False
         try:
-            below = self.disk.open_folder(parent, name)
+            child = self.disk.open_folder(parent, name)
         except NotADirectoryError as error:
             if is_link(parent, name):
                 raise InvalidError(
@@ -374,12 +376,12 @@ class DirectoryChanges:
             with suppress(FileExistsError):
                 self.disk.make_folder(parent, name)
                 made = True
-            below = self.disk.open_folder(parent, name)
-        return below, made
+            child = self.disk.open_folder(parent, name)
+        return child, made
 
     @contextmanager
     def unfinished(self, folder: str, target: str) -> Iterator[UnfinishedFile]:
-        """A new file to write to, which goes when the block ends unless it was published."""
+        """Open a new temporary file, which is deleted at the end of the block unless published."""
         with self.opened(folder, make=True) as opened:
             name = temporary_name()
             try:
@@ -389,65 +391,65 @@ class DirectoryChanges:
                 self._unlink(opened, name)
 
     def publish(self, unfinished: UnfinishedFile) -> None:
-        """Let a file appear; FileExistsError if its name is taken."""
+        """Give a file its final name; FileExistsError if the name exists."""
         folder, target = unfinished.folder, unfinished.target
         self._finish(unfinished)
-        # A checksum file without its file is a left-over that would condemn the new file.
+        # A leftover checksum file without its file would make readers refuse the new file.
         if not lexists(folder, target):
             self._unlink_sidecar(folder, target)
         try:
             put_new(self.disk, folder, unfinished.name, target)
         except FileExistsError:
-            # The other file may be of a process that died before it had synced the name.
+            # The process that created the other file may have crashed before it synced the name.
             self._sync_folder(folder)
             raise
         self._unlink(folder, unfinished.name)
         try:
             self._sync_folder(folder)
         except OSError:
-            # Who finds the file here would take it for written.
+            # The name may not be durable: no other process may find the file and rely on it.
             self._unlink(folder, target)
             raise
 
     def publish_over(self, unfinished: UnfinishedFile) -> None:
-        """Let a file appear in the place of another, if there is one."""
+        """Give a file its final name; an existing file of that name is replaced."""
         self._finish(unfinished)
         self._unlink_sidecar(unfinished.folder, unfinished.target)
         self.disk.rename(unfinished.folder, unfinished.name, unfinished.target)
         self._sync_folder(unfinished.folder)
 
     def _finish(self, unfinished: UnfinishedFile) -> None:
-        """Sync what was written; a file without content has nothing that could get lost."""
+        """Sync the content of a file; an empty file has nothing to lose."""
         unfinished.file.flush()
         descriptor = unfinished.file.fileno()
         if self.durable and os.fstat(descriptor).st_size:
             self.disk.sync_file(descriptor)
 
     def delete(self, folder: str, names: Iterable[str]) -> None:
-        """Remove files of one folder, their checksum files first, if they are there."""
+        """Delete files of one folder, each after its checksum file, as far as they exist."""
         with suppress(FileNotFoundError), self.opened(folder) as opened:
             for name in names:
                 self._unlink(opened, sidecar_name(name))
                 self._unlink(opened, name)
-            # Also if none was there: who deleted them may have died before the sync.
+            # Sync even if no file existed: the process that deleted them may have crashed before.
             self._sync_folder(opened)
 
     def delete_folder(self, parent: str, name: str) -> None:
-        """Remove a folder and all below it, or a link and nothing behind it."""
+        """Delete a folder with everything in it, or a link itself."""
         with suppress(FileNotFoundError), self.opened(parent) as opened:
             remove_tree(self.disk, opened, name)
             self._sync_folder(opened)
 
     def prune_folders(self, parent: str, name: str) -> None:
-        """Remove a folder and those below it as far as no file is in them.
+        """Delete a folder and the folders below it that contain no file.
 
-        Nothing is synced: a folder without files that comes back means nothing.
+        Nothing is synced: an empty folder that reappears does no harm.
         """
         with suppress(FileNotFoundError), self.opened(parent) as opened:
             remove_empty(self.disk, opened, name)
 
     def sync_content(self, folder: str, name: str) -> None:
-        """Sync the bytes of a file."""
+        """Sync the content of a file."""
         with self.opened(folder) as opened:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=opened)
             try:
@@ -456,7 +458,7 @@ class DirectoryChanges:
                 os.close(descriptor)
 
     def sync_named(self, folder: str) -> None:
-        """Sync a folder that is there, and the entries of those above it."""
+        """Sync a folder if it exists, and the entries of the folders above it."""
         with suppress(FileNotFoundError), self.opened(folder, settle=True) as opened:
             self._sync_folder(opened)
 
@@ -469,7 +471,7 @@ class DirectoryChanges:
             self.disk.unlink(folder, name)
 
     def _unlink_sidecar(self, folder: int, target: str) -> None:
-        """Remove a checksum file for good, before the bytes change that it tells of."""
+        """Delete a checksum file durably, before the content that it covers changes."""
         sidecar = sidecar_name(target)
         if lexists(folder, sidecar):
             self._unlink(folder, sidecar)

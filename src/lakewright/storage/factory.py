@@ -1,4 +1,4 @@
-"""Which storage an address means, and which options are storage's."""
+"""Open the storage of a table by its address, and select the options that are for storage."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.storage.object_store import ObjectStorage
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-_OF_SPARK = "spark.hadoop."
+_SPARK_PREFIX = "spark.hadoop."
 
 
 @dataclass(frozen=True, slots=True)
 class StorageKind:
-    """How to open a storage, and the options that it takes besides Hadoop's settings.
+    """How to open a storage, and the options that it accepts besides Hadoop's settings.
 
-    Names are in lower case: Spark passes the options of a data source on without their case.
+    Names are in lower case: Spark passes the options of a data source on in lower case.
     """
 
     open: Callable[[str, Mapping[str, str]], Storage]
@@ -40,9 +40,9 @@ STORAGES: dict[str, StorageKind] = {
         for scheme, kind in object_store.SCHEMES.items()
     },
 }
-"""The storages by URI scheme; add a scheme to teach the library a new kind of place.
+"""The storages by URI scheme; add a scheme to support another kind of storage.
 
-An option that a storage declares here is passed on to it by every interface.
+Every interface passes the options that a storage declares here on to it.
 """
 
 
@@ -51,14 +51,14 @@ def storage_for(
 ) -> Storage:
     """Return the storage of the table at a URI, or at a path of this machine.
 
-    One set of options serves many tables: those of other storages are left out.
+    Options of other kinds of storage are ignored: one set of options serves many tables.
 
     Raises:
-        InvalidError: no storage takes an option.
+        InvalidError: no storage accepts an option.
     """
     text = os.fspath(address)
-    found = _SCHEME.match(text)
-    scheme = found[1].lower() if found else "file"
+    match = _SCHEME.match(text)
+    scheme = match[1].lower() if match else "file"
     if scheme not in STORAGES:
         raise UnsupportedError(
             "no storage knows this kind of address", uri=text, known=sorted(STORAGES)
@@ -77,42 +77,44 @@ def storage_for(
 
 @dataclass(frozen=True, slots=True)
 class OpenedStorage:
-    """A storage and the options that it was opened with, to which one call may add others."""
+    """A storage and the options that it was opened with."""
 
     storage: Storage
     options: Mapping[str, str] = field(default_factory=dict)
 
     def with_options(self, options: Mapping[str, str]) -> OpenedStorage:
-        """Return the storage with those of the options that are for storage; others do nothing."""
-        told = storage_options(options)
-        if not told:
+        """Return the storage with these options added; options not for storage are ignored."""
+        added = storage_options(options)
+        if not added:
             return self
-        both = {**self.options, **told}
-        return OpenedStorage(storage_for(self.storage.root, both), both)
+        combined = {**self.options, **added}
+        return OpenedStorage(storage_for(self.storage.root, combined), combined)
 
 
 def storage_option_names() -> frozenset[str]:
-    """Return the plain names of options that some storage takes."""
+    """Return the names of options that some storage accepts, without Hadoop's settings."""
     return frozenset().union(*(kind.option_names for kind in STORAGES.values()))
 
 
 def storage_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that are for storage, without Spark's prefix: its own and Hadoop's."""
+    """Return the options for storage, including Hadoop's settings, without Spark's prefix."""
     names = storage_option_names()
-    return {_plain(key): value for key, value in options.items() if _is_for(names, key)}
+    return {
+        _normal_name(key): value for key, value in options.items() if _is_storage_option(names, key)
+    }
 
 
 def other_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options that are not for storage."""
     names = storage_option_names()
-    return {key: value for key, value in options.items() if not _is_for(names, key)}
+    return {key: value for key, value in options.items() if not _is_storage_option(names, key)}
 
 
-def _is_for(names: Collection[str], key: str) -> bool:
-    return is_hadoop_setting(key) or _plain(key) in names
+def _is_storage_option(names: Collection[str], key: str) -> bool:
+    return is_hadoop_setting(key) or _normal_name(key) in names
 
 
-def _plain(key: str) -> str:
-    """Return a name without Spark's prefix; those of Hadoop's settings keep their case."""
-    name = key.removeprefix(_OF_SPARK)
+def _normal_name(key: str) -> str:
+    """Return a name without Spark's prefix, in lower case unless it is a Hadoop setting."""
+    name = key.removeprefix(_SPARK_PREFIX)
     return name if is_hadoop_setting(name) else name.lower()

@@ -1,4 +1,7 @@
-"""Tables on HDFS, without a JVM: by the optional package hdfs-native."""
+"""Tables on HDFS, without a JVM, through the optional package hdfs-native.
+
+Hadoop's settings configure the client; its errors are translated into this library's errors.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,12 @@ _DEFAULT_PORT = 8020
 _REPLICATION = "dfs.replication"
 _UMASK = "fs.permissions.umask-mode"
 _ATTEMPTS = "dfs.client.failover.max.attempts"
-# About half a minute; the client's own patience of minutes is made for a pair of NameNodes.
-_ATTEMPTS_AT_ONE = "5"
+# About half a minute; the client's default of minutes is meant for failover of two NameNodes.
+_SINGLE_NODE_ATTEMPTS = "5"
 _PROVIDER = "dfs.client.failover.proxy.provider"
-_ASK_THE_ACTIVE = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+_ACTIVE_ONLY_PROVIDER = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 
-# How the client quotes the exception of a server: its class, then its message.
+# How the client formats an exception of the server: its class, then its message.
 _JAVA_ERROR = re.compile(r'(?:Fatal)?RPCError\("([^"]*)", ')
 _REFUSALS = (
     "AccessControlException",
@@ -64,12 +67,19 @@ _REFUSALS = (
     "ParentNotDirectoryException",
     "PathComponentTooLongException",
 )
-_FULL_FOLDER = "PathIsNotEmptyDirectoryException"
-_NO_FOLDER = "(is not a directory)"
-_NAME_OF_FOLDER = "must both be directories"
-# What the client itself calls its errors.
-_WRONG = ("GSSAPIError", "InvalidArgument", "InvalidPath", "NoSASL", "SASLError", "UrlParseError")
-_SHOWN = 300
+_FOLDER_NOT_EMPTY = "PathIsNotEmptyDirectoryException"
+_PARENT_IS_FILE = "(is not a directory)"
+_TARGET_IS_FOLDER = "must both be directories"
+# Names of the client's own errors that mean a wrong request or setting.
+_CLIENT_REFUSALS = (
+    "GSSAPIError",
+    "InvalidArgument",
+    "InvalidPath",
+    "NoSASL",
+    "SASLError",
+    "UrlParseError",
+)
+_MAX_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ class HdfsLocation:
 
     @classmethod
     def parse(cls, uri: str, options: Mapping[str, str]) -> HdfsLocation:
-        """Read a URI such as `hdfs://namenode:8020/lake/trips`; `fs.defaultFS` fills in a host."""
+        """Parse a URI such as `hdfs://namenode:8020/lake`; `fs.defaultFS` is the default host."""
         authority, path = _split(uri)
         default = options.get(_DEFAULT_FS, "")
         if not authority and default.startswith("hdfs:"):
@@ -93,7 +103,7 @@ class HdfsLocation:
 
     @property
     def text(self) -> str:
-        """The URI as Spark wants it."""
+        """The URI for Spark."""
         return f"hdfs://{self.authority}{self.folder}"
 
 
@@ -104,7 +114,7 @@ def _split(uri: str) -> tuple[str, str]:
 
 
 def normal_options(options: Mapping[str, str]) -> Options:
-    """Return Hadoop's settings about storage without Spark's prefix, sorted."""
+    """Return Hadoop's storage settings without Spark's prefix, sorted."""
     for name in options:
         if not is_hadoop_setting(name):
             raise InvalidError("unknown option for a table on HDFS", option=name)
@@ -121,7 +131,7 @@ def client_for(authority: str, options: Options) -> Client:
         try:
             client: Client = native.Client(f"hdfs://{authority}", config)
         except RuntimeError as error:
-            # A host without a port that is no nameservice is a NameNode at the usual one.
+            # A host without a port that is no nameservice is a NameNode at the default port.
             if ":" in authority or "No NameNode hosts found" not in str(error):
                 raise
             client = native.Client(f"hdfs://{authority}:{_DEFAULT_PORT}", config)
@@ -130,7 +140,7 @@ def client_for(authority: str, options: Options) -> Client:
             "the settings do not make a client of HDFS",
             address=authority,
             settings=[name for name, _ in options],
-            reason=str(error)[:_SHOWN],
+            reason=str(error)[:_MAX_REASON],
         ) from error
     return client
 
@@ -138,19 +148,19 @@ def client_for(authority: str, options: Options) -> Client:
 def _config(authority: str, options: Options) -> dict[str, str]:
     config = dict(options)
     if ":" in authority:
-        config.setdefault(_ATTEMPTS, _ATTEMPTS_AT_ONE)
-    # An observer answers from the past: a listing could miss a commit that has completed.
-    config[f"{_PROVIDER}.{authority.partition(':')[0]}"] = _ASK_THE_ACTIVE
+        config.setdefault(_ATTEMPTS, _SINGLE_NODE_ATTEMPTS)
+    # An observer NameNode may lag behind: its listing could miss a completed commit.
+    config[f"{_PROVIDER}.{authority.partition(':')[0]}"] = _ACTIVE_ONLY_PROVIDER
     return config
 
 
 @lru_cache(maxsize=64)
 def write_options(options: Options) -> WriteOptions:
-    """Return how new files are made: what Hadoop's own client would take from the settings."""
-    told = dict(options)
-    replication, umask = told.get(_REPLICATION), told.get(_UMASK, "022")
+    """Return replication and permissions of new files, as Hadoop's client derives them."""
+    settings = dict(options)
+    replication, umask = settings.get(_REPLICATION), settings.get(_UMASK, "022")
     try:
-        made: WriteOptions = imported("hdfs_native", "hdfs").WriteOptions(
+        result: WriteOptions = imported("hdfs_native", "hdfs").WriteOptions(
             replication=int(replication) if replication else None,
             permission=0o666 & ~int(umask, 8),
         )
@@ -158,67 +168,69 @@ def write_options(options: Options) -> WriteOptions:
         raise InvalidError(
             "a setting is no number", **{_REPLICATION: replication, _UMASK: umask}
         ) from error
-    return made
+    return result
 
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Turn what the client raises while it reads into one of this library's errors."""
+    """Translate client errors of a block that reads; a missing file is a MissingFileError."""
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as error:
         raise MissingFileError("there is no such file", path=path) from error
     except (OSError, RuntimeError) as error:
-        # Nothing is below a file, and HDFS calls it a matter of access to look there.
-        if _NO_FOLDER in str(error):
+        # The parent of the path is a file, which HDFS reports as an access error.
+        if _PARENT_IS_FILE in str(error):
             raise MissingFileError("there is no such file", path=path) from error
-        raise _trouble(error, path) from error
+        raise _translated(error, path) from error
 
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Turn what the client raises while it writes into one of this library's errors."""
+    """Translate client errors of a block that writes; an existing name is a ConflictError."""
     try:
         yield
     except FileExistsError as error:
         raise ConflictError("the file exists already", path=path) from error
     except (OSError, RuntimeError) as error:
-        raise _trouble(error, path) from error
+        raise _translated(error, path) from error
 
 
 @contextmanager
 def deleting(path: str) -> Iterator[None]:
-    """The same for a deletion: where no file of that name is, there is nothing to be done."""
+    """Translate client errors of a block that deletes; a path that is no file is no error."""
     try:
         yield
     except (OSError, RuntimeError) as error:
-        is_no_file = _NO_FOLDER in str(error) or _java_error(error) == _FULL_FOLDER
+        is_no_file = _PARENT_IS_FILE in str(error) or _java_error(error) == _FOLDER_NOT_EMPTY
         if not is_no_file:
-            raise _trouble(error, path) from error
+            raise _translated(error, path) from error
 
 
-def _trouble(error: Exception, path: str) -> LakewrightError:
+def _translated(error: Exception, path: str) -> LakewrightError:
     text = str(error)
-    reason = text.partition("\\n")[0].partition("\n")[0][:_SHOWN]
-    told = text if isinstance(error, RuntimeError) else ""
-    if isinstance(error, NotImplementedError) or told.startswith("UnsupportedErasure"):
+    reason = text.partition("\\n")[0].partition("\n")[0][:_MAX_REASON]
+    client_text = text if isinstance(error, RuntimeError) else ""
+    if isinstance(error, NotImplementedError) or client_text.startswith("UnsupportedErasure"):
         return UnsupportedError("the client of HDFS cannot do this", path=path, reason=reason)
-    if told.startswith("ChecksumError"):
-        return CorruptError("HDFS gave other bytes than were written", path=path, reason=reason)
-    if _java_error(error) in _REFUSALS or told.startswith(_WRONG) or _NAME_OF_FOLDER in told:
+    if client_text.startswith("ChecksumError"):
+        return CorruptError("HDFS returned other bytes than were written", path=path, reason=reason)
+    if (
+        _java_error(error) in _REFUSALS
+        or client_text.startswith(_CLIENT_REFUSALS)
+        or _TARGET_IS_FOLDER in client_text
+    ):
         return InvalidError("HDFS refused the request", path=path, reason=reason)
     return UnavailableError("HDFS did not answer, or not now", path=path, reason=reason)
 
 
 def _java_error(error: Exception) -> str:
-    """The class of the exception that a server has answered with, without its package."""
-    found = _JAVA_ERROR.match(str(error))
-    return re.split(r"[.$]", found[1])[-1] if found else ""
+    """Return the class, without package, of an exception of the server; "" if there is none."""
+    match = _JAVA_ERROR.match(str(error))
+    return re.split(r"[.$]", match[1])[-1] if match else ""
 
 
-# ------------------------------------------------------------------------------------------------
-# From a URI and Hadoop's settings to a client of HDFS, and from its errors to ours.
-
+# The storage.
 
 _BUFFER = 1024 * 1024
 
@@ -228,15 +240,14 @@ class HdfsStorage(Storage):
     """Files below a folder of HDFS; made by `HdfsStorage.at`.
 
     Options are Hadoop's settings (`dfs.*`, `fs.*`, `hadoop.*`: nameservices, `dfs.replication`,
-    `fs.permissions.umask-mode`, ...); those in the files of HADOOP_CONF_DIR count where they say
-    nothing.
+    `fs.permissions.umask-mode`, ...); they override those in the files of HADOOP_CONF_DIR.
 
     New bytes are written to a temporary file beside their target (a name that every reader of the
-    format ignores), which is renamed once it is complete: one step of the NameNode, which refuses
-    a name that is taken. A killed process can leave such a temporary file behind but never half a
-    file. HDFS cannot replace a file on a condition, so a lock here is a file.
+    format ignores), which is renamed once it is complete. The rename is atomic on the NameNode,
+    which refuses an existing name. A killed process can leave a temporary file behind, but never
+    half a file. HDFS has no conditional replace, so a lock here is a file.
 
-    HDFS itself takes no colon in a name: that is an InvalidError.
+    HDFS allows no colon in a name: such a path is an InvalidError.
     """
 
     location: HdfsLocation
@@ -244,33 +255,33 @@ class HdfsStorage(Storage):
 
     @classmethod
     def at(cls, uri: str, options: Mapping[str, str] | None = None) -> HdfsStorage:
-        """Open a storage by its URI; a wrong setting is an InvalidError here, not later."""
-        told = normal_options(options or {})
-        storage = cls(HdfsLocation.parse(uri, dict(told)), told)
-        client_for(storage.location.authority, told)
-        write_options(told)
+        """Open a storage by its URI; a wrong setting raises InvalidError here, not later."""
+        settings = normal_options(options or {})
+        storage = cls(HdfsLocation.parse(uri, dict(settings)), settings)
+        client_for(storage.location.authority, settings)
+        write_options(settings)
         return storage
 
     @property
     def has_own_clock(self) -> bool:
-        """The NameNode has its own clock."""
+        """Always: modification times come from the NameNode."""
         return True
 
     @property
     def parallel_listings(self) -> int:
-        """How many trees are listed at once."""
+        """How many trees to list concurrently."""
         return MOST_THREADS
 
     @property
     def root(self) -> str:
-        """The base path as a `hdfs://` URI; like Hadoop's, it escapes no character."""
+        """The base path as an `hdfs://` URI, without escapes, like Hadoop's."""
         return self.location.text
 
     def list_files(self, folder: str) -> list[FileStatus]:
         """Return the files directly in `folder`, sorted by name."""
         files, _ = self._scan(check_folder(folder))
-        shown = (file for file in files if not is_temporary(file.name))
-        return sorted(shown, key=lambda file: file.path)
+        permanent = (file for file in files if not is_temporary(file.name))
+        return sorted(permanent, key=lambda file: file.path)
 
     def list_folders(self, folder: str) -> list[str]:
         """Return the paths of the folders directly in `folder`, sorted."""
@@ -278,29 +289,29 @@ class HdfsStorage(Storage):
         return sorted(folders)
 
     def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
-        """Return `list_files` of each folder, all at once."""
-        wanted = list(folders)
-        return dict(zip(wanted, map_in_threads(self.list_files, wanted), strict=True))
+        """Return `list_files` of each folder, listed concurrently."""
+        paths = list(folders)
+        return dict(zip(paths, map_in_threads(self.list_files, paths), strict=True))
 
     def list_tree(self, folder: str) -> Iterator[FileStatus]:
-        """Yield all files in `folder` and below; the folders of a level are listed at once."""
+        """Yield all files in `folder` and below; the folders of a level are listed concurrently."""
         for file in self._walk(check_folder(folder)):
             if not is_temporary(file.name):
                 yield file
 
     def list_temporary(self) -> list[FileStatus]:
-        """Return the temporary files of processes that are at work, or were killed."""
+        """Return the temporary files of running or killed processes."""
         return [file for file in self._walk("") if is_temporary(file.name)]
 
     def status(self, path: str) -> FileStatus | None:
-        """Return size and modification time of one file, or None if there is no such file."""
+        """Return size and modification time of one file, or None if it does not exist."""
         full = self._full(path)
         try:
             with reading(path):
-                found = self._client.get_file_info(full)
+                info = self._client.get_file_info(full)
         except MissingFileError:
             return None
-        return None if found.isdir else _status(path, found)
+        return None if info.isdir else _status(path, info)
 
     def read(self, path: str) -> bytes:
         """Return the whole file."""
@@ -312,23 +323,23 @@ class HdfsStorage(Storage):
         return self._read_open(path, self._open(path), offset, length)
 
     def read_many(self, paths: Iterable[str]) -> list[bytes]:
-        """Return `read` of each path, in order, all at once."""
+        """Return `read` of each path, in order, read concurrently."""
         return map_in_threads(self.read, list(paths))
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """Open a file for random access; where its blocks are is asked once."""
+        """Open a file for random access; its block locations are requested once."""
         reader = self._open(path)
         return pa.PythonFile(
             RangedInput(len(reader), partial(self._read_open, path, reader)), mode="r"
         )
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file; ConflictError if the name is taken."""
+        """Write a new file; ConflictError if it exists."""
         self._write(path, data, overwrite=False)
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Write a new file in pieces; it appears whole when the block ends."""
+        """Write a new file in pieces; the whole file appears when the block ends."""
         with self._temporary(path) as (name, output):
             pieces = io.BufferedWriter(output, _BUFFER)
             yield cast(BinaryIO, pieces)
@@ -340,30 +351,30 @@ class HdfsStorage(Storage):
         self._write(path, data, overwrite=True)
 
     def delete(self, path: str) -> None:
-        """Remove a file if it is there."""
+        """Delete a file if it exists."""
         full = self._full(path)
         with deleting(path):
             self._client.delete(full)
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove several files, all at once."""
+        """Delete several files concurrently."""
         map_in_threads(self.delete, [check_path(path) for path in paths])
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder and all below it, in one step; never the root."""
+        """Delete a folder with everything in it, atomically; never the root."""
         full = self._full(folder)
         with suppress(MissingFileError), reading(folder):
             if self._client.get_file_info(full).isdir:
                 self._client.delete(full, recursive=True)
 
     def prune_folders(self, folder: str) -> None:
-        """Remove a folder and those below it as far as no file is in them; never the root."""
+        """Delete a folder and the folders below it that contain no file; never the root."""
         files, folders = self._scan(check_path(folder))
-        for each in folders:
-            self.prune_folders(each)
+        for child in folders:
+            self.prune_folders(child)
         if files or any(self._scan(folder)):
             return
-        # Another process may have put a file there since: only an empty folder is deleted.
+        # Another process may have created a file since: delete the folder only if it is empty.
         with deleting(folder):
             self._client.delete(self._full(folder), recursive=False)
 
@@ -375,12 +386,12 @@ class HdfsStorage(Storage):
         return f"{self.location.folder}/{check_path(path)}"
 
     def _scan(self, folder: str) -> tuple[list[FileStatus], list[str]]:
-        """The files of a folder, temporary ones too, and the folders in it."""
+        """Return the files of a folder, including temporary ones, and the folders in it."""
         full = self._full(folder) if folder else self.location.folder or "/"
         files, folders = [], []
         with suppress(MissingFileError), reading(folder):
             for entry in self._client.list_status(full):
-                # A file is listed as if it were in itself.
+                # Listing a file returns the file itself.
                 if entry.path == full:
                     continue
                 path = join_path(folder, entry.path[entry.path.rfind("/") + 1 :])
@@ -393,12 +404,12 @@ class HdfsStorage(Storage):
         return files, folders
 
     def _walk(self, folder: str) -> Iterator[FileStatus]:
-        waiting = [folder]
-        while waiting:
-            scanned = map_in_threads(self._scan, waiting)
+        level = [folder]
+        while level:
+            scanned = map_in_threads(self._scan, level)
             for files, _ in scanned:
                 yield from files
-            waiting = [below for _, folders in scanned for below in folders]
+            level = [child for _, folders in scanned for child in folders]
 
     def _open(self, path: str) -> FileReader:
         full = self._full(path)
@@ -408,12 +419,12 @@ class HdfsStorage(Storage):
     def _read_open(self, path: str, reader: FileReader, offset: int, length: int | None) -> bytes:
         try:
             with reading(path):
-                return _part(reader, offset, length)
+                return _read_part(reader, offset, length)
         except UnavailableError:
-            # Blocks move, and those of a file that is replaced or deleted go away.
+            # Blocks move, or vanish if the file is replaced or deleted: get the current ones.
             fresh = self._open(path)
             with reading(path):
-                return _part(fresh, offset, length)
+                return _read_part(fresh, offset, length)
 
     def _write(self, path: str, data: bytes, *, overwrite: bool) -> None:
         with self._temporary(path) as (name, output):
@@ -436,14 +447,14 @@ class HdfsStorage(Storage):
 
     def _publish(self, name: str, output: _Output, path: str, *, overwrite: bool) -> None:
         output.finish()
-        # The client never repeats a call that may have been carried out, so that a refusal is
-        # one of another's file, and a lost answer is told as that.
+        # The client never repeats a call that may have been executed. So a refusal means that
+        # another process created the file, and a lost response is reported as such.
         with writing(path):
             self._client.rename(name, self._full(path), overwrite=overwrite)
 
 
 class _Output(io.RawIOBase):
-    """A file of HDFS that is being written, with this library's errors."""
+    """A file that is being written to HDFS; translates the client's errors."""
 
     def __init__(self, writer: FileWriter, path: str) -> None:
         self._writer: FileWriter | None = writer
@@ -457,7 +468,7 @@ class _Output(io.RawIOBase):
         return self._position
 
     def write(self, data: Any) -> int:
-        # What a buffer still holds when its file was given up goes nowhere.
+        # After `abandon`, the rest of the buffer in front of this file is discarded.
         if self._writer is not None and len(data):
             with writing(self._path):
                 self._writer.write(data)
@@ -465,30 +476,30 @@ class _Output(io.RawIOBase):
         return len(data)
 
     def finish(self) -> None:
-        """Have HDFS keep what was written; before that the file is not complete."""
+        """Close the file on HDFS, which makes it complete."""
         if self._writer is not None:
             with writing(self._path):
                 self._writer.close()
 
     def abandon(self) -> None:
-        """Write no more; the file is of no use."""
+        """Stop writing; the file will not be published."""
         writer, self._writer = self._writer, None
         if writer is not None:
             with suppress(OSError, RuntimeError):
                 writer.close()
 
 
-def _status(path: str, found: NativeStatus) -> FileStatus:
-    return FileStatus(path, found.length, found.modification_time)
+def _status(path: str, info: NativeStatus) -> FileStatus:
+    return FileStatus(path, info.length, info.modification_time)
 
 
-def _part(reader: FileReader, offset: int, length: int | None) -> bytes:
-    left = len(reader) - offset
-    wanted = left if length is None else min(length, left)
-    # The client does not survive being asked for what is behind the end.
-    if wanted <= 0:
+def _read_part(reader: FileReader, offset: int, length: int | None) -> bytes:
+    remaining = len(reader) - offset
+    to_read = remaining if length is None else min(length, remaining)
+    # The client crashes on a range behind the end of the file.
+    if to_read <= 0:
         return b""
-    data = reader.read_range(offset, wanted)
-    if len(data) != wanted:
-        raise OSError(f"{len(data)} of {wanted} bytes came")
+    data = reader.read_range(offset, to_read)
+    if len(data) != to_read:
+        raise OSError(f"got {len(data)} of {to_read} bytes")
     return data

@@ -1,8 +1,8 @@
 """Tables on a disk of this machine, or on a network file system that is mounted here.
 
-Several hosts may share a table on NFS only if it is mounted there with `noac` (or `actimeo=0`): by
-default a client goes by what it remembers of a folder, up to a minute, and a writer would overlook
-the commits of others. A lock file that expires needs `flock` on a folder, which NFS does not have.
+Several hosts may share a table on NFS only if they mount it with `noac` (or `actimeo=0`): by
+default a client caches a folder for up to a minute, and a writer would overlook the commits of
+others. A lock file that expires needs `flock` on a folder, which NFS does not support.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from lakewright.storage.durable_disk import (
 )
 from lakewright.storage.os_errors import NOT_A_FILE, filling, reading, writing
 
-_MANY = 32  # fewer files are gone before threads have started
-_TOGETHER = 128  # files of one folder that are deleted one after the other, with one sync
+_MANY_FILES = 32  # deleting fewer files takes less time than starting threads
+_DELETE_BATCH = 128  # files of one folder that one thread deletes, with one sync
 OPTIONS = ("verify_sidecars", "durable")
 
 
@@ -57,16 +57,16 @@ class LocalStorage(VersionedStorage):
     """Files below `folder`, which may be given as a path or as a `file:` URI.
 
     New bytes are written to a temporary file beside their target (a name that every reader of
-    the format ignores) and then linked or renamed, so that a killed process can leave such a
-    temporary file behind but never half a file.
+    the format ignores), which is then linked or renamed: a killed process can leave a temporary
+    file behind, but never half a file.
 
-    - Real Hudi on the same disk keeps a checksum file beside each file and refuses a file that
-      does not match it. It goes before its file is replaced or deleted. `read` checks it, unless
-      `verify_sidecars` is off; `read_range` and `open_input` do not.
-    - With `durable`, which is the default, what has returned survives a power cut: the content of
-      a file is synced before it gets its name, then the folder of the name, and the folders above.
-      Without it only the death of the process is survived, as with Hadoop on a local disk.
-    - A symbolic link to a folder is no folder of the table: listings pass over it, nothing is
+    - Hudi on the same disk writes a checksum file beside each file and refuses a file that does
+      not match it. This storage deletes it before it replaces or deletes the file. `read` and
+      `open_input` verify it, unless `verify_sidecars` is off; `read_range` does not.
+    - With `durable`, which is the default, completed calls survive a power failure: the content of
+      a file is synced before the file gets its name; then its folder and the folders above it are
+      synced. Otherwise they survive only a crash of the process, as with Hadoop on a local disk.
+    - A symbolic link to a folder is not part of the table: listings leave it out, and nothing is
       written or deleted behind it. The root may be a link, and so may files.
     """
 
@@ -76,14 +76,14 @@ class LocalStorage(VersionedStorage):
     disk: Disk = field(default=DISK, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Make the folder absolute; symbolic links stay as they are."""
+        """Make the folder absolute, without resolving symbolic links."""
         object.__setattr__(self, "folder", os.path.abspath(_without_scheme(self.folder)))
 
     @classmethod
     def at(cls, uri: str, options: Mapping[str, str]) -> LocalStorage:
         """Open a storage by its URI or path; options: `verify_sidecars`, `durable`."""
         for name in options:
-            # Settings for other stores may come along: one set of options serves many tables.
+            # One set of options serves many tables: ignore settings of other stores.
             if name not in OPTIONS and not is_hadoop_setting(name):
                 raise InvalidError("unknown option for a local table", option=name, known=OPTIONS)
         return cls(
@@ -94,12 +94,12 @@ class LocalStorage(VersionedStorage):
 
     @property
     def root(self) -> str:
-        """The base path as a `file://` URI; like Hadoop's, it escapes no character."""
+        """The base path as a `file://` URI, without escapes, like Hadoop's."""
         return f"file://{self.folder}"
 
     @property
     def loses_unsynced(self) -> bool:
-        """What was not synced may be gone after a power cut."""
+        """Always: a power failure can lose unsynced files."""
         return True
 
     def list_files(self, folder: str) -> list[FileStatus]:
@@ -114,53 +114,53 @@ class LocalStorage(VersionedStorage):
 
     def list_tree(self, folder: str) -> Iterator[FileStatus]:
         """Yield all files in `folder` and below."""
-        waiting = [folder] if self._listable(folder) else []
-        while waiting:
-            files, folders = self._scan(waiting.pop())
+        pending = [folder] if self._listable(folder) else []
+        while pending:
+            files, folders = self._scan(pending.pop())
             yield from files
-            waiting += folders
+            pending += folders
 
     def list_temporary(self) -> list[FileStatus]:
-        """Return the temporary files of processes that are at work, or were killed."""
-        found = []
+        """Return the temporary files of running or killed processes."""
+        files = []
         with reading(""):
             for parent, _, names in os.walk(self.folder):
                 for name in filter(is_temporary, names):
                     full = f"{parent}/{name}"
                     with suppress(FileNotFoundError):
                         path = os.path.relpath(full, self.folder)
-                        found.append(_status(path, os.stat(full)))
-        return found
+                        files.append(_status(path, os.stat(full)))
+        return files
 
     def list_ignored(self) -> list[IgnoredEntry]:
-        """Return what has a name that is no path, and links to folders."""
-        found = []
+        """Return entries whose names are no valid paths, and links to folders."""
+        ignored = []
         with reading(""):
             for parent, folders, names in os.walk(self.folder):
                 for name in (*folders, *names):
                     full = f"{parent}/{name}"
                     shown = _escaped(os.path.relpath(full, self.folder))
                     if not is_path(name):
-                        found.append(IgnoredEntry(shown, "the name is no path of a table"))
+                        ignored.append(IgnoredEntry(shown, "the name is no path of a table"))
                     elif os.path.islink(full) and os.path.isdir(full):
-                        found.append(IgnoredEntry(shown, "a symbolic link to a folder"))
-        return sorted(found, key=lambda each: each.name)
+                        ignored.append(IgnoredEntry(shown, "a symbolic link to a folder"))
+        return sorted(ignored, key=lambda entry: entry.name)
 
     def status(self, path: str) -> FileStatus | None:
-        """Return size and modification time of one file, or None if there is no such file."""
+        """Return size and modification time of one file, or None if it does not exist."""
         full = self._full(path)
         with reading(path):
             try:
-                found = os.stat(full)
+                stats = os.stat(full)
             except NOT_A_FILE:
                 return None
-        return _status(path, found) if stat.S_ISREG(found.st_mode) else None
+        return _status(path, stats) if stat.S_ISREG(stats.st_mode) else None
 
     def read(self, path: str) -> bytes:
-        """Return the whole file, checked against Hadoop's checksum file if it has one."""
+        """Return the whole file, verified against Hadoop's checksum file if it has one."""
         full = self._full(path)
-        # Bytes first, checksum second: a writer removes the checksum before the bytes change.
-        # A Java writer writes both anew, so a mismatch counts only if it is still there.
+        # Read the bytes before the checksum: this library deletes the checksum before it changes
+        # the bytes. A Java writer rewrites both, so only a second mismatch counts.
         for _ in range(2):
             with reading(path):
                 data = _bytes_of(full)
@@ -180,8 +180,8 @@ class LocalStorage(VersionedStorage):
     def open_input(self, path: str) -> pa.NativeFile:
         """Open a file for random access; the caller closes it.
 
-        A file with a checksum file is read and checked whole, as a part cannot be: only files
-        that Hadoop wrote to this disk have one.
+        A file with a checksum file is read as a whole, because a part cannot be verified. Only
+        files that Hadoop wrote to this disk have one.
         """
         full = self._full(path)
         if self.verify_sidecars and os.path.exists(_sidecar(full)):
@@ -192,14 +192,14 @@ class LocalStorage(VersionedStorage):
             return pa.OSFile(full)
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file; ConflictError if the name is taken."""
+        """Write a new file; ConflictError if it exists."""
         with writing(path), self._changes.unfinished(*_split(path)) as unfinished:
             unfinished.file.write(data)
             self._changes.publish(unfinished)
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Write a new file in pieces; it appears whole when the block ends."""
+        """Write a new file in pieces; the whole file appears when the block ends."""
         with writing(path), self._changes.unfinished(*_split(path)) as unfinished:
             with filling(path):
                 yield unfinished.file
@@ -217,7 +217,7 @@ class LocalStorage(VersionedStorage):
         return data, content_version(data)
 
     def replace_if(self, path: str, data: bytes, version: str | None) -> str:
-        """Write a file that still has `version`; give the new one."""
+        """Write a file if it still has `version`; return the new version."""
         if version is None:
             self.create(path, data)
             return content_version(data)
@@ -227,35 +227,35 @@ class LocalStorage(VersionedStorage):
                     self.replace(path, data)
                     return content_version(data)
         except MissingFileError as error:
-            raise ConflictError("the file is gone", path=path) from error
-        raise ConflictError("the file was replaced meanwhile", path=path)
+            raise ConflictError("the file does not exist any more", path=path) from error
+        raise ConflictError("the file was replaced concurrently", path=path)
 
     def delete(self, path: str) -> None:
-        """Remove a file, and its checksum file first, if they are there."""
+        """Delete a file if it exists, and before it its checksum file."""
         self.delete_many([path])
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove several files; those of many folders at once, as each one waits for the disk."""
+        """Delete several files, concurrently, because each sync waits for the disk."""
         by_folder = _by_folder(paths)
-        works = [
-            (folder, names[start : start + _TOGETHER])
+        batches = [
+            (folder, names[start : start + _DELETE_BATCH])
             for folder, names in by_folder.items()
-            for start in range(0, len(names), _TOGETHER)
+            for start in range(0, len(names), _DELETE_BATCH)
         ]
-        few = not self.durable and sum(map(len, by_folder.values())) < _MANY
-        map_in_threads(self._delete_in, works, 1 if few else self.disk.threads)
+        few = not self.durable and sum(map(len, by_folder.values())) < _MANY_FILES
+        map_in_threads(self._delete_batch, batches, 1 if few else self.disk.threads)
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder and all below it, or a link and nothing behind it; never the root."""
+        """Delete a folder with everything in it, or a link itself; never the root."""
         with writing(folder):
             self._changes.delete_folder(*_split(folder))
 
     def unsynced(self) -> LocalStorage:
-        """The same folder without syncs."""
+        """Return the storage of the same folder without syncs."""
         return replace(self, durable=False) if self.durable else self
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Sync files, all at once, then each folder that they are in; nothing if not `durable`."""
+        """Sync files concurrently, then their folders; does nothing unless `durable`."""
         if self.durable:
             by_folder = _by_folder(paths)
             files = [join_path(folder, name) for folder in by_folder for name in by_folder[folder]]
@@ -263,7 +263,7 @@ class LocalStorage(VersionedStorage):
             map_in_threads(self._sync_named, [*by_folder], self.disk.threads)
 
     def prune_folders(self, folder: str) -> None:
-        """Remove a folder and those below it as far as no file is in them; never the root."""
+        """Delete a folder and the folders below it that contain no file; never the root."""
         with writing(folder):
             self._changes.prune_folders(*_split(folder))
 
@@ -275,9 +275,9 @@ class LocalStorage(VersionedStorage):
         full = f"{self.folder}/{folder}"
         with reading(folder), suppress(*NOT_A_FILE), os.scandir(full) as entries:
             for entry in entries:
-                # A file may vanish between the two calls; a dangling link is no file either.
+                # A file may be deleted between the two calls; a dangling link is no file either.
                 with suppress(FileNotFoundError):
-                    # What can be printed is a path; the other question takes longer.
+                    # A printable name is a valid path; the full check takes longer.
                     if not (entry.name.isprintable() or is_path(entry.name)):
                         continue
                     if entry.is_dir(follow_symlinks=False):
@@ -289,7 +289,7 @@ class LocalStorage(VersionedStorage):
         return files, folders
 
     def _listable(self, folder: str) -> bool:
-        """Whether no folder on the way to this one is a link."""
+        """Whether neither the folder nor a folder above it is a symbolic link."""
         full = self.folder
         for name in check_folder(folder).split("/"):
             full = f"{full}/{name}"
@@ -310,7 +310,7 @@ class LocalStorage(VersionedStorage):
         with writing(folder):
             self._changes.sync_named(folder)
 
-    def _delete_in(self, files: tuple[str, list[str]]) -> None:
+    def _delete_batch(self, files: tuple[str, list[str]]) -> None:
         with writing(files[0]):
             self._changes.delete(*files)
 
@@ -320,11 +320,11 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_folder: dict[str, list[str]] = {}
     for path in paths:
         folder, name = _split(path)
-        found.setdefault(folder, []).append(name)
-    return found
+        by_folder.setdefault(folder, []).append(name)
+    return by_folder
 
 
 def _without_scheme(uri: str) -> str:
@@ -347,17 +347,17 @@ def _warn_of_link(full: str) -> None:
 
 
 def _escaped(name: str) -> str:
-    """A name as it can be printed: bytes that are no text and control characters as numbers."""
+    """Return a printable name: invalid UTF-8 and control characters as escapes."""
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+    return re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def _hidden(name: str) -> bool:
     return is_sidecar(name) or is_temporary(name)
 
 
-def _status(path: str, found: os.stat_result) -> FileStatus:
-    return FileStatus(path, found.st_size, found.st_mtime_ns // 1_000_000)
+def _status(path: str, stats: os.stat_result) -> FileStatus:
+    return FileStatus(path, stats.st_size, stats.st_mtime_ns // 1_000_000)
 
 
 def _sidecar(full: str) -> str:
@@ -379,7 +379,7 @@ def _sidecar_bytes(full: str) -> bytes:
 
 @contextmanager
 def _locked(folder: int) -> Iterator[None]:
-    # The lock is on the folder itself: nothing is left behind, and it dies with its process.
+    # The lock is on the folder itself: it leaves no file, and ends with its process.
     fcntl.flock(folder, fcntl.LOCK_EX)
     try:
         yield

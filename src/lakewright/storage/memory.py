@@ -1,4 +1,4 @@
-"""Tables in the memory of this process: for tests, trials and examples."""
+"""Tables in the memory of this process, for tests, trials and examples."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Stored:
 
 @dataclass(slots=True)
 class _Area:
-    """The files of one name, by folder, so that a listing costs what it shows."""
+    """The files of one name, by folder, so that listing a folder reads only its own files."""
 
     now_ms: Callable[[], int] = _wall_ms
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -65,7 +65,7 @@ class _Area:
     def remove(self, path: str) -> None:
         folder, name = split_path(path)
         self.files.get(folder, {}).pop(name, None)
-        # Folders go with their last file, as on an object store.
+        # Folders vanish with their last file, as on an object store.
         while not self.files.get(folder) and not self.folders.get(folder):
             self.files.pop(folder, None)
             self.folders.pop(folder, None)
@@ -76,12 +76,12 @@ class _Area:
             folder = parent
 
     def tree(self, folder: str) -> list[FileStatus]:
-        found, waiting = [], [folder]
-        while waiting:
-            folder = waiting.pop()
-            found += self.listed(folder)
-            waiting += self.folders.get(folder, ())
-        return found
+        files, pending = [], [folder]
+        while pending:
+            folder = pending.pop()
+            files += self.listed(folder)
+            pending += self.folders.get(folder, ())
+        return files
 
     def listed(self, folder: str) -> list[FileStatus]:
         return [
@@ -95,22 +95,22 @@ _AREAS: dict[str, _Area] = {}
 
 @dataclass(frozen=True, slots=True)
 class MemoryStorage(VersionedStorage):
-    """Files that live as long as the process, under a name: `memory://<name>`.
+    """Files in memory under a name, `memory://<name>`, until the process exits.
 
-    Two storages of one name see the same files, and so does a pickled copy, within one process.
+    Within one process, storages of the same name share their files; so does a pickled copy.
     """
 
     label: str
 
     def __post_init__(self) -> None:
-        """Take part in the files of that name, or begin with none."""
+        """Share the files of that name, or start with none."""
         _AREAS.setdefault(check_path(self.label), _Area())
 
     @classmethod
     def fresh(
         cls, files: Mapping[str, bytes] | None = None, now_ms: Callable[[], int] = _wall_ms
     ) -> MemoryStorage:
-        """Make a storage of a new name that holds `files`; `now_ms` stamps every write."""
+        """Return a storage with a new name and `files`; `now_ms` returns modification times."""
         label = secrets.token_hex(8)
         _AREAS[label] = _Area(now_ms)
         storage = cls(label)
@@ -120,22 +120,22 @@ class MemoryStorage(VersionedStorage):
 
     @classmethod
     def at(cls, uri: str, options: Mapping[str, str]) -> MemoryStorage:
-        """Open a storage by its `memory://` URI; there are no options."""
-        # Settings for other stores may come along: one set of options serves many tables.
+        """Open a storage by its `memory://` URI; it has no options."""
+        # One set of options serves many tables: ignore settings of other stores.
         unknown = sorted(name for name in options if not is_hadoop_setting(name))
         if unknown:
             raise InvalidError("a table in memory takes no options", options=unknown)
         return cls(uri.removeprefix("memory:").strip("/"))
 
     def forget(self) -> None:
-        """Free the memory; a storage of this name is empty afterwards."""
+        """Delete all files and free their memory."""
         area = self._area
         with area.lock:
             area.files.clear()
             area.folders.clear()
 
     def files(self) -> dict[str, bytes]:
-        """Return all files as they are now, sorted by path: to compare, or to start another."""
+        """Return all current files, sorted by path: to compare them, or to fill another storage."""
         with self._area.lock:
             paths = sorted(file.path for file in self._area.tree(""))
             return {path: self.read(path) for path in paths}
@@ -148,8 +148,8 @@ class MemoryStorage(VersionedStorage):
     def list_files(self, folder: str) -> list[FileStatus]:
         """Return the files directly in `folder`, sorted by name."""
         with self._area.lock:
-            found = self._area.listed(check_folder(folder))
-        return sorted(found, key=lambda file: file.path)
+            files = self._area.listed(check_folder(folder))
+        return sorted(files, key=lambda file: file.path)
 
     def list_folders(self, folder: str) -> list[str]:
         """Return the paths of the folders directly in `folder`, sorted."""
@@ -157,12 +157,12 @@ class MemoryStorage(VersionedStorage):
             return sorted(self._area.folders.get(check_folder(folder), ()))
 
     def list_tree(self, folder: str) -> Iterator[FileStatus]:
-        """Yield all files in `folder` and below, as they were at the call."""
+        """Yield all files in `folder` and below, as of the call."""
         with self._area.lock:
             return iter(self._area.tree(check_folder(folder)))
 
     def status(self, path: str) -> FileStatus | None:
-        """Return size and modification time of one file, or None if there is no such file."""
+        """Return size and modification time of one file, or None if it does not exist."""
         stored = self._area.find(check_path(path))
         if stored is None:
             return None
@@ -185,7 +185,7 @@ class MemoryStorage(VersionedStorage):
         return pa.BufferReader(self.read(path))
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file; ConflictError if the name is taken."""
+        """Write a new file; ConflictError if it exists."""
         with self._area.lock:
             if self._area.find(check_path(path)) is not None:
                 raise ConflictError("the file exists already", path=path)
@@ -193,7 +193,7 @@ class MemoryStorage(VersionedStorage):
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Write a new file in pieces; it appears whole when the block ends."""
+        """Write a new file in pieces; the whole file appears when the block ends."""
         check_path(path)
         pieces = io.BytesIO()
         yield pieces
@@ -210,26 +210,26 @@ class MemoryStorage(VersionedStorage):
         return data, content_version(data)
 
     def replace_if(self, path: str, data: bytes, version: str | None) -> str:
-        """Write a file that still has `version`; give the new one."""
+        """Write a file if it still has `version`; return the new version."""
         with self._area.lock:
             stored = self._area.find(check_path(path))
             if (stored and content_version(stored.data)) != version:
-                raise ConflictError("the file was replaced meanwhile", path=path)
+                raise ConflictError("the file was replaced concurrently", path=path)
             self._area.put(path, data)
         return content_version(data)
 
     def delete(self, path: str) -> None:
-        """Remove a file if it is there."""
+        """Delete a file if it exists."""
         with self._area.lock:
             self._area.remove(check_path(path))
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder and all below it; never the root."""
+        """Delete a folder with everything in it; never the root."""
         with self._area.lock:
             for file in self._area.tree(check_path(folder)):
                 self._area.remove(file.path)
 
     @property
     def _area(self) -> _Area:
-        # A copy that arrives in another process finds no files there, and begins with none.
+        # A pickled copy in another process has no files there: start with none.
         return _AREAS.get(self.label) or _AREAS.setdefault(self.label, _Area())

@@ -1,4 +1,4 @@
-"""Storages in front of others: every call goes through one door."""
+"""Storages that wrap others: to intercept every call, or to count calls by kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class ForwardingStorage(Storage):
-    """Forwards every call to another storage; `_call` is the door."""
+    """Forwards every call to another storage; subclasses override `_call` to intercept calls."""
 
     __slots__ = ("inner",)
 
@@ -28,26 +28,26 @@ class ForwardingStorage(Storage):
 
     @property
     def root(self) -> str:
-        """The root of the storage behind."""
+        """The root of the inner storage."""
         return self.inner.root
 
     @property
     def has_own_clock(self) -> bool:
-        """As the storage behind."""
+        """As the inner storage."""
         return self.inner.has_own_clock
 
     @property
     def parallel_listings(self) -> int:
-        """As the storage behind."""
+        """As the inner storage."""
         return self.inner.parallel_listings
 
     @property
     def loses_unsynced(self) -> bool:
-        """As the storage behind."""
+        """As the inner storage."""
         return self.inner.loses_unsynced
 
     def url(self, path: str) -> str:
-        """Forward; this asks nothing of the store and is not counted."""
+        """Forward without `_call`: no request is made."""
         return self.inner.url(path)
 
     def list_files(self, folder: str) -> list[FileStatus]:
@@ -67,11 +67,11 @@ class ForwardingStorage(Storage):
         return self._call(self.inner.list_many, list(folders))
 
     def list_temporary(self) -> list[FileStatus]:
-        """Forward; it is not counted, as only a disk has such files."""
+        """Forward without `_call`: no object store has such files."""
         return self.inner.list_temporary()
 
     def list_ignored(self) -> list[IgnoredEntry]:
-        """Forward; it is not counted, as only a disk has such files."""
+        """Forward without `_call`: only a disk has such entries."""
         return self.inner.list_ignored()
 
     def status(self, path: str) -> FileStatus | None:
@@ -95,7 +95,7 @@ class ForwardingStorage(Storage):
         return self._call(self.inner.read_many, list(paths))
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """Forward; what is read from the file later is not seen here."""
+        """Forward; later reads from the file do not pass `_call`."""
         return self._call(self.inner.open_input, path)
 
     def create(self, path: str, data: bytes) -> None:
@@ -123,21 +123,21 @@ class ForwardingStorage(Storage):
         self._call(self.inner.delete_folder, folder)
 
     def prune_folders(self, folder: str) -> None:
-        """Forward; it is not counted, as only disks and HDFS have folders without files."""
+        """Forward without `_call`: only disks and HDFS have folders without files."""
         self.inner.prune_folders(folder)
 
     def unsynced(self) -> Storage:
-        """The storage behind without its syncs, through the same door."""
+        """Return the unsynced inner storage, whose calls pass the same `_call`."""
         inner = self.inner.unsynced()
-        return self if inner is self.inner else _SameDoor(self, inner)
+        return self if inner is self.inner else _SameCall(self, inner)
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Forward; it is not counted, as only a disk does something here."""
+        """Forward without `_call`: only a disk syncs."""
         self.inner.sync(paths)
 
 
-class _SameDoor(ForwardingStorage):
-    """Another storage, whose calls go through the door of the first."""
+class _SameCall(ForwardingStorage):
+    """Forwards to another storage, but through the `_call` of the first."""
 
     __slots__ = ("_first",)
 
@@ -149,10 +149,7 @@ class _SameDoor(ForwardingStorage):
         return self._first._call(method, *arguments)
 
 
-# ------------------------------------------------------------------------------------------------
-# Storages that count what is asked of them, by the kind of call that a store bills.
-
-
+# Counted calls, by the kind of request that a store bills.
 CALL_KINDS = {
     "list_files": "list",
     "list_folders": "list",
@@ -175,12 +172,12 @@ CALL_KINDS = {
 }
 
 
-def _itself(storage: Storage) -> Storage:
+def _identity(storage: Storage) -> Storage:
     return storage
 
 
 class MeteredStorage(ForwardingStorage):
-    """Counts calls by kind, one for each path; sent to a worker it is the storage behind."""
+    """Counts calls by kind, one for each path; a pickled copy is the inner storage, uncounted."""
 
     __slots__ = ("_calls", "_lock")
 
@@ -190,14 +187,14 @@ class MeteredStorage(ForwardingStorage):
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _itself, (self.inner,)
+        return _identity, (self.inner,)
 
     def take_counts(self) -> dict[str, int]:
-        """The calls since this was asked last."""
+        """Return the calls since the last call of this method."""
         with self._lock:
-            found = dict(self._calls)
+            counts = dict(self._calls)
             self._calls.clear()
-        return found
+        return counts
 
     def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
         first = arguments[0]
@@ -207,7 +204,7 @@ class MeteredStorage(ForwardingStorage):
 
 
 class MeteredVersionedStorage(MeteredStorage, VersionedStorage):
-    """The same, of a storage that has versions."""
+    """A metered storage with versions."""
 
     __slots__ = ()
 
@@ -223,7 +220,7 @@ class MeteredVersionedStorage(MeteredStorage, VersionedStorage):
 
 
 def metered(storage: Storage) -> MeteredStorage:
-    """The storage, counted; one that is counted already stays as it is."""
+    """Return a metered storage; one that is metered already is returned as it is."""
     if isinstance(storage, MeteredStorage):
         return storage
     versioned = isinstance(storage, VersionedStorage)

@@ -1,4 +1,8 @@
-"""From a URI and plain options to a client of an object store, and from its errors to ours."""
+"""Tables on object stores: S3 and compatible stores, GCS and Azure, through the client obstore.
+
+Plain options or Hadoop's `fs.s3a.*` settings configure the client; its errors are translated into
+this library's errors. `RangedInput` makes a remote file readable for pyarrow.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ if TYPE_CHECKING:
 
 Options = tuple[tuple[str, str], ...]
 
-# What Spark users have in their Hadoop settings already, by the name of the client's option.
+# Hadoop settings that Spark users already have, and the options of the client that they mean.
 _S3A_KEYS = {
     "fs.s3a.access.key": "access_key_id",
     "fs.s3a.secret.key": "secret_access_key",
@@ -67,8 +71,8 @@ _HTTP_KEYS = (
     "user_agent",
 )
 _DEFAULTS = {"timeout": "120s", "max_retries": "6", "retry_timeout": "60"}
-# What the client of each kind of store is configured with, without the place, which is the
-# address; it takes the same names with a prefix, as they stand in the environment.
+# The configuration keys of the client for each kind of store, without those for bucket and account,
+# which the address contains. The client also accepts them with the prefix of environment variables.
 _CLIENT_KEYS = {
     "s3": (
         "access_key_id",
@@ -131,14 +135,14 @@ _CLIENT_KEYS = {
     ),
 }
 _CLIENT_PREFIXES = {"s3": "aws_", "gcs": "google_", "azure": "azure_"}
-_OF_STORAGE_ACCOUNTS = ("account_key", "account_name", "sas_key", "token", "use_emulator")
-_OF_EVERY_KIND = frozenset({*_HTTP_KEYS, *_DEFAULTS, "ssl", "path_style", "credentials_provider"})
+_STORAGE_ACCOUNT_KEYS = ("account_key", "account_name", "sas_key", "token", "use_emulator")
+_COMMON_OPTIONS = frozenset({*_HTTP_KEYS, *_DEFAULTS, "ssl", "path_style", "credentials_provider"})
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_PASSING_STATUS = {408, 409, 429}
-# One request deletes many keys; what became of each is in the body of an answer that says OK.
+_TRANSIENT_STATUS = {408, 409, 429}
+# One request deletes many keys; the body of a successful response reports the keys that failed.
 _KEY_REFUSED = re.compile(r"request failed for key (?P<key>.*): .*\(code: (?P<code>\w+)\)")
-_PASSING_CODES = {
+_TRANSIENT_CODES = {
     "InternalError",
     "OperationAborted",
     "RequestTimeout",
@@ -151,7 +155,7 @@ _PASSING_CODES = {
 class ObjectLocation:
     """A bucket (or container) and a prefix in it, on one kind of store.
 
-    `text` is the URI as Spark wants it; `account` is set for Azure only.
+    `text` is the URI for Spark; `account` is set for Azure only.
     """
 
     text: str
@@ -162,7 +166,7 @@ class ObjectLocation:
 
     @classmethod
     def parse(cls, uri: str) -> ObjectLocation:
-        """Read a URI such as `s3://bucket/folder/table`."""
+        """Parse a URI such as `s3://bucket/folder/table`."""
         scheme, _, rest = uri.partition("://")
         authority, _, path = rest.partition("/")
         prefix = path.strip("/")
@@ -170,65 +174,65 @@ class ObjectLocation:
         if kind is None or not authority:
             raise InvalidError("not the address of an object store", uri=uri, known=sorted(SCHEMES))
         bucket, _, host = authority.partition("@")
-        # Spark reads S3 through s3a only; the others keep the scheme that they came with.
+        # Spark reads S3 through s3a only; other stores keep their scheme.
         spark_scheme = "s3a" if kind == "s3" else scheme.lower()
         text = f"{spark_scheme}://{authority}/{prefix}".rstrip("/")
         return cls(text, kind, bucket, prefix, host.partition(".")[0] or None)
 
 
 def option_names(kind: str) -> frozenset[str]:
-    """Return the plain options that a store of a kind takes, besides Hadoop's settings."""
+    """Return the options that a kind of store accepts, besides Hadoop's settings."""
     prefix = _CLIENT_PREFIXES[kind]
     prefixed = (
-        f"{prefix}storage_{name}" if name in _OF_STORAGE_ACCOUNTS else f"{prefix}{name}"
+        f"{prefix}storage_{name}" if name in _STORAGE_ACCOUNT_KEYS else f"{prefix}{name}"
         for name in _CLIENT_KEYS[kind]
     )
-    return _OF_EVERY_KIND.union(_CLIENT_KEYS[kind], prefixed)
+    return _COMMON_OPTIONS.union(_CLIENT_KEYS[kind], prefixed)
 
 
 def normal_options(place: ObjectLocation, options: Mapping[str, str]) -> Options:
-    """Turn plain or Hadoop-style options into the client's own, sorted; others of Hadoop go."""
-    found: dict[str, str] = {}
+    """Convert plain options and Hadoop settings to client options, sorted; drop other settings."""
+    result: dict[str, str] = {}
     plain = {name.removeprefix("spark.hadoop."): value for name, value in options.items()}
     of_bucket = f"fs.s3a.bucket.{place.bucket}."
     for name, value in plain.items():
         if not is_hadoop_setting(name):
-            found[name] = value
+            result[name] = value
         elif name in _S3A_KEYS and place.kind == "s3":
-            found.setdefault(_S3A_KEYS[name], value)
+            result.setdefault(_S3A_KEYS[name], value)
     for name, value in plain.items():
         general = "fs.s3a." + name.removeprefix(of_bucket)
         if name.startswith(of_bucket) and general in _S3A_KEYS:
-            found[_S3A_KEYS[general]] = value
-    return tuple(sorted(_translated(found).items()))
+            result[_S3A_KEYS[general]] = value
+    return tuple(sorted(_translated(result).items()))
 
 
-def _translated(found: dict[str, str]) -> dict[str, str]:
-    secure = flag(found, "ssl", default=True)
-    # The client speaks path style unless told otherwise, which every store understands.
-    flag(found, "path_style", default=True)
-    if "Anonymous" in found.get("credentials_provider", ""):
-        found["skip_signature"] = "true"
-    if "endpoint" in found and "://" not in found["endpoint"]:
-        found["endpoint"] = f"{'https' if secure else 'http'}://{found['endpoint']}"
-    if found.get("endpoint", "").startswith("http://"):
-        found.setdefault("allow_http", "true")
+def _translated(options: dict[str, str]) -> dict[str, str]:
+    secure = flag(options, "ssl", default=True)
+    # Only check the value: the client uses path style by default, which every store supports.
+    flag(options, "path_style", default=True)
+    if "Anonymous" in options.get("credentials_provider", ""):
+        options["skip_signature"] = "true"
+    if "endpoint" in options and "://" not in options["endpoint"]:
+        options["endpoint"] = f"{'https' if secure else 'http'}://{options['endpoint']}"
+    if options.get("endpoint", "").startswith("http://"):
+        options.setdefault("allow_http", "true")
     for name in ("ssl", "path_style", "credentials_provider"):
-        found.pop(name, None)
-    return found
+        options.pop(name, None)
+    return options
 
 
 @lru_cache(maxsize=64)
 def client_for(place: ObjectLocation, options: Options) -> ObjectStore:
-    """Return the client of this process for a place; a wrong option is an InvalidError."""
-    given = {**_DEFAULTS, **dict(options)}
-    http = {name: given.pop(name) for name in _HTTP_KEYS if name in given}
+    """Return the client of this process for a location; a wrong option is an InvalidError."""
+    config = {**_DEFAULTS, **dict(options)}
+    http = {name: config.pop(name) for name in _HTTP_KEYS if name in config}
     try:
         retry = {
-            "max_retries": int(given.pop("max_retries")),
-            "retry_timeout": timedelta(seconds=float(given.pop("retry_timeout"))),
+            "max_retries": int(config.pop("max_retries")),
+            "retry_timeout": timedelta(seconds=float(config.pop("retry_timeout"))),
         }
-        return _CLIENTS[place.kind](place, given, client_options=http, retry_config=retry)
+        return _CLIENTS[place.kind](place, config, client_options=http, retry_config=retry)
     except (BaseError, ValueError, TypeError) as error:
         raise InvalidError(
             "the options do not make a client for this store",
@@ -242,18 +246,18 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0][:300]
 
 
-def _s3(place: ObjectLocation, config: Any, **settings: Any) -> ObjectStore:
-    return S3Store(place.bucket, prefix=place.prefix or None, config=config, **settings)
+def _s3(location: ObjectLocation, config: Any, **settings: Any) -> ObjectStore:
+    return S3Store(location.bucket, prefix=location.prefix or None, config=config, **settings)
 
 
-def _gcs(place: ObjectLocation, config: Any, **settings: Any) -> ObjectStore:
-    return GCSStore(place.bucket, prefix=place.prefix or None, config=config, **settings)
+def _gcs(location: ObjectLocation, config: Any, **settings: Any) -> ObjectStore:
+    return GCSStore(location.bucket, prefix=location.prefix or None, config=config, **settings)
 
 
-def _azure(place: ObjectLocation, config: Any, **settings: Any) -> ObjectStore:
-    if place.account:
-        config.setdefault("account_name", place.account)
-    return AzureStore(place.bucket, prefix=place.prefix or None, config=config, **settings)
+def _azure(location: ObjectLocation, config: Any, **settings: Any) -> ObjectStore:
+    if location.account:
+        config.setdefault("account_name", location.account)
+    return AzureStore(location.bucket, prefix=location.prefix or None, config=config, **settings)
 
 
 SCHEMES = {
@@ -270,7 +274,7 @@ _CLIENTS: dict[str, Callable[..., ObjectStore]] = {"s3": _s3, "gcs": _gcs, "azur
 
 @contextmanager
 def translated_errors(path: str) -> Iterator[None]:
-    """Turn what the client raises into one of this library's errors."""
+    """Translate client errors of a block into this library's errors."""
     try:
         yield
     except (BaseError, OSError, ValueError) as error:
@@ -278,7 +282,7 @@ def translated_errors(path: str) -> Iterator[None]:
 
 
 def storage_error(error: Exception, path: str) -> LakewrightError:
-    """Say what an error of the client means for the caller."""
+    """Return the error of this library that a client error means."""
     reason = _first_line(error)
     if "NoSuchBucket" in str(error):
         return InvalidError("there is no such bucket", path=path, reason=reason)
@@ -290,28 +294,26 @@ def storage_error(error: Exception, path: str) -> LakewrightError:
         return InvalidError(
             "the store holds a key that is no path of a table: remove it", path=path, reason=reason
         )
-    if (key := _KEY_REFUSED.search(reason)) and key["code"] not in _PASSING_CODES:
-        denied = "the store denies access" if "Denied" in key["code"] else "the store refused a key"
-        return InvalidError(denied, path=path, key=key["key"], reason=reason)
+    if (match := _KEY_REFUSED.search(reason)) and match["code"] not in _TRANSIENT_CODES:
+        message = (
+            "the store denies access" if "Denied" in match["code"] else "the store refused a key"
+        )
+        return InvalidError(message, path=path, key=match["key"], reason=reason)
     status = status_of(error)
-    refused = 300 <= status < 500 and status not in _PASSING_STATUS
+    refused = 300 <= status < 500 and status not in _TRANSIENT_STATUS
     if refused or isinstance(error, ValueError):
         return InvalidError("the store refused the request", path=path, reason=reason)
     return UnavailableError("the store did not answer", path=path, reason=reason)
 
 
 def status_of(error: Exception) -> int:
-    """Return the HTTP status that an error of the client tells of, or 0."""
-    found = _STATUS.search(str(error))
-    return int(found[1]) if found else 0
-
-
-# ------------------------------------------------------------------------------------------------
-# A file of a remote store as pyarrow reads it: it knows which ranges it wants.
+    """Return the HTTP status in the text of a client error, or 0."""
+    match = _STATUS.search(str(error))
+    return int(match[1]) if match else 0
 
 
 class RangedInput(io.RawIOBase):
-    """A file of `size` bytes, of which `read_range` gives some from an offset on."""
+    """A remote file of `size` bytes for pyarrow; `read_range(offset, length)` returns its bytes."""
 
     def __init__(self, size: int, read_range: Callable[[int, int], bytes]) -> None:
         self._size = size
@@ -319,40 +321,36 @@ class RangedInput(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Yes."""
+        """Always True."""
         return True
 
     def seekable(self) -> bool:
-        """Yes, at no cost."""
+        """Always True; seeking makes no request."""
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Return the position of the next read."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move, even to behind the end, where nothing is to be read."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}
-        self._position = max(0, start[whence] + offset)
+        """Move to a position, which may be behind the end."""
+        origins = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}
+        self._position = max(0, origins[whence] + offset)
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return up to `size` bytes, or all that are left."""
-        left = max(0, self._size - self._position)
-        wanted = left if size is None or size < 0 else min(size, left)
-        data = self._read_range(self._position, wanted)
+        """Return up to `size` bytes, or all that remain."""
+        remaining = max(0, self._size - self._position)
+        to_read = remaining if size is None or size < 0 else min(size, remaining)
+        data = self._read_range(self._position, to_read)
         self._position += len(data)
         return data
 
 
-# ------------------------------------------------------------------------------------------------
-# Tables on object stores: S3 and what speaks its language; GCS and Azure by the same client.
-
-
-# Metadata of the object that tells a writer its own bytes from another's. One plain word: Azure
-# takes no hyphen, and some proxies drop headers with an underscore.
-_TOKEN = "lakewright"
-_TRIES = 3
+# Metadata key of the token by which a writer recognises its own objects. It is a plain word: Azure
+# allows no hyphen, and some proxies drop headers with an underscore.
+_TOKEN_KEY = "lakewright"
+_PUT_ATTEMPTS = 3
 
 _IN_MEMORY = 16 * 1024 * 1024
 _LARGEST_SINGLE_PUT = 64 * 1024 * 1024
@@ -365,14 +363,14 @@ class ObjectStorage(VersionedStorage):
 
     Only S3 is tested. Options are plain strings: those of the client (`endpoint`, `region`,
     `access_key_id`, `secret_access_key`, `session_token`, `allow_http`, ...), `max_retries`,
-    `retry_timeout` (seconds), or Hadoop's `fs.s3a.*` keys; what they leave open comes from the
-    environment (`AWS_*`).
+    `retry_timeout` (seconds), or Hadoop's `fs.s3a.*` keys; the environment (`AWS_*`) supplies
+    those that are not set.
 
-    `create` is a conditional put. The client repeats a put whose answer was lost, and then hears
-    that the object exists: its own. So each conditional put carries a token in the object's
-    metadata, and a refusal counts only if the object there bears another one.
+    `create` is a conditional put. The client repeats a put whose response was lost, and the store
+    then refuses it because the object exists: the writer's own. So each conditional put stores a
+    token in the object's metadata, and a refusal counts only if the existing object has another.
 
-    Zero-byte keys that end in a slash, which Hadoop leaves as folders, are never shown as files.
+    Zero-byte keys that end in a slash, which Hadoop writes for folders, are never listed as files.
     """
 
     location: ObjectLocation
@@ -380,25 +378,25 @@ class ObjectStorage(VersionedStorage):
 
     @classmethod
     def at(cls, uri: str, options: Mapping[str, str] | None = None) -> ObjectStorage:
-        """Open a storage by its URI; a wrong option is an InvalidError here, not later."""
-        place = ObjectLocation.parse(uri)
-        storage = cls(place, normal_options(place, options or {}))
+        """Open a storage by its URI; a wrong option raises InvalidError here, not later."""
+        location = ObjectLocation.parse(uri)
+        storage = cls(location, normal_options(location, options or {}))
         client_for(storage.location, storage.options)
         return storage
 
     @property
     def has_own_clock(self) -> bool:
-        """The service has its own clock."""
+        """Always: modification times come from the service."""
         return True
 
     @property
     def parallel_listings(self) -> int:
-        """How many trees are listed at once."""
+        """How many trees to list concurrently."""
         return MOST_THREADS
 
     @property
     def root(self) -> str:
-        """The base path as a URI; S3 is `s3a://`, as Spark reads it."""
+        """The base path as a URI; `s3a://` for S3, as Spark expects."""
         return self.location.text
 
     def list_files(self, folder: str) -> list[FileStatus]:
@@ -412,29 +410,29 @@ class ObjectStorage(VersionedStorage):
         return sorted(folders)
 
     def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
-        """Return `list_files` of each folder, all at once."""
-        wanted = list(folders)
-        return dict(zip(wanted, map_in_threads(self.list_files, wanted), strict=True))
+        """Return `list_files` of each folder, listed concurrently."""
+        paths = list(folders)
+        return dict(zip(paths, map_in_threads(self.list_files, paths), strict=True))
 
     def list_tree(self, folder: str) -> Iterator[FileStatus]:
-        """Yield all files in `folder` and below; one listing, whatever the depth."""
-        levels: dict[str, set[str]] = {}
+        """Yield all files in `folder` and below, from one listing of any depth."""
+        files_of: dict[str, set[str]] = {}
         for file in self._list_deep(check_folder(folder)):
-            # A folder's marker comes without its slash, just like an empty file: ask its parent.
+            # A folder marker is listed without its slash, like an empty file: list its parent.
             if file.size == 0:
                 parent, _ = split_path(file.path)
-                if parent not in levels:
-                    levels[parent] = {found.path for found in self._list_level(parent)[0]}
-                if file.path not in levels[parent]:
+                if parent not in files_of:
+                    files_of[parent] = {child.path for child in self._list_level(parent)[0]}
+                if file.path not in files_of[parent]:
                     continue
             yield file
 
     def status(self, path: str) -> FileStatus | None:
-        """Return size and modification time of one file, or None if there is no such file."""
+        """Return size and modification time of one file, or None if it does not exist."""
         check_path(path)
         try:
             with translated_errors(path):
-                # Some versions of the client answer this one with the path in the bucket.
+                # Some versions of the client return the path in the bucket here.
                 return replace(_status(obstore.head(self._client, path)), path=path)
         except MissingFileError:
             return None
@@ -460,26 +458,26 @@ class ObjectStorage(VersionedStorage):
                 raise
 
     def read_many(self, paths: Iterable[str]) -> list[bytes]:
-        """Return `read` of each path, in order, all at once."""
+        """Return `read` of each path, in order, read concurrently."""
         return map_in_threads(self.read, list(paths))
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """Open a file for random access; each read is one request, the caller closes it."""
-        found = self.status(path)
-        if found is None:
+        """Open a file for random access; each read is one request. The caller closes it."""
+        file = self.status(path)
+        if file is None:
             raise MissingFileError("there is no such file", path=path)
-        return pa.PythonFile(RangedInput(found.size, partial(self.read_range, path)), mode="r")
+        return pa.PythonFile(RangedInput(file.size, partial(self.read_range, path)), mode="r")
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file; ConflictError if the name is taken."""
+        """Write a new file; ConflictError if it exists."""
         self._put_if(path, data, None)
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Write a new file in pieces, kept on local disk until the block ends.
+        """Write a new file in pieces, buffered on local disk until the block ends.
 
-        Above 64 MiB it goes up in parts, which cannot be made conditional: an existing file is
-        still refused, but not one that appears at the same moment.
+        Above 64 MiB it is a multipart upload, which cannot be conditional: an existing file still
+        raises ConflictError, but not a file that another process creates concurrently.
         """
         check_path(path)
         with SpooledTemporaryFile(_IN_MEMORY) as pieces:
@@ -504,32 +502,32 @@ class ObjectStorage(VersionedStorage):
         """Return the whole file and its version."""
         check_path(path)
         with translated_errors(path):
-            found = obstore.get(self._client, path)
-            version = _format_version(found.meta["e_tag"], found.meta["version"])
-            return bytes(found.bytes()), version
+            response = obstore.get(self._client, path)
+            version = _format_version(response.meta["e_tag"], response.meta["version"])
+            return bytes(response.bytes()), version
 
     def replace_if(self, path: str, data: bytes, version: str | None) -> str:
-        """Write a file that still has `version`; give the new one."""
+        """Write a file if it still has `version`; return the new version."""
         return self._put_if(path, data, version)
 
     def delete(self, path: str) -> None:
-        """Remove a file if it is there."""
+        """Delete a file if it exists."""
         self.delete_many([path])
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove several files; S3 takes a thousand in one request."""
-        wanted = [check_path(path) for path in paths]
-        if not wanted:
+        """Delete several files; S3 accepts a thousand in one request."""
+        checked = [check_path(path) for path in paths]
+        if not checked:
             return
         try:
-            with translated_errors(wanted[0]):
-                obstore.delete(self._client, wanted)
+            with translated_errors(checked[0]):
+                obstore.delete(self._client, checked)
         except MissingFileError:
-            # Stores without bulk delete stop at the first that is missing.
-            map_in_threads(self._delete_one, wanted)
+            # Stores without bulk delete stop at the first missing file.
+            map_in_threads(self._delete_one, checked)
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder and all below it; never the root."""
+        """Delete a folder with everything in it; never the root."""
         self.delete_many([file.path for file in self._list_deep(check_path(folder))])
 
     @property
@@ -538,11 +536,11 @@ class ObjectStorage(VersionedStorage):
 
     def _list_level(self, folder: str) -> tuple[list[FileStatus], list[str]]:
         with translated_errors(folder):
-            found = obstore.list_with_delimiter(self._client, folder or None)
-        # The folder's own marker is listed under the folder's own name.
-        listed = [_status(meta) for meta in found["objects"] if meta["path"] != folder]
-        files = [file for file in listed if is_path(file.path)]
-        return files, [path for path in found["common_prefixes"] if is_path(path)]
+            listing = obstore.list_with_delimiter(self._client, folder or None)
+        # The marker of the folder itself is listed under the name of the folder.
+        objects = [_status(meta) for meta in listing["objects"] if meta["path"] != folder]
+        files = [file for file in objects if is_path(file.path)]
+        return files, [path for path in listing["common_prefixes"] if is_path(path)]
 
     def _list_deep(self, folder: str) -> Iterator[FileStatus]:
         with translated_errors(folder):
@@ -560,54 +558,54 @@ class ObjectStorage(VersionedStorage):
     def _put_if(self, path: str, data: bytes, version: str | None) -> str:
         check_path(path)
         token = secrets.token_hex(16)
-        tries = 0
+        attempts = 0
         while True:
-            tries += 1
+            attempts += 1
             try:
-                return self._put_marked(path, data, version, token)
+                return self._put_with_token(path, data, version, token)
             except (ConflictError, UnavailableError) as refusal:
-                there = self._mark_of(path)
-                if there is not None and there[0] == token:
-                    return there[1]
-                # S3 also refuses a put that met a delete; then the name is free after all.
-                met_delete = there is None and isinstance(refusal, ConflictError)
-                if version is not None or not met_delete or tries == _TRIES:
+                existing = self._token_and_version(path)
+                if existing is not None and existing[0] == token:
+                    return existing[1]
+                # S3 also refuses a put that races with a delete; then the object does not exist.
+                deleted = existing is None and isinstance(refusal, ConflictError)
+                if version is not None or not deleted or attempts == _PUT_ATTEMPTS:
                     raise
 
-    def _put_marked(self, path: str, data: bytes, version: str | None, token: str) -> str:
+    def _put_with_token(self, path: str, data: bytes, version: str | None, token: str) -> str:
         mode: PutMode = "create" if version is None else _parse_version(version)
         try:
-            put = obstore.put(self._client, path, data, mode=mode, attributes={_TOKEN: token})
+            put = obstore.put(self._client, path, data, mode=mode, attributes={_TOKEN_KEY: token})
         except (AlreadyExistsError, PreconditionError) as error:
-            raise ConflictError("somebody else wrote the file", path=path) from error
+            raise ConflictError("another process wrote the file", path=path) from error
         except (BaseError, OSError, ValueError) as error:
             raise storage_error(error, path) from error
         return _format_version(put["e_tag"], put["version"])
 
-    def _mark_of(self, path: str) -> tuple[str | None, str] | None:
+    def _token_and_version(self, path: str) -> tuple[str | None, str] | None:
         try:
             with translated_errors(path):
-                found = obstore.get(self._client, path, options={"head": True})
+                response = obstore.get(self._client, path, options={"head": True})
         except MissingFileError:
             return None
-        version = _format_version(found.meta["e_tag"], found.meta["version"])
-        return found.attributes.get(_TOKEN), version
+        version = _format_version(response.meta["e_tag"], response.meta["version"])
+        return response.attributes.get(_TOKEN_KEY), version
 
 
 def _status(meta: ObjectMeta) -> FileStatus:
     return FileStatus(meta["path"], meta["size"], round(meta["last_modified"].timestamp() * 1000))
 
 
-# Some stores compare the tag, others the version: the text carries both.
+# Some stores compare the ETag, others the version: the text contains both.
 def _format_version(tag: str | None, version: str | None) -> str:
     return f"{tag or ''}\n{version or ''}"
 
 
 def _parse_version(text: str) -> UpdateVersion:
     tag, _, version = text.partition("\n")
-    known: UpdateVersion = {}
+    result: UpdateVersion = {}
     if tag:
-        known["e_tag"] = tag
+        result["e_tag"] = tag
     if version:
-        known["version"] = version
-    return known
+        result["version"] = version
+    return result

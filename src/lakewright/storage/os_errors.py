@@ -1,4 +1,4 @@
-"""What an error of the file system means for the caller."""
+"""Translate errors of the file system into this library's errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_A_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """A block that reads: what is not there is a MissingFileError."""
+    """Translate errors of a block that reads; a missing file is a MissingFileError."""
     try:
         yield
     except NOT_A_FILE as error:
@@ -25,7 +25,7 @@ def reading(path: str) -> Iterator[None]:
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """A block that changes something: a name that is taken is a ConflictError."""
+    """Translate errors of a block that writes; an existing name is a ConflictError."""
     try:
         yield
     except FileExistsError as error:
@@ -36,7 +36,7 @@ def writing(path: str) -> Iterator[None]:
 
 @contextmanager
 def filling(path: str) -> Iterator[None]:
-    """A block of the caller's own, which never raises a conflict about this file."""
+    """Translate errors of a block of the caller, whose FileExistsError is not about this file."""
     try:
         yield
     except OSError as error:

@@ -1,1 +1,1 @@
-"""The table as a shared, changing thing: loading it into an immutable snapshot."""
+"""The table on storage: snapshots, transactions, rollbacks, savepoints and scheduled plans."""

@@ -1,4 +1,4 @@
-"""The archived timeline, loaded as far as a question needs it."""
+"""Reading the archived timeline, only as far as a caller needs it."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from lakewright.format.archived_timeline import (
 from lakewright.model.instant import WRITE_ACTIONS, Action, Instant
 from lakewright.storage.base import MissingFileError, Storage
 
-# Names and times are a small part of a file, which takes several calls to read alone.
+# Actions and times are a small part of a file, but reading only that part takes several requests:
+# files up to this size are read whole.
 _READ_WHOLE_BYTES = 1 << 20
 
 _Loaded = TypeVar("_Loaded")
 
 
 def load_manifest(storage: Storage, folder: str) -> Manifest:
-    """The files of the current state of history; none if nothing was archived yet.
+    """Load the manifest of the archived timeline; empty if nothing was archived yet.
 
-    The version file is replaced by deleting and creating it, so it may be missing for a moment:
+    Writers replace the version file by deleting and creating it, so it may be missing for a moment:
     then the newest manifest counts.
     """
-    return _retry_once(lambda: _manifest(storage, folder))
+    return _retry_once(lambda: _load_current_manifest(storage, folder))
 
 
 def _retry_once(load: Callable[[], _Loaded]) -> _Loaded:
-    """What is loaded; a second time if archiving has just swept up the state that was met."""
+    """Load; once more if archiving has just deleted a file of the version that was being read."""
     try:
         return load()
     except MissingFileError:
         return load()
 
 
-def _manifest(storage: Storage, folder: str) -> Manifest:
+def _load_current_manifest(storage: Storage, folder: str) -> Manifest:
     version = f"{folder}/_version_"
     try:
         with found_in(version):
@@ -67,11 +68,11 @@ def load_entries(
     last: str = "9",
     with_content: bool = False,
 ) -> list[ArchivedInstant]:
-    """The archived entries with requested times in [first, last], oldest first."""
+    """Return the archived entries with requested times in [first, last], oldest first."""
 
     def load() -> list[ArchivedInstant]:
-        files = files_overlapping(_manifest(storage, folder), first, last)
-        return _entries(storage, folder, files, with_content=with_content)
+        files = files_overlapping(_load_current_manifest(storage, folder), first, last)
+        return _read_entries(storage, folder, files, with_content=with_content)
 
     entries = [entry for entry in _retry_once(load) if first <= entry.requested_at <= last]
     return sorted(entries, key=lambda entry: entry.requested_at)
@@ -80,34 +81,34 @@ def load_entries(
 def load_entries_archived_since(
     storage: Storage, folder: str, since_ms: int
 ) -> list[ArchivedInstant]:
-    """The archived entries, without content, that may have been archived since a moment.
+    """Return the entries, without content, that may have been archived since a moment.
 
-    A moment after the newest file tells nothing: the clock of whoever named it may be ahead of the
-    one of storage. Then all entries are given.
+    A moment after the newest file proves nothing: the clock of the process that chose it may be
+    ahead of the clock of storage. Then all entries are returned.
     """
-    written = {file.name: file.modified_ms for file in storage.list_files(folder)}
-    if not written:
+    modified_ms = {file.name: file.modified_ms for file in storage.list_files(folder)}
+    if not modified_ms:
         return []
-    begin_ms = since_ms if max(written.values()) >= since_ms else 0
+    earliest_ms = since_ms if max(modified_ms.values()) >= since_ms else 0
 
     def load() -> list[ArchivedInstant]:
-        listed = _manifest(storage, folder).files
-        files = [file for file in listed if written.get(file.name, begin_ms) >= begin_ms]
-        return _entries(storage, folder, files, with_content=False)
+        listed = _load_current_manifest(storage, folder).files
+        files = [file for file in listed if modified_ms.get(file.name, earliest_ms) >= earliest_ms]
+        return _read_entries(storage, folder, files, with_content=False)
 
     return _retry_once(load)
 
 
 def archived_times_in(storage: Storage, folder: str, first: str, last: str = "9") -> list[str]:
-    """The requested times, from `first` to `last`, of the writes that history holds.
+    """Return the requested times in [first, last] of the writes in the archived timeline.
 
-    Also of those that archiving which was interrupted has left on the active timeline.
+    This includes writes that interrupted archiving has left on the active timeline as well.
     """
     entries = load_entries(storage, folder, first=first, last=last)
     return [entry.requested_at for entry in entries if entry.action in WRITE_ACTIONS]
 
 
-def _entries(
+def _read_entries(
     storage: Storage, folder: str, files: Iterable[ArchivedTimelineFile], *, with_content: bool
 ) -> list[ArchivedInstant]:
     files = list(files)
@@ -126,7 +127,7 @@ def _entries(
 
 
 def write_instants(entries: Iterable[ArchivedInstant]) -> list[Instant]:
-    """The writes among history entries, as instants."""
+    """Return the writes among archived entries, as instants."""
     return [
         Instant(entry.requested_at, Action(entry.action), completed_at=entry.completed_at)
         for entry in entries

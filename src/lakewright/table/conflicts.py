@@ -1,25 +1,30 @@
-"""Whether a write that is about to complete clashes with what others did meanwhile. Pure.
+"""Conflict detection: whether a write that is about to complete clashes with concurrent operations.
 
-Two writes clash where they touch the same file group; two inserts into new groups never do, as in
-real Hudi: whether they insert the same keys is for the write layer to tell. That also holds for an
-overwrite of a partition into which somebody inserted a new group: the rows stay, as if the insert
-had come after it.
+Two operations conflict where they touch the same file group. Two inserts into new file groups never
+conflict, as in real Hudi: whether they insert the same keys is for the write layer to check. That
+also holds for an overwrite of a partition into which another writer inserted a new file group: its
+rows stay, as if the insert had come after the overwrite.
 
-What others did meanwhile is judged by these rules:
+A write is compared with these concurrent operations:
 - completed since the transaction began: every commit, delta commit and replace commit;
-- pending: a clustering, whose plan will take its groups out of the table; an overwrite that began
-  later, by what its inflight file says; a compaction that began later, by its plan. Cancellable
-  ones are passed over: they find out when they want to complete, and fail.
+- pending: a clustering, whose plan will remove its file groups from the table; an overwrite that
+  started later, by what its inflight file says; a compaction that started later, by its plan.
+  Cancellable plans are skipped: they find the conflict when they try to complete, and fail.
 
-A cancellable plan gives way where others would not. It waits for no pending write, but fails if one
-that is alive has announced files that would clash with it; an overwrite does so with all groups of
-the partitions that it has come to, or of the table. And it compacts no group that was replaced.
+A cancellable plan yields where other operations would not. It does not wait for a pending write,
+but fails if one with a live heartbeat has announced files that would conflict with it; a pending
+overwrite conflicts with all file groups of the partitions that it has written to so far, or of the
+whole table. And a cancellable plan compacts no file group that was replaced.
 
-A compaction at C meets another write at W without harm, with three exceptions. A log file follows
-its completion time onto the new base file, and a replaced group is gone either way; but a base file
-of the same group with W < C would be hidden under the compacted one, with its rows; so would a log
-file that completed below C and landed too late for the plan to name it; and a log compaction
-repeats old versions, which must not end up on top of a new base file.
+A compaction at C and another write at W of the same file group do not conflict, with three
+exceptions. A log file follows its completion time onto the new base file, and a replaced file group
+is removed either way; but a base file of the same file group with W < C would be hidden under the
+compacted one, with its rows; so would a log file that completed below C and was written too late
+for the plan to name it; and a log compaction repeats old row versions, which must not end up on top
+of a new base file.
+
+The first section is pure: it compares descriptions of operations. The second one loads them from
+the table.
 """
 
 from __future__ import annotations
@@ -51,21 +56,25 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 Group = tuple[str, str]
 Groups = frozenset[Group]
 
-# With a bucket index two writers may create one bucket under two names; the number is what must be
-# unique. Random ids that look alike by chance are as rare as equal ones.
+# With a bucket index two writers may create one bucket under two file ids; the bucket number is
+# what must be unique. Random file ids that look like the same bucket by chance are as rare as equal
+# ones.
 _BUCKET = re.compile(r"(\d{8})-")
 
 
 class OperationKind(Enum):
-    """What a footprint was left by."""
+    """What kind of instant a concurrent operation is."""
 
     WRITE = auto()
     COMPACTION = auto()
     LOG_COMPACTION = auto()
 
 
-_WHOLE_TABLE = "INSERT_OVERWRITE_TABLE"
-_KINDS = {"COMPACT": OperationKind.COMPACTION, "LOG_COMPACT": OperationKind.LOG_COMPACTION}
+_OVERWRITE_TABLE = "INSERT_OVERWRITE_TABLE"
+_KIND_BY_OPERATION = {
+    "COMPACT": OperationKind.COMPACTION,
+    "LOG_COMPACT": OperationKind.LOG_COMPACTION,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +102,18 @@ class ConcurrentOperation:
     whole_table: bool = False
 
     def file_ids_of(self, group: Group) -> frozenset[str]:
-        """The file ids under which a group, which may be a bucket, was written."""
-        return frozenset(id_ for p, id_ in self.written_file_ids if _group(p, id_) == group)
+        """Return the file ids under which a group, which may be a bucket, was written."""
+        return frozenset(id_ for p, id_ in self.written_file_ids if _group_key(p, id_) == group)
 
     @property
     def groups(self) -> Groups:
-        """All groups that are touched."""
+        """All file groups that the operation touches."""
         return self.base_groups | self.log_groups | self.replaced_groups
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The other instant, the groups both touch, and a sentence about it."""
+    """The other instant, the file groups that both touch, and a sentence about the conflict."""
 
     instant: Instant
     groups: tuple[Group, ...]
@@ -115,24 +124,24 @@ Load = Callable[[Sequence[Instant]], Sequence[ConcurrentOperation]]
 
 
 def operation_of_commit(instant: Instant, metadata: CommitMetadata) -> ConcurrentOperation:
-    """What a write has touched, or says in its inflight file that it will touch."""
+    """Return what a write has touched, or will touch according to its inflight file."""
     bases: set[Group] = set()
     logs: set[Group] = set()
     for partition, stats in metadata.stats.items():
         for stat in stats:
             if stat.file_id:
-                (logs if _is_log(stat) else bases).add(_group(partition, stat.file_id))
-    replaced = {_group(p, file_id) for p, ids in metadata.replaced.items() for file_id in ids}
+                (logs if _is_log(stat) else bases).add(_group_key(partition, stat.file_id))
+    replaced = {_group_key(p, file_id) for p, ids in metadata.replaced.items() for file_id in ids}
     return ConcurrentOperation(
         instant.requested_at,
         instant.completed_action,
-        _KINDS.get((metadata.operation or "").upper(), OperationKind.WRITE),
+        _KIND_BY_OPERATION.get((metadata.operation or "").upper(), OperationKind.WRITE),
         base_groups=frozenset(bases),
         log_groups=frozenset(logs - bases),
         replaced_groups=frozenset(replaced),
         written_file_ids=metadata.file_groups(),
         log_files=frozenset(
-            (partition, _name(stat))
+            (partition, _file_name(stat))
             for partition, stats in metadata.stats.items()
             for stat in stats
             if stat.path and _is_log(stat)
@@ -142,12 +151,12 @@ def operation_of_commit(instant: Instant, metadata: CommitMetadata) -> Concurren
 
 
 def operation_of_compaction_plan(instant: Instant, plan: CompactionPlan) -> ConcurrentOperation:
-    """What a compaction will touch, or has touched, by its plan."""
+    """Return what a compaction will touch, or has touched, according to its plan."""
     return ConcurrentOperation(
         instant.requested_at,
         instant.completed_action,
         OperationKind.COMPACTION,
-        base_groups=frozenset(_group(o.partition, o.file_id) for o in plan.operations),
+        base_groups=frozenset(_group_key(o.partition, o.file_id) for o in plan.operations),
         log_files=frozenset((o.partition, name) for o in plan.operations for name in o.logs),
         completed_at=instant.completed_at,
         cancellable=plan.cancellable,
@@ -155,8 +164,8 @@ def operation_of_compaction_plan(instant: Instant, plan: CompactionPlan) -> Conc
 
 
 def operation_of_clustering_plan(instant: Instant, plan: ClusteringPlan) -> ConcurrentOperation:
-    """What a pending clustering will take out of the table."""
-    groups = frozenset(_group(o.partition, o.file_id) for o in plan.operations)
+    """Return the file groups that a pending clustering will remove from the table."""
+    groups = frozenset(_group_key(o.partition, o.file_id) for o in plan.operations)
     return ConcurrentOperation(
         instant.requested_at,
         instant.completed_action,
@@ -168,42 +177,42 @@ def operation_of_clustering_plan(instant: Instant, plan: ClusteringPlan) -> Conc
 def operation_of_plan(
     instant: Instant, plan: CompactionPlan | ClusteringPlan
 ) -> ConcurrentOperation:
-    """What a plan of any kind will touch."""
+    """Return what a plan of any kind will touch."""
     if isinstance(plan, ClusteringPlan):
         return operation_of_clustering_plan(instant, plan)
-    found = operation_of_compaction_plan(instant, plan)
-    if instant.action != "logcompaction":
-        return found
+    compaction = operation_of_compaction_plan(instant, plan)
+    if instant.action != Action.LOG_COMPACTION:
+        return compaction
     return replace(
-        found,
+        compaction,
         kind=OperationKind.LOG_COMPACTION,
         base_groups=frozenset(),
-        log_groups=found.base_groups,
+        log_groups=compaction.base_groups,
     )
 
 
 def with_marker_files(
     known: ConcurrentOperation, files: Iterable[str], operation: str | None = None
 ) -> ConcurrentOperation:
-    """What a pending write has touched, with the data files that its markers name.
+    """Return what a pending write has touched, including the data files that its markers name.
 
-    `operation` is what an overwrite says of itself.
+    `operation` is the operation type that an overwrite has recorded.
     """
     bases, logs, partitions = set(known.base_groups), set(known.log_groups), set()
     for path in files:
         partition, _, name = path.rpartition("/")
         file = parse_data_file(name)
         if file is not None:
-            group = _group(partition, file.file_id)
+            group = _group_key(partition, file.file_id)
             (logs if isinstance(file, LogFile) else bases).add(group)
             partitions.add(partition)
-    overwrites = known.action == "replacecommit"
+    overwrites = known.action == Action.REPLACE_COMMIT
     return replace(
         known,
         base_groups=frozenset(bases),
         log_groups=frozenset(logs - bases),
         emptied_partitions=frozenset(partitions) if overwrites else frozenset(),
-        whole_table=overwrites and operation == _WHOLE_TABLE,
+        whole_table=overwrites and operation == _OVERWRITE_TABLE,
     )
 
 
@@ -215,22 +224,24 @@ def candidate_instants(
     yields_to_clustering: bool = True,
     living: frozenset[str] = frozenset(),
 ) -> tuple[Instant, ...]:
-    """The instants that have to be compared with a write that saw `base` and completes `current`.
+    """Return the instants to compare with a write that began on `before` and completes on `now`.
 
-    A write that does not yield to pending clusterings leaves it to them to find out: their plans
-    do not hold what it wrote, so they fail. `living` are the pending ones whose writers are alive.
+    A write that does not yield to pending clusterings leaves the check to them: their plans do not
+    contain what it wrote, so they fail. `living` are the pending instants with a live heartbeat.
     """
-    known = {i.requested_at for i in before.completed_writes}
-    completed = [i for i in now.completed_writes if i.requested_at not in known]
-    # Compactions are looked at only where a file of ours could end up below theirs: a base file, or
-    # a log file whose completion time was chosen before the plan was made.
+    base_writes = {i.requested_at for i in before.completed_writes}
+    completed = [i for i in now.completed_writes if i.requested_at not in base_writes]
+    # Compactions are compared only where a file of this write could end up below theirs: a base
+    # file, or a log file whose completion time was chosen before the plan was made.
     is_below = mine.base_groups or mine.completed_at is not None
-    later = ("replacecommit", "compaction") if is_below else ("replacecommit",)
-    pending = [i for i in now.pending(*later) if i.requested_at > mine.instant]
+    later_actions = (
+        (Action.REPLACE_COMMIT, Action.COMPACTION) if is_below else (Action.REPLACE_COMMIT,)
+    )
+    pending = [i for i in now.pending(*later_actions) if i.requested_at > mine.instant]
     pending += now.pending(Action.CLUSTERING) if yields_to_clustering else ()
     if mine.cancellable and mine.completed_at is None:
-        alive = [i for i in now.pending(*WRITE_ACTIONS) if i.requested_at in living]
-        pending += [i for i in alive if i not in pending]
+        live_writes = [i for i in now.pending(*WRITE_ACTIONS) if i.requested_at in living]
+        pending += [i for i in live_writes if i not in pending]
     return tuple(i for i in (*completed, *pending) if i.requested_at != mine.instant)
 
 
@@ -244,9 +255,9 @@ def find_conflict(
     yields_to_clustering: bool = True,
     living: frozenset[str] = frozenset(),
 ) -> Conflict | None:
-    """The first clash of a write that saw `base` and is about to complete `current`.
+    """Return the first conflict of a write that began on timeline `before` and completes on `now`.
 
-    `load` gives the footprints of the rivals, and is called only if there are any.
+    `load` returns the operations of the candidate instants; it is called only if there are any.
     """
     others: tuple[Instant, ...] = ()
     if mine.groups:
@@ -260,7 +271,7 @@ def find_conflict(
             continue
         groups = _conflicting_groups(mine, other, non_blocking=non_blocking)
         if mine.cancellable and not instant.is_completed:
-            # What a pending write would find when it completes after this.
+            # The conflict that the pending write would find if it completed after this one.
             groups |= _conflicting_groups(other, mine, non_blocking=non_blocking)
         if groups:
             return Conflict(instant, tuple(sorted(groups)), _reason(instant, other))
@@ -275,27 +286,27 @@ def _conflicting_groups(
     emptied = frozenset(g for g in mine.groups if g[0] in other.emptied_partitions)
     if mine.cancellable and emptied:
         return emptied
-    both = mine.groups & other.groups
-    if not both:
-        return both
+    common = mine.groups & other.groups
+    if not common:
+        return common
     kinds = {mine.kind, other.kind}
-    gone = other.replaced_groups if mine.cancellable else frozenset()
+    replaced = other.replaced_groups if mine.cancellable else frozenset()
     if OperationKind.COMPACTION in kinds:
-        return both & (_hidden_by_compaction(mine, other) | gone)
+        return common & (_hidden_by_compaction(mine, other) | replaced)
     if mine.kind is OperationKind.LOG_COMPACTION:
-        found = (
+        touched = (
             other.groups
             if other.kind is mine.kind
             else other.base_groups | _uncompacted_logs(other, mine)
         )
-        return both & (found | gone)
-    if non_blocking and mine.action == other.action == "deltacommit":
-        # Log files of one bucket are merged whoever wrote them; of two base files one is hidden.
-        # A bucket under two names would be two file groups.
-        other_name = {g for g in both if mine.file_ids_of(g) != other.file_ids_of(g)}
-        plain = {g for g in both if not _is_bucket(g)}
-        return frozenset(plain | other_name) | (mine.base_groups & other.base_groups)
-    return both
+        return common & (touched | replaced)
+    if non_blocking and mine.action == other.action == Action.DELTA_COMMIT:
+        # Log files of one bucket are merged whichever writer wrote them; of two base files one is
+        # hidden. A bucket under two file ids would be two file groups.
+        differently_named = {g for g in common if mine.file_ids_of(g) != other.file_ids_of(g)}
+        not_buckets = {g for g in common if not _is_bucket(g)}
+        return frozenset(not_buckets | differently_named) | (mine.base_groups & other.base_groups)
+    return common
 
 
 def _hidden_by_compaction(mine: ConcurrentOperation, other: ConcurrentOperation) -> Groups:
@@ -307,38 +318,39 @@ def _hidden_by_compaction(mine: ConcurrentOperation, other: ConcurrentOperation)
 
 
 def _uncompacted_logs(write: ConcurrentOperation, compaction: ConcurrentOperation) -> Groups:
-    """The groups of log files that completed below a compaction and are not in its plan.
+    """Return the file groups with log files that completed below a compaction and missed its plan.
 
-    An execution knows of no plan here. What it is compared with was not there when it began, when
-    the plan was found to name all that there was.
+    The operation of an execution does not know its plan. That is safe: an execution is compared
+    only with writes that did not exist when it started, and at that time the plan was verified to
+    name every log file that existed.
     """
     if write.completed_at is None or write.completed_at > compaction.instant:
         return frozenset()
-    late = write.log_files - compaction.log_files
-    files = [(partition, parse_data_file(name)) for partition, name in late]
-    return frozenset(_group(partition, file.file_id) for partition, file in files if file)
+    late_logs = write.log_files - compaction.log_files
+    files = [(partition, parse_data_file(name)) for partition, name in late_logs]
+    return frozenset(_group_key(partition, file.file_id) for partition, file in files if file)
 
 
 def _reason(instant: Instant, other: ConcurrentOperation) -> str:
-    done = "completed" if instant.is_completed else "is pending"
-    what = {
+    state = "completed" if instant.is_completed else "is pending"
+    names = {
         OperationKind.COMPACTION: "a compaction",
         OperationKind.LOG_COMPACTION: "a log compaction",
     }
-    name = what.get(other.kind, f"a {instant.action}")
-    return f"{name} {done} that touches the same file groups as this write"
+    name = names.get(other.kind, f"a {instant.action}")
+    return f"{name} {state} that touches the same file groups as this write"
 
 
 def _is_log(stat: WriteStat) -> bool:
-    name = _name(stat)
+    name = _file_name(stat)
     return isinstance(parse_data_file(name), LogFile) if name else bool(stat.log_files)
 
 
-def _name(stat: WriteStat) -> str:
+def _file_name(stat: WriteStat) -> str:
     return (stat.path or "").rpartition("/")[2]
 
 
-def _group(partition: str, file_id: str) -> Group:
+def _group_key(partition: str, file_id: str) -> Group:
     bucket = _BUCKET.match(file_id)
     return partition, bucket[1] if bucket else file_id
 
@@ -347,47 +359,48 @@ def _is_bucket(group: Group) -> bool:
     return len(group[1]) == 8 and group[1].isdecimal()
 
 
-# ------------------------------------------------------------------------------------------------
-# What others did to the table while a write was under way, loaded as far as the verdict needs.
+# Loading the operations that completed or started while a write was running, as far as the decision
+# needs them.
 
 
 @dataclass(frozen=True, slots=True)
 class ConflictChecker:
-    """The table as a write found it, and as it is when the write wants to complete."""
+    """The timeline when a write began, and the table now that the write is about to complete."""
 
     base: Timeline
     current: Snapshot
 
     def check_not_rolled_back(self, instant: InstantTime) -> None:
-        """ConflictError if this write, or one that it builds upon, was rolled back."""
+        """Raise ConflictError if this write, or one that it builds upon, was rolled back."""
         restores = self._started_since(Action.RESTORE)
         if restores:
             raise ConflictError(
-                "the table was restored to an earlier state meanwhile",
+                "the table was restored to an earlier state during this write",
                 instant=instant,
                 restore=restores[0].requested_at,
             )
-        seen = {i.requested_at for i in self.base.completed_writes}
+        base_writes = {i.requested_at for i in self.base.completed_writes}
         for rollback in self._started_since(Action.ROLLBACK):
             targets = self._targets(rollback)
             if instant in targets:
                 message = "this write was rolled back by another writer"
-            elif targets & seen:
-                message = "a write that this one builds upon was rolled back meanwhile"
+            elif targets & base_writes:
+                message = "a write that this one builds upon was rolled back concurrently"
             else:
                 continue
             raise ConflictError(message, instant=instant, rollback=rollback.requested_at)
-        # A writer may take its completed write back itself, where it had no lock in common with us.
-        gone = sorted(at for at in seen if not self.current.timeline.is_committed(at))
-        if gone:
+        # A writer may roll back its completed write itself, if it had no lock in common with this
+        # one.
+        missing = sorted(at for at in base_writes if not self.current.timeline.is_committed(at))
+        if missing:
             raise ConflictError(
-                "a write that this one builds upon is not there any more",
+                "a write that this one builds upon no longer exists",
                 instant=instant,
-                gone=gone,
+                gone=missing,
             )
 
     def rollbacks_of(self, instant: InstantTime) -> tuple[Instant, ...]:
-        """The rollbacks of a write that somebody began meanwhile."""
+        """Return the rollbacks of a write that other processes have started since it began."""
         return tuple(i for i in self._started_since(Action.ROLLBACK) if instant in self._targets(i))
 
     def check_commit(
@@ -399,10 +412,11 @@ class ConflictChecker:
         yields_to_clustering: bool = True,
         gives_way_to: frozenset[str] | None = None,
     ) -> None:
-        """ConflictError if another write touched the same file groups.
+        """Raise ConflictError if another write touched the same file groups.
 
-        `instant` is the completed one where the completed file is there already. A cancellable
-        plan also gives way to writes under way, as far as they are known to touch them.
+        `instant` is the completed instant if the completed file exists already. A cancellable plan
+        also yields to the pending writes in `gives_way_to`, as far as they are known to touch its
+        file groups.
         """
         mine = operation_of_commit(instant, metadata)
         self.check_operation(
@@ -422,67 +436,65 @@ class ConflictChecker:
         yields_to_clustering: bool = True,
         living: frozenset[str] = frozenset(),
     ) -> None:
-        """The same for a write, or a plan, that touches what a footprint tells."""
-        now = self._with_archived()
-        found = find_conflict(
+        """Raise ConflictError if a concurrent operation conflicts with this write or plan."""
+        current = self._with_archived()
+        conflict = find_conflict(
             mine,
             self.base,
-            now,
+            current,
             self._operations_with_plans
             if mine.completed_at is not None
-            else partial(self._operations, living=living),
+            else partial(self._operations, live=living),
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
             living=living,
         )
-        if found is not None:
-            raise _error(instant, found)
+        if conflict is not None:
+            raise _conflict_error(instant, conflict)
 
     def _with_archived(self) -> Timeline:
-        """The timeline now, with those that were pending before and are archived already.
+        """Return the current timeline plus writes pending in `base` that are archived by now.
 
-        A pending write keeps everything after it on the active timeline, but not what began before
-        it: that may have completed and been archived since.
+        A pending write keeps all later instants on the active timeline, but not those that started
+        before it: they may have completed and been archived since.
         """
         pending = {i.requested_at for i in self.base.pending() if i.is_write}
-        gone = pending - self.current.timeline.by_time.keys()
-        if not gone:
+        inactive = pending - self.current.timeline.by_time.keys()
+        if not inactive:
             return self.current.timeline
-        archived = [i for i in self.current.archived if i.requested_at in gone]
+        archived = [i for i in self.current.archived if i.requested_at in inactive]
         return Timeline.of([*self.current.timeline, *archived])
 
     def _started_since(self, action: Action) -> list[Instant]:
-        """The instants of an action that are new, or were pending before."""
-        done = {i.requested_at for i in self.base.completed(action)}
-        found = [i for i in self.current.timeline if i.action == action]
-        return [i for i in found if i.requested_at not in done]
+        """Return the instants of an action that are new since `base`, or were pending then."""
+        completed_before = {i.requested_at for i in self.base.completed(action)}
+        instants = [i for i in self.current.timeline if i.action == action]
+        return [i for i in instants if i.requested_at not in completed_before]
 
     def _targets(self, rollback: Instant) -> frozenset[str]:
-        """The requested times of what a rollback takes back."""
+        """Return the requested times of the instants that a rollback rolls back."""
         plan = self._read(replace(rollback, state=State.REQUESTED, completed_at=None))
         if plan:
             with found_in(rollback.file_name):
                 return frozenset({parse_rollback_plan(plan).instant.requested_at})
-        done = self._read(rollback) if rollback.is_completed else None
-        if not done:
+        content = self._read(rollback) if rollback.is_completed else None
+        if not content:
             return frozenset()
         with found_in(rollback.file_name):
-            metadata = parse_rollback(done)
+            metadata = parse_rollback(content)
         return frozenset(i.requested_at for i in metadata.instants) or frozenset(metadata.commits)
 
     def _operations(
-        self, instants: Sequence[Instant], *, living: frozenset[str] = frozenset()
+        self, instants: Sequence[Instant], *, live: frozenset[str] = frozenset()
     ) -> list[ConcurrentOperation]:
         completed = [i for i in instants if i.is_completed]
         commits = zip(completed, self._commits(completed), strict=True)
-        known = {instant: operation_of_commit(instant, commit) for instant, commit in commits}
+        completed_operations = {
+            instant: operation_of_commit(instant, commit) for instant, commit in commits
+        }
         return [
-            known.get(i)
-            or (
-                self._marked_operation(i)
-                if i.requested_at in living
-                else self._planned_operation(i)
-            )
+            completed_operations.get(i)
+            or (self._marked_operation(i) if i.requested_at in live else self._planned_operation(i))
             for i in instants
         ]
 
@@ -491,33 +503,33 @@ class ConflictChecker:
             return self.current.commits(completed)
         except CorruptError as error:
             latest = load_snapshot(self.current.storage)
-            there = {i.requested_at for i in (*latest.timeline, *latest.archived)}
-            gone = [i.requested_at for i in completed if i.requested_at not in there]
-            if not gone:
+            existing = {i.requested_at for i in (*latest.timeline, *latest.archived)}
+            missing = [i.requested_at for i in completed if i.requested_at not in existing]
+            if not missing:
                 raise
             raise ConflictError(
-                "a completed write was rolled back while this one looked at it: write again",
-                gone=gone,
+                "a completed write was rolled back while this one read it: write again",
+                gone=missing,
             ) from error
 
     def _operations_with_plans(self, instants: Sequence[Instant]) -> list[ConcurrentOperation]:
-        """The same, and completed compactions with the log files that their plans name."""
-        found = self._operations(instants)
+        """Return the operations; completed compactions with the log files their plans name."""
+        operations = self._operations(instants)
         for position, instant in enumerate(instants):
-            if instant.is_completed and found[position].kind is OperationKind.COMPACTION:
+            if instant.is_completed and operations[position].kind is OperationKind.COMPACTION:
                 plan = self.current.plan_of(instant.requested_at, Action.COMPACTION)
                 if isinstance(plan, CompactionPlan):
-                    found[position] = operation_of_compaction_plan(instant, plan)
-        return found
+                    operations[position] = operation_of_compaction_plan(instant, plan)
+        return operations
 
     def _planned_operation(self, instant: Instant) -> ConcurrentOperation:
-        """What a pending action will touch; nothing if it was rolled back just now."""
+        """Return what a pending instant will touch; nothing if it was rolled back just now."""
         requested = replace(instant, state=State.REQUESTED)
         data = self._read(requested)
         if not data:
             return self._pending_operation(instant)
         with found_in(requested.file_name):
-            if instant.action == "compaction":
+            if instant.action == Action.COMPACTION:
                 return operation_of_compaction_plan(instant, parse_compaction_plan(data))
             plan = parse_requested_replace(data).plan
         return (
@@ -527,10 +539,10 @@ class ConflictChecker:
         )
 
     def _marked_operation(self, instant: Instant) -> ConcurrentOperation:
-        """What a pending write is known to touch, which may be less than it will."""
+        """Return what a pending write is known to touch, which may be less than it will touch."""
         files: tuple[str, ...] = ()
         operation = None
-        # A glance at the work of others: what is wrong there, or half written, is not for us.
+        # Best effort: a damaged or half-written file of another writer is no error of this one.
         with suppress(CorruptError, UnsupportedError):
             files = marked_files(self.current.storage, instant.requested_at)
             data = self._read(replace(instant, state=State.REQUESTED))
@@ -550,13 +562,13 @@ class ConflictChecker:
 
 
 def max_timeline_time(timeline: Iterable[Instant]) -> str:
-    """The greatest time that anybody has put on the timeline; empty if there is none."""
+    """Return the greatest requested or completion time on the timeline; empty if there is none."""
     return max(
         (time for i in timeline for time in (i.requested_at, i.completed_at or "")), default=""
     )
 
 
-def _error(instant: Instant, conflict: Conflict) -> ConflictError:
+def _conflict_error(instant: Instant, conflict: Conflict) -> ConflictError:
     return ConflictError(
         conflict.reason,
         instant=instant.requested_at,

@@ -1,8 +1,10 @@
-"""Creating a table: one file that appears at once, where nothing else is in its way.
+"""Creating a table: what a new table shall be, its properties as real Hudi writes them, its files.
 
-A table is there when its `hoodie.properties` is. Next to it lies a file `timeline/.keep`, which
-holds nothing: real Hudi does not open a table whose timeline folder is missing, and a folder exists
-only by its files.
+A table exists as soon as its `hoodie.properties` exists, which appears atomically. Next to it is an
+empty file `timeline/.keep`: real Hudi does not open a table whose timeline folder is missing, and a
+folder exists only by its files.
+
+The first section derives the properties from a `TableSpec`; the second one creates the table.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ from lakewright.storage.base import Storage
 from lakewright.table.options import PLAN_KEYS, PlanSettings
 from lakewright.table.properties import BACKUP, PROPERTIES
 
-# What real Hudi writes into every table, and what ours are always like.
-_FIXED = {
+# What real Hudi writes into every table, with the only values that this library supports.
+_FIXED_PROPERTIES = {
     "hoodie.archivelog.folder": "history",
     "hoodie.datasource.write.drop.partition.columns": "false",
     "hoodie.partition.metafile.use.base.format": "false",
@@ -56,9 +58,9 @@ _FIXED = {
 }
 _FLAGS = (keys.SLASH_DATES, keys.TIMESTAMPS_AS_TEXT, keys.NEW_KEY_ENCODING)
 _STORED_PREFIXES = ("lakewright.",)
-_KNOWN = frozenset(
+_TABLE_OPTIONS = frozenset(
     {
-        *_FIXED,
+        *_FIXED_PROPERTIES,
         *_FLAGS,
         *PLAN_KEYS,
         *keys.WRITE_NAMES,
@@ -69,14 +71,14 @@ _KNOWN = frozenset(
         *(key for key in TTL_KEYS if key.startswith(TTL_PREFIX)),
     }
 )
-_PREFIXES = (keys.TIME_GENERATOR, keys.OLD_TIME_GENERATOR)
+_TABLE_OPTION_PREFIXES = (keys.TIME_GENERATOR, keys.OLD_TIME_GENERATOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """What a new table shall be; options may say more, with Hudi's keys, but not otherwise.
+    """What a new table shall be; options may add to it, with Hudi's keys, but not contradict it.
 
-    Without key fields the rows of a table get keys of their own and can only be inserted.
+    Without key fields the rows of a table get generated keys and can only be inserted.
     """
 
     name: str
@@ -90,15 +92,17 @@ class TableSpec:
 
 
 def is_table_option(key: str) -> bool:
-    """Whether an option belongs to the table, so that `create_table` takes notice of it."""
+    """Whether an option belongs to the table, so that `create_table` takes it into account."""
     name = key.lower()
     if name.startswith(_STORED_PREFIXES):
         return name in OWN_OPTIONS or key in added_options()
-    return name in _KNOWN or (name.startswith(_PREFIXES) and name in HUDI_OPTIONS)
+    return name in _TABLE_OPTIONS or (
+        name.startswith(_TABLE_OPTION_PREFIXES) and name in HUDI_OPTIONS
+    )
 
 
 def table_properties(spec: TableSpec) -> dict[str, str]:
-    """The properties of the table that a spec describes, without their checksum.
+    """Return the properties of the table that a spec describes, without their checksum.
 
     Raises:
         InvalidError: the spec is wrong.
@@ -116,13 +120,13 @@ def table_properties(spec: TableSpec) -> dict[str, str]:
         **({keys.RECORD_KEY: ",".join(spec.record_key)} if spec.record_key else {}),
         keys.PARTITION_FIELDS: ",".join(spec.partition_by),
         keys.TIME_ZONE: _time_zone(options),
-        **_FIXED,
+        **_FIXED_PROPERTIES,
         **_change_data(spec, options),
         **_merging(spec, options, version),
         **_paths(spec, options),
         **_index(spec, options),
         **_event_time(spec, options),
-        **_stored(options),
+        **_stored_options(options),
         **_ttl(spec, options),
     }
     if spec.schema is not None:
@@ -147,9 +151,9 @@ def _check_spec(spec: TableSpec, options: Mapping[str, str]) -> None:
         _check_fields(names, use, spec.schema)
     if spec.schema is not None and spec.event_time in spec.schema.names:
         column = spec.schema.field(spec.event_time)
-        event_range(pa.array([], column.type), column.name)  # refuses what holds no times
+        event_range(pa.array([], column.type), column.name)  # refuses types without times
     _check_options_agree(spec, options)
-    for key, value in _FIXED.items():
+    for key, value in _FIXED_PROPERTIES.items():
         if options.get(key, value).strip().lower() != value.lower():
             raise UnsupportedError("tables like this are not written", **{key: options[key]})
 
@@ -160,9 +164,9 @@ def _check_fields(names: tuple[str, ...], use: str, schema: pa.Schema | None) ->
             raise InvalidError("this cannot be a column of the table", **{use: name})
         if schema is not None and not _has_field(schema, name):
             raise InvalidError("the schema lacks a column", columns=schema.names, **{use: name})
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InvalidError("a column is named twice", **{use: twice})
+    duplicates = [name for name, count in Counter(names).items() if count > 1]
+    if duplicates:
+        raise InvalidError("a column is named twice", **{use: duplicates})
 
 
 def _has_field(schema: pa.Schema, name: str) -> bool:
@@ -178,14 +182,14 @@ def _has_field(schema: pa.Schema, name: str) -> bool:
 
 
 def _check_options_agree(spec: TableSpec, options: Mapping[str, str]) -> None:
-    """What the spec says, options must not say otherwise."""
-    said = {
+    """Raise InvalidError for an option that contradicts the spec."""
+    specified = {
         keys.RECORD_KEY: spec.record_key,
         keys.PARTITION_FIELDS: spec.partition_by,
         keys.ORDERING: spec.ordering,
         keys.EVENT_TIME: (spec.event_time,) if spec.event_time is not None else None,
     }
-    for name, value in said.items():
+    for name, value in specified.items():
         for key, text in option_value(options, name).items():
             if value is not None and not same_fields(csv(text), value):
                 raise InvalidError("an option contradicts the table", option=key, value=text)
@@ -204,10 +208,10 @@ def _check_options_agree(spec: TableSpec, options: Mapping[str, str]) -> None:
 
 
 def _version(options: Mapping[str, str]) -> str:
-    asked = set(option_value(options, "hoodie.table.version").values()) or {"9"}
-    if len(asked) > 1 or not asked <= {"8", "9"}:
-        raise UnsupportedError("tables are written in version 8 or 9", asked=sorted(asked))
-    return asked.pop()
+    requested = set(option_value(options, "hoodie.table.version").values()) or {"9"}
+    if len(requested) > 1 or not requested <= {"8", "9"}:
+        raise UnsupportedError("tables are written in version 8 or 9", asked=sorted(requested))
+    return requested.pop()
 
 
 def _time_zone(options: Mapping[str, str]) -> str:
@@ -230,15 +234,15 @@ def _merging(spec: TableSpec, options: Mapping[str, str], version: str) -> dict[
         return merging | {MERGE_PROPERTY + key: value for key, value in marker.items()}
     if len(spec.ordering) > 1:
         raise InvalidError("a table of version 8 has one ordering column", ordering=spec.ordering)
-    # Hudi 1.0 looks for these.
+    # Hudi 1.0 reads these properties.
     old = {keys.MERGE_STRATEGY: keys.STRATEGIES[mode], keys.PAYLOAD: keys.PAYLOADS[mode]}
     return merging | old | ({keys.PRECOMBINE: spec.ordering[0]} if spec.ordering else {}) | marker
 
 
 def _delete_marker(options: Mapping[str, str]) -> dict[str, str]:
     both = (keys.DELETE_FIELD, keys.DELETE_MARKER)
-    found = {key: option_value(options, MERGE_PROPERTY + key) for key in both}
-    given = {key: next(iter(values.values())) for key, values in found.items() if values}
+    values_by_key = {key: option_value(options, MERGE_PROPERTY + key) for key in both}
+    given = {key: next(iter(values.values())) for key, values in values_by_key.items() if values}
     if len(given) == 1:
         raise InvalidError("a mark for deleted rows is a column and a value", **given)
     return given
@@ -259,7 +263,7 @@ def _paths(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _extractor(spec: TableSpec, hive_style: str, slashes: str) -> str:
-    """The class by which catalogues tell partition values from a path."""
+    """Return the class by which catalogs read partition values from a path."""
     if not spec.partition_by:
         name = "NonPartitionedExtractor"
     elif len(spec.partition_by) > 1:
@@ -274,15 +278,15 @@ def _extractor(spec: TableSpec, hive_style: str, slashes: str) -> str:
 
 
 def _generator(spec: TableSpec, options: Mapping[str, str]) -> str:
-    asked = {
+    requested = {
         keys.generator_type(text)
         for name in (keys.GENERATOR, "hoodie.table.keygenerator.class")
         for text in option_value(options, name).values()
     }
-    if len(asked) > 1:
-        raise InvalidError("options ask for different key generators", asked=sorted(asked))
-    if asked:
-        return asked.pop()
+    if len(requested) > 1:
+        raise InvalidError("options ask for different key generators", asked=sorted(requested))
+    if requested:
+        return requested.pop()
     if any(":" in name for name in spec.partition_by):
         return "CUSTOM"
     if not spec.partition_by:
@@ -291,11 +295,11 @@ def _generator(spec: TableSpec, options: Mapping[str, str]) -> str:
 
 
 def _check_generator(spec: TableSpec, properties: Mapping[str, str]) -> None:
-    """Have the rules made once: what they refuse would make the table unwritable."""
+    """Build the key and partition rules once: what they refuse would make the table unwritable."""
     kind, count = properties[keys.GENERATOR], len(spec.partition_by)
-    most = {"NON_PARTITION": 0, "SIMPLE": 1, "TIMESTAMP": 1}.get(kind, count)
-    least = {"SIMPLE": 1, "TIMESTAMP": 1}.get(kind, 0)
-    if not least <= count <= most:
+    max_columns = {"NON_PARTITION": 0, "SIMPLE": 1, "TIMESTAMP": 1}.get(kind, count)
+    min_columns = {"SIMPLE": 1, "TIMESTAMP": 1}.get(kind, 0)
+    if not min_columns <= count <= max_columns:
         raise InvalidError(
             "the key generator does not go with these partition columns",
             generator=kind,
@@ -304,17 +308,17 @@ def _check_generator(spec: TableSpec, properties: Mapping[str, str]) -> None:
     if spec.record_key:
         key_rule(kind, spec.record_key)
     partition_rule(kind, spec.partition_by, properties)
-    timed = [key for key in properties if key.startswith(keys.TIME_GENERATOR)]
-    if timed and kind not in ("TIMESTAMP", "CUSTOM"):
+    time_options = [key for key in properties if key.startswith(keys.TIME_GENERATOR)]
+    if time_options and kind not in ("TIMESTAMP", "CUSTOM"):
         raise InvalidError(
             "only the key generators TIMESTAMP and CUSTOM take these options",
-            options=timed,
+            options=time_options,
             generator=kind,
         )
 
 
 def _index(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
-    """The index, if it is not the default: who writes with another one makes duplicates."""
+    """Return the index if it is not the default: a writer with another one creates duplicates."""
     text = options.get(keys.INDEX_TYPE, "SIMPLE")
     try:
         kind = keys.parse_index_type(text)
@@ -360,8 +364,8 @@ def _event_time(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
     return {keys.EVENT_TIME: column, keys.TRACK_EVENT_TIME: tracked} if column else {}
 
 
-def _stored(options: Mapping[str, str]) -> dict[str, str]:
-    settings_from(PlanSettings, options)  # refuses what nobody could use later
+def _stored_options(options: Mapping[str, str]) -> dict[str, str]:
+    settings_from(PlanSettings, options)  # refuses values that no writer could use later
     stored = {key: _flag(options, key) for key in _FLAGS if key in options}
     for key, value in options.items():
         if key.startswith(keys.OLD_TIME_GENERATOR):
@@ -373,9 +377,9 @@ def _stored(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _ttl(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
-    told = {key: value for key, value in options.items() if key.startswith(TTL_PREFIX)}
+    ttl_options = {key: value for key, value in options.items() if key.startswith(TTL_PREFIX)}
     return validated_settings(
-        told, partitioned=bool(spec.partition_by), keyed=bool(spec.record_key)
+        ttl_options, partitioned=bool(spec.partition_by), keyed=bool(spec.record_key)
     )
 
 
@@ -386,8 +390,7 @@ def _flag(options: Mapping[str, str], key: str) -> str:
         raise InvalidError("an option is neither true nor false", **{key: options[key]}) from error
 
 
-# ------------------------------------------------------------------------------------------------
-# What a new table shall be, and the properties that make it so, as real Hudi writes them.
+# Creating the table.
 
 
 KEEP = ".hoodie/timeline/.keep"
@@ -397,9 +400,10 @@ _ALLOWED_LEFTOVERS = (".hoodie/timeline/", ".hoodie/metadata/")
 
 
 def create_table(storage: Storage, clock: Clock, spec: TableSpec) -> TableConfig:
-    """Create a table; options that do not belong to a table are passed over.
+    """Create a table; options that do not belong to a table are ignored.
 
-    Other files may be in the place already, but none that a reader would take for the table's own.
+    Other files may exist at the location already, but none that a reader would take for the table's
+    own.
 
     Raises:
         InvalidError: the spec is wrong, or there is a table or data already.
@@ -410,7 +414,7 @@ def create_table(storage: Storage, clock: Clock, spec: TableSpec) -> TableConfig
     _check_location(storage)
     now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
     data = format_properties(properties, [f"Properties saved on {now.isoformat()}"])
-    # It may be left by somebody who died right here, or be that of a rival.
+    # The file may be left by a process that crashed right here, or belong to a concurrent one.
     with suppress(ConflictError):
         storage.create(KEEP, b"")
     try:
@@ -421,10 +425,10 @@ def create_table(storage: Storage, clock: Clock, spec: TableSpec) -> TableConfig
 
 
 def _check_location(storage: Storage) -> None:
-    """Refuse a place where there is a table, or what readers would take for a part of the new one.
+    """Refuse a location with a table, or with files that readers would take for the new table's.
 
-    A foreign data file in the folder of a partition makes every reader fail; instants of a table
-    that is gone would be believed.
+    A foreign data file in the folder of a partition makes every reader fail; instants of a deleted
+    table would be taken for instants of the new one.
     """
     for path in (PROPERTIES, BACKUP):
         if storage.exists(path):

@@ -1,6 +1,6 @@
-"""Completed files of the timeline that are empty or cut off, as a power cut leaves them.
+"""Completed timeline files that are empty or truncated, as a power cut leaves them.
 
-What a damaged commit wrote is still told by the names of its data files, which carry its instant.
+The names of the data files still show what a damaged commit wrote: they contain its instant.
 """
 
 from __future__ import annotations
@@ -28,24 +28,28 @@ from lakewright.table.snapshot import Snapshot, slices_before_cleaning
 
 _PARSERS: Mapping[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(WRITE_ACTIONS, parse_commit),
-    "clean": parse_clean,
-    "rollback": parse_rollback,
-    "restore": parse_restore,
-    "savepoint": parse_savepoint,
-    "indexing": parse_index_commit,
+    Action.CLEAN: parse_clean,
+    Action.ROLLBACK: parse_rollback,
+    Action.RESTORE: parse_restore,
+    Action.SAVEPOINT: parse_savepoint,
+    Action.INDEXING: parse_index_commit,
 }
-_OPERATIONS = {"compaction": "COMPACT", "logcompaction": "LOG_COMPACT", "clustering": "CLUSTER"}
+_OPERATION_BY_PLAN = {
+    "compaction": "COMPACT",
+    "logcompaction": "LOG_COMPACT",
+    "clustering": "CLUSTER",
+}
 
 
 def parse_completed(action: Action, data: bytes) -> Any:
-    """What a completed file of the timeline says; CorruptError if it is empty or cut off."""
+    """Parse a completed timeline file; CorruptError if it is empty or truncated."""
     if not data:
         raise CorruptError("the file is empty")
     return _PARSERS[action](data)
 
 
 def find_damage(snapshot: Snapshot, completed: Instant) -> str | None:
-    """What is wrong with the completed file of an instant; None if it is whole, or is gone."""
+    """Return what is wrong with an instant's completed file; None if it is whole or missing."""
     data = read_optional(snapshot.storage, snapshot.timeline_path(completed))
     if data is None:
         return None
@@ -57,39 +61,40 @@ def find_damage(snapshot: Snapshot, completed: Instant) -> str | None:
 
 
 def require_readable(snapshot: Snapshot, write: Instant) -> None:
-    """CorruptError that tells the way out, for a completed write whose file is damaged."""
+    """Raise CorruptError, with the ways out, for a completed write whose file is damaged."""
     damage = find_damage(snapshot, write) if write.is_completed else None
     if damage is not None:
         raise CorruptError(
-            f"the completed file of this write is damaged: {damage}. Bring it back from a copy; "
-            "or force the rollback: the rows of this write are gone then",
+            f"the completed file of this write is damaged: {damage}. Restore it from a copy; "
+            "or force the rollback, which loses the rows of this write",
             instant=str(write),
             file=snapshot.timeline_path(write),
         )
 
 
 def with_commits_from_file_names(snapshot: Snapshot, target: Instant) -> Snapshot:
-    """A snapshot that knows damaged commits by the names of their data files.
+    """Return a snapshot that describes damaged commits by the names of their data files.
 
-    Which file groups a replace commit took out is not in any name. Of `target`, which is to be
-    rolled back, the worst is assumed: that it replaced every group, unless its plan tells which.
+    Which file groups a replace commit replaced is not in any file name. For `target`, which is to
+    be rolled back, the worst is assumed: that it replaced every file group, unless its plan says
+    which.
     """
     timeline = snapshot.timeline
     damaged = [i for i in timeline.completed_writes if find_damage(snapshot, i) is not None]
     if not damaged:
         return snapshot
     files = find_files(snapshot.storage, {i.requested_at for i in damaged})
-    known = snapshot
+    described = snapshot
     for instant in damaged:
         at = instant.requested_at
-        operation = _OPERATIONS.get(timeline.plans.get(at, ""))
-        known = known.with_write(timeline, at, _metadata_from_paths(files[at], operation))
-    if target in damaged and target.action == "replacecommit":
-        (told,) = known.commits([target])
-        replaced = _grouped(_replaced_at_most(known, target))
-        commit = CommitMetadata(stats=told.stats, operation=told.operation, replaced=replaced)
-        known = known.with_write(timeline, target.requested_at, commit)
-    return known
+        operation = _OPERATION_BY_PLAN.get(timeline.plans.get(at, ""))
+        described = described.with_write(timeline, at, _metadata_from_paths(files[at], operation))
+    if target in damaged and target.action == Action.REPLACE_COMMIT:
+        (written,) = described.commits([target])
+        replaced = _file_ids_by_partition(_possibly_replaced(described, target))
+        commit = CommitMetadata(stats=written.stats, operation=written.operation, replaced=replaced)
+        described = described.with_write(timeline, target.requested_at, commit)
+    return described
 
 
 def _metadata_from_paths(paths: Iterable[str], operation: str | None) -> CommitMetadata:
@@ -103,9 +108,9 @@ def _metadata_from_paths(paths: Iterable[str], operation: str | None) -> CommitM
     return CommitMetadata(stats=stats, operation=operation)
 
 
-def _replaced_at_most(snapshot: Snapshot, target: Instant) -> frozenset[GroupKey]:
+def _possibly_replaced(snapshot: Snapshot, target: Instant) -> frozenset[GroupKey]:
     at = target.requested_at
-    if snapshot.timeline.plans.get(at) == "clustering":
+    if snapshot.timeline.plans.get(at) == Action.CLUSTERING:
         try:
             plan = snapshot.plan_of(at, Action.CLUSTERING)
         except CorruptError:
@@ -114,11 +119,11 @@ def _replaced_at_most(snapshot: Snapshot, target: Instant) -> frozenset[GroupKey
             return plan.file_groups
     rest = Timeline(tuple(i for i in snapshot.timeline if i != target))
     slices, _ = slices_before_cleaning(snapshot, TimelineView(rest), since=at)
-    return frozenset((found.partition, found.file_id) for found in slices)
+    return frozenset((file_slice.partition, file_slice.file_id) for file_slice in slices)
 
 
-def _grouped(groups: Iterable[GroupKey]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+def _file_ids_by_partition(groups: Iterable[GroupKey]) -> dict[str, tuple[str, ...]]:
+    file_ids: dict[str, tuple[str, ...]] = {}
     for partition, file_id in sorted(groups):
-        found[partition] = (*found.get(partition, ()), file_id)
-    return found
+        file_ids[partition] = (*file_ids.get(partition, ()), file_id)
+    return file_ids

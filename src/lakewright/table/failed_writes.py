@@ -1,12 +1,19 @@
-"""What killed processes leave and no rollback takes away: which of it is surely dead, and deleted.
+"""Cleaning up after crashed processes: leftover files, failed writes and interrupted rollbacks.
 
-- temporary files, which disks and HDFS have: a process was killed while it wrote one;
-- heartbeats of writes that are not pending: it was killed right before a write began, or after it
-  had completed or been withdrawn;
-- markers of completed writes: it was killed right after the commit.
+The first section finds files that crashed processes leave and that no rollback deletes, decides
+which of them no process can need any more, and deletes these:
 
-Markers of writes that are neither pending nor completed tell of data files, and so do those that
-name files which their commit does not list: they are not for here but for `strays.sweep_strays`.
+- temporary files, which local disks and HDFS have: a process was killed while it wrote one;
+- heartbeats of writes that are not pending: a process was killed right before a write began, or
+  after the write had completed or been aborted;
+- markers of completed writes: a process was killed right after the commit.
+
+Markers of writes that are neither pending nor completed refer to data files, and so do markers that
+name files which their commit does not list: `orphan_files.delete_orphan_files` handles these, not
+this module.
+
+The second section is what a writer does before it begins: it rolls back the failed writes, and
+completes the rollbacks, of crashed writers.
 """
 
 from __future__ import annotations
@@ -37,13 +44,14 @@ from lakewright.table.rollback import (
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import TimeGenerator
 
-# The digits of a local time are off by an hour where clocks are set for winter, and clocks differ.
-_UNSURE_MS = 2 * 3_600_000
+# The digits of a local time are off by an hour where clocks are set back for winter, and clocks
+# differ.
+_CLOCK_TOLERANCE_MS = 2 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class TemporaryFiles:
-    """The files that come and go with writes, as storage lists them, and the folders of markers."""
+    """The files that exist only while a write is running, and the instants with marker folders."""
 
     temporary: tuple[FileStatus, ...] = ()
     heartbeats: tuple[FileStatus, ...] = ()
@@ -53,7 +61,7 @@ class TemporaryFiles:
 
     @classmethod
     def load(cls, storage: Storage) -> TemporaryFiles:
-        """Those of a table now."""
+        """List the temporary files of a table now."""
         return cls(
             temporary=tuple(storage.list_temporary()),
             heartbeats=tuple(storage.list_files(HEARTBEATS)),
@@ -67,8 +75,8 @@ class TemporaryFiles:
 class LeftoverFiles:
     """What is to be deleted: files by path, and all markers of some instants.
 
-    `orphans` are instants with markers that tell of data files which are no part of their commit,
-    `aging` those of which a task attempt may still be running.
+    `orphans` are instants with markers for data files that are not part of their commit, `aging`
+    those with a task attempt that may still be running.
     """
 
     files: tuple[str, ...] = ()
@@ -86,85 +94,88 @@ def select_leftovers(
     archived: Collection[str] = (),
     zone: tzinfo,
 ) -> LeftoverFiles:
-    """What of `traces` nobody can be using any more. Pure.
+    """Return those of `traces` that no process can be using any more. Pure.
 
-    Everything is as old as the heartbeat of a dead writer at least, and no pending write can have
-    made it. `archived` are the requested times of archived writes.
+    Each of them is at least as old as an expired heartbeat, and no pending write can have created
+    it. `archived` are the requested times of archived writes.
     """
     check_heartbeat(settings)
     pending = {i.requested_at for i in timeline.pending()}
-    old = [f for f in traces.heartbeats if is_expired(f.modified_ms, settings, now_ms)]
-    heartbeats = [f.path for f in old if is_time(f.name) and f.name not in pending]
-    begun_ms = _oldest_ms(pending, zone, now_ms)
+    expired = [f for f in traces.heartbeats if is_expired(f.modified_ms, settings, now_ms)]
+    heartbeats = [f.path for f in expired if is_time(f.name) and f.name not in pending]
+    earliest_start_ms = _earliest_start_ms(pending, zone, now_ms)
     temporary = [
         f.path
         for f in traces.temporary
-        if is_expired(f.modified_ms, settings, now_ms) and f.modified_ms < begun_ms
+        if is_expired(f.modified_ms, settings, now_ms) and f.modified_ms < earliest_start_ms
     ]
-    rows = [
+    spilled = [
         f.path
         for f in traces.spilled
         if is_expired(f.modified_ms, settings, now_ms)
         and f.path.removeprefix(f"{SPILL}/").partition("/")[0] not in pending
     ]
-    young = {
+    recently_marked = {
         f.path.removeprefix(f"{MARKERS}/").partition("/")[0]
         for f in traces.markers
         if not is_expired(f.modified_ms, settings, now_ms)
     }
-    done = {i.requested_at for i in timeline.completed_writes}.union(archived) - pending - young
-    marked = [at for at in traces.marked if at in done]
-    return LeftoverFiles(tuple(sorted([*temporary, *heartbeats, *rows])), tuple(sorted(marked)))
+    finished = (
+        {i.requested_at for i in timeline.completed_writes}.union(archived)
+        - pending
+        - recently_marked
+    )
+    marked = [at for at in traces.marked if at in finished]
+    return LeftoverFiles(tuple(sorted([*temporary, *heartbeats, *spilled])), tuple(sorted(marked)))
 
 
 def find_leftovers(storage: Storage, settings: HeartbeatSettings, clock: Clock) -> LeftoverFiles:
-    """What of a table is needed no more.
+    """Return what a table does not need any more.
 
-    Traces are listed before the timeline: so each trace of a write that is pending is looked at
-    with a timeline that shows the write.
+    Temporary files are listed before the timeline: so each file of a pending write is checked
+    against a timeline that shows the write.
     """
-    traces = TemporaryFiles.load(storage)
+    temporary = TemporaryFiles.load(storage)
     snapshot = load_snapshot(storage)
-    # History is read only where there are markers from before the active timeline.
-    old = [at for at in traces.marked if snapshot.timeline.is_archived(at)]
-    dead = select_leftovers(
-        traces,
+    # The archived timeline is read only if there are markers from before the active timeline.
+    before_active = [at for at in temporary.marked if snapshot.timeline.is_archived(at)]
+    leftovers = select_leftovers(
+        temporary,
         snapshot.timeline,
         clock.now_ms(),
         settings,
-        archived=snapshot.archived_times if old else (),
+        archived=snapshot.archived_times if before_active else (),
         zone=zone_of(snapshot.config.timeline_zone),
     )
     orphans = find_orphan_files(snapshot, settings, clock.now_ms())
-    harmless = {each.instant for each in orphans if not each.files}
+    without_files = {orphan.instant for orphan in orphans if not orphan.files}
     return replace(
-        dead,
-        marked=tuple(at for at in dead.marked if at in harmless),
-        orphans=tuple(each.instant for each in orphans if each.files and each.is_expired),
-        aging=tuple(each.instant for each in orphans if each.files and not each.is_expired),
+        leftovers,
+        marked=tuple(at for at in leftovers.marked if at in without_files),
+        orphans=tuple(orphan.instant for orphan in orphans if orphan.files and orphan.is_expired),
+        aging=tuple(orphan.instant for orphan in orphans if orphan.files and not orphan.is_expired),
     )
 
 
 def delete_leftovers(storage: Storage, dead: LeftoverFiles) -> None:
-    """Delete what was found to be left over, but strays; may be repeated, and needs no lock."""
+    """Delete leftover files, except orphan files; may be repeated, and needs no lock."""
     storage.delete_many(dead.files)
     for instant in dead.marked:
         delete_markers(storage, instant)
 
 
-def _oldest_ms(pending: Iterable[str], zone: tzinfo, now_ms: int) -> int:
-    """A time before which no pending write had begun."""
+def _earliest_start_ms(pending: Iterable[str], zone: tzinfo, now_ms: int) -> int:
+    """Return a time before which no pending write had started."""
     oldest = min(pending, default=None)
     if oldest is None:
         return now_ms
     try:
-        return int(parse_time(oldest, zone).timestamp() * 1000) - _UNSURE_MS
+        return int(parse_time(oldest, zone).timestamp() * 1000) - _CLOCK_TOLERANCE_MS
     except InvalidError:
-        return 0  # no date, which tells nothing
+        return 0  # the time is no date: keep every temporary file
 
 
-# ------------------------------------------------------------------------------------------------
-# What a writer puts right before it begins: the writes and rollbacks of writers that died.
+# Before a writer begins: the failed writes and interrupted rollbacks of crashed writers.
 
 
 def rollback_failed_writes(
@@ -174,23 +185,23 @@ def rollback_failed_writes(
     times: TimeGenerator,
     clock: Clock,
 ) -> Snapshot:
-    """The table after what dead writers left is rolled back; the caller holds the table's lock.
+    """Return the table after failed writes were rolled back; the caller holds the table's lock.
 
-    One listing of the folder of markers while nothing is pending and nothing was rolled back.
+    Costs one listing of the marker folder while nothing is pending and nothing was rolled back.
     """
-    snapshot = _rollback_each(snapshot, transaction, heartbeat, times, clock)
-    # Task attempts may have gone on after their write was completed, aborted or rolled back.
+    snapshot = _rollback_all(snapshot, transaction, heartbeat, times, clock)
+    # Task attempts may have continued after their write was completed, aborted or rolled back.
     return snapshot.with_unlisted_files(delete_orphan_files(snapshot, heartbeat, clock.now_ms()))
 
 
-def _rollback_each(
+def _rollback_all(
     snapshot: Snapshot,
     transaction: TransactionSettings,
     heartbeat: HeartbeatSettings,
     times: TimeGenerator,
     clock: Clock,
 ) -> Snapshot:
-    if any(i.action == "rollback" for i in snapshot.timeline) and delete_late_completed_files(
+    if any(i.action == Action.ROLLBACK for i in snapshot.timeline) and delete_late_completed_files(
         snapshot
     ):
         snapshot = load_snapshot(snapshot.storage)
@@ -198,13 +209,14 @@ def _rollback_each(
     if not pending:
         return snapshot
     storage, by_markers = snapshot.storage, transaction.rollback_by_markers
-    # A plan that is being executed may have been asked to stop, by a rollback.
-    begun = {i.requested_at for i in snapshot.timeline.pending()}
-    living = live_heartbeats(storage, begun, heartbeat, clock.now_ms())
-    if any(i.action == "rollback" and i.requested_at not in living for i in pending):
-        resume_rollbacks(snapshot, times, clock, by_markers=by_markers, alive=living)
+    # A rollback may ask a plan that is being executed to stop, so heartbeats of plans count as
+    # well.
+    pending_times = {i.requested_at for i in snapshot.timeline.pending()}
+    live = live_heartbeats(storage, pending_times, heartbeat, clock.now_ms())
+    if any(i.action == Action.ROLLBACK and i.requested_at not in live for i in pending):
+        resume_rollbacks(snapshot, times, clock, by_markers=by_markers, alive=live)
         snapshot = load_snapshot(storage)
-    failed = failed_writes(snapshot.timeline, transaction.failed_writes, living)
+    failed = failed_writes(snapshot.timeline, transaction.failed_writes, live)
     for target in failed:
         with suppress(CompletedConcurrentlyError):
             rollback_locked(snapshot, target, times, clock, by_markers=by_markers)
@@ -214,20 +226,20 @@ def _rollback_each(
 def delete_late_completed_files(snapshot: Snapshot) -> bool:
     """Delete completed files that appeared after their write was rolled back for good.
 
-    Who holds still right before its last step, for longer than its lock and heartbeat are valid,
-    takes such a file back itself when it goes on; unless it dies then. The files that it tells of
-    are deleted, and the file groups that it replaces would be missing.
+    A writer that pauses right before its last step, for longer than its lock and heartbeat are
+    valid, deletes such a file itself when it continues, unless it crashes then. The data files that
+    the completed file lists are deleted, and the file groups that it replaces would be missing.
     """
     timeline = snapshot.timeline
     bare = [i for i in timeline.completed_writes if i.requested_at in timeline.bare]
     if not bare:
         return False
-    gone = {
+    rolled_back = {
         (ref.requested_at, ref.action)
         for rollback in timeline.completed(Action.ROLLBACK)
         if rollback.requested_at > bare[0].requested_at
         for ref in load_rollback(snapshot, rollback).instants
     }
-    late = [i for i in bare if (i.requested_at, i.action) in gone]
+    late = [i for i in bare if (i.requested_at, i.action) in rolled_back]
     snapshot.storage.delete_many(snapshot.timeline_path(instant) for instant in late)
     return bool(late)

@@ -1,4 +1,10 @@
-"""Completion and freshness of a table, from commits alone; what the newest one keeps is reused."""
+"""Completion and freshness of a table, from commit metadata alone; no data file is read.
+
+Every commit of Lakewright records the freshness of the table after it, as a `FreshnessRecord`. So
+the current state is the newest valid record with the writes applied that completed after it. Only
+after a commit that removes log files, such as a compaction, are the uncompacted log files listed
+again.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +41,14 @@ from lakewright.model.plans import CompactionPlan
 from lakewright.table.partition_changes import partitions_with_logs
 from lakewright.table.snapshot import Snapshot
 
+# Uncompacted log files, with their event times.
+
 
 @dataclass(frozen=True, slots=True)
 class BlockingLogFile:
-    """A log file that holds read-optimized completion back; `instant` is the write that made it.
+    """A log file that holds back read-optimized completion; `instant` is the write that created it.
 
-    Its least event time is None where it is unknown: nothing is known to be complete then.
+    `event_time` is its least event time, None if unknown: then nothing is known to be complete.
     """
 
     partition: str
@@ -52,7 +60,7 @@ class BlockingLogFile:
 
     @property
     def as_uncompacted_log(self) -> UncompactedLog:
-        """The log file as commits keep it."""
+        """The log file in the form that commits record."""
         path = f"{self.partition}/{self.log}" if self.partition else self.log
         return UncompactedLog(path, self.instant, self.event_time)
 
@@ -60,59 +68,63 @@ class BlockingLogFile:
 def uncompacted_logs(
     snapshot: Snapshot, partitions: Iterable[str] | None
 ) -> tuple[BlockingLogFile, ...]:
-    """The log files that wait in partitions, of an unknown event time first, then by event time.
+    """Return the uncompacted log files of partitions, those of unknown event time first, sorted.
 
-    None: in those that can have such files, by what the last compaction has left.
+    With None, of the partitions that can have such files according to the last compaction.
     """
-    looked_at = partitions_with_logs(snapshot) if partitions is None else tuple(sorted(partitions))
-    if looked_at == ():
+    searched = partitions_with_logs(snapshot) if partitions is None else tuple(sorted(partitions))
+    if searched == ():
         return ()
-    groups = snapshot.groups(snapshot.view(), snapshot.files(looked_at))
+    groups = snapshot.groups(snapshot.view(), snapshot.files(searched))
     slices = [group.latest_merged_slice() for group in groups]
-    commits = load_known_commits(snapshot, {log.instant for item in slices for log in item.logs})
-    by_path = {at: _by_path(at, commit) for at, commit in commits.items()}
-    joined = _log_compaction_sources(snapshot, commits)
-    found = []
-    for item in slices:
-        for log in _effective_logs(item, joined):
-            held = _blocking_log(item, log, commits.get(log.instant), by_path.get(log.instant, {}))
-            found += [] if held is None else [held]
-    return tuple(sorted(found, key=_urgency))
+    commits = load_known_commits(
+        snapshot, {log.instant for file_slice in slices for log in file_slice.logs}
+    )
+    logs_by_path = {at: _logs_by_path(at, commit) for at, commit in commits.items()}
+    compacted = _log_compaction_sources(snapshot, commits)
+    blocking = []
+    for file_slice in slices:
+        for log in _effective_logs(file_slice, compacted):
+            log_file = _blocking_log(
+                file_slice, log, commits.get(log.instant), logs_by_path.get(log.instant, {})
+            )
+            blocking += [] if log_file is None else [log_file]
+    return tuple(sorted(blocking, key=_urgency))
 
 
 def _log_compaction_sources(
     snapshot: Snapshot, commits: Mapping[str, CommitMetadata]
 ) -> dict[str, dict[GroupKey, frozenset[str]]]:
-    """By the log compactions among some writes: the log files that each of them stands for.
+    """Return the log files that each log compaction among `commits` has compacted.
 
-    One whose plan is not there any more stands for none that is known.
+    Those of a log compaction whose plan no longer exists are unknown, and not in the result.
     """
-    found = {}
+    sources = {}
     for at, commit in commits.items():
         if commit.operation == "LOG_COMPACT":
             plan = snapshot.plan_of(at, Action.LOG_COMPACTION)
             if isinstance(plan, CompactionPlan):
-                found[at] = {(o.partition, o.file_id): frozenset(o.logs) for o in plan.operations}
-    return found
+                sources[at] = {(o.partition, o.file_id): frozenset(o.logs) for o in plan.operations}
+    return sources
 
 
 def _effective_logs(
-    item: FileSlice, joined: Mapping[str, Mapping[GroupKey, frozenset[str]]]
+    file_slice: FileSlice, compacted: Mapping[str, Mapping[GroupKey, frozenset[str]]]
 ) -> list[LogFile]:
-    """The log files of a slice, without those that were written once more in another one."""
-    key = item.partition, item.file_id
-    gone: set[str] = set()
-    for at in {log.instant for log in item.logs} & joined.keys():
-        gone |= joined[at].get(key, frozenset())
-    return [log for log in item.logs if log.name not in gone]
+    """Return the log files of a slice, without those that a log compaction has compacted."""
+    key = file_slice.partition, file_slice.file_id
+    superseded: set[str] = set()
+    for at in {log.instant for log in file_slice.logs} & compacted.keys():
+        superseded |= compacted[at].get(key, frozenset())
+    return [log for log in file_slice.logs if log.name not in superseded]
 
 
-def _urgency(held: BlockingLogFile) -> tuple[bool, int, str, str]:
-    known = held.event_time is not None
-    return known, held.event_time or 0, held.partition, held.log
+def _urgency(log: BlockingLogFile) -> tuple[bool, int, str, str]:
+    is_known = log.event_time is not None
+    return is_known, log.event_time or 0, log.partition, log.log
 
 
-def _by_path(at: str, commit: CommitMetadata) -> dict[str, UncompactedLog | None]:
+def _logs_by_path(at: str, commit: CommitMetadata) -> dict[str, UncompactedLog | None]:
     return {
         stat.path or "": uncompacted_log_of(at, commit.operation, stat)
         for stat in commit.write_stats()
@@ -121,213 +133,224 @@ def _by_path(at: str, commit: CommitMetadata) -> dict[str, UncompactedLog | None
 
 
 def _blocking_log(
-    item: FileSlice,
+    file_slice: FileSlice,
     log: LogFile,
     commit: CommitMetadata | None,
-    by_path: dict[str, UncompactedLog | None],
+    logs_by_path: dict[str, UncompactedLog | None],
 ) -> BlockingLogFile | None:
-    """A log file as its commit tells of it; None if nothing in it waits."""
-    path = item.path(log)
-    if path in by_path:
-        told = by_path[path]
-        if told is None:
+    """Return a log file with its event time from the commit; None if it needs no compaction."""
+    path = file_slice.path(log)
+    if path in logs_by_path:
+        recorded = logs_by_path[path]
+        if recorded is None:
             return None
-        time = told.event_time
+        time = recorded.event_time
     else:
-        time = _min_event_time_of_group(item, log, commit)
-    return BlockingLogFile(item.partition, item.file_id, log.name, log.instant, time, log.size)
+        time = _min_event_time_of_group(file_slice, log, commit)
+    return BlockingLogFile(
+        file_slice.partition, file_slice.file_id, log.name, log.instant, time, log.size
+    )
 
 
 def _min_event_time_of_group(
-    item: FileSlice, log: LogFile, commit: CommitMetadata | None
+    file_slice: FileSlice, log: LogFile, commit: CommitMetadata | None
 ) -> int | None:
-    """The least time of what a commit says of the file group, where it does not name the file."""
-    stats = commit.stats.get(item.partition, ()) if commit is not None else ()
-    told = [
+    """Return the least event time of the file group in a commit that does not name the file."""
+    stats = commit.stats.get(file_slice.partition, ()) if commit is not None else ()
+    logs = [
         uncompacted_log_of(log.instant, commit.operation if commit else None, stat)
         for stat in stats
-        if stat.file_id == item.file_id and is_log(stat)
+        if stat.file_id == file_slice.file_id and is_log(stat)
     ]
-    held = most_urgent(*told)
-    return held.event_time if held is not None else None
+    log_file = most_urgent(*logs)
+    return log_file.event_time if log_file is not None else None
 
 
 def load_known_commits(snapshot: Snapshot, times: Iterable[str]) -> dict[str, CommitMetadata]:
-    """What writes did; one that neither timeline nor history tells of is left out: unknown."""
+    """Return the metadata of writes by instant.
+
+    A write that is on neither the active nor the archived timeline is left out.
+    """
     instants = [
         snapshot.timeline.by_time.get(at) or Instant(at, Action.DELTA_COMMIT) for at in times
     ]
     try:
-        found = snapshot.commits(instants)
+        commits = snapshot.commits(instants)
     except CorruptError:
         return _commits_one_by_one(snapshot, instants)
-    return {i.requested_at: commit for i, commit in zip(instants, found, strict=True)}
+    return {i.requested_at: commit for i, commit in zip(instants, commits, strict=True)}
 
 
 def _commits_one_by_one(
     snapshot: Snapshot, instants: Iterable[Instant]
 ) -> dict[str, CommitMetadata]:
-    found = {}
+    commits = {}
     for instant in instants:
         try:
-            (found[instant.requested_at],) = snapshot.commits([instant])
+            (commits[instant.requested_at],) = snapshot.commits([instant])
         except CorruptError:
             continue
-    return found
+    return commits
 
 
-# ------------------------------------------------------------------------------------------------
-# Completion and freshness of partitions: looked up, commit by commit, when they are asked for.
+# Completion and freshness of partitions, looked up commit by commit on access.
 
 
 class LazyPartitionFreshness(Mapping[str, PartitionFreshness]):
-    """The partitions of a table that hold something, each with its completion and freshness.
+    """The partitions of a table that have data, each with its completion and freshness.
 
-    One that is asked for costs the commits from the newest back to where its values are whole; to
-    go through all of them costs every commit, in history too.
+    A lookup reads the commits from the newest back to where the values of the partition are
+    complete. Iterating reads every commit, also those on the archived timeline.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._known: dict[str, PartitionFreshness | None] = {}
-        self._all: tuple[str, ...] | None = None
+        self._cache: dict[str, PartitionFreshness | None] = {}
+        self._paths: tuple[str, ...] | None = None
 
     def __getitem__(self, partition: str) -> PartitionFreshness:
-        """The values of a partition; KeyError if no commit wrote it, or if it was deleted."""
-        if partition not in self._known and self._all is None:
-            found = _search_backwards(self._snapshot, {partition})
-            self._known[partition] = found.get(partition)
-        values = self._known.get(partition)
+        """Return the values of a partition; KeyError if it was never written, or was deleted."""
+        if partition not in self._cache and self._paths is None:
+            values_by_path = _search_backwards(self._snapshot, {partition})
+            self._cache[partition] = values_by_path.get(partition)
+        values = self._cache.get(partition)
         if values is None:
             raise KeyError(partition)
         return values
 
     def __iter__(self) -> Iterator[str]:
-        """The partitions, sorted."""
-        return iter(self._listed())
+        """Iterate over the partitions, sorted."""
+        return iter(self._load_paths())
 
     def __len__(self) -> int:
-        """How many there are."""
-        return len(self._listed())
+        """Return the number of partitions."""
+        return len(self._load_paths())
 
-    def _listed(self) -> tuple[str, ...]:
-        if self._all is None:
-            found = _search_backwards(self._snapshot, None)
-            self._known = dict(found)
-            self._all = tuple(sorted(found))
-        return self._all
+    def _load_paths(self) -> tuple[str, ...]:
+        if self._paths is None:
+            values_by_path = _search_backwards(self._snapshot, None)
+            self._cache = dict(values_by_path)
+            self._paths = tuple(sorted(values_by_path))
+        return self._paths
 
 
 @dataclass
 class _PartitionSearch:
-    """What is known of one partition on the way back.
+    """The state of one partition while commits are read from the newest back.
 
-    `marks` already includes commits that completed at `covered_from` or later; those that
-    completed before `born` wrote rows that were deleted since.
+    `watermarks` includes all commits that completed at `covered_from` or later. Rows of commits
+    that completed up to `deleted_at` were deleted since.
     """
 
-    marks: Watermarks = NO_WATERMARKS
-    found: bool = False
-    whole: bool = False
-    recount: bool = False
+    watermarks: Watermarks = NO_WATERMARKS
+    has_data: bool = False
+    complete: bool = False
+    recount_logs: bool = False
     covered_from: str = ""
-    born: str = ""
+    deleted_at: str = ""
 
     def prepend(self, marks: Watermarks) -> None:
-        """Put an older commit before what is known."""
-        self.marks = marks.followed_by(self.marks)
-        self.found = True
+        """Add the watermarks of an older commit."""
+        self.watermarks = marks.followed_by(self.watermarks)
+        self.has_data = True
 
     def wants(self, instant: Instant) -> bool:
-        """Whether a commit that is met on the way back has anything to add."""
+        """Whether the next older commit has anything to add."""
         at = instant.completed_at or ""
-        if at <= self.born:
-            self.whole = True
-        return not self.whole and (not self.covered_from or at < self.covered_from)
+        if at <= self.deleted_at:
+            self.complete = True
+        return not self.complete and (not self.covered_from or at < self.covered_from)
 
 
 def _search_backwards(snapshot: Snapshot, wanted: set[str] | None) -> dict[str, PartitionFreshness]:
-    """Go back through the commits until all wanted partitions are known, or to the beginning."""
+    """Read commits from the newest back, until all wanted partitions are complete."""
     searches: dict[str, _PartitionSearch] = {path: _PartitionSearch() for path in wanted or ()}
     for instant, commit in _writes_newest_first(snapshot):
         touched = {*commit.stats, *commit.replaced}
-        met = {
+        matching = {
             path: search
             for path in (touched if wanted is None else touched & wanted)
             if (search := searches.setdefault(path, _PartitionSearch())).wants(instant)
         }
-        if met:
-            _visit_commit(snapshot, met, instant, commit)
-        if wanted is not None and all(search.whole for search in searches.values()):
+        if matching:
+            _visit_commit(snapshot, matching, instant, commit)
+        if wanted is not None and all(search.complete for search in searches.values()):
             break
-    return _resolved(snapshot, searches)
+    return _resolve(snapshot, searches)
 
 
 def _visit_commit(
     snapshot: Snapshot,
-    met: Mapping[str, _PartitionSearch],
+    searches: Mapping[str, _PartitionSearch],
     instant: Instant,
     commit: CommitMetadata,
 ) -> None:
-    """Let searches take what a commit says about their partitions."""
-    kept = _stored_record(snapshot, instant, commit)
+    """Add what a commit says about partitions to their searches."""
+    records = _stored_record(snapshot, instant, commit)
     dropped = dropped_partitions(commit)
     own = watermarks_by_partition(instant.requested_at, commit)
-    for path, search in met.items():
-        entry = kept.get(path)
+    for path, search in searches.items():
+        entry = records.get(path)
         if entry is not None:
             search.prepend(entry.watermarks)
-            search.whole = not entry.since
+            search.complete = not entry.since
             if entry.since:
                 search.covered_from = _completed_at(snapshot, entry.since) or ""
         elif path in dropped:
-            # What completed after the delete was requested it need not have seen.
-            search.born = instant.requested_at
-            search.recount = True
+            # The delete need not have seen what completed after it was requested.
+            search.deleted_at = instant.requested_at
+            search.recount_logs = True
         else:
-            search.recount |= removes_logs(commit)
+            search.recount_logs |= removes_logs(commit)
             search.prepend(own.get(path, NO_WATERMARKS))
 
 
 def _stored_record(
     snapshot: Snapshot, instant: Instant, commit: CommitMetadata
 ) -> Mapping[str, PartitionFreshnessRecord]:
-    """What a commit keeps of partitions, if it is its own word."""
-    stored = parse_freshness_record(commit.extra)
-    if stored is None:
+    """Return the partitions in the record of a commit; empty if the record is not valid for it."""
+    record = parse_freshness_record(commit.extra)
+    if record is None:
         return {}
     if instant.requested_at in snapshot.timeline.by_time:
-        holds = stored.holds(instant, snapshot.timeline, snapshot.has_write)
+        is_valid = record.holds(instant, snapshot.timeline, snapshot.has_write)
     else:
-        holds = stored.is_of(instant, snapshot.has_write)
-    return stored.partitions if holds else {}
+        is_valid = record.is_of(instant, snapshot.has_write)
+    return record.partitions if is_valid else {}
 
 
-def _resolved(
+def _resolve(
     snapshot: Snapshot, searches: Mapping[str, _PartitionSearch]
 ) -> dict[str, PartitionFreshness]:
-    """The values of what was found; log files are counted anew where some were taken out."""
-    found = {path: search for path, search in searches.items() if search.found}
-    unsure = sorted(path for path, search in found.items() if search.recount)
-    held = uncompacted_logs(snapshot, unsure) if unsure else ()
-    worst: dict[str, UncompactedLog | None] = {}
-    for each in held:
-        worst[each.partition] = most_urgent(worst.get(each.partition), each.as_uncompacted_log)
+    """Return the values of partitions with data; list log files again where some were removed."""
+    with_data = {path: search for path, search in searches.items() if search.has_data}
+    to_list = sorted(path for path, search in with_data.items() if search.recount_logs)
+    logs = uncompacted_logs(snapshot, to_list) if to_list else ()
+    most_urgent_logs: dict[str, UncompactedLog | None] = {}
+    for log in logs:
+        most_urgent_logs[log.partition] = most_urgent(
+            most_urgent_logs.get(log.partition), log.as_uncompacted_log
+        )
     return {
-        path: (s.marks.with_log_files(worst.get(path)) if s.recount else s.marks).views
-        for path, s in found.items()
+        path: (
+            s.watermarks.with_log_files(most_urgent_logs.get(path))
+            if s.recount_logs
+            else s.watermarks
+        ).views
+        for path, s in with_data.items()
     }
 
 
 def _writes_newest_first(snapshot: Snapshot) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """The completed writes, the one that completed last first; history only as far as asked for."""
+    """Iterate over completed writes, the last completed first; load archived ones if needed."""
     active = snapshot.timeline.by_completion
     oldest = active[0].completed_at or "" if active else ""
-    # A write that began early and ended late may be archived before others that it outlived.
+    # A write that began early and completed late may be archived before others that completed
+    # earlier.
     late = snapshot.archived_after(oldest) if active else []
-    yield from _in_batches(snapshot, _by_completion_descending([*active, *late]))
-    seen = {instant.requested_at for instant in late}
-    rest = [i for i in snapshot.archived if i.requested_at not in seen]
+    yield from _with_commits(snapshot, _by_completion_descending([*active, *late]))
+    yielded = {instant.requested_at for instant in late}
+    rest = [i for i in snapshot.archived if i.requested_at not in yielded]
     yield from zip(
         _by_completion_descending(rest),
         snapshot.commits(_by_completion_descending(rest)),
@@ -339,7 +362,7 @@ def _by_completion_descending(instants: Iterable[Instant]) -> list[Instant]:
     return sorted(instants, key=lambda i: i.completed_at or "", reverse=True)
 
 
-def _in_batches(
+def _with_commits(
     snapshot: Snapshot, instants: Iterable[Instant]
 ) -> Iterator[tuple[Instant, CommitMetadata]]:
     for instant in instants:
@@ -347,27 +370,26 @@ def _in_batches(
 
 
 def _completed_at(snapshot: Snapshot, requested_at: InstantTime) -> str | None:
-    known = snapshot.view().completion(requested_at)
-    return known or snapshot.archived_times.get(requested_at)
+    completed_at = snapshot.view().completion(requested_at)
+    return completed_at or snapshot.archived_times.get(requested_at)
 
 
-# ------------------------------------------------------------------------------------------------
-# The log files that no base file holds yet, with their event times; no data file is read.
-
+# Completion and freshness of the table.
 
 Write = tuple[Instant, CommitMetadata]
 
-# Every commit names them; beyond that, what compactions have left tells where to look.
-_MOST_NAMED = 2000
+# How many partitions with uncompacted log files a commit lists; if there are more, the last
+# compaction determines where to search for log files.
+_MAX_LISTED_PARTITIONS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class FreshnessState:
-    """What all writes up to one of them have made of a table.
+    """The freshness of a table after all writes up to `last`.
 
-    `entries` are the partitions known from the newest of them. `logs_in` are the partitions in
-    which log files can wait, None if they are too many to tell. `stale` tells that log files were
-    taken out since they were counted.
+    `entries` are the partitions known from the newest writes. `logs_in` are the partitions that can
+    have uncompacted log files, None if they are too many to list. `open` are the partitions that
+    are not yet marked as done. `stale` means that log files were removed since they were listed.
     """
 
     watermarks: Watermarks = NO_WATERMARKS
@@ -381,13 +403,13 @@ class FreshnessState:
 
     @classmethod
     def from_record(cls, instant: Instant, stored: FreshnessRecord) -> FreshnessState:
-        """What a commit keeps."""
-        kept = (stored.regression, stored.future, stored.logs_in, stored.open)
-        return cls(stored.watermarks, instant, stored.partitions, *kept)
+        """Return the state that a commit records."""
+        others = (stored.regression, stored.future, stored.logs_in, stored.open)
+        return cls(stored.watermarks, instant, stored.partitions, *others)
 
 
 def compute_freshness(snapshot: Snapshot, *, future_from_ms: int) -> Freshness:
-    """Completion and freshness of a table; event times above `future_from_ms` are flagged."""
+    """Return completion and freshness of a table; flag event times above `future_from_ms`."""
     state = load_state(snapshot, future_from_ms=future_from_ms)
     views = state.watermarks.views
     return Freshness(
@@ -402,19 +424,18 @@ def compute_freshness(snapshot: Snapshot, *, future_from_ms: int) -> Freshness:
 
 
 def blocking_log_files(snapshot: Snapshot, limit: int) -> tuple[BlockingLogFile, ...]:
-    """The log files that hold read-optimized completion back, the worst first."""
+    """Return the log files that hold back read-optimized completion, the most urgent first."""
     state, later = _last_stored_state(snapshot)
-    places = state.logs_in
+    partitions = state.logs_in
     for instant, commit in later:
-        places = with_log_partitions(places, watermarks_by_partition(instant.requested_at, commit))
-    return uncompacted_logs(snapshot, places)[: max(0, limit)]
+        partitions = with_log_partitions(
+            partitions, watermarks_by_partition(instant.requested_at, commit)
+        )
+    return uncompacted_logs(snapshot, partitions)[: max(0, limit)]
 
 
 def load_state(snapshot: Snapshot, *, future_from_ms: int) -> FreshnessState:
-    """What all completed writes have made of the table.
-
-    Begins with the newest commit that keeps it, and folds the later ones.
-    """
+    """Return the state after all completed writes: the newest recorded one with later writes."""
     state, later = _last_stored_state(snapshot)
     return apply_writes(snapshot, state, later, future_from_ms=future_from_ms)
 
@@ -422,23 +443,23 @@ def load_state(snapshot: Snapshot, *, future_from_ms: int) -> FreshnessState:
 def apply_writes(
     snapshot: Snapshot, state: FreshnessState, later: Iterable[Write], *, future_from_ms: int
 ) -> FreshnessState:
-    """A state with later writes of a snapshot, in the order in which they completed."""
-    before = state
+    """Return a state with later writes applied, which are in order of completion."""
+    previous = state
     for instant, commit in later:
-        before = state
+        previous = state
         parts = commit_watermarks(snapshot, instant, commit)
         state = apply_write(state, instant, commit, parts, future_from_ms=future_from_ms)
     if not state.stale:
         return state
-    held = uncompacted_logs(snapshot, state.logs_in)
-    marks = state.watermarks.with_log_files(
-        most_urgent(*(each.as_uncompacted_log for each in held))
+    logs = uncompacted_logs(snapshot, state.logs_in)
+    watermarks = state.watermarks.with_log_files(
+        most_urgent(*(log.as_uncompacted_log for log in logs))
     )
     return replace(
         state,
-        watermarks=marks,
-        regression=None if before.stale else detect_regression(before.watermarks, marks),
-        logs_in=bounded_partitions({each.partition for each in held}),
+        watermarks=watermarks,
+        regression=None if previous.stale else detect_regression(previous.watermarks, watermarks),
+        logs_in=bounded_partitions({log.partition for log in logs}),
         stale=False,
     )
 
@@ -451,15 +472,17 @@ def apply_write(
     *,
     future_from_ms: int,
 ) -> FreshnessState:
-    """A state with one more write, of which `parts` is the contribution. Pure."""
-    marks = state.watermarks.followed_by(combine(parts.values()))
-    loses = removes_logs(commit) and (state.stale or state.watermarks.uncompacted is not None)
-    stale = state.stale or loses
+    """Return a state with one write applied; `parts` are its watermarks by partition. Pure."""
+    watermarks = state.watermarks.followed_by(combine(parts.values()))
+    removed_logs = removes_logs(commit) and (
+        state.stale or state.watermarks.uncompacted is not None
+    )
+    stale = state.stale or removed_logs
     return FreshnessState(
-        marks,
+        watermarks,
         instant,
-        _entries(state, instant, commit, parts, loses=loses),
-        None if stale else detect_regression(state.watermarks, marks),
+        _updated_entries(state, instant, commit, parts, removed_logs=removed_logs),
+        None if stale else detect_regression(state.watermarks, watermarks),
         future_times(parts, state.future, future_from_ms),
         with_log_partitions(state.logs_in, parts),
         state.open,
@@ -470,69 +493,71 @@ def apply_write(
 def with_log_partitions(
     places: frozenset[str] | None, parts: Mapping[str, Watermarks]
 ) -> frozenset[str] | None:
-    """The partitions in which log files can wait, with those that a write has added."""
+    """Return the partitions that can have uncompacted log files, with those that a write adds."""
     if places is None:
         return None
     return bounded_partitions(
-        places | {path for path, each in parts.items() if each.uncompacted is not None}
+        places | {path for path, watermarks in parts.items() if watermarks.uncompacted is not None}
     )
 
 
 def bounded_partitions(places: Collection[str]) -> frozenset[str] | None:
-    """These partitions, if a commit can name them all."""
-    return frozenset(places) if len(places) <= _MOST_NAMED else None
+    """Return these partitions, or None if they are too many for a commit to list."""
+    return frozenset(places) if len(places) <= _MAX_LISTED_PARTITIONS else None
 
 
-def _entries(
+def _updated_entries(
     state: FreshnessState,
     instant: Instant,
     commit: CommitMetadata,
     parts: Mapping[str, Watermarks],
     *,
-    loses: bool,
+    removed_logs: bool,
 ) -> dict[str, PartitionFreshnessRecord]:
-    """What is known of partitions; not of those whose log files have to be counted anew."""
-    gone = dropped_partitions(commit)
-    if loses:
-        gone |= {*commit.stats, *commit.replaced}
-    found = {path: entry for path, entry in state.entries.items() if path not in gone}
+    """Return the known partitions, without those whose log files have to be listed again."""
+    outdated = dropped_partitions(commit)
+    if removed_logs:
+        outdated |= {*commit.stats, *commit.replaced}
+    entries = {path: entry for path, entry in state.entries.items() if path not in outdated}
     since = "" if state.last is None else instant.requested_at
-    for path, marks in parts.items():
-        known = found.get(path)
-        if known is not None:
-            found[path] = PartitionFreshnessRecord(known.watermarks.followed_by(marks), known.since)
-        elif path not in gone:
-            found[path] = PartitionFreshnessRecord(marks, since)
-    return found
+    for path, watermarks in parts.items():
+        entry_before = entries.get(path)
+        if entry_before is not None:
+            entries[path] = PartitionFreshnessRecord(
+                entry_before.watermarks.followed_by(watermarks), entry_before.since
+            )
+        elif path not in outdated:
+            entries[path] = PartitionFreshnessRecord(watermarks, since)
+    return entries
 
 
 def commit_watermarks(
     snapshot: Snapshot, instant: Instant, commit: CommitMetadata
 ) -> dict[str, Watermarks]:
-    """What one write says about each partition.
+    """Return the watermarks that one write adds to each partition.
 
-    A compaction of a writer that records no event times brought what the log files held that it
-    folded in.
+    A compaction of a writer that records no event times added those of the log files that it
+    compacted.
     """
     parts = watermarks_by_partition(instant.requested_at, commit)
-    silent = [
+    without_times = [
         path
         for path, stats in commit.stats.items()
         if commit.operation == "COMPACT"
         and any(s.num_writes and s.max_event_time is None and not is_log(s) for s in stats)
     ]
-    plan = snapshot.plan_of(instant.requested_at, Action.COMPACTION) if silent else None
+    plan = snapshot.plan_of(instant.requested_at, Action.COMPACTION) if without_times else None
     if not isinstance(plan, CompactionPlan):
         return parts
-    newest = _newest_in_logs(snapshot, plan)
-    for path in silent:
+    newest = _max_event_times(snapshot, plan)
+    for path in without_times:
         time = max_known(parts[path].ro_freshness, newest.get(path))
         parts[path] = replace(parts[path], ro_freshness=time)
     return parts
 
 
-def _newest_in_logs(snapshot: Snapshot, plan: CompactionPlan) -> dict[str, int | None]:
-    """The greatest event time in the log files of a plan, by partition."""
+def _max_event_times(snapshot: Snapshot, plan: CompactionPlan) -> dict[str, int | None]:
+    """Return the greatest event time in the log files of a plan, by partition."""
     names = {
         (operation.partition, name): file.instant
         for operation in plan.operations
@@ -540,31 +565,31 @@ def _newest_in_logs(snapshot: Snapshot, plan: CompactionPlan) -> dict[str, int |
         if isinstance(file := parse_data_file(name), LogFile)
     }
     writes = [i for i in snapshot.timeline.completed_writes if i.requested_at in names.values()]
-    found: dict[str, int | None] = {}
+    times: dict[str, int | None] = {}
     for commit in snapshot.commits(writes):
         for path, stats in commit.stats.items():
             for stat in stats:
                 if (path, (stat.path or "").rpartition("/")[2]) in names:
-                    found[path] = max_known(found.get(path), stat.max_event_time)
-    return found
+                    times[path] = max_known(times.get(path), stat.max_event_time)
+    return times
 
 
 def _last_stored_state(snapshot: Snapshot) -> tuple[FreshnessState, list[Write]]:
-    """The newest state that a commit keeps, and the writes that completed after it."""
+    """Return the newest state that a commit records, and the writes that completed after it."""
     later: list[Write] = []
     for instant in reversed(snapshot.timeline.by_completion):
         (commit,) = snapshot.commits([instant])
-        stored = parse_freshness_record(commit.extra)
-        if stored is not None and stored.holds(instant, snapshot.timeline, snapshot.has_write):
+        record = parse_freshness_record(commit.extra)
+        if record is not None and record.holds(instant, snapshot.timeline, snapshot.has_write):
             if later:
                 later += _archived_since(snapshot, instant.completed_at or "")
-            return FreshnessState.from_record(instant, stored), _in_order(later)
+            return FreshnessState.from_record(instant, record), _sorted_by_completion(later)
         later.append((instant, commit))
     return _last_archived_state(snapshot, later)
 
 
 def _archived_since(snapshot: Snapshot, completed_at: InstantTime) -> list[Write]:
-    """The writes that completed after a time and are archived all the same: they began before."""
+    """Return archived writes that completed after a time; they are archived as they began early."""
     late = snapshot.archived_after(completed_at)
     late = [i for i in late if (i.completed_at or "") > completed_at]
     return list(zip(late, snapshot.commits(late), strict=True))
@@ -573,60 +598,57 @@ def _archived_since(snapshot: Snapshot, completed_at: InstantTime) -> list[Write
 def _last_archived_state(
     snapshot: Snapshot, active: list[Write]
 ) -> tuple[FreshnessState, list[Write]]:
-    order = sorted([*(i for i, _ in active), *snapshot.archived], key=_completion)
-    known = {i.requested_at: commit for i, commit in active}
-    archived = [i for i in order if i.requested_at not in known]
-    # The newest one tells all, if it was written by a writer that keeps freshness.
+    order = sorted([*(i for i, _ in active), *snapshot.archived], key=_completion_key)
+    commits = {i.requested_at: commit for i, commit in active}
+    archived = [i for i in order if i.requested_at not in commits]
+    # The newest archived write is enough, if its writer recorded freshness.
     for wanted in (archived[-1:], archived):
-        known |= _by_time(wanted, snapshot.commits(wanted))
-        for place in range(len(order) - 1, -1, -1):
-            instant = order[place]
-            commit = known.get(instant.requested_at)
+        commits |= _by_time(wanted, snapshot.commits(wanted))
+        for index in range(len(order) - 1, -1, -1):
+            instant = order[index]
+            commit = commits.get(instant.requested_at)
             if commit is None:
                 break
-            stored = parse_freshness_record(commit.extra)
-            before = order[place - 1] if place else None
-            if stored is not None and stored.follows(before, instant, snapshot.has_write):
-                later = [(i, known[i.requested_at]) for i in order[place + 1 :]]
-                return FreshnessState.from_record(instant, stored), later
-    return FreshnessState(), [(i, known[i.requested_at]) for i in order]
+            record = parse_freshness_record(commit.extra)
+            previous = order[index - 1] if index else None
+            if record is not None and record.follows(previous, instant, snapshot.has_write):
+                later = [(i, commits[i.requested_at]) for i in order[index + 1 :]]
+                return FreshnessState.from_record(instant, record), later
+    return FreshnessState(), [(i, commits[i.requested_at]) for i in order]
 
 
 def _by_time(
     instants: Iterable[Instant], commits: Iterable[CommitMetadata]
 ) -> dict[str, CommitMetadata]:
-    return {i.requested_at: each for i, each in zip(instants, commits, strict=True)}
+    return {i.requested_at: commit for i, commit in zip(instants, commits, strict=True)}
 
 
-def _in_order(writes: Iterable[Write]) -> list[Write]:
-    return sorted(writes, key=lambda item: _completion(item[0]))
+def _sorted_by_completion(writes: Iterable[Write]) -> list[Write]:
+    return sorted(writes, key=lambda item: _completion_key(item[0]))
 
 
-def _completion(instant: Instant) -> tuple[str, Instant]:
+def _completion_key(instant: Instant) -> tuple[str, Instant]:
     return instant.completed_at or "", instant
 
 
-# ------------------------------------------------------------------------------------------------
-# What a write keeps of completion and freshness in its own commit.
+# The record that a write stores in its own commit.
 #
-# Listing and reading happen before the lock is taken, on the table as the write knows it. Under
-# the
-# lock only what completed meanwhile is added.
+# A write lists and reads before it takes the lock, on its base snapshot. Under the lock it adds
+# only what has completed since.
 
-
-# After all others: the time is chosen when the write completes.
-_LAST = "9" * 17
+# Sorts after all others: the completion time is chosen when the write commits.
+_AFTER_ALL = "9" * 17
 
 ByPartition = Mapping[str, UncompactedLog | None]
 
 
 @dataclass(frozen=True)
 class FreshnessTracker:
-    """A write that is about to complete, and what is known of the table before it.
+    """A write that is about to commit, with the state of the table before it.
 
-    `waiting` are the log files that will wait once it has completed, by partition; None where it
-    takes none out. `opened` are partitions that are to be marked as done one day, `closed` those
-    that are.
+    `waiting` are the log files that are uncompacted after it, the most urgent of each partition;
+    None if it removes no log files. `opened` are partitions to be marked as done later, `closed`
+    those that are marked now.
     """
 
     base: Snapshot
@@ -649,107 +671,117 @@ class FreshnessTracker:
         *,
         future_from_ms: int,
     ) -> FreshnessTracker:
-        """Look at the table as a write has found it, whose files are all there by now."""
-        own = Instant(instant, action.completed_as, completed_at=_LAST)
+        """Compute the state before a write from its base snapshot; the files of the write exist."""
+        own = Instant(instant, action.completed_as, completed_at=_AFTER_ALL)
         state = load_state(base, future_from_ms=future_from_ms)
-        made = cls(base, own, action, commit, future_from_ms, state, None)
+        tracker = cls(base, own, action, commit, future_from_ms, state, None)
         if removes_logs(commit) and state.watermarks.uncompacted is not None:
-            made = replace(made, waiting=made._count(base, state))
-        return made
+            tracker = replace(tracker, waiting=tracker._uncompacted_after(base, state))
+        return tracker
 
     def record(self, now: Snapshot) -> FreshnessRecord:
-        """What the commit keeps, on the table as it is under the lock."""
+        """Return the record for the commit; `now` is the table as it is under the lock."""
         now = now.with_cached_commits(self.base)
-        new = self._writes_since(now)
-        state = self.state if new == [] else self._state_with(now, new)
+        new_writes = self._writes_since(now)
+        state = self.state if new_writes == [] else self._state_with(now, new_writes)
         parts = commit_watermarks(now, self.own, self.commit)
         after = apply_write(state, self.own, self.commit, parts, future_from_ms=self.future_from_ms)
         if after.stale:
-            after = self._with_log_files_recounted(now, new, state, after, parts)
+            after = self._with_log_files_recounted(now, new_writes, state, after, parts)
         touched = {*self.commit.stats, *self.commit.replaced}
-        last = state.last
+        last_write = state.last
         return FreshnessRecord(
             at=self.own.requested_at,
-            after=last.requested_at if last is not None else "",
-            after_completed=(last.completed_at or "") if last is not None else "",
+            after=last_write.requested_at if last_write is not None else "",
+            after_completed=(last_write.completed_at or "") if last_write is not None else "",
             over=removable(self.own.requested_at, now.timeline),
             watermarks=after.watermarks,
             regression=after.regression,
             future=after.future,
             logs_in=after.logs_in,
             open=tuple(sorted({*state.open, *self.opened} - self.closed)),
-            partitions={path: e for path, e in after.entries.items() if path in touched},
+            partitions={path: entry for path, entry in after.entries.items() if path in touched},
         )
 
-    def _writes_since(self, now: Snapshot) -> list[Write] | None:
-        """What completed since the table was looked at; None if it is not simply a continuation."""
-        there = now.timeline.by_time
-        gone = [i for i in self.base.timeline if i.is_write and i.requested_at not in there]
-        if any(not i.is_completed or not now.timeline.is_archived(i.requested_at) for i in gone):
+    def _writes_since(self, current: Snapshot) -> list[Write] | None:
+        """Return the writes that completed since `base`; None if `current` does not extend it."""
+        on_timeline = current.timeline.by_time
+        missing = [
+            i for i in self.base.timeline if i.is_write and i.requested_at not in on_timeline
+        ]
+        if any(
+            not i.is_completed or not current.timeline.is_archived(i.requested_at) for i in missing
+        ):
             return None
-        known = [i for i in self.base.timeline.by_completion if i not in gone]
-        order = list(now.timeline.by_completion)
-        if order[: len(known)] != known:
+        base_writes = [i for i in self.base.timeline.by_completion if i not in missing]
+        order = list(current.timeline.by_completion)
+        if order[: len(base_writes)] != base_writes:
             return None
-        new = order[len(known) :]
-        return list(zip(new, now.commits(new), strict=True))
+        new_writes = order[len(base_writes) :]
+        return list(zip(new_writes, current.commits(new_writes), strict=True))
 
-    def _state_with(self, now: Snapshot, new: list[Write] | None) -> FreshnessState:
-        if new is None:
-            return load_state(now, future_from_ms=self.future_from_ms)
-        return apply_writes(now, self.state, new, future_from_ms=self.future_from_ms)
+    def _state_with(self, current: Snapshot, new_writes: list[Write] | None) -> FreshnessState:
+        if new_writes is None:
+            return load_state(current, future_from_ms=self.future_from_ms)
+        return apply_writes(current, self.state, new_writes, future_from_ms=self.future_from_ms)
 
     def _with_log_files_recounted(
         self,
-        now: Snapshot,
-        new: list[Write] | None,
+        current: Snapshot,
+        new_writes: list[Write] | None,
         state: FreshnessState,
         after: FreshnessState,
         parts: Mapping[str, Watermarks],
     ) -> FreshnessState:
-        """The state after a write that takes log files out, with those that are left."""
-        simple = new is not None and not any(removes_logs(commit) for _, commit in new)
-        if self.waiting is not None and simple:
-            waiting = _with_new(self.waiting, now, new or ())
+        """Return the state after a write that removes log files, with those that are left."""
+        can_extend = new_writes is not None and not any(
+            removes_logs(commit) for _, commit in new_writes
+        )
+        if self.waiting is not None and can_extend:
+            uncompacted = _with_new_writes(self.waiting, current, new_writes or ())
         else:
-            waiting = self._count(now, state)
-        marks = after.watermarks.with_log_files(most_urgent(*waiting.values()))
+            uncompacted = self._uncompacted_after(current, state)
+        watermarks = after.watermarks.with_log_files(most_urgent(*uncompacted.values()))
         entries = dict(after.entries)
         for path in self.commit.stats:
-            known = state.entries.get(path) or PartitionFreshnessRecord(
+            entry = state.entries.get(path) or PartitionFreshnessRecord(
                 NO_WATERMARKS, self.own.requested_at
             )
-            told = known.watermarks.followed_by(parts.get(path, NO_WATERMARKS))
+            partition_watermarks = entry.watermarks.followed_by(parts.get(path, NO_WATERMARKS))
             entries[path] = PartitionFreshnessRecord(
-                told.with_log_files(waiting.get(path)), known.since
+                partition_watermarks.with_log_files(uncompacted.get(path)), entry.since
             )
         return replace(
             after,
-            watermarks=marks,
+            watermarks=watermarks,
             entries=entries,
-            regression=detect_regression(state.watermarks, marks),
+            regression=detect_regression(state.watermarks, watermarks),
             logs_in=bounded_partitions(
-                {path for path, each in waiting.items() if each is not None}
+                {path for path, log in uncompacted.items() if log is not None}
             ),
             stale=False,
         )
 
-    def _count(self, snapshot: Snapshot, state: FreshnessState) -> ByPartition:
-        """The log files that wait once this write has completed, on one look at the table."""
+    def _uncompacted_after(self, snapshot: Snapshot, state: FreshnessState) -> ByPartition:
+        """Return the log files of a snapshot that are uncompacted after this write."""
         timeline = snapshot.timeline.with_completed(self.own, self.action)
         after = snapshot.with_write(timeline, self.own.requested_at, self.commit)
-        found: dict[str, UncompactedLog | None] = {}
-        places = with_log_partitions(
+        by_partition: dict[str, UncompactedLog | None] = {}
+        partitions = with_log_partitions(
             state.logs_in, watermarks_by_partition(self.own.requested_at, self.commit)
         )
-        for held in uncompacted_logs(after, places):
-            found[held.partition] = most_urgent(found.get(held.partition), held.as_uncompacted_log)
-        return found
+        for log in uncompacted_logs(after, partitions):
+            by_partition[log.partition] = most_urgent(
+                by_partition.get(log.partition), log.as_uncompacted_log
+            )
+        return by_partition
 
 
-def _with_new(waiting: ByPartition, now: Snapshot, new: Iterable[Write]) -> ByPartition:
-    found = dict(waiting)
-    for instant, commit in new:
-        for path, marks in commit_watermarks(now, instant, commit).items():
-            found[path] = most_urgent(found.get(path), marks.uncompacted)
-    return found
+def _with_new_writes(
+    uncompacted: ByPartition, current: Snapshot, new_writes: Iterable[Write]
+) -> ByPartition:
+    by_partition = dict(uncompacted)
+    for instant, commit in new_writes:
+        for path, watermarks in commit_watermarks(current, instant, commit).items():
+            by_partition[path] = most_urgent(by_partition.get(path), watermarks.uncompacted)
+    return by_partition

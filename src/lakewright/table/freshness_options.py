@@ -1,4 +1,4 @@
-"""Settings of what follows a commit: flags, reports, and partitions that are marked as done."""
+"""Settings for what follows a commit: flagged times, reports, partitions marked as done."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from lakewright.options import at_least, option, parse_choice, parse_duration
 SUCCESS_FILE = "success_file"
 
 
-def _reference(text: str) -> str:
+def _parse_reference(text: str) -> str:
     module, _, name = text.strip().partition(":")
     if not module or not name:
         raise ValueError("module:function expected")
     return text.strip()
 
 
-def _mark(text: str) -> str:
-    return SUCCESS_FILE if text.strip().lower() == SUCCESS_FILE else _reference(text)
+def _parse_done_mark(text: str) -> str:
+    return SUCCESS_FILE if text.strip().lower() == SUCCESS_FILE else _parse_reference(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshnessSettings:
-    """What is made of completion and freshness when a write has completed."""
+    """What happens with completion and freshness after a commit."""
 
     future_tolerance_ms: int = option(
         "lakewright.event.time.future.tolerance.ms",
@@ -37,13 +37,13 @@ class FreshnessSettings:
     reporter: str | None = option(
         "lakewright.metrics.reporter",
         None,
-        parse=_reference,
-        doc="A function, as module:function, that is told the figures of every commit.",
+        parse=_parse_reference,
+        doc="A function, as module:function, that is called with the figures of every commit.",
     )
     done_mark: str | None = option(
         "lakewright.partition.done.mark",
         None,
-        parse=_mark,
+        parse=_parse_done_mark,
         doc="What happens when completion passes the end of a partition: success_file writes an "
         "empty _SUCCESS into it, module:function is called with table, partition and completion.",
     )
@@ -63,21 +63,24 @@ class FreshnessSettings:
 
 
 def load_function(reference: str) -> Callable[..., Any]:
-    """The function that an option names as module:function."""
+    """Return the function that an option names as module:function."""
     module, _, name = reference.partition(":")
     try:
-        found = getattr(import_module(module), name)
+        function = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise InvalidError(
             "this function cannot be loaded", function=reference, reason=str(error)
         ) from error
-    if not callable(found):
+    if not callable(function):
         raise InvalidError("this is no function", function=reference)
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def call_user_function(function: Callable[..., object], *arguments: object) -> str | None:
-    """Call code that is not ours after a commit, which stands; gives what went wrong, if it did."""
+    """Call a user's function after a commit; return the error that it raised, if it did.
+
+    The commit is visible already, so an error must not fail the write.
+    """
     try:
         function(*arguments)
     except Exception as error:

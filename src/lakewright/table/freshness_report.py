@@ -1,4 +1,4 @@
-"""Completion and freshness for people: asked for, waited for, shown, and put into a catalog."""
+"""Completion and freshness for users: load, wait for, format, and publish in a catalog."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 _VIEWS = ("read_optimized", "snapshot")
-_MOST_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 def load_freshness(
     storage: Storage, clock: Clock, options: Mapping[str, str] | None = None
 ) -> Freshness:
-    """Completion and freshness of a table as it is now."""
+    """Return the current completion and freshness of a table."""
     return freshness_of(load_snapshot(storage), clock, options or {})
 
 
 def load_blocking_log_files(storage: Storage, limit: int) -> tuple[BlockingLogFile, ...]:
-    """The log files that hold read-optimized completion back, the worst first."""
+    """Return the log files that hold back read-optimized completion, the most urgent first."""
     return blocking_log_files(load_snapshot(storage), limit)
 
 
@@ -47,37 +47,39 @@ def wait_until_complete(
     timeout: float,
     poll: float,
 ) -> Freshness:
-    """Look at a table until a view is complete up to an event time; gives what was seen then.
+    """Wait until a view is complete up to an event time; return the freshness at that point.
 
     Raises:
-        UnavailableError: it is not within `timeout` seconds; the error tells what holds it back.
+        UnavailableError: it is not within `timeout` seconds; the error names the log files that
+            hold it back.
     """
     if view not in _VIEWS:
         raise InvalidError("there is no such view", view=view, known=list(_VIEWS))
     end_ms = clock.monotonic_ms() + round(timeout * 1000)
     while True:
         snapshot = load_snapshot(storage)
-        wanted = parse_event_time(time, snapshot)
-        found = freshness_of(snapshot, clock, {})
-        reached: ViewFreshness = getattr(found, view)
-        if reached.completion is not None and reached.completion >= wanted:
-            return found
-        left_ms = end_ms - clock.monotonic_ms()
-        if left_ms <= 0:
+        target = parse_event_time(time, snapshot)
+        freshness = freshness_of(snapshot, clock, {})
+        current: ViewFreshness = getattr(freshness, view)
+        if current.completion is not None and current.completion >= target:
+            return freshness
+        remaining_ms = end_ms - clock.monotonic_ms()
+        if remaining_ms <= 0:
             raise UnavailableError(
                 "the view is not complete up to this time yet: wait longer, or run a compaction",
                 view=view,
-                wanted=_time_or_unknown(wanted),
-                completion=_time_or_unknown(reached.completion),
-                held_back_by=[
-                    _sentence(each) for each in blocking_log_files(snapshot, _MOST_SHOWN)
-                ],
+                wanted=_time_or_unknown(target),
+                completion=_time_or_unknown(current.completion),
+                held_back_by=[_describe(log) for log in blocking_log_files(snapshot, _MAX_SHOWN)],
             )
-        clock.sleep(min(poll, left_ms / 1000))
+        clock.sleep(min(poll, remaining_ms / 1000))
 
 
 def parse_event_time(time: int | str | datetime, snapshot: Snapshot) -> int:
-    """An event time in milliseconds: a number, thirteen digits, a date and time, or an instant."""
+    """Return an event time in milliseconds.
+
+    `time` is a number, thirteen digits, a date and time, or an instant time.
+    """
     if isinstance(time, int):
         return time
     if isinstance(time, str) and time.strip().isdigit() and len(time.strip()) == 13:
@@ -87,22 +89,22 @@ def parse_event_time(time: int | str | datetime, snapshot: Snapshot) -> int:
 
 
 def freshness_of(snapshot: Snapshot, clock: Clock, options: Mapping[str, str]) -> Freshness:
-    """Completion and freshness of a table as of one look at it."""
+    """Return the completion and freshness of a table as of a snapshot."""
     tolerance = settings_from(FreshnessSettings, options).future_tolerance_ms
     return compute_freshness(snapshot, future_from_ms=clock.now_ms() + tolerance)
 
 
-def _sentence(held: BlockingLogFile) -> str:
-    return f"{held.as_uncompacted_log.path} of {held.instant}: {_time_or_unknown(held.event_time)}"
+def _describe(log: BlockingLogFile) -> str:
+    return f"{log.as_uncompacted_log.path} of {log.instant}: {_time_or_unknown(log.event_time)}"
 
 
 def _time_or_unknown(time: int | None) -> str:
-    """An event time for people."""
+    """Return an event time for messages, with its date and time."""
     return "unknown" if time is None else f"{time} ({time_text(time)})"
 
 
 def time_text(time: int | None) -> str | None:
-    """A time in milliseconds as date and time in UTC; None stays None, and so do wild ones."""
+    """Return a time in milliseconds as date and time in UTC; None if unknown or out of range."""
     if time is None:
         return None
     try:
@@ -112,7 +114,7 @@ def time_text(time: int | None) -> str | None:
 
 
 def freshness_document(found: Freshness, *, partitions: bool) -> Document:
-    """Completion and freshness as a document; partitions only if they are wanted."""
+    """Return completion and freshness as a JSON document, with `partitions` if requested."""
     document: Document = {
         "as_of": found.as_of,
         "views": [
@@ -145,51 +147,53 @@ def _view_document(view: ViewFreshness) -> Document:
 
 
 class Catalog(Protocol):
-    """Where tables have names and properties."""
+    """A catalog in which tables have names and properties."""
 
     def set_properties(self, table: str, properties: Mapping[str, str | None]) -> None:
-        """Set properties of a table; those that are None are taken away."""
+        """Set properties of a table; those that are None are removed."""
         ...
 
 
 class SparkCatalog:
-    """The catalog of a Spark session, with a Hive metastore behind it or without."""
+    """The catalog of a Spark session, with or without a Hive metastore."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
         self._path = path
 
     def set_properties(self, table: str, properties: Mapping[str, str | None]) -> None:
-        """See `Catalog`; InvalidError, with what would make it, if there is no such table."""
+        """See `Catalog`; for a missing table InvalidError shows the statement that creates it."""
         if not self._spark.catalog.tableExists(table):
             raise InvalidError(
                 "the catalog has no such table: make it first",
                 table=table,
                 statement=f"CREATE TABLE {table} USING hudi LOCATION '{self._path}'",
             )
-        kept = {key: value for key, value in properties.items() if value is not None}
-        gone = [key for key in properties if key not in kept]
-        if kept:
-            pairs = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in kept.items())
+        to_set = {key: value for key, value in properties.items() if value is not None}
+        to_unset = [key for key in properties if key not in to_set]
+        if to_set:
+            pairs = ", ".join(
+                f"{_sql_literal(key)} = {_sql_literal(value)}" for key, value in to_set.items()
+            )
             self._spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})")
-        if gone:
-            keys = ", ".join(_text(key) for key in gone)
+        if to_unset:
+            keys = ", ".join(_sql_literal(key) for key in to_unset)
             self._spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES IF EXISTS ({keys})")
 
 
-def _text(value: str) -> str:
-    """A text as SQL has it."""
+def _sql_literal(value: str) -> str:
+    """Return a string as a SQL literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def catalog_properties(found: Freshness) -> dict[str, str | None]:
-    """Completion and freshness as properties of a table in a catalog."""
+    """Return completion and freshness as properties of a table in a catalog."""
     times = {
         "lakewright.snapshot.completion": found.snapshot.completion,
         "lakewright.snapshot.freshness": found.snapshot.freshness,
         "lakewright.read_optimized.completion": found.read_optimized.completion,
         "lakewright.read_optimized.freshness": found.read_optimized.freshness,
     }
-    told = {key: None if time is None else str(time) for key, time in times.items()}
-    return {**told, "lakewright.freshness.as_of": found.as_of}
+    properties = {key: None if time is None else str(time) for key, time in times.items()}
+    return {**properties, "lakewright.freshness.as_of": found.as_of}

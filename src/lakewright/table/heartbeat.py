@@ -1,4 +1,4 @@
-"""Heartbeats: how a writer shows that it is alive, and how others see that it is not."""
+"""Heartbeats: files that a running writer renews, so that others know when it has failed."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from lakewright.table.locks.retry import DualTimestamp, PeriodicTask
 from lakewright.table.options import HeartbeatSettings
 
 FOLDER = ".hoodie/.heartbeat"
-_PATIENCE_S = 10.0
-_GONE = "this writer's heartbeat is gone: its write was rolled back"
+_STOP_TIMEOUT_S = 10.0
+_FILE_DELETED = "this writer's heartbeat is gone: its write was rolled back"
 
 
 def last_heartbeats(storage: Storage) -> dict[str, int]:
-    """When each heartbeat that is there was last renewed, by its instant; one listing."""
+    """Return when each heartbeat was last renewed, by its instant; lists one folder."""
     return {file.name: file.modified_ms for file in storage.list_files(FOLDER)}
 
 
 def live_heartbeats(
     storage: Storage, instants: Iterable[str], settings: HeartbeatSettings, now_ms: int
 ) -> frozenset[str]:
-    """Those of `instants` that have a heartbeat which is not expired; one listing."""
+    """Return those of `instants` that have a live heartbeat; lists one folder."""
     check_heartbeat(settings)
-    beating = {
+    live = {
         instant
-        for instant, beat_ms in last_heartbeats(storage).items()
-        if not is_expired(beat_ms, settings, now_ms)
+        for instant, renewed_ms in last_heartbeats(storage).items()
+        if not is_expired(renewed_ms, settings, now_ms)
     }
-    return frozenset(beating.intersection(instants))
+    return frozenset(live.intersection(instants))
 
 
 class Heartbeat:
     """The heartbeat of one write, renewed by a thread between `start` and `stop`.
 
-    Once it has stopped for so long that others may take the writer for dead, it stays dead:
-    somebody may be rolling the write back already.
+    Once it has expired it is not renewed any more: another process may be rolling the write back
+    already.
     """
 
     def __init__(
@@ -52,102 +52,109 @@ class Heartbeat:
         *,
         inheritable: bool = False,
     ) -> None:
-        """`inheritable`: others may go on at this instant when this writer is taken for dead."""
+        """Set up a heartbeat that is not yet started.
+
+        `inheritable`: once it has expired, another process may continue at this instant, with a
+        heartbeat of its own in the same file.
+        """
         check_heartbeat(settings)
         self._inheritable = inheritable
-        # A sync may wait for all that others write to the disk, and a beat must not be late.
+        # A sync may wait for all that other processes write to the disk, and a renewal must not be
+        # late.
         self._storage = storage.unsynced()
         self._path = f"{FOLDER}/{instant}"
         self._instant = instant
         self._settings = settings
         self._clock = clock
-        self._last: DualTimestamp | None = None
-        self._lost = ""
-        self._beating: PeriodicTask | None = None
-        self._stops = 0
-        # Never held while storage is asked: a beat that hangs must not keep a commit waiting.
+        self._last_renewal: DualTimestamp | None = None
+        self._lost = ""  # why it is lost; empty while it is not
+        self._renewal: PeriodicTask | None = None
+        self._stop_count = 0
+        # Never held during a request to storage: a renewal that hangs must not block a commit.
         self._guard = threading.Lock()
 
     def start(self) -> None:
-        """Beat once, which raises if storage does not answer, and go on in a thread."""
-        if self._last is not None:
+        """Renew the heartbeat once, then in a thread; raises if storage does not answer."""
+        if self._last_renewal is not None:
             raise InvalidError("the heartbeat was started already", instant=self._instant)
         self.beat()
-        # Also with one tolerable miss a beat comes well before the one before it expires.
+        # With one tolerable miss, too, a renewal comes well before the last one expires.
         period_ms = min(self._settings.interval_ms, self._settings.expires_after_ms // 2)
         name = f"heartbeat {self._instant}"
-        self._beating = PeriodicTask(self.beat, period_ms / 1000, self._clock, name=name)
+        self._renewal = PeriodicTask(self.beat, period_ms / 1000, self._clock, name=name)
 
     def beat(self) -> bool:
-        """Renew the heartbeat unless it is lost, and tell which; the thread does this.
+        """Renew the heartbeat unless it is lost; return whether it was renewed. Run by the thread.
 
-        UnavailableError if storage does not answer: the next beat may still be in time.
+        Raises UnavailableError if storage does not answer: the next renewal may still be in time.
         """
-        # Others go by the time of the file, which is this one or later.
-        moment = DualTimestamp.now(self._clock)
-        last, stops = self._last, self._stops
-        if last is not None and self._lost_reason(last):
+        # Other processes read the modification time of the file, which is this time or later.
+        now = DualTimestamp.now(self._clock)
+        last_renewal, stop_count = self._last_renewal, self._stop_count
+        if last_renewal is not None and self._lost_reason(last_renewal):
             return False
         self._storage.replace(self._path, b"")
         with self._guard:
-            if stops == self._stops:
-                self._last = moment
-            return stops == self._stops
+            if stop_count == self._stop_count:
+                self._last_renewal = now
+            return stop_count == self._stop_count
 
     def verify(self) -> None:
-        """ConflictError if others may have taken this writer for dead."""
-        last = self._last
-        if last is None:
+        """Raise ConflictError if another process may have found this heartbeat expired."""
+        last_renewal = self._last_renewal
+        if last_renewal is None:
             raise ConflictError("the heartbeat was not started", instant=self._instant)
-        lost = self._lost_reason(last)
-        if lost:
-            raise ConflictError(lost, instant=self._instant, file=self._path)
+        reason = self._lost_reason(last_renewal)
+        if reason:
+            raise ConflictError(reason, instant=self._instant, file=self._path)
 
     def stop(self, *, leave_file: bool = False) -> None:
-        """End the thread and delete the file; harmless if it was never started.
+        """Stop the thread and delete the file; does nothing if it was never started.
 
-        The file is left to whoever has taken over what this writer was doing, and so it is where
-        somebody may have: if it is not theirs it expires. A beat that hangs is not waited for: what
-        it leaves when it ends expires, too.
+        With `leave_file`, or if another process may have continued at this instant, the file stays,
+        as it may be the heartbeat of that process; if it is not, it expires. A renewal that hangs
+        is not waited for: the file that it creates later expires, too.
         """
-        if self._beating is not None:
-            self._beating.stop(_PATIENCE_S)
-            self._beating = None
+        if self._renewal is not None:
+            self._renewal.stop(_STOP_TIMEOUT_S)
+            self._renewal = None
         with self._guard:
-            last, self._last = self._last, None
-            self._stops += 1
-        if last is not None and not leave_file and not self._may_be_inherited(last):
-            # The write is over. A file that stays behind expires, and tells nobody anything.
+            last_renewal, self._last_renewal = self._last_renewal, None
+            self._stop_count += 1
+        if last_renewal is not None and not leave_file and not self._may_be_inherited(last_renewal):
+            # The write is finished. A heartbeat file that is left over expires, and has no effect.
             with suppress(LakewrightError):
                 self._storage.delete(self._path)
 
-    def _lost_reason(self, last: DualTimestamp) -> str:
-        """Why the heartbeat has stopped, here or on storage, if it has; that is for good."""
+    def _lost_reason(self, last_renewal: DualTimestamp) -> str:
+        """Return why the heartbeat is lost, empty if it is not; a lost one stays lost."""
         if not self._lost:
-            lost = self._why_lost(last)
+            reason = self._why_lost(last_renewal)
             with self._guard:
-                self._lost = self._lost or lost
+                self._lost = self._lost or reason
         return self._lost
 
-    def _may_be_inherited(self, last: DualTimestamp) -> bool:
-        return self._inheritable and (self._is_late(last) or self._lost == _GONE)
+    def _may_be_inherited(self, last_renewal: DualTimestamp) -> bool:
+        return self._inheritable and (
+            self._has_expired(last_renewal) or self._lost == _FILE_DELETED
+        )
 
-    def _is_late(self, last: DualTimestamp) -> bool:
-        return last.age_ms(self._clock) > self._settings.expires_after_ms
+    def _has_expired(self, last_renewal: DualTimestamp) -> bool:
+        return last_renewal.age_ms(self._clock) > self._settings.expires_after_ms
 
-    def _why_lost(self, last: DualTimestamp) -> str:
-        if self._is_late(last):
+    def _why_lost(self, last_renewal: DualTimestamp) -> str:
+        if self._has_expired(last_renewal):
             return "this writer's heartbeat has expired: its write may be rolled back"
-        found = self._storage.status(self._path)
-        if found is None:
-            return _GONE
-        if is_expired(found.modified_ms, self._settings, self._clock.now_ms()):
+        status = self._storage.status(self._path)
+        if status is None:
+            return _FILE_DELETED
+        if is_expired(status.modified_ms, self._settings, self._clock.now_ms()):
             return "this writer's heartbeat has expired on storage: check the clocks"
         return ""
 
 
 def check_heartbeat(settings: HeartbeatSettings) -> None:
-    """InvalidError if a writer with these settings would never count as alive."""
+    """Raise InvalidError if a heartbeat with these settings would never be live."""
     if settings.interval_ms <= 0 or settings.misses <= 0:
         raise InvalidError(
             "a heartbeat needs an interval and a number of tolerable misses above 0",
@@ -157,5 +164,5 @@ def check_heartbeat(settings: HeartbeatSettings) -> None:
 
 
 def is_expired(modified_ms: int, settings: HeartbeatSettings, now_ms: int) -> bool:
-    """Whether a file is older than the heartbeat of a writer that may be alive."""
+    """Whether a file is older than a live heartbeat can be."""
     return now_ms - modified_ms > settings.expires_after_ms

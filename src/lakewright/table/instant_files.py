@@ -1,4 +1,4 @@
-"""Taking an instant off the table: what rollbacks and restores have in common."""
+"""Deleting an instant from the table: the part that rollbacks and restores have in common."""
 
 from __future__ import annotations
 
@@ -23,45 +23,46 @@ ActionKey = tuple[InstantTime, str]
 
 
 def absolute_path(storage: Storage, path: str) -> str:
-    """A path as real Hudi writes it in rollbacks: whole, and on a local disk without scheme."""
+    """Return a path as Hudi writes it in rollbacks: absolute, without scheme on a local disk."""
     return storage.url(path).removeprefix("file://")
 
 
 def action_key(instant: Instant | InstantRef) -> ActionKey:
-    """What the timeline files of one action have in common, whatever their state."""
+    """Return what all timeline files of one action have in common, whatever their state."""
     action = instant.action
     return instant.requested_at, Action(action).completed_as if action in REWRITES else action
 
 
 def timeline_files(snapshot: Snapshot) -> dict[ActionKey, list[Instant]]:
-    """The timeline files of every action as they are now, the lower states included."""
-    found: dict[ActionKey, list[Instant]] = {}
+    """List the timeline files of every action now, including the earlier states."""
+    files: dict[ActionKey, list[Instant]] = {}
     for instant in list_timeline(snapshot.storage, snapshot.config):
-        found.setdefault(action_key(instant), []).append(instant)
-    return found
+        files.setdefault(action_key(instant), []).append(instant)
+    return files
 
 
 def find_files(
     storage: Storage, instants: Collection[str], partitions: Iterable[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """The data files that carry each of these instants in their names, sorted by path.
+    """Return the data files that have each of these instants in their names, sorted by path.
 
-    Without `partitions` the whole table is searched, also folders that no reader takes for a
-    partition yet: a file that a dead writer left there would come to light with the next write.
+    Without `partitions` the whole table is searched, including folders that readers do not take for
+    a partition yet: a file that a crashed writer left there would become visible with the next
+    write.
     """
-    found: dict[str, list[str]] = {at: [] for at in instants}
-    for status in _listed(storage, partitions):
-        file = _data_file(status.name)
-        if file is not None and file.instant in found:
-            found[file.instant].append(status.path)
-    return {at: tuple(sorted(paths)) for at, paths in found.items()}
+    paths_by_instant: dict[str, list[str]] = {at: [] for at in instants}
+    for status in _list_files(storage, partitions):
+        file = _parse_name(status.name)
+        if file is not None and file.instant in paths_by_instant:
+            paths_by_instant[file.instant].append(status.path)
+    return {at: tuple(sorted(paths)) for at, paths in paths_by_instant.items()}
 
 
 def revert_to_pending(snapshot: Snapshot, states: Sequence[Instant]) -> None:
     """Make a completed instant pending again: from here on no reader sees what it wrote.
 
-    Its pending files are made first if they are missing, as an inflight write is all that tells
-    others, real Hudi too, that its data files do not belong to the table.
+    Its pending files are created first if they are missing: an inflight write is the only sign for
+    other processes, including real Hudi, that its data files do not belong to the table.
     """
     completed = [i for i in states if i.is_completed]
     if not completed:
@@ -70,8 +71,10 @@ def revert_to_pending(snapshot: Snapshot, states: Sequence[Instant]) -> None:
         requested = next((i for i in states if i.state is State.REQUESTED), None)
         action = requested.action if requested else completed[0].action
         if requested is None:
-            _create(snapshot, replace(completed[0], state=State.REQUESTED, completed_at=None))
-        _create(snapshot, Instant(completed[0].requested_at, action, State.INFLIGHT))
+            _create_pending(
+                snapshot, replace(completed[0], state=State.REQUESTED, completed_at=None)
+            )
+        _create_pending(snapshot, Instant(completed[0].requested_at, action, State.INFLIGHT))
     for instant in completed:
         snapshot.storage.delete(snapshot.timeline_path(instant))
 
@@ -84,7 +87,7 @@ def delete_instant(
     *,
     keep_plan: bool,
 ) -> None:
-    """Delete an instant that no reader sees: its data files, and only then what tells of them.
+    """Delete an instant that no reader sees: its data files, and only then what refers to them.
 
     With `keep_plan` a compaction or clustering stays scheduled.
     """
@@ -92,11 +95,15 @@ def delete_instant(
     storage.delete_many(files)
     # Where only the completed file existed, `revert_to_pending` created the others with its action.
     actions = {i.action for i in states if not i.is_completed} or {i.action for i in states}
-    planned = actions.intersection(REWRITES) if keep_plan else set()
-    for state, gone in ((State.INFLIGHT, actions), (State.REQUESTED, actions - planned)):
-        for action in sorted(gone):
+    plan_actions = actions.intersection(REWRITES) if keep_plan else set()
+    for state, deleted_actions in (
+        (State.INFLIGHT, actions),
+        (State.REQUESTED, actions - plan_actions),
+    ):
+        for action in sorted(deleted_actions):
             storage.delete(snapshot.timeline_path(Instant(requested_at, action, state)))
-    # A task that is still running may have written since the plan was made, or may after this.
+    # A task that is still running may have written since the rollback was planned, or may write
+    # after this.
     finish_markers(storage, requested_at)
     storage.unsynced().delete_folder(spill_folder(requested_at))
     storage.unsynced().delete(f"{_HOODIE}/.heartbeat/{requested_at}")
@@ -105,7 +112,7 @@ def delete_instant(
 def rollback_metadata(
     storage: Storage, started_at: str, target: InstantRef, files: Iterable[str], took_ms: int
 ) -> RollbackMetadata:
-    """What a rollback records about itself."""
+    """Return what a rollback records about itself."""
     deleted = by_partition(files)
     return RollbackMetadata(
         started_at=started_at,
@@ -123,7 +130,7 @@ def rollback_metadata(
 
 
 def by_partition(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Paths relative to the table, sorted, in groups of one folder."""
+    """Group paths, relative to the table and sorted, by folder."""
     groups: dict[str, list[str]] = {}
     for path in sorted(paths):
         groups.setdefault(split_path(path)[0], []).append(path)
@@ -131,20 +138,20 @@ def by_partition(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def create_if_missing(storage: Storage, path: str, data: bytes) -> None:
-    """Create a file that an earlier attempt of the same action may have made already."""
+    """Create a file that an earlier attempt of the same action may have created already."""
     with suppress(ConflictError):
         storage.create(path, data)
 
 
-def _create(snapshot: Snapshot, instant: Instant) -> None:
-    # Real Hudi reads the plan of every pending replace commit, and takes "no plan" for an answer
-    # but not "no record".
-    with_record = instant.action == "replacecommit" and instant.state is State.REQUESTED
+def _create_pending(snapshot: Snapshot, instant: Instant) -> None:
+    # Real Hudi reads the plan of every pending replace commit: it accepts a record without a plan,
+    # but not a file without a record.
+    with_record = instant.action == Action.REPLACE_COMMIT and instant.state is State.REQUESTED
     data = format_requested_replace(RequestedReplace()) if with_record else b""
     create_if_missing(snapshot.storage, snapshot.timeline_path(instant), data)
 
 
-def _listed(storage: Storage, partitions: Iterable[str] | None) -> list[FileStatus]:
+def _list_files(storage: Storage, partitions: Iterable[str] | None) -> list[FileStatus]:
     if partitions is not None:
         listed = storage.list_many(dict.fromkeys(partitions))
         return [status for files in listed.values() for status in files]
@@ -155,17 +162,18 @@ def _listed(storage: Storage, partitions: Iterable[str] | None) -> list[FileStat
     return statuses
 
 
-def _data_file(name: str) -> BaseFile | LogFile | None:
-    # A file of somebody else carries no instant of ours; that it lies there is a matter of reading.
+def _parse_name(name: str) -> BaseFile | LogFile | None:
+    # A foreign file has no instant of this table in its name; that it lies in the table is an error
+    # for readers to report.
     with suppress(CorruptError, UnsupportedError):
         return parse_data_file(name)
     return None
 
 
 def all_files_present(snapshot: Snapshot, completed: Instant) -> bool:
-    """Whether all files of a completed write are there.
+    """Whether all files of a completed write exist.
 
-    One that completed while it was being rolled back as a pending one may have lost some.
+    A write that completed while it was being rolled back as a pending one may have lost some.
     """
     commits = snapshot.commits([completed])
     paths = {path for commit in commits for path in commit.files()}
@@ -174,7 +182,7 @@ def all_files_present(snapshot: Snapshot, completed: Instant) -> bool:
 
 
 def delete_late_completed(snapshot: Snapshot, target: InstantRef) -> None:
-    """Delete the completed file that a writer made as its write was being rolled back."""
+    """Delete the completed file that a writer created while its write was being rolled back."""
     for instant in timeline_files(snapshot).get(action_key(target), []):
         if instant.is_completed:
             snapshot.storage.delete(snapshot.timeline_path(instant))

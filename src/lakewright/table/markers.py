@@ -1,12 +1,13 @@
-"""Markers: which data files a write is about to make, so that its rollback finds them.
+"""Markers: the data files that a write is about to create, so that its rollback finds them.
 
-Here each file has a marker of its own (Hudi calls them direct). Hudi's timeline server gathers
-markers in a few text files instead, and both kinds are read.
+Lakewright creates one marker for each file (Hudi calls these direct markers). Hudi's timeline
+server collects markers in a few text files instead; both kinds are read.
 
-The driver of a write cannot know whether a task attempt that it has lost sight of is dead: Spark
-kills speculative attempts, and the tasks of an aborted job, some time after the driver goes on. So
-the end of a write deletes only the markers of files whose attempts have reported. The others stay
-and age from then on, until `strays.sweep_strays` finds them old enough.
+The driver of a write cannot know whether a task attempt that has not reported is still running:
+Spark kills speculative attempts, and the tasks of an aborted job, some time after the driver
+continues. So when a write finishes it deletes only the markers of files whose attempts have
+reported. The other markers stay, and their age counts from then on, until
+`orphan_files.delete_orphan_files` finds them old enough.
 """
 
 from __future__ import annotations
@@ -23,106 +24,110 @@ from lakewright.model.instant import InstantTime
 from lakewright.storage.base import MissingFileError, Storage, join_path, split_path
 
 FOLDER = ".hoodie/.temp"
-# Rows that tasks of a write hand on to others: not among the markers, see `marker_folder`.
+# Rows that tasks of a write spill for other tasks: not among the markers, see `marker_folder`.
 SPILL = ".hoodie/.lakewright/rows"
-_ONE = re.compile(r"(?P<path>.+?)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
-# One marker for each line; but a server that was started anew joins those it finds by commas, and
-# leaves out the break before the next.
-_MANY = re.compile(_ONE.pattern + r"[,\n]?")
-_GATHERED = re.compile(r"MARKERS\d+")
-# Write tokens are three whole numbers; other readers take them for 32 bits.
-_MOST = 0x7FFF_FFFF
+_MARKER = re.compile(r"(?P<path>.+?)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
+# One marker on each line; but a timeline server that was restarted joins the markers that it finds
+# by commas, and leaves out the line break before the next one.
+_LISTED_MARKER = re.compile(_MARKER.pattern + r"[,\n]?")
+_MARKER_LIST = re.compile(r"MARKERS\d+")
+# Write tokens are three integers; other readers parse them as 32 bits.
+_MAX_INT32 = 0x7FFF_FFFF
 
 
 class MarkerKind(StrEnum):
-    """What becomes of the file: a new one, or a new version of a base file."""
+    """What the marked file will be: a new file, or a new version of a base file."""
 
     CREATE = "CREATE"
     MERGE = "MERGE"
 
 
 def create_marker(storage: Storage, instant: InstantTime, data_path: str, kind: MarkerKind) -> None:
-    """Mark a data file that `instant` is going to write; to be called before the file is made."""
-    # Only the writer of this instant makes markers for it: one that is there is from a first try.
+    """Mark a data file that `instant` is about to write; call it before creating the file."""
+    # Only the writer of this instant creates markers for it: one that exists is from an earlier
+    # try.
     with suppress(ConflictError):
-        storage.unsynced().create(_marker(instant, data_path, kind), b"")
+        storage.unsynced().create(_marker_path(instant, data_path, kind), b"")
 
 
 def renew_marker(storage: Storage, instant: InstantTime, data_path: str, kind: MarkerKind) -> None:
-    """Mark a data file once more: the marker may be old, or gone."""
-    storage.unsynced().replace(_marker(instant, data_path, kind), b"")
+    """Mark a data file again: its marker may be old, or deleted."""
+    storage.unsynced().replace(_marker_path(instant, data_path, kind), b"")
 
 
 def marker_exists(storage: Storage, instant: InstantTime, data_path: str, kind: MarkerKind) -> bool:
-    """Whether the marker that `create_marker` makes is there."""
-    return storage.exists(_marker(instant, data_path, kind))
+    """Whether the marker that `create_marker` creates exists."""
+    return storage.exists(_marker_path(instant, data_path, kind))
 
 
-def _marker(instant: InstantTime, data_path: str, kind: MarkerKind) -> str:
+def _marker_path(instant: InstantTime, data_path: str, kind: MarkerKind) -> str:
     return join_path(marker_folder(instant), f"{data_path}.marker.{kind}")
 
 
 def marked_files(storage: Storage, instant: InstantTime) -> tuple[str, ...]:
-    """The data files that `instant` has marked, relative to the table, sorted.
+    """Return the data files that `instant` has marked, relative to the table, sorted.
 
-    A file that carries another instant in its name is a CorruptError: who rolls back this instant
-    would delete what belongs to that one.
+    Raises CorruptError for a file with another instant in its name: a rollback of this instant
+    would delete a file of that one.
     """
     folder = marker_folder(instant)
-    paths = [file.path.removeprefix(f"{folder}/") for file in storage.list_tree(folder)]
-    markers = _markers(storage, instant, paths)
-    for path in markers:
+    names = [file.path.removeprefix(f"{folder}/") for file in storage.list_tree(folder)]
+    data_paths = _marked_paths(storage, instant, names)
+    for path in data_paths:
         _check_instant(path, instant)
-    return tuple(sorted(markers))
+    return tuple(sorted(data_paths))
 
 
 def delete_markers(storage: Storage, instant: InstantTime) -> None:
-    """Delete all markers of an instant: none of its task attempts can be running any more."""
-    # Those that come back after a power cut name files that are gone, or in a commit.
+    """Delete all markers of an instant; none of its task attempts may be running any more."""
+    # Markers that reappear after a power cut name files that are deleted, or in a commit.
     storage.unsynced().delete_folder(marker_folder(instant))
 
 
 def delete_markers_for(storage: Storage, instant: InstantTime, data_paths: Iterable[str]) -> None:
-    """Delete the markers of some files, whose task attempts have reported."""
+    """Delete the markers of files whose task attempts have reported."""
     storage.unsynced().delete_many(
-        _marker(instant, path, kind) for path in sorted(data_paths) for kind in MarkerKind
+        _marker_path(instant, path, kind) for path in sorted(data_paths) for kind in MarkerKind
     )
 
 
 def finish_markers(storage: Storage, instant: InstantTime, reported: Collection[str] = ()) -> None:
-    """End the markers of a write that has ended; `reported` are files of attempts that have, too.
+    """Delete the markers of a finished write, except those of attempts that may be running.
 
-    Files of the other task attempts are deleted, and their markers age from now on. Markers that
-    appear while this runs stay. Registrations of executions go: an attempt without one stops.
+    `reported` are files of task attempts that have reported. Files of the other attempts are
+    deleted, and their markers stay, with an age that counts from now on. Markers that appear while
+    this runs stay, too. Registrations of execution attempts are deleted: an attempt without one
+    stops.
     """
     folder = marker_folder(instant)
     files = list(storage.list_tree(folder))
     paths = {file.path: file.path.removeprefix(f"{folder}/") for file in files}
-    matches = {path: _ONE.fullmatch(name) for path, name in paths.items()}
+    matches = {path: _MARKER.fullmatch(name) for path, name in paths.items()}
     data_paths = {path: match["path"] for path, match in matches.items() if match}
-    over = {
+    finished = {
         p for p, data in data_paths.items() if data in reported or is_attempt_registration(data)
     }
-    unreported = [file for file in files if file.path not in over]
+    unreported = [file for file in files if file.path not in finished]
     if unreported:
-        # Where lists of markers cannot be read, a rollback has found the files by listing.
+        # Where marker lists cannot be read, a rollback has found the files by listing the table.
         with suppress(CorruptError):
             names = [paths[file.path] for file in unreported]
-            storage.delete_many(sorted(_markers(storage, instant, names)))
+            storage.delete_many(sorted(_marked_paths(storage, instant, names)))
         for file in unreported:
-            # The same bytes once more: what ages is the time of modification.
-            bytes_again = storage.read(file.path) if file.size else b""
-            storage.unsynced().replace(file.path, bytes_again)
-    if over:
-        storage.unsynced().delete_many(sorted(over))
+            # Write the same bytes again: the age counts from the modification time.
+            content = storage.read(file.path) if file.size else b""
+            storage.unsynced().replace(file.path, content)
+    if finished:
+        storage.unsynced().delete_many(sorted(finished))
     if not unreported:
         storage.prune_folders(folder)
 
 
 def attempt_registration(instant: InstantTime, partition: str, new_id: str) -> tuple[int, str]:
-    """The number of a new execution of a plan, and the file whose marker registers it.
+    """Return the number of a new execution attempt, and the file whose marker registers it.
 
-    That file is never made. Its number follows from its id, which tells it from data files.
+    That file is never created. Its number is derived from its file id, which distinguishes it from
+    data files.
     """
     number = _number_of(new_id)
     name = BaseFile(f"{new_id}-0", f"0-{number}-0", instant).name
@@ -130,7 +135,7 @@ def attempt_registration(instant: InstantTime, partition: str, new_id: str) -> t
 
 
 def is_attempt_registration(data_path: str) -> bool:
-    """Whether a marker of this path registers an execution, and stands for no file."""
+    """Whether the marker of this path registers an execution attempt, and marks no file."""
     file: BaseFile | LogFile | None = None
     with suppress(CorruptError, UnsupportedError):
         file = parse_data_file(split_path(data_path)[1])
@@ -143,76 +148,85 @@ def is_attempt_registration(data_path: str) -> bool:
 
 
 def _number_of(new_id: str) -> int:
-    return int(new_id.replace("-", "")[-8:], 16) & _MOST
+    return int(new_id.replace("-", "")[-8:], 16) & _MAX_INT32
 
 
 def conflicting_instant(
     storage: Storage, instant: InstantTime, data_path: str, alive: frozenset[str]
 ) -> str | None:
-    """Another instant in `alive` that has marked a file of the same file group, if there is one.
+    """Return another instant of `alive` that has marked a file of the same file group, if any.
 
-    This spares work that is bound to fail; whether two writes are in conflict is decided when the
-    second one completes.
+    This saves work that is bound to fail; whether two writes conflict is decided when the second
+    one commits.
     """
     partition, name = split_path(data_path)
-    mine = parse_data_file(name)
-    if mine is None:
+    own = parse_data_file(name)
+    if own is None:
         raise InvalidError("not the name of a data file", path=data_path)
     others = sorted(alive - {instant})
-    listed = storage.list_many(folder for other in others for folder in _places(other, partition))
+    listed = storage.list_many(
+        folder for other in others for folder in _folders_with_markers(other, partition)
+    )
     for other in others:
         prefix = f"{marker_folder(other)}/"
-        found = [file.path for folder in _places(other, partition) for file in listed[folder]]
-        paths = [path.removeprefix(prefix) for path in found]
-        markers: set[str] = set()
-        # A glance at the work of others: what is wrong there, or half written, is not for us.
+        files = [
+            file.path
+            for folder in _folders_with_markers(other, partition)
+            for file in listed[folder]
+        ]
+        paths = [path.removeprefix(prefix) for path in files]
+        marked: set[str] = set()
+        # The markers of another write may be damaged, or half written; that is not an error here.
         with suppress(CorruptError):
-            markers = _markers(storage, other, paths)
-        if any(_is_of(path, partition, mine.file_id) for path in markers):
+            marked = _marked_paths(storage, other, paths)
+        if any(_is_of_group(path, partition, own.file_id) for path in marked):
             return other
     return None
 
 
 def marker_folder(instant: InstantTime) -> str:
-    """Where the markers of an instant are; real Hudi overlooks all of them if anything else is."""
+    """Return the folder of an instant's markers; real Hudi finds none if it holds anything else."""
     return f"{FOLDER}/{instant}"
 
 
 def spill_folder(instant: InstantTime) -> str:
-    """Where the rows lie that tasks of a write hand on to others."""
+    """Return the folder of the rows that tasks of a write spill for other tasks."""
     return f"{SPILL}/{instant}"
 
 
-def _places(instant: InstantTime, partition: str) -> list[str]:
-    """Where markers of a partition can be: gathered at the top, or each in the partition."""
+def _folders_with_markers(instant: InstantTime, partition: str) -> list[str]:
+    """Return the folders that can hold markers of a partition: the top for lists, and its own."""
     top = marker_folder(instant)
     return [top, join_path(top, partition)] if partition else [top]
 
 
-def _markers(storage: Storage, instant: InstantTime, paths: Sequence[str]) -> set[str]:
-    """The data files that the files in the folder of an instant stand for or list."""
-    direct = {_checked(match) for path in paths if (match := _ONE.fullmatch(path))}
-    files = [join_path(marker_folder(instant), path) for path in paths if _GATHERED.fullmatch(path)]
+def _marked_paths(storage: Storage, instant: InstantTime, names: Sequence[str]) -> set[str]:
+    """Return the data files that direct markers and marker lists of an instant name."""
+    direct = {_path_of(match) for path in names if (match := _MARKER.fullmatch(path))}
+    list_files = [
+        join_path(marker_folder(instant), path) for path in names if _MARKER_LIST.fullmatch(path)
+    ]
     try:
-        lists = storage.read_many(files) if files else []
+        lists = storage.read_many(list_files) if list_files else []
     except MissingFileError:
-        # Their writer has just completed, or was rolled back; what is left of them is read.
-        lists = list(_those_there(storage, files))
-    return direct.union(*(_split(data, instant) for data in lists))
+        # The write has just committed, or was rolled back; read the lists that are left.
+        lists = list(_read_existing(storage, list_files))
+    return direct.union(*(_parse_marker_list(data, instant) for data in lists))
 
 
-def _those_there(storage: Storage, files: Iterable[str]) -> Iterator[bytes]:
+def _read_existing(storage: Storage, files: Iterable[str]) -> Iterator[bytes]:
     for file in files:
         with suppress(MissingFileError):
             yield storage.read(file)
 
 
-def _split(data: bytes, instant: InstantTime) -> Iterator[str]:
-    # What is no UTF-8 cannot be the path of a file that is to be deleted: keep it apart.
+def _parse_marker_list(data: bytes, instant: InstantTime) -> Iterator[str]:
+    # Bytes that are not UTF-8 cannot be the path of a file to delete; surrogates keep them distinct
+    # from real paths.
     text = data.decode("utf-8", "surrogateescape")
     end = 0
-    while match := _MANY.match(text, end):
-        yield _checked(match)
+    while match := _LISTED_MARKER.match(text, end):
+        yield _path_of(match)
         end = match.end()
     if text[end:].strip():
         raise CorruptError(
@@ -222,7 +236,7 @@ def _split(data: bytes, instant: InstantTime) -> Iterator[str]:
         )
 
 
-def _checked(match: re.Match[str]) -> str:
+def _path_of(match: re.Match[str]) -> str:
     path = match["path"].lstrip("/")
     if match["kind"] == "APPEND":
         raise CorruptError("a marker for an append, which table versions 8 and 9 lack", path=path)
@@ -237,7 +251,7 @@ def _check_instant(path: str, instant: InstantTime) -> None:
         )
 
 
-def _is_of(path: str, partition: str, file_id: str) -> bool:
+def _is_of_group(path: str, partition: str, file_id: str) -> bool:
     folder, name = split_path(path)
     file: BaseFile | LogFile | None = None
     with suppress(CorruptError, UnsupportedError):
@@ -245,13 +259,12 @@ def _is_of(path: str, partition: str, file_id: str) -> bool:
     return folder == partition and file is not None and file.file_id == file_id
 
 
-# ------------------------------------------------------------------------------------------------
-# How far a pending write has come: its markers name files, and those that are there are whole.
+# The progress of a pending write: its markers name its files, and a file that exists is complete.
 
 
 @dataclass(frozen=True, slots=True)
 class WriteProgress:
-    """The files that a pending write has begun, and those of them that are there by now."""
+    """How many files a pending write has marked, and how many of them exist, with their size."""
 
     begun: int = 0
     finished: int = 0
@@ -259,7 +272,7 @@ class WriteProgress:
 
 
 def write_progress(storage: Storage, instant: InstantTime) -> WriteProgress:
-    """Look at the markers of an instant, and at the partitions that they name."""
+    """Return the progress of an instant, from its markers and a listing of their partitions."""
     marked = set(marked_files(storage, instant))
     listed = storage.list_many(sorted({split_path(path)[0] for path in marked}))
     sizes = [file.size for files in listed.values() for file in files if file.path in marked]

@@ -1,4 +1,4 @@
-"""The options of transactions: how writers of one table get along, with Hudi's own keys."""
+"""The options of transactions, locks, heartbeats and plans, with Hudi's own keys."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from lakewright.model.plans import CANCELLABLE
 from lakewright.model.table_config import TableConfig
 from lakewright.options import at_least, option, option_keys, parse_bool, parse_word, settings_from
 
-# Below this even a storage that answers at once would take living writers for dead, as in Hudi.
-_LEAST_INTERVAL_MS = 1000
+# With a shorter interval running writers would seem to have failed even if storage answers at once;
+# Hudi has the same limit.
+_MIN_INTERVAL_MS = 1000
 
 
 class Concurrency(StrEnum):
-    """How many writers a table may have at once, and what becomes of their conflicts."""
+    """How many writers a table may have at once, and how their conflicts are handled."""
 
     SINGLE = "SINGLE_WRITER"
     OPTIMISTIC = "OPTIMISTIC_CONCURRENCY_CONTROL"
@@ -23,7 +24,7 @@ class Concurrency(StrEnum):
 
 
 class FailedWritesPolicy(StrEnum):
-    """When pending writes are rolled back: at the next write, or once their writer is dead."""
+    """When pending writes are rolled back: at the next write, or once their heartbeat expired."""
 
     EAGER = "EAGER"
     LAZY = "LAZY"
@@ -31,30 +32,32 @@ class FailedWritesPolicy(StrEnum):
 
 
 class ClusteringUpdateStrategy(StrEnum):
-    """What becomes of an update of rows that a pending clustering is about to move."""
+    """How an update of rows that a pending clustering is about to move is handled."""
 
     REJECT = "REJECT"
     ALLOW = "ALLOW"
 
 
-_UPDATES = {
+_UPDATE_STRATEGIES = {
     "SparkRejectUpdateStrategy": ClusteringUpdateStrategy.REJECT,
     "SparkAllowUpdateStrategy": ClusteringUpdateStrategy.ALLOW,
 }
 
 
-def _updates(text: str) -> ClusteringUpdateStrategy:
-    word = text.strip().rpartition(".")[2]
-    if word in _UPDATES:
-        return _UPDATES[word]
-    if word.upper() in list(ClusteringUpdateStrategy):
-        return ClusteringUpdateStrategy(word.upper())
-    raise ValueError(f"one of {', '.join([*_UPDATES, *ClusteringUpdateStrategy])} expected")
+def _parse_update_strategy(text: str) -> ClusteringUpdateStrategy:
+    name = text.strip().rpartition(".")[2]
+    if name in _UPDATE_STRATEGIES:
+        return _UPDATE_STRATEGIES[name]
+    if name.upper() in list(ClusteringUpdateStrategy):
+        return ClusteringUpdateStrategy(name.upper())
+    raise ValueError(
+        f"one of {', '.join([*_UPDATE_STRATEGIES, *ClusteringUpdateStrategy])} expected"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockSettings:
-    """Which lock keeps writers apart, and how long to wait for it."""
+    """Which lock the writers of a table take, and how long to wait for it."""
 
     provider: str | None = option(
         "hoodie.write.lock.provider",
@@ -104,12 +107,12 @@ class LockSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatSettings:
-    """How a writer shows that it is alive, and when it counts as dead."""
+    """How often a writer renews its heartbeat, and when a heartbeat is expired."""
 
     interval_ms: int = option(
         "hoodie.client.heartbeat.interval_in_ms",
         60_000,
-        parse=at_least(_LEAST_INTERVAL_MS),
+        parse=at_least(_MIN_INTERVAL_MS),
         doc="How often the heartbeat file is renewed; 1000 or more.",
     )
     misses: int = option(
@@ -121,13 +124,13 @@ class HeartbeatSettings:
 
     @property
     def expires_after_ms(self) -> int:
-        """A heartbeat that is older than this is expired."""
+        """The age above which a heartbeat is expired."""
         return self.interval_ms * self.misses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """How a write begins, completes, and treats the writes of others."""
+    """How a write begins and commits, and how it treats writes of other processes."""
 
     concurrency: Concurrency = option(
         "hoodie.write.concurrency.mode",
@@ -165,8 +168,8 @@ class TransactionSettings:
     clustering_updates: ClusteringUpdateStrategy = option(
         "hoodie.clustering.updates.strategy",
         ClusteringUpdateStrategy.REJECT,
-        parse=_updates,
-        doc="What becomes of an update of rows that a pending clustering is about to move: "
+        parse=_parse_update_strategy,
+        doc="How an update of rows that a pending clustering is about to move is handled: "
         "SparkRejectUpdateStrategy refuses it, SparkAllowUpdateStrategy carries it out, upon which "
         "the clustering fails.",
     )
@@ -179,12 +182,12 @@ class TransactionSettings:
 
     @property
     def several_writers(self) -> bool:
-        """Whether other writers may be at work."""
+        """Whether other writers may be running."""
         return self.concurrency is not Concurrency.SINGLE
 
     @property
     def failed_writes(self) -> FailedWritesPolicy:
-        """The policy in effect: with several writers nobody alive is rolled back."""
+        """The policy in effect: several writers imply LAZY, which spares live heartbeats."""
         eager = self.failed_writes_policy is FailedWritesPolicy.EAGER
         return (
             FailedWritesPolicy.LAZY if self.several_writers and eager else self.failed_writes_policy
@@ -193,28 +196,28 @@ class TransactionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """What becomes of the plans of compactions, log compactions and clusterings."""
+    """How plans of compactions, log compactions and clusterings are executed and cancelled."""
 
     cancellable: bool = option(
         CANCELLABLE,
         False,
         parse=parse_bool,
         doc="Whether the plans that are made now are cancellable: writers do not wait for them, "
-        "and they go when an execution fails.",
+        "and they are rolled back when an execution fails.",
     )
     guard: bool | None = option(
         "hoodie.table.service.execution.guard",
         None,
         parse=parse_bool,
-        doc="Whether a plan with a living heartbeat is left to the one who executes it, and every "
-        "execution has a heartbeat. Unset: yes, where there may be several writers.",
+        doc="Whether every execution has a heartbeat, and a plan with a live heartbeat is not "
+        "executed by another process. Unset: yes, where there may be several writers.",
     )
     rollback_delay_minutes: int = option(
         "hoodie.table.service.rollback.delay.minutes",
         0,
         parse=at_least(0),
-        doc="How old a cancellable plan that nobody has begun must be before a lazy clean takes it "
-        "back. 0: the next clean does, unless somebody is executing it.",
+        doc="How old a cancellable plan that was not started must be before a lazy clean rolls it "
+        "back. 0: the next clean does, unless the plan is being executed.",
     )
 
 
@@ -222,6 +225,6 @@ PLAN_KEYS = option_keys(PlanSettings)
 
 
 def plan_settings(config: TableConfig, options: Mapping[str, str]) -> PlanSettings:
-    """What becomes of plans: what options say, else what was stored with the table."""
+    """Return the settings for plans: from `options`, else from the table's properties."""
     stored = {key: config.properties[key] for key in PLAN_KEYS if config.properties.get(key)}
     return settings_from(PlanSettings, {**stored, **options})

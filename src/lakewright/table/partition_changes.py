@@ -1,6 +1,6 @@
-"""Which partitions were written since a service completed, or were left by it.
+"""Partitions that were written since a table service completed, or that its plan left out.
 
-Planning looks into these alone, and so does whoever asks for the log files that wait.
+Incremental planning reads only these partitions, and so does a search for uncompacted log files.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from lakewright.table.snapshot import Snapshot
 
 Plan = CompactionPlan | ClusteringPlan
 
-_WRITES = {
+_WRITE_ACTIONS_OF = {
     TableType.MERGE_ON_READ: (Action.DELTA_COMMIT, Action.REPLACE_COMMIT),
     TableType.COPY_ON_WRITE: (Action.COMMIT, Action.REPLACE_COMMIT),
 }
-_EVER = "9"
+_NO_END = "9"
 
 
 def last_service(
     snapshot: Snapshot, action: Action, service: str
 ) -> tuple[Instant | None, Plan | None]:
-    """The completed execution with the greatest instant among those of a service; its plan.
+    """Return the completed execution of a service with the greatest instant, and its plan.
 
-    The plan is None where it is gone or damaged: what it left out is not known then.
+    The plan is None where it is missing or damaged: then it is unknown which partitions it left
+    out.
     """
     for instant in sorted(snapshot.timeline.completed_services(action), reverse=True):
         plan = None
@@ -41,25 +42,26 @@ def last_service(
 
 
 def partitions_since(
-    snapshot: Snapshot, last: Instant, plan: Plan, *, until: str = _EVER
+    snapshot: Snapshot, last: Instant, plan: Plan, *, until: str = _NO_END
 ) -> tuple[str, ...]:
-    """The partitions written since a service was requested, and those that its plan has left.
+    """Return the partitions written since a service was requested, and those its plan left out.
 
-    A plan at a past time may leave log files of its own, which the next one has to look at.
+    A compaction whose base files get an instant of the past may also write log files, which the
+    next plan has to consider.
     """
-    writes = _writes(snapshot, last.requested_at, until)
+    writes = _writes_in_window(snapshot, last.requested_at, until)
     commits = list(zip(writes, snapshot.commits(writes), strict=True))
-    carried = {*(plan.missing_partitions or ()), *_left_in_logs(snapshot, last, plan)}
+    carried = {*(plan.missing_partitions or ()), *_partitions_with_new_logs(snapshot, last, plan)}
     return window_partitions(commits, carried, last.requested_at)
 
 
 def window_partitions(
     commits: Iterable[tuple[Instant, CommitMetadata]], carried: Iterable[str], last: str
 ) -> tuple[str, ...]:
-    """The partitions of a window: written in it, or carried over from the plan at `last`. Pure.
+    """Return the partitions written in a window, or carried over from the plan at `last`. Pure.
 
-    `commits` completed in the window. A partition that was deleted is out, unless something wrote
-    it that completed after the delete was requested: the delete need not have seen that.
+    `commits` completed in the window. A deleted partition is left out, unless a write to it
+    completed after the delete was requested: the delete need not have seen that write.
     """
     written = dict.fromkeys(carried, last)
     deleted: dict[str, str] = {}
@@ -74,7 +76,7 @@ def window_partitions(
 
 
 def partitions_with_logs(snapshot: Snapshot) -> tuple[str, ...] | None:
-    """The partitions that can hold log files which no compaction has folded in; None: any can."""
+    """Return the partitions that can contain uncompacted log files; None if any partition can."""
     if snapshot.config.table_type is not TableType.MERGE_ON_READ:
         return ()
     last, plan = last_service(snapshot, Action.COMPACTION, "compaction")
@@ -83,19 +85,19 @@ def partitions_with_logs(snapshot: Snapshot) -> tuple[str, ...] | None:
     return partitions_since(snapshot, last, plan)
 
 
-def _left_in_logs(snapshot: Snapshot, last: Instant, plan: Plan) -> set[str]:
-    at_another_time = isinstance(plan, CompactionPlan) and any(
+def _partitions_with_new_logs(snapshot: Snapshot, last: Instant, plan: Plan) -> set[str]:
+    has_other_instant = isinstance(plan, CompactionPlan) and any(
         operation.next_base_instant for operation in plan.operations
     )
-    if not at_another_time:
+    if not has_other_instant:
         return set()
     (commit,) = snapshot.commits([last])
     return {path for path, stats in commit.stats.items() if any(map(is_log, stats))}
 
 
-def _writes(snapshot: Snapshot, since: str, until: str) -> list[Instant]:
-    actions = _WRITES[snapshot.config.table_type]
-    known = snapshot.timeline.completed(*actions)
-    # A write that began before the last service and completed after it may be archived already.
-    late = [i for i in snapshot.archived_after(since) if i.action in actions]
-    return [i for i in (*late, *known) if since <= (i.completed_at or "") < until]
+def _writes_in_window(snapshot: Snapshot, since: str, until: str) -> list[Instant]:
+    actions = _WRITE_ACTIONS_OF[snapshot.config.table_type]
+    active = snapshot.timeline.completed(*actions)
+    # A write that started before the last service and completed after it may be archived already.
+    archived = [i for i in snapshot.archived_after(since) if i.action in actions]
+    return [i for i in (*archived, *active) if since <= (i.completed_at or "") < until]

@@ -1,8 +1,9 @@
-"""Taking cancellable plans back: on request, before another plan, or since nobody executes them.
+"""Rolling back cancellable plans: on request, before a plan that supersedes them, or if abandoned.
 
-All of it ends in a rollback on the timeline that keeps by what, and why. While that is requested
-nobody begins to execute the plan, so that deciding and doing may be apart; who is executing it is
-asked by it to stop, and then carries it out. Nobody else does, as long as the heartbeat beats.
+Each of these ends in a rollback on the timeline, which records its cause. Once that rollback is
+requested no process starts to execute the plan, so deciding on it and carrying it out may be
+separate steps. A process that is executing the plan finds the request, stops, and carries the
+rollback out. No other process does so while the heartbeat of the execution is live.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lakewright.table.time_generator import TimeGenerator
 from lakewright.table.transaction import TransactionManager
 
 _MINUTE_MS = 60_000
-_CLEAN = "clean"
+_BY_CLEAN = "clean"
 _POLL_S = 1.0
 
 Plan = CompactionPlan | ClusteringPlan
@@ -41,20 +42,20 @@ Plan = CompactionPlan | ClusteringPlan
 def cancel_plan(
     writer: TransactionManager, at: str, cause: RollbackCause, *, wait_s: float = 0.0
 ) -> Instant:
-    """Take a cancellable plan back, whoever made it; gives its rollback. May be repeated.
+    """Roll back a cancellable plan, whichever process made it; return the rollback. Repeatable.
 
-    A plan that is being executed is asked to stop: its rollback is only requested then, and whoever
-    executes the plan carries it out; or the next writer, if that one dies. `wait_s` is how long to
-    wait for that.
+    While the plan is being executed its rollback is only requested: the executing process stops and
+    carries it out, or the next writer does if that process crashes. `wait_s` is how long to wait
+    for that.
 
     Raises:
         InvalidError: there is no such plan, it has completed, or it is not cancellable.
     """
     deadline = writer.clock.monotonic_ms() + round(wait_s * 1000)
     while True:
-        done = writer.run_locked(partial(_cancel_locked, writer, at, cause))
-        if done.is_completed or writer.clock.monotonic_ms() >= deadline:
-            return done
+        rollback = writer.run_locked(partial(_cancel_locked, writer, at, cause))
+        if rollback.is_completed or writer.clock.monotonic_ms() >= deadline:
+            return rollback
         writer.clock.sleep(_POLL_S)
 
 
@@ -63,15 +64,15 @@ def _cancel_locked(
 ) -> Instant:
     snapshot = load_snapshot(writer.storage)
     check_writable(snapshot.config)
-    found = [i for i in snapshot.timeline if i.requested_at == at]
-    if not found and pending_rollback_of(snapshot, at) is not None:
-        # Who was taking it back has died on the way.
+    instants = [i for i in snapshot.timeline if i.requested_at == at]
+    if not instants and pending_rollback_of(snapshot, at) is not None:
+        # The process that was rolling it back has crashed.
         _finish_rollback(writer, at, lock)
         snapshot = load_snapshot(writer.storage)
-    ended = completed_rollback_of(snapshot, at) if not found else None
-    if ended is not None:
-        return ended
-    planned = _cancellable(snapshot, at, found)
+    completed = completed_rollback_of(snapshot, at) if not instants else None
+    if completed is not None:
+        return completed
+    planned = _require_cancellable(snapshot, at, instants)
     times = writer.times(snapshot.config, snapshot.timeline, lock)
     lock.verify()
     if writer.live_instants([at]):
@@ -80,12 +81,12 @@ def _cancel_locked(
     return rollback_plans(writer, snapshot, [planned], times, cause)[0]
 
 
-def _cancellable(snapshot: Snapshot, at: str, found: list[Instant]) -> Instant:
-    """The pending plan of an instant, if it may be cancelled."""
-    pending = next((i for i in found if i.action.is_rewrite), None)
+def _require_cancellable(snapshot: Snapshot, at: str, instants: list[Instant]) -> Instant:
+    """Return the pending plan of an instant; raise InvalidError if it cannot be cancelled."""
+    pending = next((i for i in instants if i.action.is_rewrite), None)
     if pending is None:
-        told = _why_no_plan(snapshot, at, found)
-        raise InvalidError(told, instant=at, waiting=_waiting(snapshot))
+        reason = _why_no_plan(snapshot, at, instants)
+        raise InvalidError(reason, instant=at, waiting=_cancellable_times(snapshot))
     plan = snapshot.plan_of(at, pending.action)
     if plan is None or not plan.cancellable:
         raise InvalidError(
@@ -96,26 +97,26 @@ def _cancellable(snapshot: Snapshot, at: str, found: list[Instant]) -> Instant:
     return pending
 
 
-def _why_no_plan(snapshot: Snapshot, at: str, found: list[Instant]) -> str:
-    if any(i.is_completed for i in found) or (not found and snapshot.has_write(at)):
+def _why_no_plan(snapshot: Snapshot, at: str, instants: list[Instant]) -> str:
+    if any(i.is_completed for i in instants) or (not instants and snapshot.has_write(at)):
         return "this instant has completed, and cannot be cancelled any more"
-    if found:
-        return f"this is a {found[0].action}, and no plan of a table service"
+    if instants:
+        return f"this is a {instants[0].action}, and no plan of a table service"
     return "there is no plan at this instant"
 
 
-def _waiting(snapshot: Snapshot) -> list[str]:
+def _cancellable_times(snapshot: Snapshot) -> list[str]:
     return [instant.requested_at for instant in _cancellable_plans(snapshot)]
 
 
 def _cancellable_plans(snapshot: Snapshot) -> list[Instant]:
-    """The pending plans that are known to be cancellable; one that cannot be read is not."""
-    found = []
+    """Return the pending plans that are cancellable; a plan that cannot be read is not."""
+    cancellable = []
     for instant in snapshot.timeline.pending(*REWRITES):
         with suppress(CorruptError, UnsupportedError):
             plan = snapshot.plan_of(instant.requested_at, instant.action)
-            found += [instant] if plan is not None and plan.cancellable else []
-    return found
+            cancellable += [instant] if plan is not None and plan.cancellable else []
+    return cancellable
 
 
 def rollback_plans(
@@ -125,9 +126,9 @@ def rollback_plans(
     times: TimeGenerator,
     cause: RollbackCause,
 ) -> list[Instant]:
-    """Roll pending plans back that nobody executes; gives the rollbacks.
+    """Roll back pending plans that no process executes; return the rollbacks.
 
-    The caller holds the table's lock, has loaded the snapshot under it, and gives times under it.
+    The caller holds the table's lock, and has loaded the snapshot and made `times` under it.
     """
     config = drop_metadata_table(writer.storage, snapshot.config)
     return [
@@ -145,7 +146,7 @@ def rollback_plans(
 
 @dataclass(frozen=True, slots=True)
 class CancelledPlan:
-    """A cancellable plan that is gone, and why."""
+    """A cancellable plan that was rolled back, and why."""
 
     plan: Instant
     reason: str
@@ -157,25 +158,29 @@ class CancelledPlan:
 def rollback_abandoned_plans(
     writer: TransactionManager, seen: Snapshot
 ) -> tuple[CancelledPlan, ...]:
-    """Take the cancellable plans back that nobody executes; `seen` is where to look for them.
+    """Roll back the cancellable plans of a snapshot that no process executes.
 
-    For each there is a transaction of its own: unless its heartbeat beats, or it is too young on
-    the timeline as it is then, a rollback is requested. These are carried out after that.
+    First the rollback of each is requested, under a lock of its own, unless the plan has a live
+    heartbeat or is too young on the timeline as it is then. Then the rollbacks are carried out.
     """
     if writer.transaction.failed_writes is FailedWritesPolicy.NEVER:
         return ()
-    going = []
+    cancelled = []
     for instant in _cancellable_plans(seen):
         reason = writer.run_locked(partial(_request_rollback_if_abandoned, writer, instant))
-        going += [CancelledPlan(instant, reason)] if reason else []
-    times = [each.plan.requested_at for each in going]
-    ended = [writer.run_locked(partial(_finish_rollback, writer, at)) for at in times]
-    return tuple(each for each, is_gone in zip(going, ended, strict=True) if is_gone)
+        cancelled += [CancelledPlan(instant, reason)] if reason else []
+    times = [plan.plan.requested_at for plan in cancelled]
+    completed = [writer.run_locked(partial(_finish_rollback, writer, at)) for at in times]
+    return tuple(
+        plan for plan, is_completed in zip(cancelled, completed, strict=True) if is_completed
+    )
 
 
-def _request_rollback_if_abandoned(writer: TransactionManager, seen: Instant, lock: Lock) -> str:
-    """Request the rollback of a plan that nobody executes, and say why; empty if it stays."""
-    at = seen.requested_at
+def _request_rollback_if_abandoned(
+    writer: TransactionManager, candidate: Instant, lock: Lock
+) -> str:
+    """Request the rollback of an abandoned plan, and return the reason; empty if it stays."""
+    at = candidate.requested_at
     if writer.live_instants([at]):
         return ""
     snapshot = load_snapshot(writer.storage)
@@ -189,7 +194,7 @@ def _request_rollback_if_abandoned(writer: TransactionManager, seen: Instant, lo
         times = writer.times(snapshot.config, snapshot.timeline, lock)
         by_markers = writer.transaction.rollback_by_markers
         lock.verify()
-        cause = RollbackCause(_CLEAN, reason)
+        cause = RollbackCause(_BY_CLEAN, reason)
         request_rollback(snapshot, current, times, by_markers=by_markers, cause=cause)
     return reason
 
@@ -210,7 +215,7 @@ def _why_abandoned(
 
 
 def age_ms(snapshot: Snapshot, time: str, now_ms: int) -> int:
-    """How long ago an instant was, by the clock; what is no date is as old as can be."""
+    """Return the age of an instant time; one that is not a date counts from 1970."""
     try:
         return now_ms - epoch_ms(time, zone_of(snapshot.config.timeline_zone))
     except InvalidError:
@@ -218,17 +223,20 @@ def age_ms(snapshot: Snapshot, time: str, now_ms: int) -> int:
 
 
 def _finish_rollback(writer: TransactionManager, at: str, lock: Lock) -> bool:
-    """Carry the rollback of a plan out, unless somebody has begun to execute the plan after all."""
+    """Carry out the rollback of a plan, unless its execution has started after all.
+
+    Returns whether the rollback has completed.
+    """
     snapshot = load_snapshot(writer.storage)
     config = drop_metadata_table(writer.storage, snapshot.config)
-    living = writer.live_instants(i.requested_at for i in snapshot.timeline.pending())
+    live = writer.live_instants(i.requested_at for i in snapshot.timeline.pending())
     return bool(
         resume_rollbacks(
             replace(snapshot, config=config),
             writer.times(config, snapshot.timeline, lock),
             writer.clock,
             by_markers=writer.transaction.rollback_by_markers,
-            alive=living,
+            alive=live,
             only=at,
         )
     )

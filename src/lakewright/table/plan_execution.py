@@ -1,14 +1,19 @@
-"""The execution of a plan: a write whose instant other processes may be executing, too.
+"""The execution of a plan: the transaction of one attempt, and the guard that permits it.
 
-An attempt that is taken for dead is rolled back and the plan executed anew, at the same instant.
-Who was taken for dead may only have held still. So each attempt has a number, which is in the names
-of its data files, and a marker of its own, for a file that is never made: whoever rolls the attempt
-back, real Hudi too, deletes it with the others. Nothing but markers may lie there, or real Hudi
-finds none of them. Whose marker is gone acts no more: it completes nothing, and deletes nothing but
-files of its own.
+Several processes may execute the plan of one instant. If the heartbeat of an attempt expires,
+another process rolls the attempt back and executes the plan again, at the same instant; but the
+first process may only have been paused. So each attempt has a number, which is in the names of its
+data files, and registers itself by a marker for a file that is never created. Every process that
+rolls the attempt back, real Hudi included, deletes this marker with all others. The registration
+has to be a marker, as real Hudi finds no markers in a folder that holds anything else. An attempt
+whose marker is gone commits nothing, and deletes only its own files.
 
-An attempt that fails leaves its plan, and no trace. A cancellable plan has one attempt: when that
-fails, a rollback takes the plan along, and keeps by what and why.
+A failed attempt leaves nothing but its plan. A cancellable plan has one attempt: if that fails, the
+plan is rolled back with it, and the rollback records the cause.
+
+The guard decides under the table's lock whether a plan may be executed now. The process that asks
+starts its heartbeat under the same lock. So of several processes that ask at once, one finds no
+heartbeat, and the others find that of the first.
 """
 
 from __future__ import annotations
@@ -41,17 +46,17 @@ from lakewright.table.rollback import PendingRollback, pending_rollback_of, roll
 from lakewright.table.snapshot import Snapshot, list_timeline, load_snapshot
 from lakewright.table.transaction import Transaction, WriterContext
 
-_ITSELF = "its execution"
-# An error may name many file groups.
-_LONGEST_REASON = 1000
+_BY_EXECUTION = "its execution"
+# An error may list many file groups.
+_MAX_REASON_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionAttempt:
-    """One execution of the plan of an instant; `number` tells it from all others.
+    """One execution of the plan of an instant; `number` distinguishes it from all others.
 
-    `file` is one that it could have made, in a partition of the plan. A `stoppable` one looks for
-    requests to stop on its way.
+    `file` is the path of its registration: a file that it could have created, in a partition of the
+    plan. A `stoppable` attempt checks for a requested rollback while it runs.
     """
 
     instant: InstantTime
@@ -63,26 +68,26 @@ class ExecutionAttempt:
     def create(
         cls, instant: InstantTime, partition: str, new_id: str, *, stoppable: bool = False
     ) -> ExecutionAttempt:
-        """An attempt whose number comes from a new id."""
+        """Return an attempt whose number is derived from `new_id`."""
         return cls(instant, *attempt_registration(instant, partition, new_id), stoppable)
 
     def register(self, storage: Storage) -> None:
-        """Make it count."""
+        """Create the marker that makes this the current attempt."""
         create_marker(storage, self.instant, self.file, MarkerKind.CREATE)
 
     def is_current(self, storage: Storage) -> bool:
-        """Whether nobody has rolled it back."""
+        """Whether no process has rolled this attempt back."""
         return marker_exists(storage, self.instant, self.file, MarkerKind.CREATE)
 
     def wrote(self, path: str) -> bool:
-        """Whether a data file is one of this attempt, by its name."""
+        """Whether this attempt wrote a data file, by the write token in its name."""
         file = parse_data_file(split_path(path)[1])
         token = file.token or "" if file is not None else ""
         return token.split("-")[1:2] == [str(self.number)]
 
 
 class PlanTransaction(Transaction):
-    """A plan that is being executed; leaving the block before it completes takes it back.
+    """The execution of a plan; leaving the `with` block aborts it unless it was committed.
 
     The plan stays, unless it is cancellable.
     """
@@ -95,15 +100,16 @@ class PlanTransaction(Transaction):
         attempt: ExecutionAttempt,
         known: Timeline,
     ) -> None:
-        """`known` is what the plan rests on."""
-        # Others decide by its heartbeat what becomes of a cancellable plan, whoever they are.
+        """Set up an attempt; `known` is the timeline that the plan was made on."""
+        # Whatever their settings, other processes check the heartbeat of a cancellable plan before
+        # they roll it back.
         beats = attempt.stoppable or writer.uses_execution_guard(snapshot.config)
         at, action = planned.requested_at, planned.action
         super().__init__(writer, snapshot, at, action, known, beats=beats, inheritable=True)
         self.attempt = attempt
         self.cancellable = attempt.stoppable
-        self._cause = RollbackCause(_ITSELF, "it was not completed")
-        self._plan_is_gone = False
+        self._cause = RollbackCause(_BY_EXECUTION, "it was not completed")
+        self._plan_rolled_back = False
 
     def __exit__(
         self,
@@ -114,14 +120,15 @@ class PlanTransaction(Transaction):
         if error is not None:
             self._cause = _cause_of(error)
         super().__exit__(kind, error, trace)
-        if error is not None and self._plan_is_gone:
-            error.add_note("The plan was cancellable, and has gone with its execution.")
+        if error is not None and self._plan_rolled_back:
+            error.add_note("The plan was cancellable, and was rolled back with its execution.")
 
     def begin(self, lock: Lock) -> None:
-        """Show others that the plan is being executed; the caller holds the table's lock.
+        """Start the heartbeat, make the plan inflight and register the attempt.
 
-        Who holds still before the next call, until lock and heartbeat have expired, begins what
-        others may have decided to take back. It then finds their request, and stops.
+        The caller holds the table's lock. A process that is paused before it creates the inflight
+        file, until lock and heartbeat have expired, starts a plan that others may have decided to
+        roll back. It then finds their requested rollback, and stops.
         """
         started = False
         try:
@@ -132,15 +139,16 @@ class PlanTransaction(Transaction):
             started = True
         finally:
             if not started:
-                # Somebody without our lock may have begun it right now.
+                # A process that does not take this lock may have started the plan just now, and
+                # the heartbeat file may be its own.
                 self.stop_heartbeat(leave_file=True)
 
     def check_preemption(self, plan: CompactionPlan | ClusteringPlan) -> None:
-        """ConflictError where a cancellable plan has met a faster write before it does anything."""
+        """Raise ConflictError if a write has preempted a cancellable plan before it starts."""
         if self.cancellable:
             pending = self._pending(State.INFLIGHT)
             transaction = self.writer.transaction
-            ConflictChecker(self._known, self.snapshot).check_operation(
+            ConflictChecker(self._base_timeline, self.snapshot).check_operation(
                 pending,
                 operation_of_plan(pending, plan),
                 non_blocking=transaction.concurrency is Concurrency.NON_BLOCKING,
@@ -149,39 +157,39 @@ class PlanTransaction(Transaction):
                 living=self._higher_priority_writes(self.snapshot) or frozenset(),
             )
 
-    def _higher_priority_writes(self, now: Snapshot) -> frozenset[str] | None:
+    def _higher_priority_writes(self, current: Snapshot) -> frozenset[str] | None:
         if not self.cancellable:
             return None
         return self.writer.live_instants(
-            i.requested_at for i in now.timeline.pending(*WRITE_ACTIONS)
+            i.requested_at for i in current.timeline.pending(*WRITE_ACTIONS)
         )
 
-    def _find_completed(self, now: Snapshot) -> Instant | None:
-        """Only what this attempt has asked for is its own."""
-        found = super()._find_completed(now)
-        return found if found is not None and found == self._attempted else None
+    def _find_completed(self, current: Snapshot) -> Instant | None:
+        """Return the completed instant, if this attempt and no other requested it."""
+        completed = super()._find_completed(current)
+        return completed if completed is not None and completed == self._attempted_instant else None
 
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
-        self._listed = metadata.files()
+        self._listed_files = metadata.files()
 
     def _check_can_commit(
-        self, now: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
+        self, current: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
     ) -> None:
         self._check_attempt_is_current()
         if self.cancellable and self._other_completed_files():
-            raise ConflictError("this plan was completed by somebody else", instant=self.instant)
+            raise ConflictError("this plan was completed by another process", instant=self.instant)
         if self._delete_other_completed_files():
             raise UnavailableError(
-                "a completed file came late, of an execution that was rolled back: it is gone, "
-                "complete again",
+                "a completed file came late, of an execution that was rolled back: it was deleted, "
+                "commit again",
                 instant=self.instant,
             )
-        super()._check_can_commit(now, files, metadata)
-        # Files of attempts that were rolled back may have appeared after that.
+        super()._check_can_commit(current, files, metadata)
+        # Files of attempts that were rolled back may have appeared after their rollback.
         self._remove_unlisted()
 
-    def _check_no_orphans_read(self, now: Snapshot, metadata: CommitMetadata) -> None:
-        """Nothing to do: the plan names the files that were read, and none of them is a stray."""
+    def _check_no_orphans_read(self, current: Snapshot, metadata: CommitMetadata) -> None:
+        """Do nothing: the plan names the files that were read, and no orphan file is among them."""
 
     def _check_attempt_is_current(self) -> None:
         if not self.attempt.is_current(self._storage):
@@ -190,95 +198,95 @@ class PlanTransaction(Transaction):
             )
 
     def _delete_other_completed_files(self) -> bool:
-        """Delete the completed file of an attempt that was rolled back, if one came late."""
+        """Delete late completed files of attempts that were rolled back; whether there were any."""
         late = self._other_completed_files()
         self._storage.delete_many(self.snapshot.timeline_path(instant) for instant in late)
         return bool(late)
 
     def _other_completed_files(self) -> list[Instant]:
-        """The completed files of this instant that this attempt has not asked for."""
+        """Return the completed instants of this plan that this attempt has not requested."""
         return [
             instant
             for instant in list_timeline(self._storage, self.snapshot.config)
             if instant.requested_at == self.instant
             and instant.is_completed
             and instant.completed_action == self._completed_action
-            and instant != self._attempted
+            and instant != self._attempted_instant
         ]
 
     def _delete_write(self) -> None:
         if self.cancellable:
             self.writer.run_locked(self._rollback_with_plan)
-            self._plan_is_gone = True
+            self._plan_rolled_back = True
         else:
             self._delete_own_attempt()
-        self._aborted()
+        self._mark_aborted()
 
     def _rollback_with_plan(self, lock: Lock) -> None:
         if not self.attempt.is_current(self._storage) or self._other_completed_files():
-            # Who has taken it back may have missed what came after that.
-            files = {*self._listed, *marked_files(self._storage, self.instant)}
+            # The process that rolled it back may have missed files that appeared afterwards.
+            files = {*self._listed_files, *marked_files(self._storage, self.instant)}
             self._storage.delete_many(sorted(filter(self.attempt.wrote, files)))
             return
-        now = load_snapshot(self._storage)
+        current = load_snapshot(self._storage)
         rollback_locked(
-            now,
-            now.timeline.by_time.get(self.instant) or self._pending(State.INFLIGHT),
-            self.writer.times(now.config, now.timeline, lock),
+            current,
+            current.timeline.by_time.get(self.instant) or self._pending(State.INFLIGHT),
+            self.writer.times(current.config, current.timeline, lock),
             self.writer.clock,
             by_markers=self.writer.transaction.rollback_by_markers,
             cause=self._cause,
         )
-        # The rollback takes all tasks for running; these have reported.
-        delete_markers_for(self._storage, self.instant, self._of_ended_attempts)
+        # The rollback assumes that all task attempts are running; these have reported.
+        delete_markers_for(self._storage, self.instant, self._files_of_finished_attempts)
         self._storage.prune_folders(marker_folder(self.instant))
 
     def _delete_own_attempt(self) -> None:
         with self.writer.locked():
-            counts = self.attempt.is_current(self._storage)
+            is_current = self.attempt.is_current(self._storage)
             marked = marked_files(self._storage, self.instant)
-            own = {path for path in {*self._listed, *marked} if self.attempt.wrote(path)}
-            self._storage.delete_many(sorted({*marked, *own} if counts else own))
-            if counts:
+            own = {path for path in {*self._listed_files, *marked} if self.attempt.wrote(path)}
+            self._storage.delete_many(sorted({*marked, *own} if is_current else own))
+            if is_current:
                 self._delete_other_completed_files()
                 self._storage.delete(self.pending_path(State.INFLIGHT))
-                finish_markers(self._storage, self.instant, self._of_ended_attempts)
+                finish_markers(self._storage, self.instant, self._files_of_finished_attempts)
             else:
                 self.stop_heartbeat(leave_file=True)
 
 
 def _cause_of(error: BaseException) -> RollbackCause:
-    """By what an attempt has failed: another write that it met, or itself."""
+    """Return what made an attempt fail: the other write of a conflict, or the execution itself."""
     if isinstance(error, LakewrightError) and "other" in error.facts:
-        # All file groups that both had may be very many, and nobody reads them in a timeline.
+        # The other facts list all shared file groups, which may be too many for a timeline file.
         return RollbackCause(str(error.facts["other"]), error.message)
     reason = str(error) or type(error).__name__
-    return RollbackCause(_ITSELF, reason[:_LONGEST_REASON])
+    return RollbackCause(_BY_EXECUTION, reason[:_MAX_REASON_LENGTH])
 
 
-# ------------------------------------------------------------------------------------------------
-# The guard of plans: whether one may be executed now, asked under the table's lock.
-#
-# Who executes a plan shows by a heartbeat that it lives, and starts it in the transaction in which
-# it
-# asks. So of several that ask at once one finds nobody there, and the others find that one.
+# The execution guard.
 
 
 class PlanInProgressError(ConflictError):
-    """A plan is not to be executed: somebody else has it, or it is about to go."""
+    """A plan must not be executed: another process executes it, or it is being rolled back."""
 
 
 def check_executable(
     equipment: WriterContext, snapshot: Snapshot, current: Instant, *, cancellable: bool
 ) -> None:
-    """GuardError unless a pending plan may be executed; the snapshot was loaded under the lock."""
-    asks = equipment.uses_execution_guard(snapshot.config) or (
-        # Who takes itself for the only writer still leaves alone what shows that it lives.
+    """Raise PlanInProgressError unless a pending plan may be executed.
+
+    The caller has loaded the snapshot under the table's lock.
+    """
+    checks_heartbeat = equipment.uses_execution_guard(snapshot.config) or (
+        # A writer in single-writer mode, too, leaves an execution with a live heartbeat alone.
         current.state is State.INFLIGHT and equipment.plan_settings(snapshot.config).guard is None
     )
-    living = asks and bool(equipment.live_instants([current.requested_at]))
-    began = pending_rollback_of(snapshot, current.requested_at) if cancellable else None
-    reason = execution_refusal(current, cancellable=cancellable, living=living, rollback=began)
+    live = checks_heartbeat and bool(equipment.live_instants([current.requested_at]))
+    pending_rollback = pending_rollback_of(snapshot, current.requested_at) if cancellable else None
+    reason = execution_refusal(
+        current, cancellable=cancellable, living=live, rollback=pending_rollback
+    )
     if reason is not None:
         raise PlanInProgressError(reason, instant=current.requested_at, action=current.action)
 
@@ -286,7 +294,7 @@ def check_executable(
 def execution_refusal(
     current: Instant, *, cancellable: bool, living: bool, rollback: PendingRollback | None
 ) -> str | None:
-    """Why a pending plan must not be executed now; None if it may be. Pure."""
+    """Return why a pending plan must not be executed now; None if it may be. Pure."""
     if living:
         return (
             f"this {current.action} is being executed: wait until it is done, or until its "
@@ -295,11 +303,11 @@ def execution_refusal(
     if not cancellable:
         return None
     if rollback is not None:
-        by = rollback.plan.caused_by or "somebody"
+        by = rollback.plan.caused_by or "another process"
         return f"this {current.action} is being rolled back, by {by}"
     if current.state is State.INFLIGHT:
         return (
-            f"this {current.action} was begun and has not ended, and a cancellable plan is "
+            f"this {current.action} was started and has not completed, and a cancellable plan is "
             "executed once: a clean rolls it back, or cancel it"
         )
     return None

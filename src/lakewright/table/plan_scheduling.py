@@ -1,4 +1,9 @@
-"""Plans that wait to be executed: how old, whether somebody is at it, and when they go."""
+"""Plans on the timeline: listing pending ones, scheduling them, and beginning their execution.
+
+A plan is a requested file. Its execution creates the inflight file and continues as any write does.
+A failed attempt is rolled back before the next one begins, and the plan stays. A cancellable plan
+has one attempt, and is rolled back together with it.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +34,11 @@ _MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class PendingPlanInfo:
-    """A pending plan; `rolled_back_at` is from when on a clean takes it back, None if never.
+    """A pending plan, with its age and what a clean will do with it.
 
-    `heartbeat_age_ms` is how long ago who executes it has last shown to be alive, None if nobody
-    has.
+    `heartbeat_age_ms` is the time since the last heartbeat of its execution, None if there is no
+    heartbeat. `rolled_back_at` is the time from which on a clean rolls the plan back, None if no
+    clean does.
     """
 
     instant: Instant
@@ -47,31 +53,31 @@ class PendingPlanInfo:
 def load_pending_plans(
     writer: TransactionManager, snapshot: Snapshot
 ) -> tuple[PendingPlanInfo, ...]:
-    """The plans that wait, oldest first, as a writer with these settings sees them."""
+    """Return the pending plans, oldest first, as a writer with these settings treats them."""
     now_ms = writer.clock.now_ms()
     plans = snapshot.pending_plans()
-    beats = last_heartbeats(writer.storage) if plans else {}
-    found = []
+    heartbeats = last_heartbeats(writer.storage) if plans else {}
+    infos = []
     for instant, plan in plans:
         planned_at = plan.planned_at(instant.requested_at)
         age = age_ms(snapshot, planned_at, now_ms)
-        beat = beats.get(instant.requested_at)
-        going_ms = None
+        heartbeat_ms = heartbeats.get(instant.requested_at)
+        rollback_ms = None
         if plan.cancellable:
-            going_ms = _rollback_time(writer, snapshot, instant, now_ms - age, beat)
+            rollback_ms = _rollback_time(writer, snapshot, instant, now_ms - age, heartbeat_ms)
         zone = zone_of(snapshot.config.timeline_zone)
-        found.append(
+        infos.append(
             PendingPlanInfo(
                 instant,
                 age,
-                None if beat is None else now_ms - beat,
+                None if heartbeat_ms is None else now_ms - heartbeat_ms,
                 plan.cancellable,
-                None if going_ms is None else format_time(_moment(going_ms), zone),
+                None if rollback_ms is None else format_time(_to_datetime(rollback_ms), zone),
                 len(plan.operations),
                 plan.partitions,
             )
         )
-    return tuple(found)
+    return tuple(infos)
 
 
 def _rollback_time(
@@ -79,42 +85,38 @@ def _rollback_time(
     snapshot: Snapshot,
     instant: Instant,
     planned_ms: int,
-    beat: int | None,
+    heartbeat_ms: int | None,
 ) -> int | None:
-    """From when on a cancellable plan is taken back, if it stays as it is."""
+    """Return from when on a clean rolls back a cancellable plan that stays in its state."""
     policy = writer.transaction.failed_writes
     if policy is FailedWritesPolicy.NEVER:
         return None
-    silent_ms = 0 if beat is None else beat + writer.heartbeat.expires_after_ms
+    heartbeat_expires_ms = (
+        0 if heartbeat_ms is None else heartbeat_ms + writer.heartbeat.expires_after_ms
+    )
     if instant.state is State.INFLIGHT:
-        return max(silent_ms, planned_ms)
+        return max(heartbeat_expires_ms, planned_ms)
     if policy is not FailedWritesPolicy.LAZY:
         return None
     delay_ms = writer.plan_settings(snapshot.config).rollback_delay_minutes * _MINUTE_MS
-    return max(silent_ms, planned_ms + delay_ms)
+    return max(heartbeat_expires_ms, planned_ms + delay_ms)
 
 
-def _moment(ms: int) -> datetime:
+def _to_datetime(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-# ------------------------------------------------------------------------------------------------
-# Plans on the timeline: putting one there, and taking it up to be executed.
-#
-# A plan is a requested file. Executing it adds the inflight file and goes on as any write does. An
-# attempt that failed is rolled back before the next one begins, and the plan stays; a cancellable
-# plan has one attempt, and goes with it.
-
+# Scheduling a plan.
 
 _TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A plan that is to appear on the timeline, and at which time.
+    """A plan to schedule at `instant`; `data` is the content of its requested file.
 
-    `data` is the plan's file. `supersedes` are cancellable plans for some of its file groups, which
-    are rolled back before it appears: real Hudi fails on two plans for one file group.
+    `supersedes` are cancellable plans for some of its file groups. They are rolled back before the
+    requested file is created: real Hudi fails on two plans for one file group.
     """
 
     instant: InstantTime
@@ -123,7 +125,8 @@ class PlanRequest:
     supersedes: tuple[Instant, ...] = ()
 
 
-# Plans on a snapshot, under the table's lock; the second argument returns a new instant time.
+# Makes a plan from a snapshot, under the table's lock; its second argument returns a new instant
+# time.
 Planner = Callable[[Snapshot, Callable[[], str]], PlanRequest | Skip]
 
 
@@ -132,8 +135,8 @@ def schedule_plan(
 ) -> tuple[Instant, PlanRequest] | Skip:
     """Create the requested file of the plan that `planner` makes, under the table's lock.
 
-    The planner is called again if its instant time is taken; if it raises or skips, nothing on
-    storage changes.
+    The planner is called again if another writer has its instant time; if it raises or skips,
+    nothing on storage changes.
 
     Returns:
         The requested instant with its plan, or why nothing was scheduled.
@@ -176,31 +179,32 @@ def _create_file(writer: TransactionManager, path: str, data: bytes) -> bool:
     try:
         writer.storage.create(path, data)
     except ConflictError:
-        # It may be the answer that was lost, and the file our own.
+        # This process may have created the file, and only the answer of storage was lost.
         return read_optional(writer.storage, path) == data
     return True
 
 
 def _has_no_overlapping_plan(
-    writer: TransactionManager, seen: Snapshot, requested: Instant
+    writer: TransactionManager, base: Snapshot, requested: Instant
 ) -> bool:
-    """Take a plan back if another that came since the table was seen has some of its file groups.
+    """Whether no plan scheduled since `base` shares file groups with this one; else delete it.
 
-    Neither could be executed beside the other. Which of the two was there first nobody can tell,
-    so who sees the other gives way; unless somebody executes the plan already, who will find out.
+    Two such plans cannot both be executed. No process can know which of them was first, so a
+    process that finds the other plan deletes its own. A plan that another process executes already
+    stays: the execution will find the conflict.
     """
     if not requested.action.is_rewrite:
         return True
-    now = load_snapshot(writer.storage)
-    plans = now.timeline.plans
-    rivals = plans.keys() - seen.timeline.plans.keys() - {requested.requested_at}
-    if not rivals or requested not in now.timeline:
+    current = load_snapshot(writer.storage)
+    plans = current.timeline.plans
+    new_plans = plans.keys() - base.timeline.plans.keys() - {requested.requested_at}
+    if not new_plans or requested not in current.timeline:
         return True
-    mine = now.plan_of(requested.requested_at, requested.action)
-    others = [plan for at in rivals if (plan := now.plan_of(at, plans[at]))]
-    if mine is None or all(mine.file_groups.isdisjoint(each.file_groups) for each in others):
+    own = current.plan_of(requested.requested_at, requested.action)
+    others = [plan for at in new_plans if (plan := current.plan_of(at, plans[at]))]
+    if own is None or all(own.file_groups.isdisjoint(other.file_groups) for other in others):
         return True
-    writer.storage.delete(now.timeline_path(requested))
+    writer.storage.delete(current.timeline_path(requested))
     return False
 
 
@@ -212,21 +216,21 @@ def begin_execution(
     *,
     cancellable: bool = False,
 ) -> PlanTransaction:
-    """Begin to execute a plan; what an earlier attempt left is rolled back first.
+    """Begin to execute a plan, after rolling back an earlier attempt.
 
-    `partition` is one that the plan writes to; `planned_at` is when it was made, if not at its own
-    instant.
+    `partition` is one that the plan writes to; `planned_at` is when the plan was made, if not at
+    its own instant.
 
     Raises:
-        GuardError: somebody who is alive is executing it, or it is cancellable and was begun
-            before, or is about to be taken back.
-        ConflictError: somebody has ended it or taken it back.
+        PlanInProgressError: an execution with a live heartbeat is running; or the plan is
+            cancellable, and was started before or is being rolled back.
+        ConflictError: another process has completed the plan or rolled it back.
     """
 
-    def begun(lock: Lock) -> PlanTransaction:
+    def begin_locked(lock: Lock) -> PlanTransaction:
         snapshot = load_snapshot(writer.storage)
         check_write_can_begin(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
-        current = _pending(snapshot, planned)
+        current = _pending_instant(snapshot, planned)
         check_executable(writer, snapshot, current, cancellable=cancellable)
         config = drop_metadata_table(writer.storage, snapshot.config)
         snapshot = replace(snapshot, config=config)
@@ -240,62 +244,65 @@ def begin_execution(
         snapshot = rollback_failed_writes(
             snapshot, writer.transaction, writer.heartbeat, times, writer.clock
         )
-        # A rollback of the plan that somebody had begun has ended with that.
-        _pending(snapshot, planned)
-        # What completed after the plan was made is not in it, however long ago that was.
+        # This may have finished a pending rollback of the plan itself.
+        _pending_instant(snapshot, planned)
+        # What completed after the plan was made is not part of it, however long ago that was.
         at = planned.requested_at
-        known = [i for i in snapshot.timeline if (i.completed_at or "") < (planned_at or at)]
+        before_plan = [i for i in snapshot.timeline if (i.completed_at or "") < (planned_at or at)]
         attempt = ExecutionAttempt.create(
             at, partition, writer.clock.new_id(), stoppable=cancellable
         )
-        execution = PlanTransaction(writer, snapshot, planned, attempt, Timeline.of(known))
+        execution = PlanTransaction(writer, snapshot, planned, attempt, Timeline.of(before_plan))
         execution.begin(lock)
         return execution
 
-    return writer.run_locked(begun)
+    return writer.run_locked(begin_locked)
 
 
-def _pending(snapshot: Snapshot, planned: Instant) -> Instant:
-    found = [
+def _pending_instant(snapshot: Snapshot, planned: Instant) -> Instant:
+    matches = [
         i
         for i in snapshot.timeline.pending(planned.action)
         if i.requested_at == planned.requested_at
     ]
-    if not found:
+    if not matches:
         raise ConflictError(
             f"there is no pending {planned.action} at this instant any more",
             instant=planned.requested_at,
         )
-    return found[0]
+    return matches[0]
 
 
 def start_metadata_action(writer: TransactionManager, planned: Instant) -> Snapshot:
-    """Mark a plan that writes no data, such as a clean, as begun; may be repeated."""
+    """Make a plan that writes no data, such as a clean, inflight; may be repeated."""
     snapshot = load_snapshot(writer.storage)
     check_writable(snapshot.config)
-    current = _pending(snapshot, planned)
+    current = _pending_instant(snapshot, planned)
     if current.state is State.REQUESTED:
         inflight = replace(current, state=State.INFLIGHT)
         try:
             writer.storage.create(snapshot.timeline_path(inflight), b"")
         except ConflictError:
-            return snapshot  # somebody else has just begun it; both may do it
+            return snapshot  # another process has just started it; both may execute it
     return snapshot
 
 
 def complete_metadata_action(writer: TransactionManager, planned: Instant, data: bytes) -> Instant:
-    """Complete a plan that writes no data; gives its instant, also if somebody else was faster."""
+    """Complete a plan that writes no data, and return its completed instant.
 
-    def ended(lock: Lock) -> Instant:
+    If another process has completed it, return that instant.
+    """
+
+    def complete_locked(lock: Lock) -> Instant:
         snapshot = load_snapshot(writer.storage)
         for instant in snapshot.timeline.completed(planned.action):
             if instant.requested_at == planned.requested_at:
                 return instant
-        _pending(snapshot, planned)
+        _pending_instant(snapshot, planned)
         time = writer.times(snapshot.config, snapshot.timeline, lock).next()
         completed = Instant(planned.requested_at, planned.action, completed_at=time)
         lock.verify()
         writer.storage.create(snapshot.timeline_path(completed), data)
         return completed
 
-    return writer.run_locked(ended)
+    return writer.run_locked(complete_locked)

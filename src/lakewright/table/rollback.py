@@ -1,9 +1,13 @@
-"""Rolling back: taking the newest write, or one that failed, off the table.
+"""Rollbacks: removing the newest write, or a failed one, from the table.
 
-Who calls holds the table's lock and has loaded the snapshot under it. The order of a rollback makes
-every point at which the process may die a good one: its plan is on the timeline before anything is
-touched; readers stop seeing the instant in one step; its data files go before what tells of them;
-and the rollback completes last, so that until then it is found and ended by the next process.
+The sections: which instants may be rolled back; planning, requesting and executing rollbacks; what
+rollbacks have recorded.
+
+The caller holds the table's lock and has loaded the snapshot under it. The order of a rollback
+makes every point at which the process may crash safe: its plan is on the timeline before anything
+is changed; readers stop seeing the instant in one step; its data files are deleted before the
+timeline files and markers that refer to them; and the rollback completes last, so that until then
+the next process finds it and completes it.
 """
 
 from __future__ import annotations
@@ -48,21 +52,21 @@ from lakewright.table.properties import read_optional
 from lakewright.table.snapshot import Snapshot, slices_before_cleaning
 from lakewright.table.time_generator import TimeGenerator
 
+# Which instants may be rolled back: those without which the table is what it was before them.
+
 
 def require_write(instant: Instant) -> None:
-    """InvalidError for what is neither a write nor a service."""
+    """Raise InvalidError for an instant that is neither a write nor a table service."""
     if not instant.is_write:
         raise InvalidError("only writes and table services are rolled back", instant=str(instant))
 
 
 def check_can_rollback(snapshot: Snapshot, instant: Instant) -> None:
-    """InvalidError for an instant that must not be rolled back as the table is now."""
+    """Raise InvalidError if the instant must not be rolled back in the table's current state."""
     timeline = snapshot.timeline
     require_write(instant)
     if timeline.by_time.get(instant.requested_at) != instant:
-        raise InvalidError(
-            "this is not how the instant stands on the timeline", instant=str(instant)
-        )
+        raise InvalidError("the instant is not in this state on the timeline", instant=str(instant))
     if instant.requested_at in timeline.savepointed:
         raise InvalidError(
             "a savepoint holds this instant: delete the savepoint first", instant=str(instant)
@@ -76,7 +80,7 @@ def check_can_rollback(snapshot: Snapshot, instant: Instant) -> None:
 def _check_newest(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
     groups, at = commit.file_groups(), instant.requested_at
     later = [i for i in snapshot.timeline if i.is_write and i.requested_at > at]
-    if snapshot.timeline.plans.get(at) == "compaction":
+    if snapshot.timeline.plans.get(at) == Action.COMPACTION:
         later = [
             i for i in later if not i.is_completed or _depends_on_compaction(snapshot, i, commit)
         ]
@@ -97,8 +101,8 @@ def _check_newest(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) 
 def _depends_on_compaction(snapshot: Snapshot, later: Instant, compaction: CommitMetadata) -> bool:
     """Whether a later write needs the base files of a compaction.
 
-    A log file does not: without them it belongs to the base file before, as do those that they
-    were made of.
+    A later log file does not: without the compacted base file it belongs to the previous base file,
+    as do the log files that were compacted.
     """
     (commit,) = snapshot.commits([later])
     other = operation_of_commit(later, commit)
@@ -111,7 +115,7 @@ def _depends_on_compaction(snapshot: Snapshot, later: Instant, compaction: Commi
 
 
 def _check_no_data_loss(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
-    """Refuse where the table without this instant would lack rows it had before."""
+    """Raise InvalidError if the table without this instant would lack rows that it had before."""
     rest = Timeline(tuple(i for i in snapshot.timeline if i != instant))
     if snapshot.archived_hidden_by(rest):
         raise InvalidError(
@@ -128,13 +132,17 @@ def _check_no_data_loss(snapshot: Snapshot, instant: Instant, commit: CommitMeta
         )
     if at in archived_times_in(snapshot.storage, snapshot.config.history_folder, at):
         raise InvalidError(
-            "archiving that was interrupted has this write in history already, which keeps it",
+            "interrupted archiving has this write in the archived timeline already: it must stay",
             instant=str(instant),
         )
-    _, lost = slices_before_cleaning(
+    _, lost_files = slices_before_cleaning(
         snapshot, TimelineView(rest), commit.partitions, since=instant.requested_at
     )
-    missing = [name for group in sorted(commit.file_groups() & lost.keys()) for name in lost[group]]
+    missing = [
+        name
+        for group in sorted(commit.file_groups() & lost_files.keys())
+        for name in lost_files[group]
+    ]
     if missing:
         raise InvalidError(
             "what this write replaced was cleaned, or is about to be: rolling it back would lose "
@@ -144,13 +152,12 @@ def _check_no_data_loss(snapshot: Snapshot, instant: Instant, commit: CommitMeta
         )
 
 
-# ------------------------------------------------------------------------------------------------
-# Which instants may be rolled back: those without which the table is what it was before them.
+# Planning, requesting and executing rollbacks.
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRollback:
-    """A rollback that was begun and has not ended."""
+    """A rollback that was requested and has not completed."""
 
     instant: Instant
     plan: RollbackPlan
@@ -161,22 +168,23 @@ class PendingRollback:
         return self.plan.instant.action in REWRITES
 
     def is_request_only(self, alive: frozenset[str]) -> bool:
-        """Whether it has done nothing yet, and its target is to take itself back."""
+        """Whether it has changed nothing yet and asks its target, which is live, to abort."""
         return self.instant.state is State.REQUESTED and self.plan.instant.requested_at in alive
 
 
 class CompletedConcurrentlyError(ConflictError):
-    """A write that was to be rolled back while it was pending has completed, and stays."""
+    """A pending write completed while it was about to be rolled back; it stays completed."""
 
 
 def failed_writes(
     timeline: Timeline, policy: FailedWritesPolicy, alive: frozenset[str]
 ) -> tuple[Instant, ...]:
-    """The pending writes to roll back, newest first; `alive` have a heartbeat that beats.
+    """Return the pending writes to roll back, newest first; those in `alive` have a live heartbeat.
 
-    Compactions and clusterings are never among them: who runs these rolls them back. EAGER and LAZY
-    differ in when this is asked, not in the answer: a writer that shows that it lives is spared
-    even where real Hudi, with EAGER, would not look for its heartbeat.
+    Compactions and clusterings are never among them: the process that executes a plan rolls its
+    failed executions back. EAGER and LAZY differ in when this function is called, not in its
+    result: a writer with a live heartbeat is spared even where real Hudi, with EAGER, would not
+    check its heartbeat.
     """
     if policy is FailedWritesPolicy.NEVER:
         return ()
@@ -185,10 +193,11 @@ def failed_writes(
 
 
 def plan_rollback(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> RollbackPlan:
-    """Which files to delete to take back an instant of the snapshot's timeline.
+    """Plan the deletion of the files of an instant on the snapshot's timeline.
 
-    A pending one is searched by its markers, or by listing the table if there are none or a power
-    cut may have taken some; a completed one by listing the partitions it wrote. Raises InvalidError
+    The files of a pending instant are found by its markers, or by listing the table if there are no
+    markers or a power cut may have lost some; those of a completed instant by listing the
+    partitions that it wrote. Raises InvalidError
 
     - for an instant that a savepoint holds;
     - for a completed write under a later one, completed or pending, as real Hudi does; a pending
@@ -197,7 +206,7 @@ def plan_rollback(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> 
     - for a completed write whose predecessor's files were cleaned: rows would be lost.
     """
     check_can_rollback(snapshot, instant)
-    files = _files_of(snapshot, instant, by_markers=by_markers)
+    files = _files_of_instant(snapshot, instant, by_markers=by_markers)
     return RollbackPlan(
         instant=InstantRef(instant.requested_at, instant.action),
         requests=tuple(
@@ -222,33 +231,33 @@ def rollback_locked(
     keep_plan: bool = False,
     cause: RollbackCause | None = None,
 ) -> Instant:
-    """Take back an instant; gives the completed rollback. May be repeated after a crash.
+    """Roll back an instant and return the completed rollback. May be repeated after a crash.
 
     With `keep_plan` a compaction, log compaction or clustering stays scheduled. A rollback of the
-    same instant that somebody began is ended; one that was ended already is given once more.
-    `cause` is kept with one that begins here.
+    same instant that another process has started is completed; one that has already completed is
+    returned. `cause` is recorded with a rollback that is started here.
 
     Raises:
-        CompletedMeanwhileError: the instant was pending in the snapshot, and is so no more.
+        CompletedConcurrentlyError: the instant was pending in the snapshot and has completed since.
     """
     require_write(target)
-    current = _current(snapshot, target)
-    began = pending_rollback_of(snapshot, target.requested_at)
-    if began is not None:
+    current = _current_state(snapshot, target)
+    pending = pending_rollback_of(snapshot, target.requested_at)
+    if pending is not None:
         if current is not None and current.is_completed:
-            snapshot = _knowing(snapshot, current)
-            _check_again(snapshot, began, current)
-        files = _files_to_delete(snapshot, began.plan, current, by_markers=by_markers)
-        return _end(snapshot, began, files, times, clock, keep_plan=keep_plan)
-    if _may_have_completed(current, keep_plan=keep_plan):
-        ended = completed_rollback_of(snapshot, target.requested_at)
-        if ended is not None:
-            return ended
+            snapshot = _with_damaged_target(snapshot, current)
+            _recheck_can_rollback(snapshot, pending, current)
+        files = _files_to_delete(snapshot, pending.plan, current, by_markers=by_markers)
+        return _execute(snapshot, pending, files, times, clock, keep_plan=keep_plan)
+    if _rollback_may_have_completed(current, keep_plan=keep_plan):
+        completed = completed_rollback_of(snapshot, target.requested_at)
+        if completed is not None:
+            return completed
     if current is None:
         raise InvalidError("there is no such instant on the timeline", instant=str(target))
     plan = plan_rollback(snapshot, current, by_markers=by_markers)
-    began = _begin(snapshot, plan, times, keep_plan=keep_plan, cause=cause)
-    return _end(snapshot, began, _planned_files(plan), times, clock, keep_plan=keep_plan)
+    pending = _request(snapshot, plan, times, keep_plan=keep_plan, cause=cause)
+    return _execute(snapshot, pending, _planned_files(plan), times, clock, keep_plan=keep_plan)
 
 
 def request_rollback(
@@ -259,40 +268,41 @@ def request_rollback(
     by_markers: bool,
     cause: RollbackCause,
 ) -> Instant:
-    """Say that a pending plan is to go, and leave it there; gives the rollback that is requested.
+    """Request the rollback of a pending plan without executing it; return the requested rollback.
 
-    From here on nobody begins to execute the plan, and who is executing it completes nothing. Who
-    ends the rollback takes the plan back; one that somebody has requested already stands.
+    From here on no process starts to execute the plan, and a process that is executing it completes
+    nothing. The process that completes the rollback deletes the plan. A rollback that another
+    process has already requested is returned as it is.
     """
-    began = pending_rollback_of(snapshot, target.requested_at)
-    if began is None:
+    pending = pending_rollback_of(snapshot, target.requested_at)
+    if pending is None:
         plan = plan_rollback(snapshot, target, by_markers=by_markers)
-        began = _begin(snapshot, plan, times, keep_plan=False, cause=cause)
-    return began.instant
+        pending = _request(snapshot, plan, times, keep_plan=False, cause=cause)
+    return pending.instant
 
 
 def pending_rollbacks(snapshot: Snapshot) -> tuple[PendingRollback, ...]:
-    """The rollbacks that were begun and have not ended, oldest first."""
-    found = []
+    """Return the rollbacks that were requested and have not completed, oldest first."""
+    pending = []
     for instant in snapshot.timeline.pending(Action.ROLLBACK):
         requested = replace(instant, state=State.REQUESTED)
         path = snapshot.timeline_path(requested)
         data = read_optional(snapshot.storage, path)
-        # A writer that does not create files in one step may have died before the plan was in it,
-        # and so before it did anything.
+        # A writer that does not create files atomically may have crashed before the plan was
+        # written, and so before it changed anything.
         if data:
             with found_in(path):
-                found.append(PendingRollback(instant, parse_rollback_plan(data)))
-    return tuple(found)
+                pending.append(PendingRollback(instant, parse_rollback_plan(data)))
+    return tuple(pending)
 
 
 def pending_rollback_of(snapshot: Snapshot, at: str) -> PendingRollback | None:
-    """The rollback of an instant that was begun and has not ended, if there is one."""
+    """Return the pending rollback of an instant, if there is one."""
     return next((p for p in pending_rollbacks(snapshot) if p.plan.instant.requested_at == at), None)
 
 
 def completed_rollback_of(snapshot: Snapshot, at: str) -> Instant | None:
-    """The completed rollback of an instant that is gone, or is a mere schedule again."""
+    """Return the completed rollback of an instant that is deleted, or only scheduled again."""
     for instant in reversed(snapshot.timeline.completed(Action.ROLLBACK)):
         if instant.requested_at < at:
             return None
@@ -302,7 +312,7 @@ def completed_rollback_of(snapshot: Snapshot, at: str) -> Instant | None:
 
 
 def load_rollback(snapshot: Snapshot, completed: Instant) -> RollbackMetadata:
-    """What a completed rollback has recorded."""
+    """Load what a completed rollback has recorded."""
     path = snapshot.timeline_path(completed)
     with found_in(path):
         return parse_rollback(snapshot.storage.read(path))
@@ -317,39 +327,42 @@ def resume_rollbacks(
     alive: frozenset[str] = frozenset(),
     only: str | None = None,
 ) -> tuple[Instant, ...]:
-    """End the rollbacks of dead writers, or `only` that of one target; gives those that completed.
+    """Complete the rollbacks of crashed processes, or `only` that of one target; return these.
 
-    One that has had no effect, as its plan was not written or its target is still completed, is
-    withdrawn: others may have written on top of that since. That of a completed write whose file is
-    damaged is ended, while nothing was written on top. Those in `alive` are left alone, and so is
-    one that is only requested while its target is among them: it asks that one to stop.
+    A rollback that has had no effect, because its plan was not written or its target is still
+    completed, is deleted instead: other writers may have built upon the target since. The rollback
+    of a completed write whose timeline file is damaged is completed, provided that nothing was
+    written on top of that write. Rollbacks in `alive` are left alone, and so is one that is only
+    requested while its target is in `alive`: it asks the execution of that target to stop.
     """
-    ended = []
-    planned = {began.instant: began for began in pending_rollbacks(snapshot)}
+    completed = []
+    pending_by_instant = {pending.instant: pending for pending in pending_rollbacks(snapshot)}
     for instant in snapshot.timeline.pending(Action.ROLLBACK):
         if instant.requested_at in alive:
             continue
-        began = planned.get(instant)
-        if only is not None and (began is None or began.plan.instant.requested_at != only):
+        pending = pending_by_instant.get(instant)
+        if only is not None and (pending is None or pending.plan.instant.requested_at != only):
             continue
-        if began is None:
+        if pending is None:
             _delete_rollback(snapshot, instant)
             continue
-        current = _current(snapshot, began.plan.instant)
-        if current is not None and began.is_request_only(alive):
+        current = _current_state(snapshot, pending.plan.instant)
+        if current is not None and pending.is_request_only(alive):
             continue
-        known = _knowing(snapshot, current)
-        if current is not None and _target_must_stay(known, current):
-            _delete_rollback(snapshot, began.instant)
+        target_snapshot = _with_damaged_target(snapshot, current)
+        if current is not None and _target_must_stay(target_snapshot, current):
+            _delete_rollback(snapshot, pending.instant)
         else:
-            files = _files_to_delete(known, began.plan, current, by_markers=by_markers)
-            keep_plan = began.keeps_plan
+            files = _files_to_delete(target_snapshot, pending.plan, current, by_markers=by_markers)
+            keep_plan = pending.keeps_plan
             with suppress(CompletedConcurrentlyError):
-                ended.append(_end(snapshot, began, files, times, clock, keep_plan=keep_plan))
-    return tuple(ended)
+                completed.append(
+                    _execute(snapshot, pending, files, times, clock, keep_plan=keep_plan)
+                )
+    return tuple(completed)
 
 
-def _begin(
+def _request(
     snapshot: Snapshot,
     plan: RollbackPlan,
     times: TimeGenerator,
@@ -360,84 +373,86 @@ def _begin(
     if cause is not None:
         plan = replace(plan, caused_by=cause.by, reason=cause.reason)
     if not keep_plan:
-        # Who ends this rollback in our place tells by this word whether a schedule stays.
+        # Another process that completes this rollback decides by this action whether the plan stays
+        # scheduled.
         plan = replace(plan, instant=InstantRef(*action_key(plan.instant)))
     requested = Instant(times.next(), Action.ROLLBACK, State.REQUESTED)
     snapshot.storage.create(snapshot.timeline_path(requested), format_rollback_plan(plan))
     return PendingRollback(requested, plan)
 
 
-def _end(
+def _execute(
     snapshot: Snapshot,
-    began: PendingRollback,
+    pending: PendingRollback,
     files: Collection[str],
     times: TimeGenerator,
     clock: Clock,
     *,
     keep_plan: bool,
 ) -> Instant:
-    start = clock.monotonic_ms()
-    storage, target = snapshot.storage, began.plan.instant
+    start_ms = clock.monotonic_ms()
+    storage, target = snapshot.storage, pending.plan.instant
     states = timeline_files(snapshot).get(action_key(target), [])
-    _check_still_failed(snapshot, began, states)
-    inflight = replace(began.instant, state=State.INFLIGHT)
+    _check_still_failed(snapshot, pending, states)
+    inflight = replace(pending.instant, state=State.INFLIGHT)
     create_if_missing(storage, snapshot.timeline_path(inflight), b"")
-    # Who lost the lock on the way may find the target built upon, or this rollback ended.
+    # If this process has lost the lock, other writers may have built upon the target or completed
+    # this rollback.
     times.verify_lock()
     revert_to_pending(snapshot, states)
     delete_instant(snapshot, target.requested_at, states, files, keep_plan=keep_plan)
     if not keep_plan:
         delete_late_completed(snapshot, target)
-    took_ms = clock.monotonic_ms() - start
-    done = Instant(began.instant.requested_at, Action.ROLLBACK, completed_at=times.next())
+    took_ms = clock.monotonic_ms() - start_ms
+    completed = Instant(pending.instant.requested_at, Action.ROLLBACK, completed_at=times.next())
     metadata = replace(
-        rollback_metadata(storage, done.requested_at, target, files, took_ms),
-        caused_by=began.plan.caused_by,
-        reason=began.plan.reason,
+        rollback_metadata(storage, completed.requested_at, target, files, took_ms),
+        caused_by=pending.plan.caused_by,
+        reason=pending.plan.reason,
     )
-    storage.create(snapshot.timeline_path(done), format_rollback(metadata))
-    return done
+    storage.create(snapshot.timeline_path(completed), format_rollback(metadata))
+    return completed
 
 
 def _check_still_failed(
-    snapshot: Snapshot, began: PendingRollback, states: Collection[Instant]
+    snapshot: Snapshot, pending: PendingRollback, states: Collection[Instant]
 ) -> None:
-    """Withdraw the rollback of a pending write that has completed since the snapshot.
+    """Delete the rollback of a pending write that has completed since the snapshot, and raise.
 
-    Its writer may have another lock than we. It looks for rollbacks of its write once the write is
-    completed, and takes this one for carried out if it is inflight: so this is to be asked after
-    the rollback was requested, and before.
+    The writer may use another lock than this process. Once its write is completed, it looks for
+    rollbacks of the write, and takes this one for executed if it is inflight. So this check has to
+    run after the rollback was requested and before it becomes inflight.
     """
-    before = _current(snapshot, began.plan.instant)
-    was_pending = before is None or not before.is_completed
-    if was_pending and began.instant.state is State.REQUESTED:
+    target = _current_state(snapshot, pending.plan.instant)
+    was_pending = target is None or not target.is_completed
+    if was_pending and pending.instant.state is State.REQUESTED:
         completed = [i for i in states if i.is_completed]
         if completed:
-            _delete_rollback(snapshot, began.instant)
+            _delete_rollback(snapshot, pending.instant)
             raise CompletedConcurrentlyError(
                 "the write completed while it was about to be rolled back as a failed one",
                 instant=str(completed[0]),
             )
 
 
-def _check_again(snapshot: Snapshot, began: PendingRollback, current: Instant) -> None:
-    """Withdraw a rollback that has had no effect yet and must not have one any more."""
+def _recheck_can_rollback(snapshot: Snapshot, pending: PendingRollback, current: Instant) -> None:
+    """Delete a rollback that has had no effect yet if its target must not be rolled back now."""
     try:
         check_can_rollback(snapshot, current)
     except InvalidError:
-        _delete_rollback(snapshot, began.instant)
+        _delete_rollback(snapshot, pending.instant)
         raise
 
 
-def _knowing(snapshot: Snapshot, target: Instant | None) -> Snapshot:
-    """The snapshot that knows a damaged target, of a rollback which was begun, by its files."""
+def _with_damaged_target(snapshot: Snapshot, target: Instant | None) -> Snapshot:
+    """Return the snapshot with a damaged target of a pending rollback described by its files."""
     if target is None or not target.is_completed or find_damage(snapshot, target) is None:
         return snapshot
     return with_commits_from_file_names(snapshot, target)
 
 
 def _target_must_stay(snapshot: Snapshot, target: Instant) -> bool:
-    """Whether the target of a rollback that nobody is ending is part of the table."""
+    """Whether the target of a rollback that no process is executing is part of the table."""
     if not target.is_completed:
         return False
     if find_damage(snapshot, target) is None:
@@ -455,8 +470,8 @@ def _delete_rollback(snapshot: Snapshot, rollback: Instant) -> None:
 
 
 def _planned_files(plan: RollbackPlan) -> set[str]:
-    """The paths relative to the table, however the table's own path was written."""
-    found = set()
+    """Return paths relative to the table, whatever form the table's own path has in the plan."""
+    paths = set()
     for request in plan.requests:
         for path in request.files:
             name = split_path(path)[1]
@@ -466,23 +481,23 @@ def _planned_files(plan: RollbackPlan) -> set[str]:
                     file=path,
                     instant=plan.instant.requested_at,
                 )
-            found.add(join_path(request.partition, name))
-    return found
+            paths.add(join_path(request.partition, name))
+    return paths
 
 
 def _files_to_delete(
     snapshot: Snapshot, plan: RollbackPlan, current: Instant | None, *, by_markers: bool
 ) -> set[str]:
-    """What the plan of a dead process names, and what that process or the writer missed."""
+    """Return the files in the plan of a crashed process, and those that it or the writer missed."""
     files = _planned_files(plan)
     if current is not None:
-        files.update(_files_of(snapshot, current, by_markers=by_markers))
+        files.update(_files_of_instant(snapshot, current, by_markers=by_markers))
     elif by_markers:
         files.update(marked_files(snapshot.storage, plan.instant.requested_at))
     return files
 
 
-def _files_of(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> tuple[str, ...]:
+def _files_of_instant(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> tuple[str, ...]:
     storage, at = snapshot.storage, instant.requested_at
     if instant.is_completed:
         (commit,) = snapshot.commits([instant])
@@ -491,34 +506,33 @@ def _files_of(snapshot: Snapshot, instant: Instant, *, by_markers: bool) -> tupl
         marked = marked_files(storage, at)
         if marked or instant.state is State.REQUESTED:
             return marked
-    # Not every writer makes markers, and a file that stays behind becomes a part of the table once
-    # archiving has passed its instant.
+    # Not every writer creates markers, and a file that is left behind becomes part of the table
+    # once archiving has moved the start of the active timeline past its instant.
     return find_files(storage, [at])[at]
 
 
-def _current(snapshot: Snapshot, target: Instant | InstantRef) -> Instant | None:
-    found = snapshot.timeline.by_time.get(target.requested_at)
-    return found if found is not None and action_key(found) == action_key(target) else None
+def _current_state(snapshot: Snapshot, target: Instant | InstantRef) -> Instant | None:
+    instant = snapshot.timeline.by_time.get(target.requested_at)
+    return instant if instant is not None and action_key(instant) == action_key(target) else None
 
 
-def _may_have_completed(current: Instant | None, *, keep_plan: bool) -> bool:
+def _rollback_may_have_completed(current: Instant | None, *, keep_plan: bool) -> bool:
     return current is None or (
         keep_plan and current.state is State.REQUESTED and current.action.is_rewrite
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# What rollbacks tell: what they take back, by what they were caused, and why.
+# What rollbacks have recorded: their targets, what caused them, and why.
 
 
-_PLANNED_NAME: dict[str, str] = {action.completed_as: action for action in REWRITES}
+_PENDING_ACTION: dict[str, str] = {action.completed_as: action for action in REWRITES}
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackInfo:
-    """A rollback, ended or not; who took a cancellable plan back is told, and why.
+    """A rollback, completed or pending; for a cancellable plan with its cause and reason.
 
-    `files` is how many it deleted, or is going to.
+    `files` is the number of files that it deleted, or is going to delete.
     """
 
     instant: Instant
@@ -530,60 +544,68 @@ class RollbackInfo:
     took_ms: int = 0
 
     def __str__(self) -> str:
-        what = f"{self.target.action} {self.target.requested_at}"
-        return f"{what}, by {self.caused_by}: {self.reason}" if self.caused_by else what
+        target = f"{self.target.action} {self.target.requested_at}"
+        return f"{target}, by {self.caused_by}: {self.reason}" if self.caused_by else target
 
 
 def load_rollbacks(snapshot: Snapshot, *, archived: bool = False) -> tuple[RollbackInfo, ...]:
-    """The rollbacks on the active timeline, oldest first; `archived` adds those in history."""
-    found = [
+    """Return the rollbacks on the active timeline, oldest first; `archived` adds archived ones."""
+    rollbacks = [
         RollbackInfo(
-            began.instant,
-            _target(began.plan.instant, began.plan.caused_by),
-            began.plan.caused_by,
-            began.plan.reason,
-            files=sum(len(request.files) for request in began.plan.requests),
-            partitions=len({request.partition for request in began.plan.requests}),
+            pending.instant,
+            _recorded_target(pending.plan.instant, pending.plan.caused_by),
+            pending.plan.caused_by,
+            pending.plan.reason,
+            files=sum(len(request.files) for request in pending.plan.requests),
+            partitions=len({request.partition for request in pending.plan.requests}),
         )
-        for began in pending_rollbacks(snapshot)
+        for pending in pending_rollbacks(snapshot)
     ]
     for instant in snapshot.timeline.completed(Action.ROLLBACK):
-        found += _completed_info(instant, load_rollback(snapshot, instant))
+        rollbacks += _infos_of_completed(instant, load_rollback(snapshot, instant))
     if archived:
-        known = {each.instant.requested_at for each in found}
-        found += [each for each in _archived(snapshot) if each.instant.requested_at not in known]
-    return tuple(sorted(found, key=lambda each: each.instant.requested_at))
+        active_times = {rollback.instant.requested_at for rollback in rollbacks}
+        rollbacks += [
+            rollback
+            for rollback in _archived_rollbacks(snapshot)
+            if rollback.instant.requested_at not in active_times
+        ]
+    return tuple(sorted(rollbacks, key=lambda rollback: rollback.instant.requested_at))
 
 
-def _archived(snapshot: Snapshot) -> Iterator[RollbackInfo]:
+def _archived_rollbacks(snapshot: Snapshot) -> Iterator[RollbackInfo]:
     folder = snapshot.config.history_folder
     for entry in load_entries(snapshot.storage, folder, with_content=True):
-        if entry.action == "rollback" and entry.metadata:
+        if entry.action == Action.ROLLBACK and entry.metadata:
             instant = Instant(
                 entry.requested_at, Action(entry.action), completed_at=entry.completed_at
             )
             with found_in(f"{folder}: {entry.requested_at}"):
-                yield from _completed_info(instant, parse_rollback(entry.metadata))
+                yield from _infos_of_completed(instant, parse_rollback(entry.metadata))
 
 
-def _completed_info(instant: Instant, done: RollbackMetadata) -> list[RollbackInfo]:
+def _infos_of_completed(instant: Instant, metadata: RollbackMetadata) -> list[RollbackInfo]:
     return [
         RollbackInfo(
             instant,
-            _target(target, done.caused_by),
-            done.caused_by,
-            done.reason,
-            files=done.files_deleted,
-            partitions=len(done.partitions),
-            took_ms=done.took_ms,
+            _recorded_target(target, metadata.caused_by),
+            metadata.caused_by,
+            metadata.reason,
+            files=metadata.files_deleted,
+            partitions=len(metadata.partitions),
+            took_ms=metadata.took_ms,
         )
-        for target in done.instants or [InstantRef(at, "write") for at in done.commits]
+        for target in metadata.instants or [InstantRef(at, "write") for at in metadata.commits]
     ]
 
 
-def _target(recorded: InstantRef, caused_by: str | None) -> InstantRef:
-    """A plan that goes for good is recorded by the word of what it would have become."""
+def _recorded_target(recorded: InstantRef, caused_by: str | None) -> InstantRef:
+    """Return the target of a rollback under the action that it was pending under.
+
+    A plan that was rolled back for good is recorded with the action under which it would have
+    completed.
+    """
     action = recorded.action
     return InstantRef(
-        recorded.requested_at, _PLANNED_NAME.get(action, action) if caused_by else action
+        recorded.requested_at, _PENDING_ACTION.get(action, action) if caused_by else action
     )

@@ -1,4 +1,13 @@
-"""Savepoints: a state of the table that cleans, archiving and rollbacks leave alone."""
+"""Savepoints and restores, and the public operations for savepoint, restore and rollback.
+
+A savepoint is a state of the table that cleans, archiving and rollbacks leave alone; a restore
+removes everything that came after a savepoint from the table.
+
+The sections: creating and deleting savepoints; restoring, where readers that come while a restore
+is running see the table as it was after one of the writes that are being rolled back; and the
+public operations, which take the table's lock and load the table. The functions of the first two
+sections require that the caller holds the table's lock and has loaded the snapshot under it.
+"""
 
 from __future__ import annotations
 
@@ -71,47 +80,49 @@ def create_savepoint_locked(
     user: str = "",
     comment: str = "",
 ) -> Instant:
-    """Save the table as it was after the write requested at `instant`; gives the savepoint.
+    """Save the table as it was after the write requested at `instant`; return the savepoint.
 
-    The caller holds the table's lock and has loaded the snapshot under it. Saving what is saved
-    gives the savepoint that is there. InvalidError unless the write is completed, on the active
-    timeline alone, and all its state is still there; and if only saved writes would be left there
-    while later ones than the oldest of them are archived.
+    The caller holds the table's lock and has loaded the snapshot under it. If the write has a
+    savepoint already, that one is returned. InvalidError unless the write is completed, is only on
+    the active timeline, and all files of its state still exist; and if only savepointed writes
+    would be left on the active timeline while later ones than the oldest of them are archived.
     """
-    saved = find_savepoint(snapshot, instant)
-    if saved is not None:
-        return saved
+    existing = find_savepoint(snapshot, instant)
+    if existing is not None:
+        return existing
     metadata = _plan_savepoint(snapshot, instant, clock, user=user, comment=comment)
     inflight = Instant(instant, _SAVEPOINT, State.INFLIGHT)
     create_if_missing(snapshot.storage, snapshot.timeline_path(inflight), b"")
-    done = Instant(instant, _SAVEPOINT, completed_at=times.next())
-    snapshot.storage.create(snapshot.timeline_path(done), format_savepoint(metadata))
-    return done
+    completed = Instant(instant, _SAVEPOINT, completed_at=times.next())
+    snapshot.storage.create(snapshot.timeline_path(completed), format_savepoint(metadata))
+    return completed
 
 
 def delete_savepoint_locked(snapshot: Snapshot, instant: InstantTime) -> None:
-    """Give up a savepoint, or one that was begun; InvalidError if there is none.
+    """Delete a savepoint, completed or pending; InvalidError if there is none.
 
-    The caller holds the table's lock and has loaded the snapshot under it. One behind which
-    archiving went on must stay: without it the active timeline would begin with its commit, and
-    what was archived since would count as never committed.
+    The caller holds the table's lock and has loaded the snapshot under it. A savepoint behind which
+    archiving went on must stay: without it the active timeline would start with its commit, and
+    everything archived since would count as never committed.
     """
-    found = [i for i in snapshot.timeline if i.action == _SAVEPOINT and i.requested_at == instant]
-    if not found:
+    savepoints = [
+        i for i in snapshot.timeline if i.action == _SAVEPOINT and i.requested_at == instant
+    ]
+    if not savepoints:
         raise InvalidError("there is no savepoint of this instant", instant=instant)
     if max(snapshot.archived_times, default="") > instant:
         raise InvalidError(
             "later commits than the saved one are archived, so the savepoint must stay",
             instant=instant,
         )
-    for state in (*found, Instant(instant, _SAVEPOINT, State.INFLIGHT)):
+    for state in (*savepoints, Instant(instant, _SAVEPOINT, State.INFLIGHT)):
         snapshot.storage.delete(snapshot.timeline_path(state))
 
 
 def find_savepoint(snapshot: Snapshot, instant: InstantTime) -> Instant | None:
-    """The completed savepoint of an instant, if there is one."""
-    done = snapshot.timeline.completed(_SAVEPOINT)
-    return next((i for i in done if i.requested_at == instant), None)
+    """Return the completed savepoint of an instant, if there is one."""
+    savepoints = snapshot.timeline.completed(_SAVEPOINT)
+    return next((i for i in savepoints if i.requested_at == instant), None)
 
 
 def _plan_savepoint(
@@ -119,16 +130,20 @@ def _plan_savepoint(
 ) -> SavepointMetadata:
     _check_completed(snapshot, instant)
     view = snapshot.view(requested_until=instant)
-    slices, lost = slices_before_cleaning(snapshot, view, since=instant)
-    if lost:
+    slices, lost_files = slices_before_cleaning(snapshot, view, since=instant)
+    if lost_files:
         raise InvalidError(
             "files of this instant's state were cleaned, or are about to be",
             instant=instant,
-            files=sorted(join_path(group[0], name) for group in lost for name in lost[group]),
+            files=sorted(
+                join_path(group[0], name) for group in lost_files for name in lost_files[group]
+            ),
         )
     files: dict[str, list[str]] = {}
-    for found in slices:
-        files.setdefault(found.partition, []).extend(file.name for file in files_of_slice(found))
+    for file_slice in slices:
+        files.setdefault(file_slice.partition, []).extend(
+            file.name for file in files_of_slice(file_slice)
+        )
     return SavepointMetadata(
         saved_by=user,
         saved_at=clock.now_ms(),
@@ -141,12 +156,12 @@ def _plan_savepoint(
 
 
 def _check_completed(snapshot: Snapshot, instant: InstantTime) -> None:
-    found = snapshot.timeline.by_time.get(instant)
-    if found is None:
+    write = snapshot.timeline.by_time.get(instant)
+    if write is None:
         raise InvalidError("there is no such write on the active timeline", instant=instant)
-    if not found.is_completed:
-        raise InvalidError("a pending write cannot be saved", instant=str(found))
-    _check_archived(snapshot, instant)
+    if not write.is_completed:
+        raise InvalidError("a pending write cannot be saved", instant=str(write))
+    _check_archiving(snapshot, instant)
     earliest = snapshot.earliest_retained()
     if earliest is not None and instant < earliest:
         raise InvalidError(
@@ -154,31 +169,27 @@ def _check_completed(snapshot: Snapshot, instant: InstantTime) -> None:
         )
 
 
-def _check_archived(snapshot: Snapshot, instant: InstantTime) -> None:
-    held = archived_times_in(snapshot.storage, snapshot.config.history_folder, instant)
-    if held:
+def _check_archiving(snapshot: Snapshot, instant: InstantTime) -> None:
+    archived = archived_times_in(snapshot.storage, snapshot.config.history_folder, instant)
+    if archived:
         raise InvalidError(
-            "archiving that was interrupted has this write, or later ones, in history already: "
-            "save a later write",
+            "interrupted archiving has this write, or later ones, in the archived timeline "
+            "already: save a later write",
             instant=instant,
-            archived=held,
+            archived=archived,
         )
-    saved = Instant(instant, _SAVEPOINT)
-    forgotten = snapshot.archived_hidden_by(Timeline((*snapshot.timeline, saved)))
-    if forgotten:
+    savepoint = Instant(instant, _SAVEPOINT)
+    hidden = snapshot.archived_hidden_by(Timeline((*snapshot.timeline, savepoint)))
+    if hidden:
         raise InvalidError(
             "only saved writes would be left on the active timeline, and readers would take "
             "archived ones for uncommitted: write to the table first",
             instant=instant,
-            archived=forgotten,
+            archived=hidden,
         )
 
 
-# ------------------------------------------------------------------------------------------------
-# Restoring: taking all that came after a savepoint off the table.
-#
-# Who calls holds the table's lock and has loaded the snapshot under it. Readers that come while a
-# restore is under way see the table as it was after one of the writes that are being taken back.
+# Restoring: removing everything that came after a savepoint from the table.
 
 
 _RESTORE = Action.RESTORE
@@ -186,35 +197,35 @@ _RESTORE = Action.RESTORE
 
 @dataclass(frozen=True, slots=True)
 class PendingRestore:
-    """A restore that was begun and has not ended."""
+    """A restore that was requested and has not completed."""
 
     instant: Instant
     plan: RestorePlan
 
 
 def plan_restore(snapshot: Snapshot, savepoint: str) -> RestorePlan:
-    """Which instants to take back, newest first, to come to the state that a savepoint holds.
+    """Plan which instants to roll back, newest first, to reach the state that a savepoint holds.
 
     These are all writes and services that were requested later, and those requested earlier that
-    took effect only after the savepoint was made, which holds none of their files. Cleans and
-    rollbacks stay. InvalidError if there is no such savepoint, if another savepoint or history
-    holds a write that would have to go, or if only saved writes would be left on the active
-    timeline while later ones than the oldest of them are archived; CorruptError if a saved file is
-    missing.
+    completed only after the savepoint was created, which holds none of their files. Cleans and
+    rollbacks stay. InvalidError if there is no such savepoint, if another savepoint or the archived
+    timeline holds a write that would have to be rolled back, or if only savepointed writes would be
+    left on the active timeline while later ones than the oldest of them are archived; CorruptError
+    if a saved file is missing.
     """
     saved = find_savepoint(snapshot, savepoint)
     if saved is None:
         raise InvalidError("there is no savepoint of this instant", instant=savepoint)
     later = [i for i in snapshot.timeline if i.is_write and _is_after(i, saved)]
-    held = sorted(snapshot.timeline.savepointed & {i.requested_at for i in later})
-    if held:
+    later_saved = sorted(snapshot.timeline.savepointed & {i.requested_at for i in later})
+    if later_saved:
         raise InvalidError(
-            "later savepoints hold writes that would be taken back: delete these savepoints first",
+            "later savepoints hold writes that would be rolled back: delete these savepoints first",
             savepoint=savepoint,
-            later=held,
+            later=later_saved,
         )
-    _check_restorable_archive(snapshot, savepoint)
-    _check_remembered(snapshot, savepoint, later)
+    _check_not_archived(snapshot, savepoint)
+    _check_none_hidden(snapshot, savepoint, later)
     _check_saved_files(snapshot, saved)
     return RestorePlan(
         instants=tuple(InstantRef(i.requested_at, i.action) for i in reversed(later)),
@@ -225,57 +236,57 @@ def plan_restore(snapshot: Snapshot, savepoint: str) -> RestorePlan:
 def restore_locked(
     snapshot: Snapshot, savepoint: str, times: TimeGenerator, clock: Clock
 ) -> Instant:
-    """Take the table back to a savepoint; gives the completed restore. May be repeated.
+    """Restore the table to a savepoint and return the completed restore. May be repeated.
 
-    A restore to the same savepoint that somebody began is ended; if others have written since, it
-    begins anew and takes their writes back as well.
+    A pending restore to the same savepoint that another process has started is completed; if other
+    writers have written since, a new restore is planned that rolls back their writes as well.
     """
-    began = pending_restore(snapshot)
-    if began is not None and began.plan.savepoint != savepoint:
+    pending = pending_restore(snapshot)
+    if pending is not None and pending.plan.savepoint != savepoint:
         raise InvalidError(
             "a restore to another savepoint was interrupted: run that one first",
-            savepoint=began.plan.savepoint,
+            savepoint=pending.plan.savepoint,
         )
-    if began is not None and not _written_since(snapshot, began):
-        return _end(snapshot, began, times, clock)
+    if pending is not None and not _written_since(snapshot, pending):
+        return _execute(snapshot, pending, times, clock)
     plan = plan_restore(snapshot, savepoint)
-    if began is not None:
-        plan = _with_instants_of(plan, began.plan)
+    if pending is not None:
+        plan = _with_instants_of(plan, pending.plan)
     elif not plan.instants and (last := _last_restore(snapshot, savepoint)) is not None:
         return last
-    return _end(snapshot, _begin(snapshot, plan, times), times, clock)
+    return _execute(snapshot, _request(snapshot, plan, times), times, clock)
 
 
 def resume_restore(snapshot: Snapshot, times: TimeGenerator, clock: Clock) -> Instant | None:
-    """End a restore whose process died, before anything else is done; None if there is none.
+    """Complete a restore whose process crashed, before anything else is done; None without one.
 
-    InvalidError if others have written since: the table is between two states, and only who asked
-    for the restore can say whether it is still wanted.
+    InvalidError if other writers have written since: the table is between two states, and only the
+    user that requested the restore can decide whether it is still wanted.
     """
-    began = pending_restore(snapshot)
-    if began is None:
+    pending = pending_restore(snapshot)
+    if pending is None:
         _delete_other_restores(snapshot, None)
         return None
-    since = _written_since(snapshot, began)
-    if since:
+    later_writes = _written_since(snapshot, pending)
+    if later_writes:
         raise InvalidError(
             "a restore was interrupted and the table was written since: run the restore again",
-            savepoint=began.plan.savepoint,
-            writes=since,
+            savepoint=pending.plan.savepoint,
+            writes=later_writes,
         )
-    return _end(snapshot, began, times, clock)
+    return _execute(snapshot, pending, times, clock)
 
 
 def pending_restore(snapshot: Snapshot) -> PendingRestore | None:
-    """The restore that was begun and has not ended, the newest if there are several."""
+    """Return the pending restore with a plan, the newest if there are several."""
     for instant in reversed(snapshot.timeline.pending(_RESTORE)):
-        plan = _plan_of(snapshot, instant)
+        plan = _load_plan(snapshot, instant)
         if plan is not None:
             return PendingRestore(instant, plan)
     return None
 
 
-def _plan_of(snapshot: Snapshot, instant: Instant) -> RestorePlan | None:
+def _load_plan(snapshot: Snapshot, instant: Instant) -> RestorePlan | None:
     path = snapshot.timeline_path(Instant(instant.requested_at, _RESTORE, State.REQUESTED))
     data = read_optional(snapshot.storage, path)
     if not data:
@@ -284,25 +295,27 @@ def _plan_of(snapshot: Snapshot, instant: Instant) -> RestorePlan | None:
         return parse_restore_plan(data)
 
 
-def _begin(snapshot: Snapshot, plan: RestorePlan, times: TimeGenerator) -> PendingRestore:
+def _request(snapshot: Snapshot, plan: RestorePlan, times: TimeGenerator) -> PendingRestore:
     requested = Instant(times.next(), _RESTORE, State.REQUESTED)
     snapshot.storage.create(snapshot.timeline_path(requested), format_restore_plan(plan))
     return PendingRestore(requested, plan)
 
 
-def _end(snapshot: Snapshot, began: PendingRestore, times: TimeGenerator, clock: Clock) -> Instant:
-    start = clock.monotonic_ms()
-    storage, plan = snapshot.storage, began.plan
-    inflight = replace(began.instant, state=State.INFLIGHT)
+def _execute(
+    snapshot: Snapshot, pending: PendingRestore, times: TimeGenerator, clock: Clock
+) -> Instant:
+    start_ms = clock.monotonic_ms()
+    storage, plan = snapshot.storage, pending.plan
+    inflight = replace(pending.instant, state=State.INFLIGHT)
     create_if_missing(storage, snapshot.timeline_path(inflight), b"")
     states = timeline_files(snapshot)
-    # By name in the whole table: also an instant that is gone from the timeline may have left files
-    # if somebody else has taken it off since this restore began.
+    # Files are searched by name in the whole table: also an instant that is no longer on the
+    # timeline may have left files, if another process has removed it since this restore started.
     files = find_files(storage, {ref.requested_at for ref in plan.instants})
     for ref in plan.instants:
         revert_to_pending(snapshot, states.get(action_key(ref), ()))
     for ref in plan.instants:
-        # What was scheduled when the savepoint was made is scheduled again.
+        # Plans that were scheduled when the savepoint was created are scheduled again.
         keep_plan = ref.requested_at < (plan.savepoint or "")
         delete_instant(
             snapshot,
@@ -311,44 +324,46 @@ def _end(snapshot: Snapshot, began: PendingRestore, times: TimeGenerator, clock:
             files[ref.requested_at],
             keep_plan=keep_plan,
         )
-    _delete_other_restores(snapshot, began)
-    took_ms = clock.monotonic_ms() - start
-    done = Instant(began.instant.requested_at, _RESTORE, completed_at=times.next())
+    _delete_other_restores(snapshot, pending)
+    took_ms = clock.monotonic_ms() - start_ms
+    completed = Instant(pending.instant.requested_at, _RESTORE, completed_at=times.next())
     metadata = RestoreMetadata(
-        started_at=done.requested_at,
+        started_at=completed.requested_at,
         took_ms=took_ms,
         commits=tuple(ref.requested_at for ref in plan.instants),
         rollbacks={
-            ref.requested_at: (_rolled_back(snapshot, done, ref, files[ref.requested_at]),)
+            ref.requested_at: (_rollback_record(snapshot, completed, ref, files[ref.requested_at]),)
             for ref in plan.instants
         },
         instants=plan.instants,
     )
-    storage.create(snapshot.timeline_path(done), format_restore(metadata))
-    return done
+    storage.create(snapshot.timeline_path(completed), format_restore(metadata))
+    return completed
 
 
-def _rolled_back(
-    snapshot: Snapshot, done: Instant, ref: InstantRef, files: tuple[str, ...]
+def _rollback_record(
+    snapshot: Snapshot, completed: Instant, ref: InstantRef, files: tuple[str, ...]
 ) -> RollbackMetadata:
-    # Real Hudi gives each of these an instant for a while. Here they have none that could be left
-    # behind, and so all began with the restore.
-    return rollback_metadata(snapshot.storage, done.requested_at, ref, files, 0)
+    # Real Hudi creates an instant for each of these rollbacks for a while. Here they have no
+    # instants that a crash could leave behind, and so each has the requested time of the restore.
+    return rollback_metadata(snapshot.storage, completed.requested_at, ref, files, 0)
 
 
-def _delete_other_restores(snapshot: Snapshot, began: PendingRestore | None) -> None:
-    """Forget attempts before this one: all their instants are in its plan, or they have no plan."""
+def _delete_other_restores(snapshot: Snapshot, pending: PendingRestore | None) -> None:
+    """Delete attempts before `pending`, whose plan has their instants, and those without a plan."""
     for other in snapshot.timeline.pending(_RESTORE):
-        plan = _plan_of(snapshot, other)
-        done = began is not None and other.requested_at == began.instant.requested_at
-        same = began is not None and plan is not None and plan.savepoint == began.plan.savepoint
-        if plan is None or (same and not done):
+        plan = _load_plan(snapshot, other)
+        is_same_restore = pending is not None and other.requested_at == pending.instant.requested_at
+        is_same_savepoint = (
+            pending is not None and plan is not None and plan.savepoint == pending.plan.savepoint
+        )
+        if plan is None or (is_same_savepoint and not is_same_restore):
             for state in (State.INFLIGHT, State.REQUESTED):
                 snapshot.storage.delete(snapshot.timeline_path(replace(other, state=state)))
 
 
 def _with_instants_of(plan: RestorePlan, other: RestorePlan) -> RestorePlan:
-    """A plan that also finds the files of instants which another one was about to delete."""
+    """Return a plan that also finds the files of instants that another plan was about to delete."""
     refs = {ref.requested_at: ref for ref in (*other.instants, *plan.instants)}
     newest_first = sorted(refs.values(), key=lambda ref: ref.requested_at, reverse=True)
     return replace(plan, instants=tuple(newest_first))
@@ -360,38 +375,38 @@ def _is_after(instant: Instant, saved: Instant) -> bool:
     return (instant.completed_at or "") > (saved.completed_at or "")
 
 
-def _written_since(snapshot: Snapshot, began: PendingRestore) -> list[str]:
-    at = began.instant.requested_at
+def _written_since(snapshot: Snapshot, pending: PendingRestore) -> list[str]:
+    at = pending.instant.requested_at
     return [str(i) for i in snapshot.timeline if i.is_write and i.requested_at > at]
 
 
 def _last_restore(snapshot: Snapshot, savepoint: str) -> Instant | None:
-    """The newest restore, if it was to this savepoint."""
-    done = snapshot.timeline.completed(_RESTORE)
-    plan = _plan_of(snapshot, done[-1]) if done else None
-    return done[-1] if plan is not None and plan.savepoint == savepoint else None
+    """Return the newest completed restore, if it was to this savepoint."""
+    restores = snapshot.timeline.completed(_RESTORE)
+    plan = _load_plan(snapshot, restores[-1]) if restores else None
+    return restores[-1] if plan is not None and plan.savepoint == savepoint else None
 
 
-def _check_restorable_archive(snapshot: Snapshot, savepoint: str) -> None:
-    held = archived_times_in(snapshot.storage, snapshot.config.history_folder, savepoint)
-    gone = [at for at in held if at > savepoint]
-    if gone:
+def _check_not_archived(snapshot: Snapshot, savepoint: str) -> None:
+    archived = archived_times_in(snapshot.storage, snapshot.config.history_folder, savepoint)
+    later = [at for at in archived if at > savepoint]
+    if later:
         raise InvalidError(
-            "writes after the savepoint were archived and cannot be taken back any more",
+            "writes after the savepoint were archived and can no longer be rolled back",
             savepoint=savepoint,
-            archived=gone,
+            archived=later,
         )
 
 
-def _check_remembered(snapshot: Snapshot, savepoint: str, later: Collection[Instant]) -> None:
+def _check_none_hidden(snapshot: Snapshot, savepoint: str, later: Collection[Instant]) -> None:
     rest = Timeline(tuple(i for i in snapshot.timeline if i not in later))
-    forgotten = snapshot.archived_hidden_by(rest)
-    if forgotten:
+    hidden = snapshot.archived_hidden_by(rest)
+    if hidden:
         raise InvalidError(
             "only saved writes would be left on the active timeline, and readers would take "
             "archived ones for uncommitted",
             savepoint=savepoint,
-            archived=forgotten,
+            archived=hidden,
         )
 
 
@@ -400,36 +415,35 @@ def _check_saved_files(snapshot: Snapshot, saved: Instant) -> None:
     with found_in(path):
         partitions = parse_savepoint(snapshot.storage.read(path)).partitions
     listed = snapshot.storage.list_many(partitions)
-    there = {status.path for files in listed.values() for status in files}
+    existing = {status.path for files in listed.values() for status in files}
     missing = [
         join_path(partition, name)
         for partition, part in partitions.items()
         for name in part.files
-        if join_path(partition, name) not in there and _is_saved(name, saved)
+        if join_path(partition, name) not in existing and _is_saved(name, saved)
     ]
     if missing:
         raise CorruptError("files that a savepoint holds are missing", file=path, missing=missing)
 
 
 def _is_saved(name: str, saved: Instant) -> bool:
-    # Real Hudi names log files of later writes too, which an earlier restore has taken away.
+    # Real Hudi also lists log files of later writes, which an earlier restore may have deleted.
     file = parse_data_file(name)
     return file is not None and file.instant <= saved.requested_at
 
 
-# ------------------------------------------------------------------------------------------------
-# Rollback, savepoint and restore as one call each: under the table's lock, on the table as it is.
-#
-# What a table has must be maintained by who changes it, so a metadata table goes first.
+# Rollback, savepoint and restore as public operations: under the table's lock, on its current
+# state. A table's metadata table must be maintained by every writer that changes the table. This
+# library does not maintain it, so it is dropped first.
 
 
 @contextmanager
 def locked_table(
     writer: WriterContext, check: Callable[[Snapshot], object] | None = None
 ) -> Iterator[tuple[Snapshot, TimeGenerator]]:
-    """The table under its lock, ready to be changed, and new times for its timeline.
+    """Lock the table and prepare it for changes; yield its snapshot and a time generator.
 
-    `check` may refuse before anything has changed.
+    `check` may raise before anything has changed.
     """
     lock = writer.new_lock()
     with held(lock):
@@ -445,21 +459,21 @@ def locked_table(
 def rollback_instant(
     writer: WriterContext, instant: InstantTime, *, keep_plan: bool = False, force: bool = False
 ) -> Instant:
-    """Take back a write or a service, completed or not; gives the rollback.
+    """Roll back a write or a service, completed or pending; return the rollback.
 
     With `keep_plan` the plan of a service that is being executed stays. With `force` a completed
-    write whose file on the timeline is empty or cut off goes as well: its data files are found by
-    name. All other conditions are the same.
+    write whose timeline file is empty or truncated is rolled back as well: its data files are found
+    by name. All other conditions are the same.
 
     Raises:
-        CorruptError: the completed file of the write is damaged, and `force` was not given.
-        ConflictError: it is damaged, and its writer has a heartbeat that beats.
+        CorruptError: the completed file of the write is damaged, and `force` is not set.
+        ConflictError: it is damaged, and its writer has a live heartbeat.
     """
 
-    def target(snapshot: Snapshot) -> Instant:
-        found = snapshot.timeline.by_time.get(instant)
-        if found is not None:
-            return found
+    def find_target(snapshot: Snapshot) -> Instant:
+        target = snapshot.timeline.by_time.get(instant)
+        if target is not None:
+            return target
         if pending_rollback_of(snapshot, instant) or completed_rollback_of(snapshot, instant):
             return Instant(instant, Action.COMMIT, State.INFLIGHT)
         others = [str(i) for i in snapshot.timeline if i.requested_at == instant]
@@ -467,28 +481,28 @@ def rollback_instant(
             raise InvalidError("only writes and table services are rolled back", instant=others[0])
         raise InvalidError("there is no such instant on the timeline", instant=instant)
 
-    def known(snapshot: Snapshot, found: Instant) -> Snapshot:
+    def with_damaged(snapshot: Snapshot, target: Instant) -> Snapshot:
         return (
-            with_commits_from_file_names(snapshot, found)
-            if force and found.is_completed
+            with_commits_from_file_names(snapshot, target)
+            if force and target.is_completed
             else snapshot
         )
 
     def check(snapshot: Snapshot) -> None:
-        found = target(snapshot)
-        if found.is_completed and pending_rollback_of(snapshot, instant) is None:
+        target = find_target(snapshot)
+        if target.is_completed and pending_rollback_of(snapshot, instant) is None:
             if force:
-                _require_dead(writer, snapshot, found)
+                _require_no_heartbeat(writer, snapshot, target)
             else:
-                require_readable(snapshot, found)
-            check_can_rollback(known(snapshot, found), found)
+                require_readable(snapshot, target)
+            check_can_rollback(with_damaged(snapshot, target), target)
 
     with locked_table(writer, check) as (snapshot, times):
         by_markers = writer.transaction.rollback_by_markers
-        found = target(snapshot)
+        target = find_target(snapshot)
         return rollback_locked(
-            known(snapshot, found),
-            found,
+            with_damaged(snapshot, target),
+            target,
             times,
             writer.clock,
             by_markers=by_markers,
@@ -496,10 +510,11 @@ def rollback_instant(
         )
 
 
-def _require_dead(writer: WriterContext, snapshot: Snapshot, write: Instant) -> None:
-    """Not every writer creates a file in one step: who is completing has an empty one for a while.
+def _require_no_heartbeat(writer: WriterContext, snapshot: Snapshot, write: Instant) -> None:
+    """Raise ConflictError if the completed file is damaged and the writer has a live heartbeat.
 
-    A whole file needs no heartbeat any more, whatever is left of one.
+    Not every writer creates a file atomically: while a writer is completing, its file is empty for
+    a while. A file that is whole does not need this check, whatever is left of a heartbeat.
     """
     if find_damage(snapshot, write) is not None and writer.live_instants([write.requested_at]):
         raise ConflictError(
@@ -512,7 +527,7 @@ def _require_dead(writer: WriterContext, snapshot: Snapshot, write: Instant) -> 
 def create_savepoint(
     writer: WriterContext, instant: InstantTime, *, user: str, comment: str
 ) -> Instant:
-    """Keep the table as it was after a write."""
+    """Create a savepoint of the table as it was after a write."""
 
     def check(snapshot: Snapshot) -> None:
         if instant not in snapshot.timeline.by_time:
@@ -525,7 +540,7 @@ def create_savepoint(
 
 
 def delete_savepoint(writer: WriterContext, instant: InstantTime) -> None:
-    """Let the files of a savepoint be cleaned."""
+    """Delete a savepoint, so that its files can be cleaned."""
     with writer.locked():
         snapshot = load_snapshot(writer.storage)
         check_writable(snapshot.config)
@@ -533,7 +548,7 @@ def delete_savepoint(writer: WriterContext, instant: InstantTime) -> None:
 
 
 def restore(writer: WriterContext, instant: InstantTime) -> Instant:
-    """Take the table back to a savepoint."""
+    """Restore the table to a savepoint."""
 
     def check(snapshot: Snapshot) -> None:
         if find_savepoint(snapshot, instant) is None:

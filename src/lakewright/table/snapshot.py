@@ -1,4 +1,11 @@
-"""A table as of one look at its timeline; the rest is loaded when a query asks for it."""
+"""Snapshots: the table's properties and timeline, loaded once, and what they say about its files.
+
+A snapshot is immutable. Commit metadata, plans, the archived timeline and file listings are loaded
+when a query needs them.
+
+The sections: listing partitions and their data files; `Snapshot`; loading a snapshot; completed
+writes in the order newest first; files that cleans have deleted or are about to delete.
+"""
 
 from __future__ import annotations
 
@@ -69,51 +76,64 @@ from lakewright.utils.concurrent import many_values
 
 DataFile = BaseFile | LogFile
 
+# Listing partitions. A folder is a partition if it contains the partition metadata file, as for
+# every other reader.
+
 _META_FOLDER = ".hoodie"
-# Enough to keep all threads busy to the end, and few enough that handing them out costs nothing.
-_MOST_PIECES = 1000
+# Enough tasks to keep all threads busy until the end, and few enough that scheduling them costs
+# nothing.
+_MAX_LISTING_TASKS = 1000
 
 
 def list_partitions(storage: Storage, exclude: Collection[str] = ()) -> dict[str, list[DataFile]]:
-    """The data files of all partitions, by path, or of all but some that need not be listed."""
-    known = frozenset(exclude)
-    found = data_files(storage.list_files("")) if "" not in known else {}
-    folders = _other_folders(storage, known)
-    step = len(folders) // _MOST_PIECES + 1
-    pieces = [folders[start : start + step] for start in range(0, len(folders), step)]
-    # Each listing shrinks to its data files at once: a large table has many millions of names.
-    for part in map_in_threads(partial(_trees, storage), pieces, storage.parallel_listings):
-        found |= part
-    return {path: found[path] for path in sorted(found) if path not in known}
+    """Return the data files of each partition, by partition path, except those in `exclude`."""
+    excluded = frozenset(exclude)
+    files_by_partition = data_files(storage.list_files("")) if "" not in excluded else {}
+    folders = _folders_to_list(storage, excluded)
+    batch_size = len(folders) // _MAX_LISTING_TASKS + 1
+    batches = [folders[start : start + batch_size] for start in range(0, len(folders), batch_size)]
+    # Each task reduces its listing to data files at once: a large table has many millions of names.
+    for batch_files in map_in_threads(
+        partial(_list_trees, storage), batches, storage.parallel_listings
+    ):
+        files_by_partition |= batch_files
+    return {
+        path: files_by_partition[path]
+        for path in sorted(files_by_partition)
+        if path not in excluded
+    }
 
 
-def _other_folders(storage: Storage, known: frozenset[str]) -> list[str]:
-    """Folders that hold whatever is in none of the known partitions; some may hold known ones."""
-    above = {path[:end] for path in known for end, sign in enumerate(path) if sign == "/"}
-    found: list[str] = []
-    waiting = [""]
-    while waiting:
-        levels = map_in_threads(storage.list_folders, waiting, storage.parallel_listings)
-        deeper: list[str] = []
-        for parent, level in zip(waiting, levels, strict=True):
-            folders = [f for f in level if f != _META_FOLDER]
-            others = [f for f in folders if f not in known and f not in above]
-            # One listing of all is cheaper than one of each of many.
+def _folders_to_list(storage: Storage, excluded: frozenset[str]) -> list[str]:
+    """Return folders that contain every file outside the excluded partitions.
+
+    Some of these folders may contain excluded partitions as well.
+    """
+    ancestors = {path[:end] for path in excluded for end, char in enumerate(path) if char == "/"}
+    folders_to_list: list[str] = []
+    parents = [""]
+    while parents:
+        levels = map_in_threads(storage.list_folders, parents, storage.parallel_listings)
+        next_parents: list[str] = []
+        for parent, children in zip(parents, levels, strict=True):
+            folders = [f for f in children if f != _META_FOLDER]
+            others = [f for f in folders if f not in excluded and f not in ancestors]
+            # One listing of the parent is cheaper than a listing of each of many subfolders.
             if parent and 2 * len(others) > len(folders):
-                found.append(parent)
+                folders_to_list.append(parent)
             else:
-                found += others
-                deeper += [f for f in folders if f in above]
-        waiting = deeper
-    return found
+                folders_to_list += others
+                next_parents += [f for f in folders if f in ancestors]
+        parents = next_parents
+    return folders_to_list
 
 
-def _trees(storage: Storage, folders: list[str]) -> dict[str, list[DataFile]]:
+def _list_trees(storage: Storage, folders: list[str]) -> dict[str, list[DataFile]]:
     return data_files(chain.from_iterable(map(storage.list_tree, folders)))
 
 
 def data_files(statuses: Iterable[FileStatus]) -> dict[str, list[DataFile]]:
-    """The data files of listed folders, of those that are partitions; sorted by folder and name."""
+    """Return the data files of those listed folders that are partitions, sorted by path."""
     by_folder: dict[str, list[tuple[str, int]]] = {}
     for status in statuses:
         folder, _, name = status.path.rpartition("/")
@@ -125,40 +145,39 @@ def data_files(statuses: Iterable[FileStatus]) -> dict[str, list[DataFile]]:
     }
 
 
-# ------------------------------------------------------------------------------------------------
-# The partitions of a table and their data files, as storage lists them.
-#
-# A folder is a partition if it holds the partition metadata file, as for every other reader.
+# The snapshot.
 
 
 FilesByPartition = Mapping[str, list[DataFile]]
 
-# How much earlier than the timeline says a file may seem to have been written.
-_UNSURE_MS = 2 * 3_600_000
-# The zone of a table in local time is that of its writers, wherever they are.
-_UNSURE_LOCAL_MS = 28 * 3_600_000
-_PLANNED = (Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING)
+# How much earlier than its completion time on the timeline storage may date a file.
+_CLOCK_TOLERANCE_MS = 2 * 3_600_000
+# A timeline in local time uses the zone of its writers, which may be any zone.
+_LOCAL_ZONE_TOLERANCE_MS = 28 * 3_600_000
+_PLANNED_ACTIONS = (Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The table's properties and timeline as they were when it was loaded.
+    """The table's properties and timeline as they were when the snapshot was loaded.
 
-    It never changes: a commit that completes later is not seen. Metadata files are read once.
+    It never changes: a commit that completes later is not visible. Each metadata file is read at
+    most once.
     """
 
     storage: Storage
     config: TableConfig
     timeline: Timeline
     _commits: dict[str, CommitMetadata] = field(default_factory=dict, repr=False, compare=False)
-    # Set where it travels to workers, which do not ask for each partition.
+    # Set on the copies that are sent to workers, so that they do not list the markers for each
+    # partition.
     _unlisted: frozenset[str] | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def archived(self) -> tuple[Instant, ...]:
-        """The writes in the archived timeline, oldest first."""
+        """The writes of the archived timeline, oldest first."""
         entries = load_entries(self.storage, self.config.history_folder)
-        # An archiver that is at work, or has died, leaves instants in both places.
+        # Archiving that is running, or has crashed, leaves instants on both timelines.
         active = self.timeline.by_time
         return tuple(i for i in write_instants(entries) if i.requested_at not in active)
 
@@ -168,18 +187,18 @@ class Snapshot:
         return {i.requested_at: i.completed_at or "" for i in self.archived}
 
     def archived_after(self, completed_at: InstantTime) -> list[Instant]:
-        """The archived writes that completed at a time or later, in no particular order.
+        """Return the archived writes that completed at a time or later, in no particular order.
 
-        Only files of history are read that were written since. The clock of storage may differ
-        from the timeline's, and local times jump.
+        Only files of the archived timeline that were written since then are read, with a tolerance:
+        the clock of storage may differ from the clock of the timeline, and local times jump.
         """
         try:
             moment = parse_time(completed_at, zone_of(self.config.timeline_zone))
             local = self.config.timeline_zone.strip().upper() != "UTC"
-            unsure_ms = _UNSURE_LOCAL_MS if local else _UNSURE_MS
-            since_ms = int(moment.timestamp() * 1000) - unsure_ms
+            tolerance_ms = _LOCAL_ZONE_TOLERANCE_MS if local else _CLOCK_TOLERANCE_MS
+            since_ms = int(moment.timestamp() * 1000) - tolerance_ms
         except InvalidError:
-            since_ms = 0  # no date, which tells nothing
+            since_ms = 0  # the time is no date, so every file has to be read
         entries = load_entries_archived_since(self.storage, self.config.history_folder, since_ms)
         active = self.timeline.by_time
         return [
@@ -189,9 +208,10 @@ class Snapshot:
         ]
 
     def has_write(self, requested_at: InstantTime) -> bool:
-        """Whether a write has completed and is still there, on the timeline or in history.
+        """Whether a write has completed and still exists, on the active or the archived timeline.
 
-        What was rolled back may lie before the active timeline by now, as if it was archived.
+        A requested time before the start of the active timeline is no proof: the write may have
+        been rolled back, and looks archived since then.
         """
         active = self.timeline.by_time.get(requested_at)
         if active is not None:
@@ -202,14 +222,14 @@ class Snapshot:
         return requested_at in archived_times_in(self.storage, folder, requested_at, requested_at)
 
     def archived_hidden_by(self, rest: Timeline) -> list[str]:
-        """The archived writes that readers would take for uncommitted, were `rest` the timeline.
+        """Return the archived writes that would look uncommitted if the timeline was `rest`.
 
-        Pending writes do not mark its beginning here: they may be rolled back.
+        Pending writes do not define the start of the timeline here: they may be rolled back.
         """
         if rest.writes_without_savepoint:
             return []
-        firm = Timeline(tuple(i for i in rest if i.is_completed))
-        return sorted(at for at in self.archived_times if not firm.is_archived(at))
+        completed_only = Timeline(tuple(i for i in rest if i.is_completed))
+        return sorted(at for at in self.archived_times if not completed_only.is_archived(at))
 
     def view(
         self,
@@ -217,32 +237,32 @@ class Snapshot:
         requested_until: InstantTime | None = None,
         completed_until: InstantTime | None = None,
     ) -> TimelineView:
-        """What a query sees that is bounded like this; unbounded it sees all that is committed."""
+        """Return the view of a query with these bounds; without any it sees all commits."""
         return TimelineView(
             self.timeline, requested_until=requested_until, completed_until=completed_until
         )
 
     def with_write(self, timeline: Timeline, at: str, commit: CommitMetadata) -> Snapshot:
-        """The table with a write that this process knows: its metadata is not read again."""
+        """Return the snapshot with a write of this process, whose metadata need not be read."""
         return replace(self, timeline=timeline, _commits={**self._commits, at: commit})
 
     def with_cached_commits(self, earlier: Snapshot) -> Snapshot:
-        """The same, with what an earlier look has read of writes that have not changed since."""
-        same = {
+        """Return the snapshot with the metadata an earlier one has read of unchanged writes."""
+        unchanged = {
             at: commit
             for at, commit in earlier._commits.items()
             if self.timeline.by_time.get(at) == earlier.timeline.by_time.get(at)
         }
-        return replace(self, _commits={**same, **self._commits})
+        return replace(self, _commits={**unchanged, **self._commits})
 
     def commits(self, instants: Iterable[Instant]) -> list[CommitMetadata]:
-        """What each of these completed writes did, active or archived."""
+        """Return the commit metadata of each of these completed writes, active or archived."""
         wanted = list(instants)
         missing = [i for i in wanted if i.requested_at not in self._commits]
         active = [i for i in missing if i.requested_at in self.timeline.by_time]
-        read = self._read_active(active)
+        contents = self._read_active(active)
         with many_values():
-            for instant, data in zip(active, read, strict=True):
+            for instant, data in zip(active, contents, strict=True):
                 if data is not None:
                     with found_in(self.timeline_path(instant)):
                         self._commits[instant.requested_at] = parse_commit(data)
@@ -252,7 +272,7 @@ class Snapshot:
         return [self._commits[i.requested_at] for i in wanted]
 
     def _read_active(self, instants: list[Instant]) -> list[bytes | None]:
-        """The timeline files of instants; None for one that was archived meanwhile."""
+        """Return the content of timeline files; None for instants archived concurrently."""
         paths = [self.timeline_path(instant) for instant in instants]
         try:
             return list(self.storage.read_many(paths)) if paths else []
@@ -272,12 +292,14 @@ class Snapshot:
             if entry.requested_at in times and entry.metadata and is_write:
                 with found_in(f"{self.config.history_folder}: {entry.requested_at}"):
                     self._commits[entry.requested_at] = parse_commit(entry.metadata)
-        lost = sorted(times - self._commits.keys())
-        if lost:
-            raise CorruptError("instants are neither on the timeline nor in history", instants=lost)
+        missing = sorted(times - self._commits.keys())
+        if missing:
+            raise CorruptError(
+                "instants are neither on the active nor on the archived timeline", instants=missing
+            )
 
     def schema(self, view: TimelineView) -> pa.Schema:
-        """The query schema of the table as the newest write that `view` sees has left it."""
+        """Return the query schema of the table as of the newest write that `view` sees."""
         stored = self.avro_schema(view)
         if stored is None:
             raise InvalidError(
@@ -287,8 +309,8 @@ class Snapshot:
             return query_schema(arrow_schema(stored))
 
     def avro_schema(self, view: TimelineView | None = None) -> str | None:
-        """The table's schema as the newest write that `view` sees has recorded it, if any has."""
-        for commit in self._by_schema(view or self.view()):
+        """Return the schema that the newest write visible to `view` has recorded, if any has."""
+        for commit in self._commits_in_schema_order(view or self.view()):
             if commit.extra.get("latest_schema"):
                 raise UnsupportedError(
                     "the table's schema was evolved by Hudi's schema-on-read",
@@ -298,29 +320,30 @@ class Snapshot:
                 return commit.schema
         return self.config.properties.get("hoodie.table.create.schema") or None
 
-    def _by_schema(self, view: TimelineView) -> Iterator[CommitMetadata]:
-        """What writes that a view sees did, in the order in which their schema counts.
+    def _commits_in_schema_order(self, view: TimelineView) -> Iterator[CommitMetadata]:
+        """Yield the commits that a view sees, in the order in which their schema counts.
 
-        A service does not change the schema: the one it has recorded may lack a column of a write
-        that began before it and completed after it. History is loaded only if asked for.
+        A table service does not change the schema: the schema it has recorded may lack a column of
+        a write that started before it and completed after it. The archived timeline is loaded only
+        if the caller gets that far.
         """
-        passed = []
+        service_commits = []
         for instant in sorted(view.writes(), key=lambda i: i.requested_at, reverse=True):
             (commit,) = self.commits([instant])
             if commit.operation in SERVICE_OPERATIONS:
-                passed.append(commit)
+                service_commits.append(commit)
             else:
                 yield commit
-        yield from passed
-        known = replace(view, archived=self.archived_times)
+        yield from service_commits
+        archived_view = replace(view, archived=self.archived_times)
         for instant in reversed(self.archived):
-            if known.includes(instant.requested_at):
+            if archived_view.includes(instant.requested_at):
                 yield from self.commits([instant])
 
     def replaced(self, view: TimelineView) -> set[GroupKey]:
-        """The file groups that a replace commit has taken out of the table."""
-        whole = replace(view, requested_from=None)
-        instants = [i for i in whole.writes() if i.action == "replacecommit"]
+        """Return the file groups that replace commits have removed from the table."""
+        unwindowed = replace(view, requested_from=None)
+        instants = [i for i in unwindowed.writes() if i.action == Action.REPLACE_COMMIT]
         return {
             (partition, file_id)
             for commit in self.commits(instants)
@@ -331,20 +354,20 @@ class Snapshot:
     def files(
         self, partitions: Iterable[str] | None = None, *, exclude: Collection[str] = ()
     ) -> dict[str, list[DataFile]]:
-        """The data files in each partition: of all `besides` some, or of those named.
+        """Return the data files of the named partitions, or of all partitions except `exclude`.
 
-        Those of task attempts that their write has completed without are not among them.
+        Files of task attempts that are not part of their completed write are left out.
         """
         if partitions is not None:
             listed = self.storage.list_many(dict.fromkeys(partitions))
-            found = data_files(status for files in listed.values() for status in files)
+            files_by_partition = data_files(status for files in listed.values() for status in files)
         else:
-            found = list_partitions(self.storage, exclude)
-        # Asked after the files were listed: the marker of each of them was there before it.
-        return self.without_unlisted(found)
+            files_by_partition = list_partitions(self.storage, exclude)
+        # The markers are read after the files were listed: each marker was created before its file.
+        return self.without_unlisted(files_by_partition)
 
     def without_unlisted(self, files: dict[str, list[DataFile]]) -> dict[str, list[DataFile]]:
-        """The files of partitions without those that their commits do not list."""
+        """Return the files of partitions without those that their commits do not list."""
         unlisted = self.unlisted_files()
         if not unlisted:
             return files
@@ -354,26 +377,27 @@ class Snapshot:
         }
 
     def unlisted_files(self) -> frozenset[str]:
-        """Data files that count by their names and that no commit lists, by what markers tell.
+        """Return the data files with a committed instant that no commit lists, by markers.
 
-        A task attempt that goes on after its write has ended makes such a file, and is killed
-        before it finds that out. One listing where there is none.
+        A task attempt creates such a file if it continues after its write has finished and is
+        killed before it notices. Costs one listing where there are no markers.
         """
         if self._unlisted is not None:
             return self._unlisted
-        found: set[str] = set()
+        paths: set[str] = set()
         for folder in self.storage.list_folders(MARKERS):
             at = folder.rpartition("/")[2]
             if is_time(at) and self.timeline.is_committed(at):
-                # Damaged markers name no file, and a damaged commit fails those who read it.
+                # Damaged markers name no file, and a damaged commit fails in the readers that read
+                # it.
                 with suppress(CorruptError):
-                    found.update(self.unlisted_files_of(at))
-        return frozenset(found)
+                    paths.update(self.unlisted_files_of(at))
+        return frozenset(paths)
 
     def unlisted_files_of(self, requested_at: InstantTime) -> tuple[str, ...]:
-        """The files that an instant has marked and no commit of it lists.
+        """Return the files that an instant has marked and that its commit does not list.
 
-        It is not pending: where it is neither completed nor in history, its write was aborted.
+        The instant must not be pending: if it is on neither timeline, its write was aborted.
         """
         write = self.timeline.by_time.get(requested_at)
         if write is None and self.timeline.is_archived(requested_at):
@@ -383,19 +407,19 @@ class Snapshot:
         return tuple(path for path in marked if path.rpartition("/")[2] not in names)
 
     def with_unlisted_files(self, unlisted: Iterable[str]) -> Snapshot:
-        """The same, which takes these for all unlisted files: workers do not ask again."""
+        """Return the snapshot with these unlisted files, so that workers list no markers."""
         return replace(self, _unlisted=frozenset(unlisted))
 
     def groups(self, view: TimelineView, files: FilesByPartition | None = None) -> list[FileGroup]:
-        """The file groups that `view` sees, by partition and file id; of all files, or of these."""
+        """Return the file groups that `view` sees, of all files or of `files`."""
         listed = self.files() if files is None else files
         view = self.with_completion_times(view, listed)
         try:
-            return self._sliced(view, listed)
+            return self._build_file_groups(view, listed)
         except DuplicateBaseFileError:
-            return self._sliced(view, self._without_duplicate_bases(view, listed))
+            return self._build_file_groups(view, self._without_duplicate_bases(view, listed))
 
-    def _sliced(self, view: TimelineView, files: FilesByPartition) -> list[FileGroup]:
+    def _build_file_groups(self, view: TimelineView, files: FilesByPartition) -> list[FileGroup]:
         replaced = self.replaced(view)
         return [
             group
@@ -406,29 +430,29 @@ class Snapshot:
     def _without_duplicate_bases(
         self, view: TimelineView, files: FilesByPartition
     ) -> FilesByPartition:
-        """Of two base files of one file group and one instant the one that the commit lists.
+        """Of two base files of one file group and one instant, keep the one that the commit lists.
 
-        The other is of a task attempt that the write has completed without, and whose marker is
-        gone, as is the case where real Hudi was the writer.
+        The other was written by a task attempt that is not part of the completed write, and its
+        marker is deleted, as is the case where the writer was real Hudi.
         """
         instants = {i.requested_at: i for i in self.timeline.completed_writes}
-        twins = {
+        duplicated = {
             at
             for names in files.values()
             for at in duplicate_base_instants(names)
             if view.includes(at)
         }
-        if any(self.timeline.is_archived(at) for at in twins):
+        if any(self.timeline.is_archived(at) for at in duplicated):
             instants |= {i.requested_at: i for i in self.archived}
-        known = twins & instants.keys()
-        listed = {at: self.commits([instants[at]])[0].named_files() for at in known}
+        resolvable = duplicated & instants.keys()
+        listed = {at: self.commits([instants[at]])[0].named_files() for at in resolvable}
         return {
             partition: [f for f in names if f.instant not in listed or f.name in listed[f.instant]]
             for partition, names in files.items()
         }
 
     def with_completion_times(self, view: TimelineView, files: FilesByPartition) -> TimelineView:
-        """The view with the completion times of archived instants that slicing asks for."""
+        """Return the view with the archived completion times that building slices needs."""
         wanted = {
             file.instant
             for names in files.values()
@@ -442,93 +466,100 @@ class Snapshot:
         entries = load_entries(
             self.storage, self.config.history_folder, first=min(wanted), last=max(wanted)
         )
-        known = {e.requested_at: e.completed_at for e in entries if e.requested_at in wanted}
-        return replace(view, archived={**view.archived, **known})
+        completion_times = {
+            e.requested_at: e.completed_at for e in entries if e.requested_at in wanted
+        }
+        return replace(view, archived={**view.archived, **completion_times})
 
     def earliest_retained(self) -> str | None:
-        """The oldest requested time whose files the cleaner leaves in place, if it ever ran.
+        """The oldest requested time whose files the cleaner retains; None if no clean ever ran.
 
-        A clean that is under way, or has died, may have deleted all that it planned to.
+        A pending clean, running or crashed, may have deleted everything in its plan.
         """
-        known = [_readable_from(plan) for _, plan in self.pending_cleans()]
+        candidates = [_readable_from(plan) for _, plan in self.pending_cleans()]
         cleans = self.timeline.completed(Action.CLEAN)
         if cleans:
             path = self.timeline_path(cleans[-1])
             with found_in(path):
-                known.append(parse_clean(self.storage.read(path)).readable_from)
-        return max((at for at in known if at is not None), default=None)
+                candidates.append(parse_clean(self.storage.read(path)).readable_from)
+        return max((at for at in candidates if at is not None), default=None)
 
     def pending_cleans(self) -> list[tuple[Instant, CleanPlan]]:
-        """The cleans that were planned and have not ended; one without a plan did nothing yet."""
-        found = []
+        """Return the pending cleans with a plan; one without a plan has deleted nothing yet."""
+        cleans = []
         for instant in self.timeline.pending(Action.CLEAN):
             path = self.timeline_path(replace(instant, state=State.REQUESTED))
             data = read_optional(self.storage, path)
-            # Not every writer creates a file in one step: it may have died before the plan was in.
+            # Not every writer creates a file atomically: it may have crashed before the plan was
+            # written.
             if data:
                 with found_in(path):
-                    found.append((instant, parse_clean_plan(data)))
-        return found
+                    cleans.append((instant, parse_clean_plan(data)))
+        return cleans
 
     def pending_plans(self) -> list[tuple[Instant, CompactionPlan | ClusteringPlan]]:
-        """The compactions, log compactions and clusterings that wait to be executed."""
-        found = []
-        for instant in self.timeline.pending(*_PLANNED):
+        """Return the pending compactions, log compactions and clusterings with their plans."""
+        plans = []
+        for instant in self.timeline.pending(*_PLANNED_ACTIONS):
             plan = self.plan_of(instant.requested_at, instant.action)
             if plan is not None:
-                found.append((instant, plan))
-        return found
+                plans.append((instant, plan))
+        return plans
 
     def plan_of(
         self, requested_at: InstantTime, action: Action
     ) -> CompactionPlan | ClusteringPlan | None:
-        """The plan that was scheduled at a time as one of these actions.
+        """Return the plan that was scheduled at this time as this action.
 
-        None if it is not there: rolled back, or completed and archived, since the timeline was
-        listed.
+        None if it does not exist: it was rolled back, or completed and archived, since the timeline
+        was listed.
         """
         path = self.timeline_path(Instant(requested_at, action, State.REQUESTED))
         data = read_optional(self.storage, path)
         if data is None:
             return None
         with found_in(path):
-            if action == "clustering":
+            if action == Action.CLUSTERING:
                 return parse_requested_replace(data).plan
             return parse_compaction_plan(data)
 
     def timeline_path(self, instant: Instant) -> str:
-        """The path of an instant's timeline file, relative to the table."""
+        """Return the path of an instant's timeline file, relative to the table."""
         return f"{self.config.timeline_folder}/{instant.file_name}"
 
 
 def _readable_from(plan: CleanPlan) -> str | None:
     retained = plan.earliest_to_retain
-    told = plan.extra.get(READABLE_FROM, "")
-    return max(retained.requested_at if retained is not None else "", told) or None
+    recorded = plan.extra.get(READABLE_FROM, "")
+    return max(retained.requested_at if retained is not None else "", recorded) or None
+
+
+# Loading.
 
 
 def load_snapshot(storage: Storage) -> Snapshot:
-    """Look at the table now: its properties, and one listing of its timeline."""
+    """Load the table's properties and list its timeline once."""
     return load_snapshot_and_files(storage)[0]
 
 
 def load_consistent_snapshot(storage: Storage) -> Snapshot:
-    """The table as it was at one moment: all that had completed by then, and nothing later.
+    """Load the table as of one moment: every write that had completed by then, and no later one.
 
-    A listing is no moment. Who completes while it runs may be missing from it, though another one
-    that completed after it is not; whoever remembers how far it has read would never look for it
-    again. What a second listing finds that had completed when the first was at its end is whole.
+    A listing takes time, so it is not the state at one moment: a write that completes while it runs
+    may be missing from it although a write that completed later is in it. A reader that remembers
+    how far it has read would then never see the first one. Therefore the timeline is listed twice:
+    the second listing contains every write that had completed when the first listing was finished.
     """
     first = load_snapshot(storage)
-    last = max((i.completed_at or "" for i in first.timeline), default="")
+    latest = max((i.completed_at or "" for i in first.timeline), default="")
     files = list_timeline(storage, first.config)
-    # What is no write stays: a savepoint tells where the timeline begins.
-    kept = (i for i in files if not i.is_write or (i.completed_at or "") <= last)
-    return replace(first, timeline=Timeline.of(kept), _commits={})
+    # Other instants are kept: a savepoint decides where the timeline starts.
+    instants = (i for i in files if not i.is_write or (i.completed_at or "") <= latest)
+    return replace(first, timeline=Timeline.of(instants), _commits={})
 
 
 def load_snapshot_and_files(storage: Storage) -> tuple[Snapshot, tuple[Instant, ...]]:
-    """The table now, and every file of its timeline: the lower states of an instant as well."""
+    """Load the table and every file of its timeline, including the earlier states of an instant."""
     with found_in(PROPERTIES):
         config = TableConfig.from_properties(load_properties(storage))
     files = list_timeline(storage, config)
@@ -536,101 +567,105 @@ def load_snapshot_and_files(storage: Storage) -> tuple[Snapshot, tuple[Instant, 
 
 
 def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
-    """Look at the timeline now."""
+    """List the timeline now."""
     return Timeline.of(list_timeline(storage, config))
 
 
 def list_timeline(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
-    """Every file of the timeline as it is now, in the order of their names."""
+    """Return every file of the timeline as an instant, in the order of the file names."""
     instants = [parse_instant(file.name) for file in storage.list_files(config.timeline_folder)]
     return tuple(i for i in instants if i is not None)
 
 
-# ------------------------------------------------------------------------------------------------
-# What commits carry besides their files, newest first: how far streams and sources have come.
+# Completed writes, newest first: their extra metadata says how far streams and sources were read.
 
 
-_AT_ONCE = 16
+_COMMITS_PER_READ = 16
 
 
 def commits_newest_first(
     snapshot: Snapshot, before: Snapshot | None = None
 ) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """The completed writes of a table, newest first; only those that were not there `before`."""
-    for instants in _newest_first(snapshot, before):
+    """Yield the completed writes of a table, newest first; only those that `before` lacks."""
+    for instants in _writes_newest_first(snapshot, before):
         yield from zip(instants, snapshot.commits(instants), strict=True)
 
 
-def _newest_first(snapshot: Snapshot, before: Snapshot | None) -> Iterator[Sequence[Instant]]:
-    """Completed writes to be read together; archived ones only if somebody asks for them."""
-    known = {i.requested_at for i in before.timeline.completed_writes} if before else set()
-    now = snapshot.timeline
-    active = [i for i in reversed(now.by_completion) if i.requested_at not in known]
-    yield from _pieces([i for i in active if i.requested_at >= (now.start or "")])
-    # Archiving may have left saved commits behind that are older than some of the archived ones.
-    rest = [i for i in active if i.requested_at < (now.start or "")]
-    start = before.timeline.start if before else None
-    if before is None or start != now.start:
-        # What is archived before this was so already.
-        archived = [i for i in reversed(snapshot.archived) if i.requested_at >= (start or "")]
-        rest += [i for i in archived if i.requested_at not in known]
-    yield from _pieces(sorted(rest, key=lambda i: i.completed_at or "", reverse=True))
+def _writes_newest_first(snapshot: Snapshot, base: Snapshot | None) -> Iterator[Sequence[Instant]]:
+    """Yield batches of completed writes to read together; archived ones only if asked for."""
+    base_times = {i.requested_at for i in base.timeline.completed_writes} if base else set()
+    timeline = snapshot.timeline
+    active = [i for i in reversed(timeline.by_completion) if i.requested_at not in base_times]
+    yield from _batches([i for i in active if i.requested_at >= (timeline.start or "")])
+    # Archiving may have left savepointed commits behind that are older than some archived ones.
+    rest = [i for i in active if i.requested_at < (timeline.start or "")]
+    base_start = base.timeline.start if base else None
+    if base is None or base_start != timeline.start:
+        # Writes before the start of the base timeline were archived when `base` was loaded.
+        archived = [i for i in reversed(snapshot.archived) if i.requested_at >= (base_start or "")]
+        rest += [i for i in archived if i.requested_at not in base_times]
+    yield from _batches(sorted(rest, key=lambda i: i.completed_at or "", reverse=True))
 
 
-def _pieces(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:
-    for first in range(0, len(instants), _AT_ONCE):
-        yield instants[first : first + _AT_ONCE]
+def _batches(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:
+    for first in range(0, len(instants), _COMMITS_PER_READ):
+        yield instants[first : first + _COMMITS_PER_READ]
 
 
-# ------------------------------------------------------------------------------------------------
-# Which files of an earlier state of the table cleans have taken, or are about to take.
+# Files of an earlier state of the table that cleans have deleted, or are about to delete.
 
 
 def slices_before_cleaning(
     snapshot: Snapshot, view: TimelineView, partitions: Iterable[str] | None = None, *, since: str
 ) -> tuple[list[FileSlice], dict[GroupKey, list[str]]]:
-    """What a query reads as `view` bounds it, as if nothing had been cleaned after `since`.
+    """Return what a query bounded by `view` reads, as if no clean had run after `since`.
 
     The second part names the files among them, by file group, that are lost: deleted by a clean
-    that completed after `since`, or planned to be by one that is under way.
+    that completed after `since`, or listed in the plan of a pending clean.
     """
-    wanted = None if partitions is None else list(partitions)
-    taken, listed = _taken(snapshot, since), snapshot.files(wanted)
-    together = {
-        partition: _united(listed.get(partition, ()), taken.get(partition, ()))
-        for partition in sorted({*listed, *taken} if wanted is None else wanted)
+    selected = None if partitions is None else list(partitions)
+    cleaned, listed = _cleaned_files(snapshot, since), snapshot.files(selected)
+    files = {
+        partition: _with_cleaned(listed.get(partition, ()), cleaned.get(partition, ()))
+        for partition in sorted({*listed, *cleaned} if selected is None else selected)
     }
-    slices = [group.latest_merged_slice() for group in snapshot.groups(view, together)]
-    lost: dict[GroupKey, list[str]] = {}
-    for found in slices:
-        names = [file.name for file in files_of_slice(found)]
-        gone = [name for name in names if name in taken.get(found.partition, ())]
-        if gone:
-            lost[found.partition, found.file_id] = gone
-    return slices, lost
+    slices = [group.latest_merged_slice() for group in snapshot.groups(view, files)]
+    lost_files: dict[GroupKey, list[str]] = {}
+    for file_slice in slices:
+        names = [file.name for file in files_of_slice(file_slice)]
+        cleaned_names = [name for name in names if name in cleaned.get(file_slice.partition, ())]
+        if cleaned_names:
+            lost_files[file_slice.partition, file_slice.file_id] = cleaned_names
+    return slices, lost_files
 
 
 def files_of_slice(found: FileSlice) -> list[BaseFile | LogFile]:
-    """The files of a slice: its base file, then its logs from the newest to the oldest."""
+    """Return the files of a slice: its base file, then its log files from newest to oldest."""
     return [*([found.base] if found.base else []), *reversed(found.logs)]
 
 
-def _united(listed: Iterable[BaseFile | LogFile], names: Iterable[str]) -> list[BaseFile | LogFile]:
-    there = {file.name: file for file in listed}
-    gone = [file for name in sorted(names) if name not in there and (file := parse_data_file(name))]
-    return [*there.values(), *gone]
+def _with_cleaned(
+    listed: Iterable[BaseFile | LogFile], cleaned_names: Iterable[str]
+) -> list[BaseFile | LogFile]:
+    by_name = {file.name: file for file in listed}
+    cleaned = [
+        file
+        for name in sorted(cleaned_names)
+        if name not in by_name and (file := parse_data_file(name))
+    ]
+    return [*by_name.values(), *cleaned]
 
 
 def files_being_cleaned(snapshot: Snapshot) -> dict[str, set[str]]:
-    """The names by partition of files that a clean which is under way deletes, or has deleted."""
-    going: dict[str, set[str]] = {}
+    """Return the names, by partition, of the files that a pending clean deletes or has deleted."""
+    files: dict[str, set[str]] = {}
     for _, plan in snapshot.pending_cleans():
-        _add(going, _named(plan))
-    return going
+        _add_names(files, _planned_names(plan))
+    return files
 
 
 def delete_planless_clean(snapshot: Snapshot, clean: Instant) -> bool:
-    """Take a pending clean off the timeline whose plan was never written; False if it has one.
+    """Delete a pending clean that never got a plan from the timeline; False if it has one.
 
     The caller holds the table's lock and has loaded the snapshot under it.
     """
@@ -641,26 +676,26 @@ def delete_planless_clean(snapshot: Snapshot, clean: Instant) -> bool:
     return True
 
 
-def _taken(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
-    """The names by partition of what cleans took after `since`, or are about to take."""
-    taken = files_being_cleaned(snapshot)
+def _cleaned_files(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
+    """Return the names, by partition, of files that cleans deleted after `since` or will delete."""
+    files = files_being_cleaned(snapshot)
     for clean in snapshot.timeline.completed(Action.CLEAN):
         if (clean.completed_at or "") > since:
             path = snapshot.timeline_path(clean)
             with found_in(path):
-                done = parse_clean(snapshot.storage.read(path))
-            for partition, part in done.partitions.items():
+                metadata = parse_clean(snapshot.storage.read(path))
+            for partition, part in metadata.partitions.items():
                 names = {split_path(path)[1] for path in (*part.deleted, *part.failed)}
-                _add(taken, {partition: names})
-    return taken
+                _add_names(files, {partition: names})
+    return files
 
 
-def _add(known: dict[str, set[str]], more: Mapping[str, Iterable[str]]) -> None:
+def _add_names(target: dict[str, set[str]], more: Mapping[str, Iterable[str]]) -> None:
     for partition, names in more.items():
-        known.setdefault(partition, set()).update(names)
+        target.setdefault(partition, set()).update(names)
 
 
-def _named(plan: CleanPlan) -> dict[str, set[str]]:
-    named = {name: {split_path(f.path)[1] for f in files} for name, files in plan.files.items()}
-    _add(named, plan.bare_files)
-    return named
+def _planned_names(plan: CleanPlan) -> dict[str, set[str]]:
+    names = {name: {split_path(f.path)[1] for f in files} for name, files in plan.files.items()}
+    _add_names(names, plan.bare_files)
+    return names

@@ -1,4 +1,4 @@
-"""Where the times on a timeline come from."""
+"""Generating the requested and completion times of a timeline."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LENGTH = 17
 
 
 class TimeGenerator:
-    """Gives the requested and completion times of one table, each above all that it knows of.
+    """Generates requested and completion times for one table, each greater than all known times.
 
-    Who asks holds the table's lock: a time is taken when it is on the timeline, not before. After
-    reading the clock it waits `wait_ms`, so that no writer whose clock is that much behind can
-    come to the same time or an earlier one.
+    The caller holds the table's lock: a time is reserved once it is on the timeline, not before.
+    After reading the clock, `next` waits `wait_ms`, so that no writer whose clock is that much
+    behind can generate the same time or an earlier one.
     """
 
     def __init__(
@@ -38,40 +38,42 @@ class TimeGenerator:
         self.observe(after)
 
     def verify_lock(self) -> None:
-        """LostLockError if the lock under which these times are given was lost."""
+        """Raise LostLockError if the lock under which these times are generated was lost."""
         if self._lock is not None:
             self._lock.verify()
 
     def observe(self, *times: str) -> None:
-        """Stay above these times, which others have put on the timeline."""
+        """Stay above these times, which other processes have put on the timeline."""
         self._last = max(self._last, *map(full_time, times), "")
 
     def next(self) -> str:
-        """A time of 17 digits above every time given or observed before."""
+        """Return a time of 17 digits above every time returned or observed before."""
         now = format_epoch_ms(self._clock.now_ms(), self._zone)
-        given = now if now > self._last else next_instant_time(self._last)
-        self._last = given
-        # A writer of another kind reads its clock alone. So what lies ahead of the clock is waited
-        # for too, unless the clock is off by more than any wait can mend.
-        wait_ms = self._wait_ms + min(_ahead_ms(given, now), self._wait_ms)
+        time = now if now > self._last else next_instant_time(self._last)
+        self._last = time
+        # A writer of another library reads only its clock. So the time by which the generated time
+        # is ahead of the clock is waited for too, unless the clock is off by more than any wait can
+        # fix.
+        wait_ms = self._wait_ms + min(_ahead_ms(time, now), self._wait_ms)
         if wait_ms > 0:
             self._clock.sleep(wait_ms / 1000)
         self.verify_lock()
-        return given
+        return time
 
 
 def format_epoch_ms(now_ms: int, zone: tzinfo) -> str:
-    """A moment, in milliseconds since 1970, as the timeline of a table writes it."""
+    """Return a moment, in milliseconds since 1970, in the format and zone of a timeline."""
     return format_time(_EPOCH + timedelta(milliseconds=now_ms), zone)
 
 
 def next_instant_time(time: str) -> str:
-    """The time one millisecond later by the digits alone.
+    """Return the time one millisecond later, by the digits alone.
 
-    Where a clock is set back for winter the same digits come twice; only they must grow.
+    Where a clock is set back for winter the same digits occur twice; only the digits must grow.
     """
     try:
-        # Reading them in UTC, which skips and repeats nothing, makes it plain calendar arithmetic.
+        # Parsing them as UTC, which skips and repeats nothing, makes this plain calendar
+        # arithmetic.
         return format_time(_moment(time) + timedelta(milliseconds=1))
     except (InvalidError, OverflowError) as error:
         raise CorruptError(
@@ -81,8 +83,8 @@ def next_instant_time(time: str) -> str:
         ) from error
 
 
-def _ahead_ms(given: str, now: str) -> int:
-    return (_moment(given) - _moment(now)) // timedelta(milliseconds=1)
+def _ahead_ms(time: str, now: str) -> int:
+    return (_moment(time) - _moment(now)) // timedelta(milliseconds=1)
 
 
 def _moment(time: str) -> datetime:

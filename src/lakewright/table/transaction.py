@@ -6,9 +6,9 @@ begin     take the lock; load the snapshot; check that the table is writable; ro
 commit    delete files of failed task attempts; take the lock; reload the timeline; validate;
           create the completed file; release the lock; delete the markers
 
-Creating the completed file is the atomic step that makes the write visible. A process that dies
-before it leaves a pending instant and markers, from which the next writer rolls the write back; one
-that dies after it leaves only markers, which a clean deletes.
+Creating the completed file is the atomic step that makes the write visible. A process that
+crashes before it leaves a pending instant and markers, from which the next writer rolls the write
+back; one that crashes after it leaves only markers, which a clean deletes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Result = TypeVar("Result")
 
 
 def check_files(metadata: CommitMetadata, instant: InstantTime) -> None:
-    """Refuse metadata that lists files which the write of this instant cannot have made."""
+    """Raise InvalidError if the metadata lists a file that this instant cannot have written."""
     paths = [path for stat in metadata.write_stats() for path in stat.paths or ("",)]
     for path in paths:
         file = parse_data_file(split_path(path)[1])
@@ -79,17 +79,17 @@ def check_files(metadata: CommitMetadata, instant: InstantTime) -> None:
 
 
 def commit_bytes(action: Action, metadata: CommitMetadata) -> bytes:
-    """The content of the completed file of an action."""
-    replaces = action == "replacecommit"
+    """Return the content of the completed file of a write with this action."""
+    replaces = action == Action.REPLACE_COMMIT
     return (format_replace_commit if replaces else format_commit)(metadata)
 
 
-_ALONE_WAIT_MS = 1
+_SINGLE_WRITER_WAIT_MS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
-    """The table's storage, a clock, and how the writers of the table get along."""
+    """The table's storage, a clock, and the concurrency settings of one writer."""
 
     storage: Storage
     clock: Clock
@@ -100,7 +100,7 @@ class WriterContext:
 
     @classmethod
     def from_options(cls, storage: Storage, clock: Clock, options: Mapping[str, str]) -> Self:
-        """A writer with the settings that Hudi's options name."""
+        """Return a writer with the settings that these Hudi options name."""
         settings_from(PlanSettings, options)
         return cls(
             storage,
@@ -117,7 +117,7 @@ class WriterContext:
         return lock_for(self.storage, self.lock, self.clock, several_writers=several)
 
     def run_locked(self, work: Callable[[Lock], Result]) -> Result:
-        """Run `work` under the table's lock; again under a new one if the lock is lost.
+        """Run `work` under the table's lock; run it again under a new lock if the lock is lost.
 
         `work` verifies its lock before the step that needs it; until then it is repeatable.
         """
@@ -133,19 +133,23 @@ class WriterContext:
     def times(
         self, config: TableConfig, timeline: Timeline, lock: Lock | None = None
     ) -> TimeGenerator:
-        """New times for the timeline, above all that are there; the lock must be held.
+        """Return a generator of instant times above all times of the timeline.
 
-        With `lock` none is given once it was lost.
+        The caller holds the table's lock. If `lock` is passed, every new time verifies it first.
         """
         several = self.transaction.several_writers
-        wait_ms = self.transaction.clock_skew_ms if several else _ALONE_WAIT_MS
+        wait_ms = self.transaction.clock_skew_ms if several else _SINGLE_WRITER_WAIT_MS
         zone = zone_of(config.timeline_zone)
         return TimeGenerator(
             self.clock, zone, wait_ms, after=max_timeline_time(timeline), lock=lock
         )
 
     def still_holds(self, lock: Lock) -> bool:
-        """Whether a lock that all others take has been ours up to now; else, or unknown, no."""
+        """Whether this process has held a lock that all other writers take until now.
+
+        False with a single writer, whose lock other processes do not take, and where storage does
+        not answer.
+        """
         if not self.transaction.several_writers:
             return False
         try:
@@ -155,28 +159,28 @@ class WriterContext:
         return True
 
     def live_instants(self, instants: Iterable[str]) -> frozenset[str]:
-        """Those of some instants that have a heartbeat which beats; asked if there are any."""
-        asked = frozenset(instants)
-        if not asked:
-            return asked
-        return live_heartbeats(self.storage, asked, self.heartbeat, self.clock.now_ms())
+        """Return those of `instants` that have a live heartbeat; lists nothing for no instants."""
+        candidates = frozenset(instants)
+        if not candidates:
+            return candidates
+        return live_heartbeats(self.storage, candidates, self.heartbeat, self.clock.now_ms())
 
     def new_heartbeat(self, instant: InstantTime, inheritable: bool) -> Heartbeat:
-        """The heartbeat of a write, not yet started; `inheritable` if others may go on with it."""
+        """Return the heartbeat of a write, not yet started; for `inheritable` see `Heartbeat`."""
         return Heartbeat(self.storage, instant, self.heartbeat, self.clock, inheritable=inheritable)
 
     @property
     def uses_heartbeat(self) -> bool:
-        """Whether others decide by a heartbeat that this writer is alive."""
+        """Whether other processes check by a heartbeat whether this writer is running."""
         lazy = self.transaction.failed_writes is FailedWritesPolicy.LAZY
         return lazy or self.transaction.several_writers
 
     def plan_settings(self, config: TableConfig) -> PlanSettings:
-        """What becomes of plans: what options say, else what the table does."""
+        """Return the settings for plans: from the options, else from the table's properties."""
         return plan_settings(config, self.plan_options)
 
     def uses_execution_guard(self, config: TableConfig) -> bool:
-        """Whether executions of plans show that they live, and leave the living alone."""
+        """Whether executions have a heartbeat, and a plan with a live one is not executed."""
         guard = self.plan_settings(config).guard
         return self.uses_heartbeat if guard is None else guard
 
@@ -240,10 +244,10 @@ class _PublishedCommit:
 
 
 class Transaction:
-    """A write that has begun; `with` takes it back unless the block completes it.
+    """A write that has begun; leaving the `with` block aborts it unless it was committed.
 
-    `snapshot` is the table as the write found it, after repairs, without the write itself;
-    `after`, once it has completed, the table with it.
+    `snapshot` is the table when the write began, after failed writes were rolled back, without the
+    write itself. `after` is the table with the write, once it has committed.
     """
 
     def __init__(
@@ -257,24 +261,26 @@ class Transaction:
         beats: bool = False,
         inheritable: bool = False,
     ) -> None:
-        """`known` is what its decisions rest on, where that is not all of the snapshot.
+        """Set up a transaction whose requested file the caller creates.
 
-        `beats` forces a heartbeat even if no other process checks it; `inheritable` applies to it.
+        `known` is the timeline that the write was planned on, if not that of the snapshot.
+        `beats` forces a heartbeat even if the settings need none; for `inheritable` see
+        `Heartbeat`.
         """
         self.writer = writer
-        self._known = known or snapshot.timeline
+        self._base_timeline = known or snapshot.timeline
         self.snapshot = snapshot
         self.instant = instant
         self.action = action
         self._storage = writer.storage
         self._state = _State.OPEN
-        self._attempted: Instant | None = None
+        self._attempted_instant: Instant | None = None
         self._attempted_metadata: CommitMetadata | None = None
-        self._listed: frozenset[str] = frozenset()
-        self._reported: frozenset[str] = frozenset()
+        self._listed_files: frozenset[str] = frozenset()
+        self._reported_files: frozenset[str] = frozenset()
         self.after = snapshot
-        has_heart = beats or writer.uses_heartbeat
-        self._heartbeat = writer.new_heartbeat(instant, inheritable) if has_heart else None
+        has_heartbeat = beats or writer.uses_heartbeat
+        self._heartbeat = writer.new_heartbeat(instant, inheritable) if has_heartbeat else None
 
     def __enter__(self) -> Self:
         return self
@@ -292,7 +298,7 @@ class Transaction:
         except (ConflictError, InvalidError, UnavailableError) as failure:
             if error is None:
                 raise
-            error.add_note(f"The write could not be taken back, it stays as it is: {failure}")
+            error.add_note(f"The write could not be aborted, it stays as it is: {failure}")
 
     def commit(
         self,
@@ -305,8 +311,8 @@ class Transaction:
 
         Args:
             metadata: what the write did; its files exist already.
-            validators: asked under the lock, after the transaction's own conflict check.
-            contributors: asked under the lock for extra metadata of the commit.
+            validators: called under the lock, after the transaction's own conflict check.
+            contributors: called under the lock, for extra metadata of the commit.
 
         Returns:
             The completed instant.
@@ -338,7 +344,7 @@ class Transaction:
             self.after = current
             return _PublishedCommit(completed, frozenset(), lock_held=False)
         self._validate(current, files, request)
-        unanswered = self._attempted
+        unanswered = self._attempted_instant
         completed = self._choose_completed_instant(current)
         # Storage may still carry out the unanswered request: send the same bytes again.
         if completed is not unanswered or self._attempted_metadata is None:
@@ -363,7 +369,7 @@ class Transaction:
         Another process may have held the lock while this one was paused before its last step; and
         writers in single-writer mode each have a lock of their own. If one of them rolled this
         write back, or wrote to the same file groups, the completed file came too late. They check
-        for it in turn: see `rollback._end`.
+        for it in turn: see `rollback.rollback_locked`.
         """
         files = self._wait_for_pending_rollbacks()
         completed = published.instant
@@ -403,10 +409,11 @@ class Transaction:
         self._validate(replace(current, timeline=others), files, request)
 
     def _completed_file_mtime(self, completed: Instant) -> str:
-        """When the completed file appeared: storage may have been slow after its name was chosen.
+        """Return when the completed file appeared, as an instant time.
 
-        Some stores count whole seconds; too late a time finds a conflict where there may be none,
-        too early a time overlooks one.
+        Storage may have been slow after the completion time was chosen. Some stores count whole
+        seconds, so the time is rounded up: too late a time reports a conflict where there may be
+        none, too early a time overlooks one.
         """
         status = self._storage.status(self.snapshot.timeline_path(completed))
         ms = status.modified_ms if status is not None else 0
@@ -415,25 +422,25 @@ class Transaction:
         return max(completed.completed_at or "", format_epoch_ms(latest_ms, zone))
 
     def _conflict_checker(self, files: Iterable[Instant]) -> ConflictChecker:
-        now = Snapshot(self._storage, self.snapshot.config, Timeline.of(files))
-        return ConflictChecker(self.snapshot.timeline, now)
+        current = Snapshot(self._storage, self.snapshot.config, Timeline.of(files))
+        return ConflictChecker(self.snapshot.timeline, current)
 
     def report(self, files: Iterable[str]) -> None:
-        """Note files whose task attempts have ended: nothing can make them appear once more."""
-        self._reported = self._reported.union(files)
+        """Record files of finished task attempts: no attempt can create these files again."""
+        self._reported_files = self._reported_files.union(files)
 
     @property
-    def _of_ended_attempts(self) -> frozenset[str]:
-        """The files whose task attempts have ended: those of the commit, and all reported ones."""
-        return self._listed | self._reported
+    def _files_of_finished_attempts(self) -> frozenset[str]:
+        """The files of finished task attempts: those of the commit, and all reported ones."""
+        return self._listed_files | self._reported_files
 
     def abort(self) -> None:
-        """Take back a write that failed while its writer lives: nothing of it stays.
+        """Delete a failed write: its data files and its timeline files.
 
-        Markers of task attempts that have not reported stay: one may still make its file. May be
-        repeated, and may be left to the next writer where storage does not answer. A write that
-        storage has not answered whether it completed is not touched: if it did not, the next
-        writer rolls it back.
+        Markers of task attempts that have not reported stay, as such an attempt may still create
+        its file. May be repeated; if storage does not answer, the next writer rolls the write
+        back. A write is left as it is while storage does not answer whether it created the
+        completed file: if it did not, the next writer rolls the write back.
         """
         try:
             if self._state is _State.UNKNOWN:
@@ -445,30 +452,30 @@ class Transaction:
             if self._state is not _State.UNKNOWN:
                 self._delete_write()
         finally:
-            # Also where storage failed: others could not repair what seems to be alive.
+            # Also where storage failed: other writers roll back no write with a live heartbeat.
             self.stop_heartbeat()
 
     def abort_best_effort(self) -> None:
-        """Withdraw as far as storage answers; what stays is rolled back by the next writer."""
+        """Abort as far as storage answers; the next writer rolls back what is left."""
         try:
             self.abort()
         except LakewrightError as error:
             warnings.warn(f"a write stays pending: {error}", RuntimeWarning, stacklevel=3)
 
     def pending_path(self, state: State) -> str:
-        """The timeline file of this write while it is pending."""
+        """Return the path of this write's requested or inflight file."""
         return self.snapshot.timeline_path(self._pending(state))
 
     def _pending(self, state: State) -> Instant:
         return Instant(self.instant, self.action, state)
 
     def start_heartbeat(self) -> None:
-        """Show that the writer is alive, where others go by that."""
+        """Start the heartbeat, if this write has one."""
         if self._heartbeat is not None:
             self._heartbeat.start()
 
     def stop_heartbeat(self, *, leave_file: bool = False) -> None:
-        """Show that the writer is done; harmless if it never began."""
+        """Stop the heartbeat; does nothing if there is none or it was not started."""
         if self._heartbeat is not None:
             self._heartbeat.stop(leave_file=leave_file)
 
@@ -476,17 +483,21 @@ class Transaction:
         if self._heartbeat is not None:
             self._heartbeat.verify()
 
-    def _choose_completed_instant(self, now: Snapshot) -> Instant:
-        """The completed instant that is to be: an unanswered one again, while nothing came after.
+    def _choose_completed_instant(self, current: Snapshot) -> Instant:
+        """Return the completed instant to create.
 
-        A request that storage carries out late then finds its own file, and adds no second one.
+        If storage did not answer an earlier request, that is the same instant again, unless the
+        timeline has a later time by now. If storage carries out the earlier request late, it then
+        finds its own file and adds no second one.
         """
-        asked = self._attempted if self._state is _State.UNKNOWN else None
-        if asked is not None and (asked.completed_at or "") > max_timeline_time(now.timeline):
-            return asked
-        time = self.writer.times(now.config, now.timeline).next()
-        self._attempted = Instant(self.instant, self._completed_action, completed_at=time)
-        return self._attempted
+        unanswered = self._attempted_instant if self._state is _State.UNKNOWN else None
+        if unanswered is not None and (unanswered.completed_at or "") > max_timeline_time(
+            current.timeline
+        ):
+            return unanswered
+        time = self.writer.times(current.config, current.timeline).next()
+        self._attempted_instant = Instant(self.instant, self._completed_action, completed_at=time)
+        return self._attempted_instant
 
     @property
     def _completed_action(self) -> Action:
@@ -497,70 +508,74 @@ class Transaction:
             raise InvalidError("the transaction is over: begin another", instant=self.instant)
 
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
-        """Delete what retried tasks left: readers take files by name, listed or not."""
-        self._listed = metadata.files()
+        """Delete files of retried task attempts: readers find files by name, listed or not."""
+        self._listed_files = metadata.files()
         self._remove_unlisted()
 
     def _remove_unlisted(self) -> None:
-        others = sorted(set(marked_files(self._storage, self.instant)) - self._listed)
+        others = sorted(set(marked_files(self._storage, self.instant)) - self._listed_files)
         if others:
             self._storage.delete_many(others)
 
-    def _find_completed(self, now: Snapshot) -> Instant | None:
-        """The completed instant of this write, if an earlier call has put it there after all."""
-        found = now.timeline.by_time.get(self.instant)
-        if found is None or not found.is_completed or found.action != self._completed_action:
+    def _find_completed(self, current: Snapshot) -> Instant | None:
+        """Return the completed instant of this write, if an earlier call created it after all."""
+        instant = current.timeline.by_time.get(self.instant)
+        if instant is None or not instant.is_completed or instant.action != self._completed_action:
             return None
-        return found
+        return instant
 
     def _check_can_commit(
-        self, now: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
+        self, current: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
     ) -> None:
-        check_writable(now.config)
-        self._check_not_rolled_back(now, files)
-        ConflictChecker(self._known, now).check_commit(
+        check_writable(current.config)
+        self._check_not_rolled_back(current, files)
+        ConflictChecker(self._base_timeline, current).check_commit(
             self._find_completed(self._conflict_checker(files).current)
             or self._pending(State.INFLIGHT),
             metadata,
             non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
             yields_to_clustering=self.writer.transaction.clustering_updates
             is ClusteringUpdateStrategy.REJECT,
-            gives_way_to=self._higher_priority_writes(now),
+            gives_way_to=self._higher_priority_writes(current),
         )
-        self._check_no_orphans_read(now, metadata)
-        # Another process may have switched it on since: readers would not see this write.
-        drop_metadata_table(self._storage, now.config)
+        self._check_no_orphans_read(current, metadata)
+        # Another process may have enabled the metadata table since this write began; readers that
+        # use it would not see this write.
+        drop_metadata_table(self._storage, current.config)
 
-    def _check_no_orphans_read(self, now: Snapshot, metadata: CommitMetadata) -> None:
-        """ConflictError where a file of a failed task attempt has appeared since this write began.
+    def _check_no_orphans_read(self, current: Snapshot, metadata: CommitMetadata) -> None:
+        """Raise ConflictError if an orphan file appeared in a written file group.
 
-        Its rows may have been looked up as rows of the table, and be in the files of this write.
+        A failed task attempt created it since this write began. This write may have read its rows
+        as rows of the table, and copied them into its own files.
         """
         written = metadata.file_groups()
-        new = sorted(now.unlisted_files() - self.snapshot.unlisted_files())
-        used = [path for path in new if group_of(path) in written and self._storage.exists(path)]
-        if used:
+        new_orphans = sorted(current.unlisted_files() - self.snapshot.unlisted_files())
+        in_written_groups = [
+            path for path in new_orphans if group_of(path) in written and self._storage.exists(path)
+        ]
+        if in_written_groups:
             raise ConflictError(
                 "a file of a failed task attempt appeared while this write ran: write again",
                 instant=self.instant,
-                files=used[:3],
+                files=in_written_groups[:3],
             )
 
-    def _higher_priority_writes(self, now: Snapshot) -> frozenset[str] | None:
-        """The writes under way that go before this one; None if it gives way to none."""
+    def _higher_priority_writes(self, current: Snapshot) -> frozenset[str] | None:
+        """Return the pending writes that take precedence over this one; None if none can."""
         return None
 
-    def _check_not_rolled_back(self, now: Snapshot, files: Sequence[Instant]) -> None:
-        there = {instant.file_name for instant in files}
+    def _check_not_rolled_back(self, current: Snapshot, files: Sequence[Instant]) -> None:
+        existing = {instant.file_name for instant in files}
         pending = [self._pending(state) for state in (State.REQUESTED, State.INFLIGHT)]
-        missing = [i.file_name for i in pending if i.file_name not in there]
+        missing = [i.file_name for i in pending if i.file_name not in existing]
         if missing:
             raise ConflictError(
                 "this write was rolled back by another writer",
                 instant=self.instant,
                 missing=missing,
             )
-        ConflictChecker(self.snapshot.timeline, now).check_not_rolled_back(self.instant)
+        ConflictChecker(self.snapshot.timeline, current).check_not_rolled_back(self.instant)
 
     def _create_completed(self, completed: Instant, data: bytes) -> None:
         path = self.snapshot.timeline_path(completed)
@@ -568,9 +583,9 @@ class Transaction:
         try:
             self._storage.create(path, data)
         except (ConflictError, UnavailableError) as error:
-            # It may be the answer that was lost, and not the file.
-            found = read_optional(self._storage, path)
-            if found == data:
+            # The file may exist, and only the answer of storage was lost.
+            content = read_optional(self._storage, path)
+            if content == data:
                 return
             if isinstance(error, ConflictError):
                 self._state = _State.OPEN
@@ -582,27 +597,28 @@ class Transaction:
             self._clean_up()
 
     def _delete_write(self) -> None:
-        # The requested file goes last: whoever dies in here leaves something that is rolled back,
-        # and no data file without an instant that tells of it. The inflight file goes before the
-        # markers, as one without markers makes others search the whole table.
-        # Who rolled this write back has deleted the markers, maybe while it was still writing.
-        files = self._of_ended_attempts.union(marked_files(self._storage, self.instant))
+        # The requested file is deleted last: a process that crashes in here leaves an instant that
+        # is rolled back, and no data file without an instant. The inflight file is deleted before
+        # the markers, as other writers list the whole table for an inflight write without markers.
+        # Reported files are deleted even without markers: a process that rolled this write back has
+        # deleted its markers, maybe while this process was still writing.
+        files = self._files_of_finished_attempts.union(marked_files(self._storage, self.instant))
         if files:
             self._storage.delete_many(sorted(files))
         self._storage.delete(self.pending_path(State.INFLIGHT))
-        finish_markers(self._storage, self.instant, self._of_ended_attempts)
+        finish_markers(self._storage, self.instant, self._files_of_finished_attempts)
         self._storage.delete(self.pending_path(State.REQUESTED))
-        self._aborted()
+        self._mark_aborted()
 
-    def _aborted(self) -> None:
+    def _mark_aborted(self) -> None:
         self._state = _State.ABORTED
 
     def _clean_up(self) -> None:
-        """Remove what only a pending write needs; the write is complete whatever happens here."""
+        """Delete what only a pending write needs; the write has committed whatever fails here."""
         try:
-            # An attempt that has not reported may have made a file since the last look: before the
-            # commit it found the write pending, and kept it.
-            finish_markers(self._storage, self.instant, self._of_ended_attempts)
+            # A task attempt that has not reported may have created a file since the markers were
+            # last listed: before the commit it found the write pending, and kept the file.
+            finish_markers(self._storage, self.instant, self._files_of_finished_attempts)
         except LakewrightError as error:
             warnings.warn(
                 f"the markers of a completed write were not deleted: {error}",
@@ -618,7 +634,7 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class TransactionSpec:
-    """How a write begins: its action, its pending files, and properties the table must have."""
+    """How a write begins: its action, the content of its pending files, properties to set."""
 
     action: Action
     requested: bytes = b""
@@ -665,18 +681,18 @@ class TransactionManager(WriterContext):
         `Postponed`, nothing on storage changes.
 
         Returns:
-            The transaction and its plan, or what `plan` postponed.
+            The transaction and the value of `plan`, or the `Postponed` that `plan` returned.
         """
-        begun = self.run_locked(lambda lock: self._begin_locked(plan, lock))
-        if isinstance(begun, Postponed):
-            return begun
-        transaction, spec = begun
-        started = False
+        result = self.run_locked(lambda lock: self._begin_locked(plan, lock))
+        if isinstance(result, Postponed):
+            return result
+        transaction, spec = result
+        inflight_created = False
         try:
             self.storage.create(transaction.pending_path(State.INFLIGHT), spec.inflight)
-            started = True
+            inflight_created = True
         finally:
-            if not started:
+            if not inflight_created:
                 transaction.abort_best_effort()
         return transaction, spec
 
@@ -692,12 +708,12 @@ class TransactionManager(WriterContext):
         return self._create_requested(snapshot, spec.action, times, lock, spec.requested), spec
 
     def _prepare_table(
-        self, snapshot: Snapshot, remember: Mapping[str, str], lock: Lock
+        self, snapshot: Snapshot, properties: Mapping[str, str], lock: Lock
     ) -> tuple[Snapshot, TimeGenerator]:
         config = drop_metadata_table(self.storage, snapshot.config)
-        if remember:
-            new = update_properties(self.storage, lambda old: {**old, **remember})
-            config = TableConfig.from_properties(new)
+        if properties:
+            updated = update_properties(self.storage, lambda old: {**old, **properties})
+            config = TableConfig.from_properties(updated)
         snapshot = replace(snapshot, config=config)
         times = self.times(config, snapshot.timeline, lock)
         snapshot = rollback_failed_writes(
@@ -709,33 +725,34 @@ class TransactionManager(WriterContext):
         self, snapshot: Snapshot, action: Action, times: TimeGenerator, lock: Lock, data: bytes
     ) -> Transaction:
         for _ in range(_TRIES):
-            begun = Transaction(self, snapshot, times.next(), action)
+            transaction = Transaction(self, snapshot, times.next(), action)
             created = False
             try:
-                # Others must never see the instant without its heartbeat.
-                begun.start_heartbeat()
+                # Other writers must never see the instant without its heartbeat.
+                transaction.start_heartbeat()
                 lock.verify()
-                created = self._create_file(begun.pending_path(State.REQUESTED), data)
-                created = created and self._is_time_unique(begun)
+                created = self._create_file(transaction.pending_path(State.REQUESTED), data)
+                created = created and self._is_time_unique(transaction)
             finally:
                 if not created:
-                    begun.stop_heartbeat()
+                    transaction.stop_heartbeat()
             if created:
-                return begun
+                return transaction
         raise ConflictError("no free time was found on the timeline", tries=_TRIES)
 
-    def _is_time_unique(self, begun: Transaction) -> bool:
-        """Give way to a write of another kind that has asked for the same time, without our lock.
+    def _is_time_unique(self, transaction: Transaction) -> bool:
+        """Whether no write with another action has this time; else delete the requested file.
 
-        Both would find the other's files by the markers of that time, and delete them.
+        A writer in single-writer mode may have chosen the same time, as it does not take this
+        lock. Each would find the files of the other by the markers of that time, and delete them.
         """
         if self.transaction.several_writers:
             return True
-        files = list_timeline(self.storage, begun.snapshot.config)
-        same = {i.action for i in files if i.requested_at == begun.instant}
-        if same <= {begun.action}:
+        files = list_timeline(self.storage, transaction.snapshot.config)
+        actions = {i.action for i in files if i.requested_at == transaction.instant}
+        if actions <= {transaction.action}:
             return True
-        self.storage.delete(begun.pending_path(State.REQUESTED))
+        self.storage.delete(transaction.pending_path(State.REQUESTED))
         return False
 
     def _create_file(self, path: str, data: bytes) -> bool:

@@ -1,1 +1,1 @@
-"""What knows nothing of tables."""
+"""General helpers that do not depend on tables."""

@@ -1,4 +1,4 @@
-"""Dealing work out: bundles of about the same size."""
+"""Distribution of items over bundles of about the same total size."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ Item = TypeVar("Item")
 def pack_by_size(
     items: Iterable[Item], size: Callable[[Item], int], bundles: int
 ) -> list[list[Item]]:
-    """At most so many bundles, none of them empty: the largest item goes first, to the least load.
+    """Distribute items over at most `bundles` bundles, none of them empty.
 
-    >>> deal([1, 5, 4, 2], lambda size: size, 2)
+    Items are assigned in descending order of size, each to the bundle with the smallest load.
+
+    >>> pack_by_size([1, 5, 4, 2], lambda size: size, 2)
     [[5, 1], [4, 2]]
     """
     ordered = sorted(items, key=size, reverse=True)
-    dealt: list[list[Item]] = [[] for _ in range(min(bundles, len(ordered)))]
-    loads = [(0, number) for number in range(len(dealt))]
+    packed: list[list[Item]] = [[] for _ in range(min(bundles, len(ordered)))]
+    loads = [(0, number) for number in range(len(packed))]
     heapify(loads)
     for item in ordered:
         load, number = loads[0]
-        dealt[number].append(item)
+        packed[number].append(item)
         heapreplace(loads, (load + size(item), number))
-    return dealt
+    return packed

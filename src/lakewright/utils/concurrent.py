@@ -1,4 +1,4 @@
-"""Work that makes very many values at once, none of which goes before it ends."""
+"""Helpers for bulk work: pausing the cyclic garbage collector, and reading ahead in a thread."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ from typing import TypeVar
 
 @contextmanager
 def many_values() -> Iterator[None]:
-    """Python looks for cycles among all values as their number grows; here it finds none.
+    """Disable the cyclic garbage collector while a block creates many long-lived objects.
 
-    What counts references frees goes as ever. May be nested; of threads that do this at once, the
-    first that ends it ends it for all.
+    Its collections would scan all of them again and again and find no cycles; reference counting
+    still frees objects. May be nested. The switch is global to the process: of several threads in
+    such a block, the first one that leaves it may enable the collector for all of them.
     """
-    was_on = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()
-
-
-# ------------------------------------------------------------------------------------------------
-# Reading ahead: the next item is made while the last one is worked on.
 
 
 Item = TypeVar("Item")
@@ -34,16 +31,16 @@ _END = object()
 
 
 def ahead(items: Generator[Item, None, None]) -> Iterator[Item]:
-    """The same items, each made by a thread of its own before it is asked for.
+    """Yield the same items, and produce the next one in a thread while the caller uses the last.
 
-    Reading parquet needs no lock of the interpreter: a task that owns one large file so uses two
-    cores, where there are two.
+    Reading parquet releases the interpreter lock, so a task that works on one large file can use
+    two cores.
     """
     pool = ThreadPoolExecutor(1, "read-ahead")
     try:
-        coming = pool.submit(next, items, _END)
-        while (item := coming.result()) is not _END:
-            coming = pool.submit(next, items, _END)
+        upcoming = pool.submit(next, items, _END)
+        while (item := upcoming.result()) is not _END:
+            upcoming = pool.submit(next, items, _END)
             yield item  # type: ignore[misc]
     finally:
         pool.shutdown()

@@ -1,4 +1,4 @@
-"""Packages that are installed only by who needs them."""
+"""Imports of optional packages, which extras of this library install."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lakewright.errors import InvalidError
 
 
 def imported(module: str, extra: str) -> Any:
-    """Return a module of an optional package; InvalidError tells how to install it."""
+    """Return a module of an optional package; raise InvalidError if the extra is not installed."""
     try:
         return import_module(module)
     except ImportError as error:

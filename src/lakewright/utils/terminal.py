@@ -1,7 +1,7 @@
-"""The one place where text goes to a terminal, plain or with colours and tables.
+"""Output to the terminal, plain or with colours and tables.
 
-Names, paths and facts come from tables, which others may have written. What a terminal would take
-for a command is shown by its number instead.
+Names, paths and facts come from tables, whose contents are not trusted: characters that a terminal
+would interpret as control sequences are printed as escapes.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-# C0 but tabs and ends of lines, C1, halves of pairs, and what turns the direction of writing.
+# C0 except tab and line feed, C1, unpaired surrogates, line separators and bidirectional controls.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
-    """A text that does nothing to a terminal but stand there."""
-    return _UNSAFE.sub(_number, text)
+    """Return the text with all characters escaped that could control a terminal."""
+    return _UNSAFE.sub(_escaped, text)
 
 
-def _number(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    # The longer one is what JSON has as well, which escapes the others itself.
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    # JSON has no \x escapes but allows \u ones, and escapes characters below 0x20 itself.
     return f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}"
 
 
@@ -45,31 +45,27 @@ def ask(question: str, *, abort: bool = False) -> bool:
 
 
 class SafeFile:
-    """A terminal that rows are written to as they are."""
+    """A file that escapes terminal control characters in all text written to it."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
-        """Write a text."""
+        """Write a string."""
         return self._file.write(printable(text))
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write several."""
+        """Write several strings."""
         self._file.writelines(map(printable, lines))
 
 
 def tell_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print where an error came from that nobody has caught; a `sys.excepthook`."""
+    """Print the traceback of an uncaught exception; for use as `sys.excepthook`."""
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
 
 
-# ------------------------------------------------------------------------------------------------
-# Terminals with colours, tables and bars, on which texts of tables are only texts.
-
-
 class SafeConsole(Console):
-    """A console that prints texts as they are, and nothing that a terminal obeys but its own."""
+    """A rich console that ignores markup in text and escapes control characters in it."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **settings)
@@ -77,6 +73,6 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """See `Console`."""
+        """Render as `Console` does, with all text segments escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))

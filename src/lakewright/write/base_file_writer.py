@@ -1,4 +1,4 @@
-"""Writing base files: parquet with the footers that index look-ups want, rolled by size."""
+"""Writes base files: parquet files with bloom filter and key range in the footer."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lakewright.table.markers import MarkerKind
 from lakewright.write.task import MarkedFile, WriteTask
 
 _SAMPLE_ROWS = 10_000
-_REPEATS_BELOW = 0.5
-_LEVELS = {"zstd": 1, "gzip": 4}
+_MAX_DISTINCT_RATIO = 0.5
+_COMPRESSION_LEVELS = {"zstd": 1, "gzip": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenBaseFile:
-    """A base file that is there."""
+    """A base file that was written."""
 
     file: BaseFile
     rows: int
@@ -37,11 +37,11 @@ class WrittenBaseFile:
 
 @dataclass
 class BaseFileWriter:
-    """One base file in the making: it appears, whole, when the writer is closed.
+    """Writes one base file, which becomes visible as a whole when the writer is closed.
 
-    Rows are gathered to row groups of the configured size. Leaving it open leaves nothing behind
-    but its marker; `abandon` not even that. With a `pool`, a row group is encoded there while the
-    next is made.
+    Rows are buffered up to the configured size of a row group. A writer that is neither closed nor
+    aborted leaves only its marker behind; `abort` deletes that too. With a `pool`, one row group is
+    encoded there while the caller prepares the next.
     """
 
     task: WriteTask
@@ -53,79 +53,79 @@ class BaseFileWriter:
     _stack: ExitStack = field(default_factory=ExitStack)
     _writer: pq.ParquetWriter | None = None
     _sink: pa.PythonFile | None = None
-    _waiting: list[pa.Table] = field(default_factory=list)
-    _waiting_bytes: int = 0
+    _buffered: list[pa.Table] = field(default_factory=list)
+    _buffered_bytes: int = 0
     _keys: list[pa.Array] = field(default_factory=list)
     _encoding: Future[None] | None = None
-    _publication: MarkedFile = field(init=False)
+    _marked_file: MarkedFile = field(init=False)
 
     def __post_init__(self) -> None:
         path = join_path(self.partition, self.file.name)
-        self._publication = MarkedFile(self.task, path, self.kind)
+        self._marked_file = MarkedFile(self.task, path, self.kind)
 
     def write(self, table: pa.Table) -> None:
-        """Add rows, in the writer's schema; their file name is set here."""
+        """Add rows in the writer's schema; the writer sets their file name."""
         if not len(table):
             return
-        self._waiting.append(table)
-        self._waiting_bytes += table.nbytes
+        self._buffered.append(table)
+        self._buffered_bytes += table.nbytes
         self.rows += len(table)
-        if self._waiting_bytes >= self._group_bytes:
+        if self._buffered_bytes >= self._group_bytes:
             self._flush()
 
     @property
     def size(self) -> int:
-        """Bytes written so far, as far as they are known: gathered rows are not among them."""
-        self._wait()
+        """Bytes written so far, without the buffered rows."""
+        self._wait_for_encoding()
         return 0 if self._sink is None else int(self._sink.tell())
 
     @property
     def waiting_bytes(self) -> int:
-        """Memory held for rows that are not written yet."""
-        return self._waiting_bytes
+        """Memory used by rows that are not written yet."""
+        return self._buffered_bytes
 
     def flush(self) -> None:
-        """Write what was gathered as a row group of its own."""
-        if self._waiting:
+        """Write the buffered rows as a row group."""
+        if self._buffered:
             self._flush()
 
     def close(self) -> WrittenBaseFile:
-        """End the file and make it appear."""
-        if self._waiting or self._writer is None:
+        """Finish the file and publish it."""
+        if self._buffered or self._writer is None:
             self._flush()
         assert self._writer is not None
         keys = pa.chunked_array(self._keys, pa.string()).combine_chunks()
         footer = footer_metadata(keys, self.task.settings.bloom)
-        self._wait()
+        self._wait_for_encoding()
         self._writer.add_key_value_metadata(footer)
         self._writer.close()
         size = self.size
-        self._publication.before_publish()
+        self._marked_file.before_publish()
         self._stack.close()
-        self._publication.delete_if_not_pending()
+        self._marked_file.delete_if_not_pending()
         return WrittenBaseFile(self.file, self.rows, size)
 
     def abort(self, error: BaseException) -> None:
-        """Let nothing appear."""
+        """Discard the file."""
         if self._encoding is not None:
             wait([self._encoding])
         self._stack.__exit__(type(error), error, error.__traceback__)
-        self._publication.abort()
+        self._marked_file.abort()
 
     @property
     def _group_bytes(self) -> int:
         return min(self.task.settings.row_group_size, self.task.settings.max_file_size)
 
     def _flush(self) -> None:
-        none = self.task.stored_schema.empty_table()
-        table = pa.concat_tables(self._waiting) if self._waiting else none
-        self._waiting, self._waiting_bytes = [], 0
+        empty = self.task.stored_schema.empty_table()
+        table = pa.concat_tables(self._buffered) if self._buffered else empty
+        self._buffered, self._buffered_bytes = [], 0
         table = _with_file_name(table, self.file.name)
         if self._writer is None:
             self._open(table)
         assert self._writer is not None
         self._keys += table.column(RECORD_KEY).chunks
-        self._wait()
+        self._wait_for_encoding()
         if self.pool is None:
             self._encode(table)
         else:
@@ -140,15 +140,15 @@ class BaseFileWriter:
                 "rows do not fit the table's schema", partition=self.partition, reason=str(error)
             ) from error
 
-    def _wait(self) -> None:
-        """Let the row group that is being encoded be done."""
+    def _wait_for_encoding(self) -> None:
+        """Wait until the row group that is being encoded is finished."""
         encoding, self._encoding = self._encoding, None
         if encoding is not None:
             encoding.result()
 
     def _open(self, first: pa.Table) -> None:
-        self._publication.create_marker()
-        path = self._publication.path
+        self._marked_file.create_marker()
+        path = self._marked_file.path
         output = self._stack.enter_context(self.task.storage.unsynced().open_output(path))
         self._sink = pa.PythonFile(output, mode="w")
         settings = self.task.settings
@@ -157,8 +157,8 @@ class BaseFileWriter:
             self._sink,
             first.schema,
             compression="none" if codec == "uncompressed" else codec,
-            compression_level=_LEVELS.get(codec),
-            use_dictionary=_repeating(first),
+            compression_level=_COMPRESSION_LEVELS.get(codec),
+            use_dictionary=_dictionary_columns(first),
             data_page_size=settings.page_size,
             store_schema=False,
             write_page_checksum=True,
@@ -166,10 +166,10 @@ class BaseFileWriter:
 
 
 class AbortableWriter(Protocol):
-    """Something that writes files, which may come to nothing."""
+    """A writer whose unfinished files can be discarded."""
 
     def abort(self, error: BaseException) -> None:
-        """Let nothing appear of what is in the making."""
+        """Discard the files that are not finished."""
         ...
 
 
@@ -178,7 +178,7 @@ Writing = TypeVar("Writing", bound=AbortableWriter)
 
 @contextmanager
 def abort_on_failure(writer: Writing) -> Iterator[Writing]:
-    """A writer whose files in the making do not appear if the block fails, or dies."""
+    """Abort a writer if the block fails or is interrupted."""
     try:
         yield writer
     except BaseException as error:
@@ -187,21 +187,24 @@ def abort_on_failure(writer: Writing) -> Iterator[Writing]:
 
 
 def _with_file_name(table: pa.Table, name: str) -> pa.Table:
-    """The rows with the name of their file; one value, held once."""
+    """Return the rows with their file name set: a dictionary column with one value."""
     index = table.schema.get_field_index(FILE_NAME)
     zeros = pa.array(np.zeros(len(table), np.int32))
     column = pa.DictionaryArray.from_arrays(zeros, pa.array([name], pa.string()))
     return table.set_column(index, pa.field(FILE_NAME, column.type), column)
 
 
-def _repeating(table: pa.Table) -> list[str]:
-    """The columns worth a dictionary: trying it on the others costs a third of the time."""
+def _dictionary_columns(table: pa.Table) -> list[str]:
+    """Return the columns that are written with a dictionary: those with repeating values.
+
+    Trying a dictionary on the other columns takes a third of the time of a write.
+    """
     sample = table.slice(0, _SAMPLE_ROWS)
-    repeating = [name for name in META_COLUMNS if name not in (RECORD_KEY, COMMIT_SEQNO)]
+    names = [name for name in META_COLUMNS if name not in (RECORD_KEY, COMMIT_SEQNO)]
     for column in table.schema:
         if column.name in META_COLUMNS or pa.types.is_nested(column.type):
             continue
         distinct = pc.count_distinct(sample.column(column.name)).as_py()
-        if distinct <= max(1, len(sample) * _REPEATS_BELOW):
-            repeating.append(column.name)
-    return repeating
+        if distinct <= max(1, len(sample) * _MAX_DISTINCT_RATIO):
+            names.append(column.name)
+    return names

@@ -1,4 +1,4 @@
-"""Writing change files: what a write did to the rows of a base file, for readers of changes."""
+"""Writes CDC log files: what a write did to the rows of a file group, for CDC queries."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from lakewright.write.log_file_writer import EncodedBlock, into_files
 from lakewright.write.spill import pieces
 from lakewright.write.task import WriteTask, create_file
 
-_TEXT = ["null", "string"]
+_NULLABLE_STRING = ["null", "string"]
 _OP, _KEY, _TIME, _BEFORE, _AFTER = "op", "record_key", "ts_ms", "before", "after"
 
 
 def cdc_schema(schema: str, logging: CdcLoggingMode) -> str:
-    """The schema of change files of a table with this schema."""
+    """Return the Avro schema of the CDC log files of a table with this schema."""
     if logging is CdcLoggingMode.KEYS:
         fields = [{"name": name, "type": ["string", "null"]} for name in (_OP, _KEY)]
         return _json({"type": "record", "name": "Record", "fields": fields})
     tree = json.loads(schema)
-    own = [each for each in tree["fields"] if each["name"] not in META_COLUMNS]
-    image = {**tree, "fields": own}
+    data_fields = [field for field in tree["fields"] if field["name"] not in META_COLUMNS]
+    image = {**tree, "fields": data_fields}
     namespace = tree.get("namespace")
-    fields = [_field(_OP, _TEXT)]
+    fields = [_field(_OP, _NULLABLE_STRING)]
     if logging is CdcLoggingMode.BEFORE:
-        fields += [_field(_KEY, _TEXT), _field(_BEFORE, ["null", image])]
+        fields += [_field(_KEY, _NULLABLE_STRING), _field(_BEFORE, ["null", image])]
     else:
         name = f"{namespace}.{tree['name']}" if namespace else tree["name"]
         after = _field(_AFTER, ["null", name])
-        fields += [_field(_TIME, _TEXT), _field(_BEFORE, ["null", image]), after]
-    place = {"namespace": namespace} if namespace else {}
-    return _json({"type": "record", "name": "CDC", **place, "doc": "", "fields": fields})
+        fields += [_field(_TIME, _NULLABLE_STRING), _field(_BEFORE, ["null", image]), after]
+    namespace_entry = {"namespace": namespace} if namespace else {}
+    return _json({"type": "record", "name": "CDC", **namespace_entry, "doc": "", "fields": fields})
 
 
 def _field(name: str, kind: list[Any]) -> dict[str, Any]:
@@ -53,10 +53,10 @@ def _json(tree: dict[str, Any]) -> str:
 
 
 def require_base(partition: str, file_id: str, item: FileSlice | None) -> None:
-    """Refuse log files without a base file: readers of changes find no rows from before there."""
+    """Raise if a file group has no base file: CDC readers could not find the previous rows."""
     if item is None or item.base is None:
         raise UnsupportedError(
-            "the table logs changes, and this file group has no base file to tell them by: "
+            "the table logs changes, and this file group has no base file to compare with: "
             "compact the table first",
             partition=partition,
             file_id=file_id,
@@ -66,50 +66,50 @@ def require_base(partition: str, file_id: str, item: FileSlice | None) -> None:
 
 @dataclass
 class CdcLogWriter:
-    """Gathers what a write does to the rows of one file group.
+    """Collects the row changes that a write makes to one file group.
 
-    It is held in memory as the bytes it will be written as, one block after the other.
+    They are kept in memory as encoded blocks, ready to be written.
     """
 
     task: WriteTask
     logging: CdcLoggingMode
-    _waiting: list[pa.Table] = field(default_factory=list)
-    _waiting_bytes: int = 0
+    _buffered: list[pa.Table] = field(default_factory=list)
+    _buffered_bytes: int = 0
     _blocks: list[EncodedBlock] = field(default_factory=list)
 
     @classmethod
     def for_task(cls, task: WriteTask) -> CdcLogWriter | None:
-        """An empty one; None if changes are not logged."""
+        """Return an empty writer, or None if the table does not log changes."""
         return None if task.logging is None else cls(task, task.logging)
 
     def add(self, before: pa.Table | None, after: pa.Table | None) -> None:
-        """Note that rows came, changed or went."""
+        """Add inserted, updated or deleted rows."""
         rows = after if after is not None else before
         if rows is None or not len(rows):
             return
         op = "i" if before is None else "d" if after is None else "u"
-        told = {_OP: pa.repeat(pa.scalar(op), len(rows))}
+        columns = {_OP: pa.repeat(pa.scalar(op), len(rows))}
         if self.logging is CdcLoggingMode.BOTH:
-            told[_TIME] = pa.repeat(pa.scalar(self.task.instant), len(rows))
+            columns[_TIME] = pa.repeat(pa.scalar(self.task.instant), len(rows))
         else:
-            told[_KEY] = rows.column(RECORD_KEY)
+            columns[_KEY] = rows.column(RECORD_KEY)
         if self.logging is not CdcLoggingMode.KEYS:
-            told[_BEFORE] = self._images(before, len(rows))
+            columns[_BEFORE] = self._row_images(before, len(rows))
         if self.logging is CdcLoggingMode.BOTH:
-            told[_AFTER] = self._images(after, len(rows))
-        changes = pa.table(told)
-        self._waiting.append(changes)
-        self._waiting_bytes += changes.nbytes
-        if self._waiting_bytes >= self.task.settings.log_block_max_size:
+            columns[_AFTER] = self._row_images(after, len(rows))
+        changes = pa.table(columns)
+        self._buffered.append(changes)
+        self._buffered_bytes += changes.nbytes
+        if self._buffered_bytes >= self.task.settings.log_block_max_size:
             self._flush()
 
     def write(self, partition: str, file_id: str, token: str) -> Mapping[str, int]:
-        """Write all that was noted; gives the size of each file by its path.
+        """Write all changes; return the size of each file by its path.
 
-        There is a file also if nothing changed: for real readers a base file without one holds
-        new rows only.
+        A file is written even if nothing changed: Hudi readers take a base file without a CDC file
+        for one that contains only inserted rows.
         """
-        if self._waiting or not self._blocks:
+        if self._buffered or not self._blocks:
             self._flush()
         written: dict[str, int] = {}
         for blocks in into_files(self._blocks, self.task.settings.log_max_size):
@@ -120,33 +120,33 @@ class CdcLogWriter:
             written[path] = len(data)
         return written
 
-    def _images(self, rows: pa.Table | None, length: int) -> pa.ChunkedArray:
-        """Rows without meta columns, each as one value."""
-        own = self.task.own_schema
-        kind = pa.struct(list(own))
+    def _row_images(self, rows: pa.Table | None, length: int) -> pa.ChunkedArray:
+        """Return each row without its meta columns, as a struct."""
+        schema = self.task.own_schema
+        struct_type = pa.struct(list(schema))
         if rows is None:
-            return pa.chunked_array([pa.nulls(length, kind)])
+            return pa.chunked_array([pa.nulls(length, struct_type)])
         chunks = [
-            pa.StructArray.from_arrays(batch.columns, fields=list(own))
-            for batch in rows.select(own.names).to_batches()
+            pa.StructArray.from_arrays(batch.columns, fields=list(schema))
+            for batch in rows.select(schema.names).to_batches()
         ]
-        return pa.chunked_array(chunks, kind)
+        return pa.chunked_array(chunks, struct_type)
 
     def _flush(self) -> None:
         schema = cdc_schema(self.task.schema, self.logging)
-        self._blocks += self._encoded(schema)
-        self._waiting, self._waiting_bytes = [], 0
+        self._blocks += self._encode(schema)
+        self._buffered, self._buffered_bytes = [], 0
 
-    def _encoded(self, schema: str) -> Iterator[EncodedBlock]:
+    def _encode(self, schema: str) -> Iterator[EncodedBlock]:
         instant = self.task.instant
-        if not self._waiting:
-            none = pa.table({name: [] for name in _names(schema)})
-            yield EncodedBlock(format_avro_block(none, instant, schema, kind=BlockKind.CDC))
+        if not self._buffered:
+            empty = pa.table({name: [] for name in _field_names(schema)})
+            yield EncodedBlock(format_avro_block(empty, instant, schema, kind=BlockKind.CDC))
             return
-        rows = pa.concat_tables(self._waiting)
+        rows = pa.concat_tables(self._buffered)
         for piece in pieces(rows, self.task.settings.log_block_max_size):
             yield EncodedBlock(format_avro_block(piece, instant, schema, kind=BlockKind.CDC))
 
 
-def _names(schema: str) -> list[str]:
-    return [each["name"] for each in json.loads(schema)["fields"]]
+def _field_names(schema: str) -> list[str]:
+    return [field["name"] for field in json.loads(schema)["fields"]]

@@ -1,7 +1,8 @@
-"""What every commit records besides its files, and what follows it: contributors and hooks.
+"""What every commit records besides its files, and what runs after it: contributors and hooks.
 
 A contributor adds extra metadata to a commit, under the table's lock. A post-commit hook runs once
-the commit is visible; whatever it does, the commit stands.
+the commit is visible; its failure does not undo the commit. There are contributors and hooks for
+freshness, metrics, partitions marked as done, and TTL.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from lakewright.write.options import write_settings
 
 @dataclass(frozen=True)
 class CommittedWrite:
-    """A visible commit, as post-commit hooks see it."""
+    """A visible commit, as it is passed to post-commit hooks."""
 
     instant: Instant
     metadata: CommitMetadata
@@ -81,12 +82,12 @@ class PostCommitHook(Protocol):
     """Runs after a commit."""
 
     def after_commit(self, committed: CommittedWrite) -> None:
-        """Do what follows a commit; failures are warnings."""
+        """Do what follows a commit; report failures as warnings."""
         ...
 
 
 def validate_callbacks(options: Mapping[str, str]) -> None:
-    """Refuse options that name functions which cannot be loaded, before anything is written."""
+    """Raise if an option names a function that cannot be loaded, before anything is written."""
     settings = settings_from(FreshnessSettings, options)
     for name in (settings.reporter, settings.done_mark):
         if name is not None and name != SUCCESS_FILE:
@@ -95,9 +96,9 @@ def validate_callbacks(options: Mapping[str, str]) -> None:
 
 @dataclass
 class FreshnessContributor:
-    """Records completion and freshness in the commit, where the table tracks event times.
+    """Records completion and freshness in the commit, if the table tracks event times.
 
-    If they cannot be computed, the commit has no record of them, and the next one computes them.
+    If they cannot be computed, the commit does not record them, and the next commit computes them.
     """
 
     tracker: FreshnessTracker | None
@@ -107,11 +108,11 @@ class FreshnessContributor:
     def prepare(
         cls, transaction: Transaction, metadata: CommitMetadata, options: Mapping[str, str]
     ) -> FreshnessContributor:
-        """Load what the record is based on, before the lock is taken."""
+        """Load what the record is based on, before the lock is acquired."""
         if write_settings(transaction.snapshot.config, options).event_time is None:
             return cls(None)
         settings = settings_from(FreshnessSettings, options)
-        done = PartitionDoneMarker.for_table(transaction, options)
+        marker = PartitionDoneMarker.for_table(transaction, options)
         try:
             tracker = FreshnessTracker.prepare(
                 transaction.snapshot,
@@ -120,13 +121,15 @@ class FreshnessContributor:
                 metadata,
                 future_from_ms=transaction.writer.clock.now_ms() + settings.future_tolerance_ms,
             )
-            return cls(_with_open_partitions(tracker, metadata, done) if done.enabled else tracker)
+            return cls(
+                _with_open_partitions(tracker, metadata, marker) if marker.enabled else tracker
+            )
         except LakewrightError as error:
             _warn_without_freshness(error)
             return cls(None)
 
     def extra_metadata(self, current: Snapshot) -> Mapping[str, str]:
-        """The record, on the table as it is under the lock."""
+        """Return the record, computed for the table as it is under the lock."""
         if self.tracker is None:
             return {}
         try:
@@ -138,20 +141,20 @@ class FreshnessContributor:
 
 
 def _with_open_partitions(
-    tracker: FreshnessTracker, metadata: CommitMetadata, done: PartitionDoneMarker
+    tracker: FreshnessTracker, metadata: CommitMetadata, marker: PartitionDoneMarker
 ) -> FreshnessTracker:
-    """Add the written partitions that will be marked as done, remove those that are marked."""
-    completed = done.completed_partitions(tracker.state.open, tracker.state.watermarks)
-    marked = {path for path in completed if done.is_marked(path)}
+    """Add the written partitions that are to be marked as done, remove those already marked."""
+    completed = marker.completed_partitions(tracker.state.open, tracker.state.watermarks)
+    marked = {path for path in completed if marker.is_marked(path)}
     return replace(
         tracker,
-        opened=done.partitions_with_time(metadata.stats),
+        opened=marker.partitions_with_time(metadata.stats),
         closed=frozenset((marked - metadata.stats.keys()) | dropped_partitions(metadata)),
     )
 
 
 def _warn_without_freshness(error: LakewrightError) -> None:
-    text = f"the commit does not tell completion and freshness: {error}"
+    text = f"the commit does not record completion and freshness: {error}"
     warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
@@ -165,11 +168,11 @@ class CommitReporter:
 
     def after_commit(self, committed: CommittedWrite) -> None:
         """Report the commit."""
-        named = settings_from(FreshnessSettings, self.options).reporter
+        reporter_name = settings_from(FreshnessSettings, self.options).reporter
         if committed.figures:
-            also = load_function(named) if named is not None else None
+            reporter = load_function(reporter_name) if reporter_name is not None else None
             root = self.transaction.writer.storage.root
-            report(root, committed.completed_ms, committed.figures, also)
+            report(root, committed.completed_ms, committed.figures, reporter)
         figures = (committed.completed_ms, committed.figures, self.began_ms)
         record_commit(
             self.transaction, committed.instant, committed.metadata, self.options, figures
@@ -177,7 +180,7 @@ class CommitReporter:
 
 
 _SUCCESS = "_SUCCESS"
-# Tells that the function was called: readers of the format pass over such names.
+# Marks that the function was called: Hudi readers ignore files with such names.
 _CALLED = ".lakewright_done"
 
 
@@ -185,8 +188,9 @@ _CALLED = ".lakewright_done"
 class PartitionDoneMarker:
     """Which partitions of a table are done, and how they are marked.
 
-    A mark is made after the commit that lets completion pass the end of a partition. Whoever dies
-    in between leaves it to the next commit. A function is called until it has returned once.
+    A partition is marked after the commit whose completion passes the end of the partition. If the
+    writer crashes between the two, the next commit marks it. A function is called until it has
+    returned once.
     """
 
     storage: Storage
@@ -195,13 +199,13 @@ class PartitionDoneMarker:
 
     @classmethod
     def for_table(cls, transaction: Transaction, options: Mapping[str, str]) -> PartitionDoneMarker:
-        """The marker of the table of a transaction."""
+        """Return the marker of the table of a transaction."""
         settings = settings_from(FreshnessSettings, options)
         zone = transaction.snapshot.config.timeline_zone
         return cls(transaction.writer.storage, settings, zone)
 
     def after_commit(self, committed: CommittedWrite) -> None:
-        """Mark the partitions that completion has passed with a commit."""
+        """Mark the partitions whose end the completion of a commit has passed."""
         record = committed.freshness
         if record is not None and self.enabled:
             completed = self.completed_partitions(record.open, record.watermarks)
@@ -213,11 +217,11 @@ class PartitionDoneMarker:
         return self.settings.done_mark is not None
 
     def partitions_with_time(self, partitions: Iterable[str]) -> tuple[str, ...]:
-        """Of these partitions the ones whose path names a time."""
+        """Return those partitions whose path names a time."""
         return tuple(path for path in partitions if self._end(path) is not None)
 
     def completed_partitions(self, partitions: Iterable[str], marks: Watermarks) -> tuple[str, ...]:
-        """Of these partitions the ones that completion has passed."""
+        """Return those partitions whose end the completion has passed."""
         completion = self.completion(marks)
         if completion is None:
             return ()
@@ -225,12 +229,12 @@ class PartitionDoneMarker:
         return tuple(path for path, end in ends.items() if end is not None and end <= completion)
 
     def completion(self, marks: Watermarks) -> int | None:
-        """The completion that counts."""
+        """Return the completion of the view that the settings choose."""
         optimized = self.settings.done_view == "read_optimized"
         return marks.ro_completion if optimized else marks.rt_completion
 
     def is_marked(self, partition: str) -> bool:
-        """Whether a partition was marked before."""
+        """Whether a partition is already marked."""
         return self.storage.exists(join_path(partition, self._file))
 
     def mark(self, partitions: Iterable[str], marks: Watermarks) -> None:
@@ -243,10 +247,10 @@ class PartitionDoneMarker:
                 self._warn(path, str(error))
 
     def _mark(self, partition: str, completion: int | None) -> None:
-        named = self.settings.done_mark
-        if named is not None and named != SUCCESS_FILE:
+        function_name = self.settings.done_mark
+        if function_name is not None and function_name != SUCCESS_FILE:
             failure = call_user_function(
-                load_function(named), self.storage.root, partition, completion
+                load_function(function_name), self.storage.root, partition, completion
             )
             if failure is not None:
                 self._warn(partition, failure)
@@ -269,16 +273,13 @@ class PartitionDoneMarker:
         return partition_end(path, zone_of(self.zone), self.settings.done_interval_ms)
 
 
-# ------------------------------------------------------------------------------------------------
-# What a write does for TTL: it renews its partitions, and tells when the trigger was met.
-#
-# Nothing of this decides about rows. A line that was not renewed is made up for by the timeline,
-# and
-# a run that fails after a trigger was met comes with the next trigger.
+# TTL: a write updates the last update time of its partitions, and records when TTL was triggered.
+# Neither decides which rows expire: if an update is missed, TTL goes by the timeline, and a TTL run
+# that fails after its trigger is run again at the next trigger.
 
 
-# Carried on from commit to commit: the requested time of the write after which TTL was last due,
-# and the time before which no partition can expire, with the settings that this was found for.
+# Copied from commit to commit: the requested time of the write that last triggered TTL, and the
+# time before which no partition can expire, with the settings that it was computed for.
 CHECKED_KEY = "lakewright.ttl.checked"
 NEXT_KEY = "lakewright.ttl.next"
 _DAY_MS = 86_400_000
@@ -286,9 +287,9 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class TouchPartitions:
-    """Updates the last update time of the partitions of a write, where TTL is enabled.
+    """Updates the last update time of the partitions of a write, if TTL is enabled.
 
-    TTL decides by the timeline where that is newer: a partition that was not updated loses no rows.
+    A missed update loses no rows: TTL uses the timeline where it names a later write.
     """
 
     storage: Storage
@@ -314,9 +315,9 @@ class TouchPartitions:
 
 
 def ttl_settings_or_off(config: TableConfig, options: Mapping[str, str]) -> TtlSettings:
-    """The settings as writes go by them: off where they make no sense, which is no writer's fault.
+    """Return the TTL settings for a write: disabled, with a warning, if they are invalid.
 
-    Who runs TTL by hand is told what is wrong with them.
+    A write does not fail because of TTL settings; running TTL itself does.
     """
     if not config.partition_fields:
         return TtlSettings()
@@ -333,7 +334,7 @@ def _touch(storage: Storage, completed_at: InstantTime, partition: str) -> bool:
 
 @dataclass(frozen=True)
 class TtlCheckContributor:
-    """Records in the commit after which write TTL was last triggered, or when to check next."""
+    """Records in the commit which write last triggered TTL, or when to check next."""
 
     instant: InstantTime
     now_ms: int
@@ -344,50 +345,50 @@ class TtlCheckContributor:
     def prepare(
         cls, transaction: Transaction, metadata: CommitMetadata, options: Mapping[str, str]
     ) -> TtlCheckContributor:
-        """Take the time before the lock is taken."""
+        """Read the clock before the lock is acquired."""
         return cls(transaction.instant, transaction.writer.clock.now_ms(), metadata, options)
 
     def extra_metadata(self, current: Snapshot) -> Mapping[str, str]:
-        """The entries of the commit, on the table as it is under the lock."""
+        """Return the entries, computed for the table as it is under the lock."""
         settings = ttl_settings_or_off(current.config, self.options)
         if not settings.enabled:
             return {}
         if not settings.run_inline:
             next_check = self.metadata.extra.get(NEXT_KEY) or next_ttl_check(current)
             return {NEXT_KEY: next_check} if next_check else {}
-        checked = _last_check(current)
-        counts = self.metadata.operation not in SERVICE_OPERATIONS
-        if counts and _is_due(current, settings, checked, self.now_ms):
-            checked = self.instant
-        return {CHECKED_KEY: checked}
+        last_check = _last_check(current)
+        is_write = self.metadata.operation not in SERVICE_OPERATIONS
+        if is_write and _is_triggered(current, settings, last_check, self.now_ms):
+            last_check = self.instant
+        return {CHECKED_KEY: last_check}
 
 
 def is_ttl_triggered(metadata: CommitMetadata, requested_at: InstantTime) -> bool:
-    """Whether TTL is to run after a commit, as it says itself."""
+    """Whether a commit records that it triggered TTL."""
     return metadata.extra.get(CHECKED_KEY) == requested_at
 
 
 def next_ttl_check(now: Snapshot) -> str:
-    """What the newest write says about when to look next; empty if it does not."""
+    """Return when the newest write says to check TTL next; empty if it does not say."""
     newest = now.commits(now.timeline.by_completion[-1:])
     return newest[0].extra.get(NEXT_KEY, "") if newest else ""
 
 
-def _last_check(now: Snapshot) -> str:
-    for instant in reversed(now.timeline.by_completion):
-        (commit,) = now.commits([instant])
+def _last_check(current: Snapshot) -> str:
+    for instant in reversed(current.timeline.by_completion):
+        (commit,) = current.commits([instant])
         if CHECKED_KEY in commit.extra:
             return commit.extra[CHECKED_KEY]
     return ""
 
 
-def _is_due(now: Snapshot, settings: TtlSettings, checked: str, now_ms: int) -> bool:
+def _is_triggered(current: Snapshot, settings: TtlSettings, checked: str, now_ms: int) -> bool:
     if settings.trigger is TtlTrigger.NUM_COMMITS:
-        done = [i for i in now.timeline.completed_writes if i.requested_at > checked]
-        return len(done) + 1 >= settings.trigger_value
+        writes_since = [i for i in current.timeline.completed_writes if i.requested_at > checked]
+        return len(writes_since) + 1 >= settings.trigger_value
     if not checked:
         return True
-    zone = zone_of(now.config.timeline_zone)
+    zone = zone_of(current.config.timeline_zone)
     try:
         since_ms = int(parse_time(checked, zone).timestamp() * 1000)
     except InvalidError:

@@ -1,4 +1,4 @@
-"""Writing file groups: a new group, a new base file of one, or log files beside its base."""
+"""Writes file groups: new groups, the next base file of a group, and log files."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from lakewright.write.task import (
     WriteToken,
 )
 
-# What real writers say of a base file that has none before it.
-_NO_COMMIT = "null"
-_SHARED_ID = "{bucket:08d}-0000-0000-0000-{generation:012d}-0"
+# What Hudi's writers record as the previous commit of the first base file of a file group.
+_NO_PREVIOUS_COMMIT = "null"
+_SHARED_FILE_ID = "{bucket:08d}-0000-0000-0000-{generation:012d}-0"
 
 
 class FileGroupWriter:
-    """Writes file groups for one task and keeps the statistics of what it wrote."""
+    """Writes file groups for one task, and collects the write stats."""
 
     def __init__(self, task: WriteTask, token: WriteToken) -> None:
         self.task = task
@@ -55,13 +55,13 @@ class FileGroupWriter:
         replaced: Mapping[str, tuple[str, ...]] | None = None,
         error: LakewrightError | None = None,
     ) -> WriteStatus:
-        """What the task has done so far."""
+        """Return what the task has done so far."""
         return WriteStatus(
             tuple(self.stats), replaced or {}, error, tuple(self.works), dict(self.notes)
         )
 
     def defer(self, partition: PartitionState, rows: pa.Table) -> None:
-        """Leave the rows of a partition to another task."""
+        """Spill the rows of a partition, for another task to write."""
         self.works.append(
             DeferredPartition(partition.path, self._spill(rows), partition.read_bytes)
         )
@@ -69,7 +69,7 @@ class FileGroupWriter:
     def defer_group(
         self, partition: PartitionState, item: FileSlice, changes: MergedLogRecords, *, inserts: int
     ) -> None:
-        """Leave the next base file of a group to another task."""
+        """Spill the changes of a file group, for another task to write its next base file."""
         assert item.base is not None
         path = self._spill(encode_changes(changes))
         self.works.append(DeferredFileGroup(partition.path, item, path, inserts, item.base.size))
@@ -78,25 +78,27 @@ class FileGroupWriter:
         return spill_rows(self.task, self.token, len(self.works), rows)
 
     def new_file_id(self) -> str:
-        """The id of a file group that does not exist yet; never one that looks like a bucket."""
+        """Return the id of a new file group; never one that looks like a bucket's."""
         while are_bucket_file_ids([file_id := f"{self.task.clock.new_id()}-0"]):
             continue
         return file_id
 
     def bucket_file_id(self, partition: PartitionState, bucket: int) -> str:
-        """The id of the file group of a bucket that does not exist yet.
+        """Return the id of the new file group of a bucket.
 
-        Writers that do not wait for each other must come to the same name, and never to that of a
-        group which was taken out of the table: it would stay out.
+        Writers with non-blocking concurrency must choose the same id, but never that of a replaced
+        file group, because its rows would not be visible.
         """
         if self.task.non_blocking and not self.task.operation.replaces:
-            return _SHARED_ID.format(bucket=bucket, generation=partition.replaced_buckets(bucket))
+            return _SHARED_FILE_ID.format(
+                bucket=bucket, generation=partition.replaced_buckets(bucket)
+            )
         return f"{bucket:08d}{self.new_file_id()[8:]}"
 
     def write_new_groups(
         self, partition: PartitionState, rows: pa.Table, file_id: str | None = None
     ) -> None:
-        """Put rows into new file groups, as many as their size asks for; or into one of this id."""
+        """Write rows to new file groups of the configured size, or to one with this id."""
         partition.ensure_metadata()
         with abort_on_failure(RollingWriter(self, partition.path, file_id)) as rolling:
             for piece in pieces(rows, self.task.settings.max_file_size):
@@ -110,18 +112,18 @@ class FileGroupWriter:
         kind: MarkerKind = MarkerKind.CREATE,
         pool: Executor | None = None,
     ) -> BaseFileWriter:
-        """A writer of this write's base file of a group."""
+        """Return a writer for the task's base file of a file group."""
         file = BaseFile(file_id, str(self.token), self.task.instant)
         return BaseFileWriter(self.task, partition, file, kind, pool)
 
     def add_new_group_stat(
         self, partition: str, written: WrittenBaseFile, new: pa.Table | None
     ) -> None:
-        """Note a base file of a new group; `new` holds its event times."""
+        """Add the write stat of the base file of a new group; `new` has its event times."""
         self._add_stat(
             partition,
             written,
-            prev_commit=_NO_COMMIT,
+            prev_commit=_NO_PREVIOUS_COMMIT,
             num_update_writes=0,
             num_inserts=written.rows,
             num_deletes=0,
@@ -136,13 +138,13 @@ class FileGroupWriter:
         *,
         inserts: int,
     ) -> None:
-        """Write the next base file of a group: what `merge` makes of the rows of the last one.
+        """Write the next base file of a group: `merge` makes its rows from those of the last one.
 
-        It is told whom to tell of rows that change, where that is logged.
+        If the table logs changes, `merge` gets a callback, and calls it with the rows that change.
         """
         assert item.base is not None
         before = 0
-        log = CdcLogWriter.for_task(self.task)
+        cdc_log = CdcLogWriter.for_task(self.task)
 
         def old_rows() -> Iterator[pa.Table]:
             nonlocal before
@@ -150,19 +152,19 @@ class FileGroupWriter:
                 before += len(table)
                 yield table
 
-        fresh, times = 0, []
+        written_by_task, event_times = 0, []
         with (
             ThreadPoolExecutor(1, "encode") as pool,
             abort_on_failure(
                 self.open_base(partition, item.file_id, MarkerKind.MERGE, pool)
             ) as writer,
         ):
-            for table in merge(old_rows(), None if log is None else log.add):
+            for table in merge(old_rows(), None if cdc_log is None else cdc_log.add):
                 mask = pc.equal(table.column(COMMIT_TIME), self.task.instant)
                 count = int(pc.sum(mask).as_py() or 0)
                 if count and self.task.event_time is not None:
-                    times.append(table.select([self.task.event_time]).filter(mask))
-                fresh += count
+                    event_times.append(table.select([self.task.event_time]).filter(mask))
+                written_by_task += count
                 writer.write(table)
             written = writer.close()
         self._add_stat(
@@ -170,22 +172,24 @@ class FileGroupWriter:
             written,
             prev_commit=item.base.instant,
             prev_base_file=item.base.name,
-            num_update_writes=fresh - inserts,
+            num_update_writes=written_by_task - inserts,
             num_inserts=inserts,
             num_deletes=before + inserts - written.rows,
-            cdc_stats=None if log is None else log.write(partition, item.file_id, str(self.token)),
-            **self._event_times(pa.concat_tables(times) if times else None),
+            cdc_stats=None
+            if cdc_log is None
+            else cdc_log.write(partition, item.file_id, str(self.token)),
+            **self._event_times(pa.concat_tables(event_times) if event_times else None),
         )
 
     def write_compacted(
         self, item: FileSlice, rows: Iterable[pa.Table], facts: Callable[[], Mapping[str, Any]]
     ) -> None:
-        """Write the next base file of a group from rows that are merged already, of all commits.
+        """Write the next base file of a group from rows that are already merged, of all commits.
 
-        `facts` are asked for when all rows were taken. Event times are those of every row: they
-        tell what the file holds, not what a commit brought.
+        `facts` is called once all rows were read. The event times are those of all rows in the
+        file, not only those that a commit added.
         """
-        times: list[pa.Table] = []
+        event_times: list[pa.Table] = []
         kind = MarkerKind.MERGE if item.base is not None else MarkerKind.CREATE
         with (
             ThreadPoolExecutor(1, "encode") as pool,
@@ -193,15 +197,15 @@ class FileGroupWriter:
         ):
             for table in rows:
                 if self.task.event_time is not None:
-                    times.append(table.select([self.task.event_time]))
+                    event_times.append(table.select([self.task.event_time]))
                 writer.write(table)
             written = writer.close()
-        told = {
-            "prev_commit": item.base.instant if item.base else _NO_COMMIT,
+        stats = {
+            "prev_commit": item.base.instant if item.base else _NO_PREVIOUS_COMMIT,
             "prev_base_file": item.base.name if item.base else None,
-            **self._event_times(pa.concat_tables(times) if times else None),
+            **self._event_times(pa.concat_tables(event_times) if event_times else None),
         }
-        self._add_stat(item.partition, written, **told, **facts())
+        self._add_stat(item.partition, written, **stats, **facts())
 
     def append_logs(
         self,
@@ -214,23 +218,26 @@ class FileGroupWriter:
         gone: pa.Table | None = None,
         item: FileSlice | None = None,
     ) -> None:
-        """Write changes beside the base file of a group; `gone` are rows that say so themselves.
+        """Write changes as log files of a group.
 
-        `item` is what there is of the group so far.
+        `gone` are rows with a delete column that marks them as deleted; `item` is the group's
+        current file slice, if it has one.
         """
         if self.task.logging is not None:
             require_base(partition.path, file_id, item)
         partition.ensure_metadata()
         path = partition.path
-        found = [log.name for log in item.logs] if item is not None else []
+        log_names = [log.name for log in item.logs] if item is not None else []
         for log in write_logs(self.task, path, file_id, str(self.token), rows, deletes):
-            told = [part for part in (log.written, gone if log.deletes else None) if part]
-            times = pa.concat_tables(told) if told else None
-            found.append(log.file.name)
-            self._add_log_stat(path, log, times, inserts=inserts, **self._found(item, found))
+            changed = [part for part in (log.written, gone if log.deletes else None) if part]
+            changed_rows = pa.concat_tables(changed) if changed else None
+            log_names.append(log.file.name)
+            self._add_log_stat(
+                path, log, changed_rows, inserts=inserts, **self._compared_files(item, log_names)
+            )
 
-    def _found(self, item: FileSlice | None, logs: Sequence[str]) -> dict[str, Any]:
-        """What readers of changes compare a log file with, where changes are logged."""
+    def _compared_files(self, item: FileSlice | None, logs: Sequence[str]) -> dict[str, Any]:
+        """Return the files that CDC readers compare a log file with, if changes are logged."""
         if self.task.logging is None or item is None or item.base is None:
             return {}
         return {
@@ -248,9 +255,9 @@ class FileGroupWriter:
         compacted: Sequence[str] = (),
         deleted_from: int | None = None,
     ) -> None:
-        """Write changes of a group once more, in place of those of the instants `compacted`.
+        """Write log files of a group that replace those of the instants in `compacted`.
 
-        `deleted_from` is the least event time of deletes that no base file has seen yet.
+        `deleted_from` is the least event time of deletes that are not in a base file yet.
         """
         for log in write_logs(
             self.task,
@@ -261,23 +268,25 @@ class FileGroupWriter:
             deletes,
             compacted=compacted,
         ):
-            least = self._event_times(log.written).get("min_event_time")
-            known = [
-                time for time in (least, deleted_from if log.deletes else None) if time is not None
+            least_written = self._event_times(log.written).get("min_event_time")
+            least_times = [
+                time
+                for time in (least_written, deleted_from if log.deletes else None)
+                if time is not None
             ]
-            told = {"min_event_time": min(known)} if known else {}
-            self._add_log_stat(item.partition, log, log.written, **told)
+            event_times = {"min_event_time": min(least_times)} if least_times else {}
+            self._add_log_stat(item.partition, log, log.written, **event_times)
 
     def _add_log_stat(
         self,
         partition: str,
         log: WrittenLogFile,
-        times: pa.Table | None,
+        changed_rows: pa.Table | None,
         *,
         inserts: int = 0,
-        **more: Any,
+        **overrides: Any,
     ) -> None:
-        facts = {
+        stats = {
             "prev_commit": self.task.instant,
             "num_deletes": log.deletes,
             "num_update_writes": max(0, log.rows - inserts),
@@ -286,14 +295,14 @@ class FileGroupWriter:
             "log_offset": 0,
             "base_file": "",
             "log_files": (log.file.name,),
-            **self._event_times(times),
+            **self._event_times(changed_rows),
         }
-        self._add_stat(partition, log, **{**facts, **more})
+        self._add_stat(partition, log, **{**stats, **overrides})
 
     def _add_stat(
-        self, partition: str, written: WrittenBaseFile | WrittenLogFile, **facts: Any
+        self, partition: str, written: WrittenBaseFile | WrittenLogFile, **stats: Any
     ) -> None:
-        same: dict[str, Any] = {**_COUNTERS, **facts}
+        values: dict[str, Any] = {**_COUNTERS, **stats}
         stat = WriteStat(
             file_id=written.file.file_id,
             path=join_path(partition, written.file.name),
@@ -301,7 +310,7 @@ class FileGroupWriter:
             num_writes=written.rows,
             total_write_bytes=written.size,
             file_size_in_bytes=written.size,
-            **same,
+            **values,
         )
         self.stats.append(stat)
 
@@ -313,7 +322,7 @@ class FileGroupWriter:
         return {"min_event_time": least, "max_event_time": greatest}
 
 
-# Real readers expect numbers here, also where nothing was counted.
+# Hudi's readers expect numbers here, even if nothing was counted.
 _COUNTERS = dict.fromkeys(
     (
         "total_write_errors",
@@ -332,14 +341,14 @@ _COUNTERS = dict.fromkeys(
 
 
 class RollingWriter:
-    """Base files of new groups, one after the other: the next begins when one is large enough."""
+    """Writes base files of new file groups; starts the next one when a file is full."""
 
     def __init__(self, groups: FileGroupWriter, partition: str, file_id: str | None = None) -> None:
         self._groups = groups
         self._partition = partition
         self._file_id = file_id
         self._writer: BaseFileWriter | None = None
-        self._times: list[pa.Table] = []
+        self._event_time_rows: list[pa.Table] = []
 
     def write(self, rows: pa.Table) -> None:
         """Add rows of the partition."""
@@ -349,30 +358,30 @@ class RollingWriter:
             self._writer = self._groups.open_base(self._partition, file_id)
         self._writer.write(rows)
         if task.event_time is not None:
-            self._times.append(rows.select([task.event_time]))
+            self._event_time_rows.append(rows.select([task.event_time]))
         if self._file_id is None and self._writer.size >= task.settings.max_file_size:
             self.close()
 
     @property
     def waiting_bytes(self) -> int:
-        """Memory held for rows that are not written yet."""
+        """Memory used by rows that are not written yet."""
         return self._writer.waiting_bytes if self._writer is not None else 0
 
     def flush(self) -> None:
-        """Write what is held in memory."""
+        """Write the buffered rows."""
         if self._writer is not None:
             self._writer.flush()
 
     def close(self) -> None:
-        """End the current file, if there is one."""
+        """Finish the current file, if there is one."""
         if self._writer is None:
             return
-        times = pa.concat_tables(self._times) if self._times else None
+        event_time_rows = pa.concat_tables(self._event_time_rows) if self._event_time_rows else None
         written = self._writer.close()
-        self._groups.add_new_group_stat(self._partition, written, times)
-        self._writer, self._times = None, []
+        self._groups.add_new_group_stat(self._partition, written, event_time_rows)
+        self._writer, self._event_time_rows = None, []
 
     def abort(self, error: BaseException) -> None:
-        """Let the file in the making not appear."""
+        """Discard the current file."""
         if self._writer is not None:
             self._writer.abort(error)

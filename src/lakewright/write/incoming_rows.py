@@ -1,4 +1,4 @@
-"""Rows as they come in, made rows of the table: typed, keyed, and told apart by partition."""
+"""Converts incoming rows to rows of the table: types, record keys, partition paths."""
 
 from __future__ import annotations
 
@@ -17,64 +17,65 @@ from lakewright.model.record_keys import generated_keys, record_keys
 from lakewright.model.schema import META_FIELDS, PARTITION_PATH, RECORD_KEY, conform
 from lakewright.write.task import Operation, WriteTask, WriteToken
 
-# Set on rows of an upsert that are to be deleted, whatever their ordering: those of a global index
-# that must leave the partition they were in, and those that a statement deletes beside others.
+# True for rows of an upsert that are to be deleted, whatever their ordering value: the old version
+# of a row that a global index moves to another partition, and rows that a statement (MERGE INTO)
+# deletes beside its updates.
 MOVED_COLUMN = "_lakewright_leaves"
 
 
 def to_table_schema(rows: pa.Table, task: WriteTask, token: WriteToken, first: int) -> pa.Table:
-    """Rows in the table's stored schema, meta columns filled in but for the file name.
+    """Return rows in the table's stored schema, with all meta columns except the file name.
 
-    `first` numbers the rows of a task, so that each has its own sequence number. Rows to delete
-    bring no more than their key, partition and ordering columns.
+    `first` is the number of the first row within the task: each row gets its own sequence number.
+    Rows to delete have only their key, partition and ordering columns.
     """
-    # Keys and paths are made of values in the table's types: another type may have another text.
-    typed = rows_in(rows, _row_schema(rows, task))
+    # Compute keys and paths from values in the table's types: another type may have another text.
+    converted = rows_in(rows, _row_schema(rows, task))
     count = len(rows)
-    numbers = generated_keys(task.instant, token.task, first, count)
-    keys = numbers
+    sequence_numbers = generated_keys(task.instant, token.task, first, count)
+    keys = sequence_numbers
     if task.config.record_key_fields:
-        keys = record_keys(typed, task.keys, strict=task.adds_rows)
+        keys = record_keys(converted, task.keys, strict=task.adds_rows)
     if MOVED_COLUMN in rows.column_names and PARTITION_PATH in rows.column_names:
-        # The look-up in the whole table has decided where each row belongs.
+        # The global index look-up has set the partition of each row.
         paths = rows.column(PARTITION_PATH).combine_chunks()
     else:
-        paths = partition_paths(typed, task.partitions, strict=task.adds_rows).cast(pa.string())
-    own = typed.select(_stored_columns(task))
+        paths = partition_paths(converted, task.partitions, strict=task.adds_rows).cast(pa.string())
+    data = converted.select(_data_columns(task))
     meta = [
         pa.repeat(pa.scalar(task.instant), count),
-        numbers,
+        sequence_numbers,
         keys.cast(pa.string()),
         paths,
         pa.nulls(count, pa.string()),
     ]
-    leaves = [rows.column(MOVED_COLUMN)] if MOVED_COLUMN in rows.column_names else []
-    schema = pa.schema([*META_FIELDS, *own.schema])
-    if leaves:
+    moved = [rows.column(MOVED_COLUMN)] if MOVED_COLUMN in rows.column_names else []
+    schema = pa.schema([*META_FIELDS, *data.schema])
+    if moved:
         schema = schema.append(pa.field(MOVED_COLUMN, pa.bool_()))
-    return pa.table([*meta, *own.columns, *leaves], schema=schema)
+    return pa.table([*meta, *data.columns, *moved], schema=schema)
 
 
 def by_partition(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Prepared rows of each partition, in the order in which the partitions first appear."""
+    """Return the rows of each partition, in the order in which the partitions first appear."""
     encoded = rows.column(PARTITION_PATH).combine_chunks().dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    if len(names) == 1:
-        yield names[0], rows
+    paths = encoded.dictionary.to_pylist()
+    if len(paths) == 1:
+        yield paths[0], rows
         return
     codes = np.asarray(encoded.indices)
-    steps = np.flatnonzero(np.diff(codes))
-    if len(steps) + 1 > len(names):
+    changes = np.flatnonzero(np.diff(codes))
+    if len(changes) + 1 > len(paths):
         rows = rows.take(pa.array(np.argsort(codes, kind="stable")))
         codes = np.sort(codes, kind="stable")
-        steps = np.flatnonzero(np.diff(codes))
-    bounds = [0, *(int(step) + 1 for step in steps), len(rows)]
+        changes = np.flatnonzero(np.diff(codes))
+    bounds = [0, *(int(step) + 1 for step in changes), len(rows)]
     for start, end in pairwise(bounds):
-        yield names[codes[start]], rows.slice(start, end - start)
+        yield paths[codes[start]], rows.slice(start, end - start)
 
 
 def without_deleted(rows: pa.Table, task: WriteTask) -> pa.Table:
-    """The rows but for those that say of themselves that they are deleted: they insert nothing."""
+    """Return the rows without those whose delete columns mark them as deleted."""
     if not task.delete_columns:
         return rows
     deleted = rows_marked_deleted(rows, task.rule)
@@ -82,14 +83,14 @@ def without_deleted(rows: pa.Table, task: WriteTask) -> pa.Table:
 
 
 def as_merge_input(rows: pa.Table, task: WriteTask) -> list[Upserts | Deletes]:
-    """Prepared rows as versions that compete: new rows, and deletes."""
+    """Return converted rows as merge input: upserts and deletes."""
     if task.operation is Operation.DELETE:
         return [_deletes(rows, task, ordered=task.ordered_deletes)]
     if MOVED_COLUMN not in rows.column_names:
         return [Upserts(rows.select(task.stored_schema.names))]
-    leaving = pc.fill_null(rows.column(MOVED_COLUMN), False)
-    stay = rows.filter(pc.invert(leaving)).select(task.stored_schema.names)
-    return [_deletes(rows.filter(leaving), task, ordered=False), Upserts(stay)]
+    is_deleted = pc.fill_null(rows.column(MOVED_COLUMN), False)
+    upserts = rows.filter(pc.invert(is_deleted)).select(task.stored_schema.names)
+    return [_deletes(rows.filter(is_deleted), task, ordered=False), Upserts(upserts)]
 
 
 def _deletes(rows: pa.Table, task: WriteTask, *, ordered: bool) -> Deletes:
@@ -97,29 +98,29 @@ def _deletes(rows: pa.Table, task: WriteTask, *, ordered: bool) -> Deletes:
     if not (ordered and task.rule.ordering):
         return Deletes(keys)
     ordering = tuple(rows.column(name).combine_chunks() for name in task.rule.ordering)
-    lacking = [
+    with_nulls = [
         name for name, column in zip(task.rule.ordering, ordering, strict=True) if column.null_count
     ]
-    if lacking:
-        # A log file would store a delete without value: one that spares nothing.
-        raise InvalidError("ordered deletes have no ordering value", columns=lacking)
+    if with_nulls:
+        # A delete block would store no ordering value, which deletes rows of any ordering value.
+        raise InvalidError("ordered deletes have no ordering value", columns=with_nulls)
     if len(ordering) == 1 and pa.types.is_int32(ordering[0].type):
-        # To every reader of log files the whole number 0 means "no ordering value".
+        # All readers of delete blocks take the int 0 for "no ordering value".
         return Deletes(keys, ordering, pc.equal(ordering[0], 0))
     return Deletes(keys, ordering)
 
 
-def _stored_columns(task: WriteTask) -> list[str]:
+def _data_columns(task: WriteTask) -> list[str]:
     if task.operation is not Operation.DELETE:
         return list(task.own_schema.names)
     return list(task.rule.ordering) if task.ordered_deletes else []
 
 
 def rows_in(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Incoming rows in the table's types; what they lack is null.
+    """Return incoming rows in the table's types, with null in missing columns.
 
     Raises:
-        InvalidError: a value does not fit, or would not be the same any more.
+        InvalidError: a value does not fit, or the conversion would change it.
     """
     check_lossless(rows, schema)
     try:
@@ -132,8 +133,8 @@ def rows_in(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _row_schema(rows: pa.Table, task: WriteTask) -> pa.Schema:
-    """The table's own columns; rows to delete need not have all of them."""
+    """Return the schema to convert rows to; rows to delete need not have all columns."""
     if task.operation is not Operation.DELETE:
         return task.own_schema
-    given = set(rows.column_names)
-    return pa.schema([column for column in task.own_schema if column.name in given])
+    incoming = set(rows.column_names)
+    return pa.schema([column for column in task.own_schema if column.name in incoming])

@@ -1,4 +1,8 @@
-"""Index look-ups in one partition: which file group holds which key."""
+"""Index look-ups within a partition, and where rows of new keys are written.
+
+`lookup_keys` finds the file slice of each key. Rows of new keys are added to small files first,
+then to new file groups. `PartitionState` is one partition as a write finds it.
+"""
 
 from __future__ import annotations
 
@@ -36,62 +40,63 @@ NOWHERE = -1
 
 @dataclass(frozen=True, slots=True)
 class FileShape:
-    """How many rows a base file has, and how many bytes they take without footer."""
+    """The number of rows of a base file, and their compressed bytes without the footer."""
 
     rows: int
     data_bytes: int
 
 
 def lookup_keys(task: WriteTask, slices: Sequence[FileSlice], keys: pa.Array) -> Positions:
-    """For each key the position of the slice that holds it, or NOWHERE.
+    """Return for each key the position of the slice that contains it, or NOWHERE.
 
-    Base files are looked into; log files only where a group has no base file, since keys that are
-    new to a group go into its base file unless their group follows from the key; and where they
-    were written for the base file before, which may have had keys that this one has not.
+    Base files are read. Log files are read in two cases only: if a group has no base file, because
+    keys that are new to a group are written to its base file unless the index derives the group
+    from the key; and if they were written for the previous base file, which may have had keys that
+    the current one does not have.
 
-    A key that log files have deleted from one group may live in another by now. So what is found
-    in a slice with log files is looked for in the others too, and only where two such slices have
-    it are their log files asked.
+    A key that log files deleted from one group may have been inserted into another since. So a key
+    found in a slice with log files is also looked up in the others, and only if two such slices
+    contain it are their log files read.
     """
-    where = np.full(len(keys), NOWHERE, np.int64)
-    missing = np.arange(len(keys))
-    # Slices without log files first: what they have is certain.
-    for position in sorted(range(len(slices)), key=lambda at: bool(slices[at].logs)):
-        if not len(missing):
+    locations = np.full(len(keys), NOWHERE, np.int64)
+    unresolved = np.arange(len(keys))
+    # Slices without log files first: a key in their base file is certainly live.
+    for position in sorted(range(len(slices)), key=lambda index: bool(slices[index].logs)):
+        if not len(unresolved):
             break
         item = slices[position]
-        wanted = keys if len(missing) == len(keys) else keys.take(pa.array(missing))
-        found = _keys_in_slice(task, item, wanted)
-        if not len(found):
+        searched = keys if len(unresolved) == len(keys) else keys.take(pa.array(unresolved))
+        hits = _keys_in_slice(task, item, searched)
+        if not len(hits):
             continue
-        chosen = missing[found]
+        key_indices = unresolved[hits]
         if item.base is None or not item.logs:
-            where[chosen] = position
-            missing = np.delete(missing, found)
+            locations[key_indices] = position
+            unresolved = np.delete(unresolved, hits)
             continue
-        twice = chosen[where[chosen] != NOWHERE]
-        where[chosen[where[chosen] == NOWHERE]] = position
-        if len(twice):
-            alive = twice[_matches(_merged_keys(task, item), keys.take(pa.array(twice)))]
-            where[alive] = position
-    return where
+        ambiguous = key_indices[locations[key_indices] != NOWHERE]
+        locations[key_indices[locations[key_indices] == NOWHERE]] = position
+        if len(ambiguous):
+            live = ambiguous[_matches(_merged_keys(task, item), keys.take(pa.array(ambiguous)))]
+            locations[live] = position
+    return locations
 
 
 def live_keys(task: WriteTask, item: FileSlice, keys: pa.Array) -> Positions:
-    """Positions of the keys that a slice has rows for, once its log files are merged."""
+    """Return the positions of the keys that a slice has rows for, after merging its log files."""
     return _matches(_merged_keys(task, item), keys)
 
 
 def keys_not_in_base(task: WriteTask, item: FileSlice, base: str) -> pa.Array:
-    """The keys that a slice has rows for and a base file has not."""
+    """Return the keys that a slice has rows for and a base file does not contain."""
     keys = _merged_keys(task, item).combine_chunks()
     return keys.take(pa.array(np.setdiff1d(np.arange(len(keys)), _keys_in_file(task, base, keys))))
 
 
 def file_shape(storage: Storage, path: str) -> FileShape:
-    """Look into the footer of a base file."""
+    """Read the row count and data size from the footer of a base file."""
     with storage.open_input(path) as source, found_in(path):
-        metadata = _open(source, path).metadata
+        metadata = _open_parquet(source, path).metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         size = sum(
             group.column(i).total_compressed_size
@@ -102,28 +107,28 @@ def file_shape(storage: Storage, path: str) -> FileShape:
 
 
 def _keys_in_slice(task: WriteTask, item: FileSlice, wanted: pa.Array) -> Positions:
-    """Positions in `wanted` of the keys that a slice holds."""
+    """Return the positions in `wanted` of the keys that a slice contains."""
     if item.base is None:
         return live_keys(task, item, wanted)
-    found = _keys_in_file(task, item.path(item.base), wanted)
-    earlier = _logs_for_another_base(task, item)
-    if not earlier:
-        return found
-    alone = replace(item, base=None, logs=earlier)
-    return np.union1d(found, live_keys(task, alone, wanted))
+    in_base = _keys_in_file(task, item.path(item.base), wanted)
+    older_logs = _logs_for_previous_base(task, item)
+    if not older_logs:
+        return in_base
+    logs_only = replace(item, base=None, logs=older_logs)
+    return np.union1d(in_base, live_keys(task, logs_only, wanted))
 
 
-def _logs_for_another_base(task: WriteTask, item: FileSlice) -> tuple[LogFile, ...]:
-    """The log files of writers that began before the slice's base file was there.
+def _logs_for_previous_base(task: WriteTask, item: FileSlice) -> tuple[LogFile, ...]:
+    """Return the log files of writers that began before the slice's base file was completed.
 
-    They updated what they found in the base file before it. A compaction leaves out what was
-    deleted; of a key that was deleted and written again, only such a log file knows.
+    They update rows of the previous base file. A compaction omits deleted rows; if such a row was
+    written again, only one of these log files contains its key.
     """
     if item.base is None or not item.logs:
         return ()
-    there = task.snapshot.timeline.by_time.get(item.base.instant)
-    known = there.completed_at if there is not None else None
-    completed_at = known or task.snapshot.archived_times.get(item.base.instant, "")
+    instant = task.snapshot.timeline.by_time.get(item.base.instant)
+    active_time = instant.completed_at if instant is not None else None
+    completed_at = active_time or task.snapshot.archived_times.get(item.base.instant, "")
     return tuple(log for log in item.logs if log.instant < completed_at)
 
 
@@ -136,78 +141,74 @@ def _merged_keys(task: WriteTask, item: FileSlice) -> pa.ChunkedArray:
 
 def _keys_in_file(task: WriteTask, path: str, wanted: pa.Array) -> Positions:
     with task.storage.open_input(path) as source, found_in(path):
-        file = _open(source, path)
+        file = _open_parquet(source, path)
         footer = parse_footer(file.schema_arrow.metadata or file.metadata.metadata)
-        asks = footer.may_contain if task.uses_blooms else footer.in_range
-        possible = np.flatnonzero(asks(wanted))
-        if not len(possible):
-            return possible
+        may_contain = footer.may_contain if task.uses_blooms else footer.in_range
+        candidates = np.flatnonzero(may_contain(wanted))
+        if not len(candidates):
+            return candidates
         try:
             stored = file.read(columns=[RECORD_KEY], use_threads=False).column(0)
         except (pa.ArrowException, OSError) as error:
             raise CorruptError("a base file cannot be read", cause=str(error)) from error
-        asked = wanted if len(possible) == len(wanted) else wanted.take(pa.array(possible))
-        return possible[_matches(stored, asked)]
+        searched = wanted if len(candidates) == len(wanted) else wanted.take(pa.array(candidates))
+        return candidates[_matches(stored, searched)]
 
 
 def _matches(stored: pa.ChunkedArray, wanted: pa.Array) -> Positions:
-    found = pc.index_in(stored, value_set=wanted).drop_null()
-    return np.unique(np.asarray(found.combine_chunks(), dtype=np.int64))
+    indices = pc.index_in(stored, value_set=wanted).drop_null()
+    return np.unique(np.asarray(indices.combine_chunks(), dtype=np.int64))
 
 
-def _open(source: pa.NativeFile, path: str) -> pq.ParquetFile:
+def _open_parquet(source: pa.NativeFile, path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(source, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error
 
 
-# ------------------------------------------------------------------------------------------------
-# Where rows of new keys go: small files first, then new ones.
+# Rows of new keys: small files first, then new file groups.
 
 
 def assign_to_small_files(rooms: Iterable[tuple[int, int]], rows: int) -> list[tuple[int, int]]:
-    """How many of `rows` each small file takes, given what each has room for; no more are asked.
+    """Return how many of `rows` each small file gets, given its capacity; stop at the last row.
 
-    >>> fill_small_files([(7, 3), (8, 5), (9, 5)], 4)
+    >>> assign_to_small_files([(7, 3), (8, 5), (9, 5)], 4)
     [(7, 3), (8, 1)]
-    >>> fill_small_files([(7, 3)], 10), fill_small_files([(7, 0), (8, 2)], 2)
+    >>> assign_to_small_files([(7, 3)], 10), assign_to_small_files([(7, 0), (8, 2)], 2)
     ([(7, 3)], [(8, 2)])
     """
-    taken: list[tuple[int, int]] = []
+    assigned: list[tuple[int, int]] = []
     for position, room in rooms:
-        share = max(0, min(room, rows))
-        if share:
-            taken.append((position, share))
-            rows -= share
+        count = max(0, min(room, rows))
+        if count:
+            assigned.append((position, count))
+            rows -= count
         if not rows:
             break
-    return taken
+    return assigned
 
 
 def estimate_capacity(
     size: int, data_bytes: int, rows: int, *, max_size: int, estimate: int
 ) -> int:
-    """How many more rows fit into a base file, judged by the rows it has.
+    """Return how many more rows fit into a base file, estimated from the rows it has.
 
-    The footer counts for the file's size and not for that of its rows: a filter for sixty thousand
+    The footer counts as part of the file but not of its rows: a bloom filter for sixty thousand
     keys would make a handful of rows look huge.
     """
-    width = data_bytes / rows if rows else estimate
-    return max(0, int((max_size - size) / max(width, 1.0)))
+    row_bytes = data_bytes / rows if rows else estimate
+    return max(0, int((max_size - size) / max(row_bytes, 1.0)))
 
 
-# ------------------------------------------------------------------------------------------------
-# One partition as a write finds it: its file groups, and what may be done to them.
-
-
-_META_FOLDER = ".hoodie"
-_KEYS_SHARE = 10
+_HOODIE_FOLDER = ".hoodie"
+# The key column is estimated as a tenth of the bytes of a base file.
+_KEY_BYTES_DIVISOR = 10
 
 
 @dataclass(frozen=True)
 class PartitionState:
-    """The slices that a snapshot of the table shows in one partition, by file id."""
+    """One partition as a write finds it: its latest file slices."""
 
     task: WriteTask
     path: str
@@ -216,84 +217,87 @@ class PartitionState:
 
     @classmethod
     def load(cls, task: WriteTask, path: str) -> PartitionState:
-        """List the partition."""
-        if path.split("/")[0] == _META_FOLDER:
+        """List the partition, and check that its file groups fit the index."""
+        if path.split("/")[0] == _HOODIE_FOLDER:
             raise InvalidError("the table's own folder cannot be a partition", partition=path)
-        listed = task.storage.list_files(path)
-        is_new = not any(status.name.startswith(PARTITION_METADATA) for status in listed)
-        parsed = [parse_data_file(status.name, status.size) for status in listed]
+        statuses = task.storage.list_files(path)
+        is_new = not any(status.name.startswith(PARTITION_METADATA) for status in statuses)
+        parsed = [parse_data_file(status.name, status.size) for status in statuses]
         files = [file for file in parsed if file is not None]
-        found = task.snapshot.without_unlisted({path: [] if is_new else files})
-        groups = task.snapshot.groups(task.snapshot.view(), found)
+        committed = task.snapshot.without_unlisted({path: [] if is_new else files})
+        groups = task.snapshot.groups(task.snapshot.view(), committed)
         check_index(task.settings, (group.file_id for group in groups))
         return cls(task, path, tuple(group.latest_merged_slice() for group in groups), is_new)
 
     def ensure_metadata(self) -> None:
-        """Make the folder a partition of the table, before the first file is in it."""
+        """Create the partition metadata file of a new partition, before its first data file."""
         if not self.is_new:
             return
         depth = self.path.count("/") + 1 if self.path else 0
-        value = PartitionMetadata(commit_time=self.task.instant, depth=depth)
+        metadata = PartitionMetadata(commit_time=self.task.instant, depth=depth)
         try:
             self.task.storage.create(
-                join_path(self.path, PARTITION_METADATA), format_partition_metadata(value)
+                join_path(self.path, PARTITION_METADATA), format_partition_metadata(metadata)
             )
         except ConflictError:
-            # Another writer has just entered it too: both mean the same.
+            # Another writer created it at the same time: the content is equivalent.
             return
 
     @cached_property
     def read_bytes(self) -> int:
-        """How many bytes of base files a task reads for its rows, however few they are.
+        """How many bytes of base files a task reads to write rows here, however few they are.
 
-        Keys are a small part of them; where changes are written beside them no more is read. Rows
-        that meet no older ones fill one small file at least.
+        On a merge-on-read table a merge reads only the keys. An insert fills at least one small
+        file.
         """
         task = self.task
         if task.operation.replaces or (task.buckets and task.merge_on_read):
             return 0
         sizes = [item.base.size for item in self.slices if item.base is not None]
         if task.operation.merges or task.buckets:
-            return sum(sizes) // (_KEYS_SHARE if task.merge_on_read else 1)
+            return sum(sizes) // (_KEY_BYTES_DIVISOR if task.merge_on_read else 1)
         return min((size for size in sizes if size < task.settings.small_file_limit), default=0)
 
     @cached_property
     def by_bucket(self) -> Mapping[int, int]:
         """The position of the slice of each bucket."""
-        found: dict[int, int] = {}
+        positions: dict[int, int] = {}
         for position, item in enumerate(self.slices):
             bucket = bucket_of_group(item.file_id)
-            if bucket is None or bucket in found:
+            if bucket is None or bucket in positions:
                 raise InvalidError(
                     "the file groups of this partition do not follow the bucket index: was it "
                     "written with another index type?",
                     partition=self.path,
                     file_id=item.file_id,
                 )
-            found[bucket] = position
-        return found
+            positions[bucket] = position
+        return positions
 
     def replaced_buckets(self, bucket: int) -> int:
-        """How many file groups of a bucket were taken out of the table here."""
+        """Return how many file groups of a bucket were replaced in this partition."""
         replaced = self.task.snapshot.replaced(self.task.snapshot.view())
-        return sum(p == self.path and bucket_of_group(id_) == bucket for p, id_ in replaced)
+        return sum(
+            partition == self.path and bucket_of_group(file_id) == bucket
+            for partition, file_id in replaced
+        )
 
     def small_files(self) -> Iterator[tuple[int, int]]:
-        """Slices that new rows may join, smallest first: (position, room for so many rows).
+        """Yield the slices that new rows may be added to, smallest first: (position, row capacity).
 
-        Where log files are merged with a base file a new version of that base would lose them, and
-        a plan that waits for a group must find it as it was.
+        A slice with log files is left out: a new base file written without merging them would lose
+        their changes. A file group under a pending plan must stay as the plan describes it.
         """
         settings = self.task.settings
-        found = []
+        candidates = []
         for position, item in enumerate(self.slices):
             key = (self.path, item.file_id)
             if item.base is None or item.logs or item.base.size >= settings.small_file_limit:
                 continue
             if key in self.task.clustering or key in self.task.compacting:
                 continue
-            found.append((item.base.size, position))
-        for size, position in sorted(found):
+            candidates.append((item.base.size, position))
+        for size, position in sorted(candidates):
             base = self.slices[position].base
             assert base is not None
             shape = file_shape(self.task.storage, self.slices[position].path(base))
@@ -307,7 +311,7 @@ class PartitionState:
             yield position, room
 
     def check_not_clustering(self, item: FileSlice) -> None:
-        """Refuse to change rows that a pending clustering is about to move."""
+        """Raise if a pending clustering plan includes the slice: its rows must not change."""
         plan = self.task.clustering.get((self.path, item.file_id))
         if plan is not None:
             raise ConflictError(

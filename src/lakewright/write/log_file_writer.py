@@ -1,4 +1,4 @@
-"""Writing log files: the changes of one file group by one write."""
+"""Writes log files: the changes that one write makes to one file group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakewright.write.task import WriteTask, create_file
 
 @dataclass(frozen=True, slots=True)
 class WrittenLogFile:
-    """A log file that is there."""
+    """A log file that was written."""
 
     file: LogFile
     size: int
@@ -28,13 +28,13 @@ class WrittenLogFile:
 
     @property
     def rows(self) -> int:
-        """How many rows it holds."""
+        """Number of rows in the file."""
         return 0 if self.written is None else len(self.written)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """A block of a log file, and what it holds."""
+    """A log block, with the rows and the number of deletes it contains."""
 
     data: bytes
     rows: pa.Table | None = None
@@ -51,53 +51,55 @@ def write_logs(
     *,
     compacted: Sequence[str] = (),
 ) -> list[WrittenLogFile]:
-    """Append rows and deletes to a file group; a new file begins where one is full.
+    """Write rows and deletes as log files of a file group; start a new file where one is full.
 
-    The blocks stand for all blocks of the instants `compacted`.
+    The blocks replace all blocks of the instants in `compacted`.
     """
     schema_json = log_schema(task)
-    named = _with_file_id(rows, file_id)
-    pending = [
+    rows_with_id = _with_file_id(rows, file_id)
+    encoded = [
         *(
             EncodedBlock(_data_block(task, piece, schema_json, compacted), piece)
-            for piece in pieces(named, task.settings.log_block_max_size)
+            for piece in pieces(rows_with_id, task.settings.log_block_max_size)
         ),
         *_delete_blocks(task, deletes, schema_json, compacted),
     ]
     written: list[WrittenLogFile] = []
-    for blocks in into_files(pending, task.settings.log_max_size):
+    for blocks in into_files(encoded, task.settings.log_max_size):
         file = LogFile(file_id, task.instant, len(written) + 1, token)
         data = b"".join(block.data for block in blocks)
         path = join_path(partition, file.name)
         create_file(task, path, data)
         parts = [block.rows for block in blocks if block.rows is not None]
-        rows_in = pa.concat_tables(parts) if parts else None
-        gone = sum(block.deletes for block in blocks)
-        written.append(WrittenLogFile(file, len(data), gone, rows_in))
+        file_rows = pa.concat_tables(parts) if parts else None
+        deleted = sum(block.deletes for block in blocks)
+        written.append(WrittenLogFile(file, len(data), deleted, file_rows))
     return written
 
 
 def log_schema(task: WriteTask) -> str:
-    """The schema of log blocks: the table's with its meta columns."""
+    """Return the Avro schema of log blocks: the table's schema with the meta columns."""
     return log_schema_of(task.schema)
 
 
 def log_schema_of(schema: str) -> str:
-    """A table's schema with its meta columns."""
+    """Return a table's Avro schema with the meta columns."""
     tree = json.loads(schema)
-    own = [each for each in tree["fields"] if each["name"] not in META_COLUMNS]
-    meta = [
+    data_fields = [field for field in tree["fields"] if field["name"] not in META_COLUMNS]
+    meta_fields = [
         {"name": name, "type": ["null", "string"], "doc": "", "default": None}
         for name in META_COLUMNS
     ]
-    return json.dumps({**tree, "fields": [*meta, *own]}, separators=(",", ":"))
+    return json.dumps({**tree, "fields": [*meta_fields, *data_fields]}, separators=(",", ":"))
 
 
 def _data_block(
     task: WriteTask, rows: pa.Table, schema_json: str, compacted: Sequence[str]
 ) -> bytes:
-    block = format_avro_block if task.settings.log_block_format == "avro" else format_parquet_block
-    return block(rows, task.instant, schema_json, compacted_instants=compacted)
+    formatter = (
+        format_avro_block if task.settings.log_block_format == "avro" else format_parquet_block
+    )
+    return formatter(rows, task.instant, schema_json, compacted_instants=compacted)
 
 
 def _delete_blocks(
@@ -116,12 +118,12 @@ def _with_file_id(rows: pa.Table, file_id: str) -> pa.Table:
 
 
 def into_files(blocks: Iterable[EncodedBlock], most_bytes: int) -> Iterator[list[EncodedBlock]]:
-    """Blocks put together to files; a file is full once it has reached its size."""
-    waiting: list[EncodedBlock] = []
+    """Group blocks into files; a file is full once it has reached `most_bytes`."""
+    file_blocks: list[EncodedBlock] = []
     for block in blocks:
-        waiting.append(block)
-        if sum(len(each.data) for each in waiting) >= most_bytes:
-            yield waiting
-            waiting = []
-    if waiting:
-        yield waiting
+        file_blocks.append(block)
+        if sum(len(item.data) for item in file_blocks) >= most_bytes:
+            yield file_blocks
+            file_blocks = []
+    if file_blocks:
+        yield file_blocks

@@ -1,4 +1,8 @@
-"""Bulk inserts: every task writes the rows it gets, whatever their partition, into new files."""
+"""What a task does with its rows: bulk insert, insert, or merge with the rows of the table.
+
+`run_task` writes the rows of one task, and `run_deferred` the work that other tasks deferred. Both
+run in Spark's executors and in the local engine.
+"""
 
 from __future__ import annotations
 
@@ -45,64 +49,63 @@ from lakewright.write.task import (
     WriteToken,
 )
 
-# Rows of many partitions may come in turn: what waits for its file is bounded for all together.
-_MOST_WAITING_BYTES = 256 << 20
+# Rows of many partitions may be interleaved: this bounds the buffered rows of all partitions.
+_MAX_BUFFERED_BYTES = 256 << 20
 
 
 class BulkWriter:
-    """Open files of one task, one for each partition that it has met.
+    """Writes the bulk-inserted rows of one task: an open file for each partition.
 
-    Files are small where partitions are many, and their time goes into waiting for storage: those
-    of several partitions are made at once.
+    With many partitions the files are small, and most of the time is spent on calls to storage: so
+    the files of several partitions are created and closed concurrently.
     """
 
     def __init__(self, groups: FileGroupWriter) -> None:
         self._groups = groups
-        self._open: dict[str, RollingWriter] = {}
+        self._writers: dict[str, RollingWriter] = {}
 
     def write(self, rows: pa.Table) -> None:
-        """Add prepared rows of any partitions."""
+        """Add converted rows of any partitions."""
         task = self._groups.task
         rows = without_deleted(rows, task)
-        parts = dict(by_partition(rows)) if len(rows) else {}
+        by_path = dict(by_partition(rows)) if len(rows) else {}
         if task.settings.sort_mode.keeps_together:
-            self._end([path for path in self._open if parts and path not in parts])
-        new = [path for path in parts if path not in self._open]
-        map_in_threads(lambda path: PartitionState.load(task, path).ensure_metadata(), new)
-        self._open |= {path: RollingWriter(self._groups, path) for path in new}
-        for path, part in parts.items():
-            self._open[path].write(part)
-        if sum(writer.waiting_bytes for writer in self._open.values()) > _MOST_WAITING_BYTES:
-            max(self._open.values(), key=lambda writer: writer.waiting_bytes).flush()
+            self._close([path for path in self._writers if by_path and path not in by_path])
+        new_paths = [path for path in by_path if path not in self._writers]
+        map_in_threads(lambda path: PartitionState.load(task, path).ensure_metadata(), new_paths)
+        self._writers |= {path: RollingWriter(self._groups, path) for path in new_paths}
+        for path, part in by_path.items():
+            self._writers[path].write(part)
+        if sum(writer.waiting_bytes for writer in self._writers.values()) > _MAX_BUFFERED_BYTES:
+            max(self._writers.values(), key=lambda writer: writer.waiting_bytes).flush()
 
     def close(self) -> None:
-        """End all files."""
-        self._end(list(self._open))
+        """Finish all files."""
+        self._close(list(self._writers))
 
-    def _end(self, paths: Sequence[str]) -> None:
-        map_in_threads(lambda path: self._open[path].close(), paths)
+    def _close(self, paths: Sequence[str]) -> None:
+        map_in_threads(lambda path: self._writers[path].close(), paths)
         for path in paths:
-            del self._open[path]
+            del self._writers[path]
 
     def abort(self, error: BaseException) -> None:
-        """Let the files in the making not appear."""
-        for writer in self._open.values():
+        """Discard the unfinished files."""
+        for writer in self._writers.values():
             writer.abort(error)
 
 
-# ------------------------------------------------------------------------------------------------
-# Rows that meet no older ones: into small files while there is room, then into new ones.
+# Inserts: rows are written without looking up their keys, to small files first, then to new ones.
 
 
 def insert_rows(groups: FileGroupWriter, partition: PartitionState, rows: pa.Table) -> None:
-    """Write the rows of one partition without looking for older ones of their keys."""
+    """Insert the rows of one partition, without merging them with rows of the table."""
     task = groups.task
     rows = without_deleted(rows, task)
     if task.settings.combine_before_insert:
-        outcome = merge_logs(as_merge_input(rows, task), task.stored_schema, task.rule)
-        rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
+        merged = merge_logs(as_merge_input(rows, task), task.stored_schema, task.rule)
+        rows = merged.rows.take(pa.array(merged.row[~merged.deleted]))
     if not task.operation.replaces and task.settings.duplicate_policy != "none":
-        rows = _without_known(groups, partition, rows)
+        rows = _without_existing(groups, partition, rows)
     if not len(rows):
         return
     if task.buckets:
@@ -110,9 +113,9 @@ def insert_rows(groups: FileGroupWriter, partition: PartitionState, rows: pa.Tab
         return
     start = 0
     small = () if task.operation.replaces else partition.small_files()
-    for position, share in assign_to_small_files(small, len(rows)):
-        _extend(groups, partition, partition.slices[position], rows.slice(start, share))
-        start += share
+    for position, count in assign_to_small_files(small, len(rows)):
+        _extend(groups, partition, partition.slices[position], rows.slice(start, count))
+        start += count
     if start < len(rows):
         groups.write_new_groups(partition, rows.slice(start))
 
@@ -120,9 +123,11 @@ def insert_rows(groups: FileGroupWriter, partition: PartitionState, rows: pa.Tab
 def _insert_buckets(groups: FileGroupWriter, partition: PartitionState, rows: pa.Table) -> None:
     task = groups.task
     keys = rows.column(RECORD_KEY).combine_chunks()
-    ids = bucket_ids(keys, task.keys, task.settings.bucket_hash_fields, task.settings.buckets)
-    for bucket in np.unique(ids).tolist():
-        part = rows.filter(pa.array(ids == bucket))
+    bucket_of_row = bucket_ids(
+        keys, task.keys, task.settings.bucket_hash_fields, task.settings.buckets
+    )
+    for bucket in np.unique(bucket_of_row).tolist():
+        part = rows.filter(pa.array(bucket_of_row == bucket))
         position = None if task.operation.replaces else partition.by_bucket.get(bucket)
         if position is None:
             file_id = groups.bucket_file_id(partition, bucket)
@@ -142,49 +147,52 @@ def _insert_buckets(groups: FileGroupWriter, partition: PartitionState, rows: pa
 def _extend(
     groups: FileGroupWriter, partition: PartitionState, item: FileSlice, rows: pa.Table
 ) -> None:
-    """The next base file of a group: its rows, and these."""
+    """Write the next base file of a group: its rows, and these."""
     partition.check_not_clustering(item)
 
-    def extended(old: Iterator[pa.Table], seen: RowChangeCallback | None) -> Iterator[pa.Table]:
-        if seen is not None:
-            seen(None, rows)
-        return chain(old, [rows])
+    def extended(
+        old_rows: Iterator[pa.Table], on_change: RowChangeCallback | None
+    ) -> Iterator[pa.Table]:
+        if on_change is not None:
+            on_change(None, rows)
+        return chain(old_rows, [rows])
 
     groups.merge_base(partition.path, item, extended, inserts=len(rows))
 
 
-def _without_known(groups: FileGroupWriter, partition: PartitionState, rows: pa.Table) -> pa.Table:
+def _without_existing(
+    groups: FileGroupWriter, partition: PartitionState, rows: pa.Table
+) -> pa.Table:
     task = groups.task
     keys = rows.column(RECORD_KEY).combine_chunks()
     distinct = keys.unique()
-    where = lookup_keys(task, partition.slices, distinct)
-    for position in np.unique(where[where != NOWHERE]).tolist():
+    locations = lookup_keys(task, partition.slices, distinct)
+    for position in np.unique(locations[locations != NOWHERE]).tolist():
         item = partition.slices[position]
         if item.logs:
-            # A key that log files have deleted is not there any more.
-            asked = np.flatnonzero(where == position)
-            alive = live_keys(task, item, distinct.take(pa.array(asked)))
-            where[np.delete(asked, alive)] = NOWHERE
-    known = distinct.filter(pa.array(where != NOWHERE))
-    if not len(known):
+            # A key that log files deleted is not in the table any more.
+            in_slice = np.flatnonzero(locations == position)
+            live = live_keys(task, item, distinct.take(pa.array(in_slice)))
+            locations[np.delete(in_slice, live)] = NOWHERE
+    existing = distinct.filter(pa.array(locations != NOWHERE))
+    if not len(existing):
         return rows
     if task.settings.duplicate_policy == "fail":
         raise InvalidError(
             "rows to insert have keys that are in the table already",
             partition=partition.path,
-            keys=known.slice(0, 5).to_pylist(),
-            count=len(known),
+            keys=existing.slice(0, 5).to_pylist(),
+            count=len(existing),
         )
-    return rows.filter(pc.invert(pc.is_in(keys, value_set=known)))
+    return rows.filter(pc.invert(pc.is_in(keys, value_set=existing)))
 
 
-# ------------------------------------------------------------------------------------------------
-# Rows that meet older rows of their key: updates, inserts of new keys, deletes.
+# Merges: rows update or delete the row of their key, or are inserted if the key is new.
 
 
 @dataclass(frozen=True)
 class _NextBase:
-    """The changes that make the next base file of a group; `inserts` are of new keys."""
+    """The changes for the next base file of a group; `inserts` counts rows of new keys."""
 
     item: FileSlice
     changes: MergedLogRecords
@@ -196,104 +204,106 @@ class _NextBase:
 
 
 def merge_rows(groups: FileGroupWriter, partition: PartitionState, rows: pa.Table) -> None:
-    """Write the rows of one partition: of each key the version that wins, where the key lives."""
+    """Merge the rows of one partition: the winning version of each key replaces its row."""
     task = groups.task
-    outcome = merge_logs(as_merge_input(rows, task), task.stored_schema, task.rule)
+    changes = merge_logs(as_merge_input(rows, task), task.stored_schema, task.rule)
     if task.buckets:
-        _merge_buckets(groups, partition, outcome)
+        _merge_buckets(groups, partition, changes)
         return
-    where = lookup_keys(task, partition.slices, outcome.keys)
-    new = np.flatnonzero((where == NOWHERE) & ~outcome.deleted)
-    inserts = _fill(partition, where, new) if len(new) else {}
+    locations = lookup_keys(task, partition.slices, changes.keys)
+    new_keys = np.flatnonzero((locations == NOWHERE) & ~changes.deleted)
+    inserts = _assign_new_keys(partition, locations, new_keys) if len(new_keys) else {}
     next_bases = []
-    for position, chosen in _grouped(where):
+    for position, indices in _grouped(locations):
         item = partition.slices[position]
         partition.check_not_clustering(item)
-        part = outcome.select(chosen)
+        part = changes.select(indices)
         if task.merge_on_read and position not in inserts:
             _append(groups, partition, item.file_id, part, item)
         else:
             next_bases.append(_NextBase(item, part, inserts.get(position, 0)))
     _write_bases(groups, partition, next_bases)
-    rest = new[where[new] == NOWHERE]
-    if len(rest):
-        groups.write_new_groups(partition, outcome.rows.take(pa.array(outcome.row[rest])))
+    unassigned = new_keys[locations[new_keys] == NOWHERE]
+    if len(unassigned):
+        groups.write_new_groups(partition, changes.rows.take(pa.array(changes.row[unassigned])))
 
 
 def _merge_buckets(
-    groups: FileGroupWriter, partition: PartitionState, outcome: MergedLogRecords
+    groups: FileGroupWriter, partition: PartitionState, changes: MergedLogRecords
 ) -> None:
     task = groups.task
-    ids = bucket_ids(
-        outcome.keys, task.keys, task.settings.bucket_hash_fields, task.settings.buckets
+    bucket_of_key = bucket_ids(
+        changes.keys, task.keys, task.settings.bucket_hash_fields, task.settings.buckets
     )
     next_bases = []
-    for bucket, chosen in _grouped(ids.astype(np.int64)):
+    for bucket, indices in _grouped(bucket_of_key.astype(np.int64)):
         position = partition.by_bucket.get(bucket)
-        part = outcome.select(chosen)
+        part = changes.select(indices)
         if position is None:
-            _begin_bucket(groups, partition, bucket, part)
+            _write_first_rows(groups, partition, bucket, part)
             continue
         item = partition.slices[position]
         partition.check_not_clustering(item)
         if task.merge_on_read:
             _append(groups, partition, item.file_id, part, item)
         else:
-            next_bases.append(_NextBase(item, part, _unknown(groups, item, part)))
+            next_bases.append(_NextBase(item, part, _count_new_keys(groups, item, part)))
     _write_bases(groups, partition, next_bases)
 
 
-def _unknown(groups: FileGroupWriter, item: FileSlice, outcome: MergedLogRecords) -> int:
-    """How many rows of a bucket have keys that it does not hold yet."""
-    nowhere = lookup_keys(groups.task, [item], outcome.keys) == NOWHERE
-    return int((nowhere & ~outcome.deleted).sum())
+def _count_new_keys(groups: FileGroupWriter, item: FileSlice, changes: MergedLogRecords) -> int:
+    """Return how many rows of a bucket have keys that the bucket does not contain."""
+    is_new = lookup_keys(groups.task, [item], changes.keys) == NOWHERE
+    return int((is_new & ~changes.deleted).sum())
 
 
-def _begin_bucket(
-    groups: FileGroupWriter, partition: PartitionState, bucket: int, outcome: MergedLogRecords
+def _write_first_rows(
+    groups: FileGroupWriter, partition: PartitionState, bucket: int, changes: MergedLogRecords
 ) -> None:
-    """The first rows of a bucket; there is nothing to delete in it.
+    """Write the first rows of a bucket, which has no rows to delete yet.
 
-    Writers that do not wait for each other may both begin it: two base files of one group would
-    hide each other, two log files do not.
+    With non-blocking concurrency two writers may both create the file group: two base files of one
+    group would hide each other, two log files do not.
     """
     file_id = groups.bucket_file_id(partition, bucket)
     if groups.task.non_blocking:
-        _append(groups, partition, file_id, outcome)
+        _append(groups, partition, file_id, changes)
         return
-    rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
+    rows = changes.rows.take(pa.array(changes.row[~changes.deleted]))
     if len(rows):
         groups.write_new_groups(partition, rows, file_id)
 
 
-def _fill(partition: PartitionState, where: Positions, new: Positions) -> dict[int, int]:
-    """Give new keys to small files, as far as there is room; tells which slices got some."""
-    filled = dict(assign_to_small_files(partition.small_files(), len(new)))
+def _assign_new_keys(
+    partition: PartitionState, locations: Positions, new_keys: Positions
+) -> dict[int, int]:
+    """Assign new keys to small files with room; return how many each slice got."""
+    assigned = dict(assign_to_small_files(partition.small_files(), len(new_keys)))
     start = 0
-    for position, share in filled.items():
-        where[new[start : start + share]] = position
-        start += share
-    return filled
+    for position, count in assigned.items():
+        locations[new_keys[start : start + count]] = position
+        start += count
+    return assigned
 
 
 def _append(
     groups: FileGroupWriter,
     partition: PartitionState,
     file_id: str,
-    outcome: MergedLogRecords,
+    changes: MergedLogRecords,
     item: FileSlice | None = None,
 ) -> None:
-    rows = outcome.rows.take(pa.array(outcome.row[~outcome.deleted]))
-    deletes = delete_records(partition.path, outcome) if outcome.deleted.any() else None
-    said = outcome.row[outcome.deleted & (outcome.row >= 0)]
-    gone = outcome.rows.take(pa.array(said)) if len(said) else None
-    groups.append_logs(partition, file_id, rows, deletes, gone=gone, item=item)
+    rows = changes.rows.take(pa.array(changes.row[~changes.deleted]))
+    deletes = delete_records(partition.path, changes) if changes.deleted.any() else None
+    marked = changes.row[changes.deleted & (changes.row >= 0)]
+    deleted_rows = changes.rows.take(pa.array(marked)) if len(marked) else None
+    groups.append_logs(partition, file_id, rows, deletes, gone=deleted_rows, item=item)
 
 
 def _write_bases(
     groups: FileGroupWriter, partition: PartitionState, bases: Sequence[_NextBase]
 ) -> None:
-    """Write the next base files of some groups, or leave them to others if they are much work."""
+    """Write the next base files of some groups, or defer them if they are much work."""
     size = sum(base.size for base in bases)
     if len(bases) > 1 and size > groups.task.settings.hand_on_bytes:
         for base in bases:
@@ -311,29 +321,31 @@ def merge_group(
     *,
     inserts: int,
 ) -> None:
-    """Write the next base file of a group: its rows with these changes."""
+    """Write the next base file of a group: its rows merged with these changes."""
 
-    def merged(old: Iterator[pa.Table], seen: RowChangeCallback | None) -> Iterator[pa.Table]:
-        return merge_with_base(batches_of(old), outcome, groups.task.rule, seen=seen)
+    def merged(
+        old_rows: Iterator[pa.Table], on_change: RowChangeCallback | None
+    ) -> Iterator[pa.Table]:
+        return merge_with_base(batches_of(old_rows), outcome, groups.task.rule, seen=on_change)
 
     groups.merge_base(partition, item, merged, inserts=inserts)
 
 
 def delete_records(path: str, outcome: MergedLogRecords) -> DeleteRecords:
-    """The keys that are deleted, as a log file tells of them."""
-    gone = pa.array(np.flatnonzero(outcome.deleted))
-    keys = outcome.keys.take(gone)
+    """Return the deleted keys as records of a delete block."""
+    indices = pa.array(np.flatnonzero(outcome.deleted))
+    keys = outcome.keys.take(indices)
     unconditional = pa.array(outcome.beats_any_base[outcome.deleted])
     return DeleteRecords(
         keys,
         pa.repeat(pa.scalar(path), len(keys)),
         unconditional,
-        tuple(column.take(gone) for column in outcome.ordering),
+        tuple(column.take(indices) for column in outcome.ordering),
     )
 
 
 def _grouped(values: Positions) -> list[tuple[int, Positions]]:
-    """The positions of each value that is not NOWHERE, by value."""
+    """Return the positions of each value other than NOWHERE, by value."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
@@ -344,29 +356,33 @@ def _grouped(values: Positions) -> list[tuple[int, Positions]]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------
-# The work of one task: rows of some partitions into files; on Spark and in a plain loop alike.
+# Tasks: the rows of some partitions.
 
 
-# Rows that wait until a task has seen all its partitions.
-_MOST_HELD_BYTES = 64 << 20
+# Bound for rows of file-bound partitions, kept until the task has read all its partitions.
+_MAX_FILE_BOUND_BYTES = 64 << 20
 
 
 def run_task(task: WriteTask, token: WriteToken, batches: Iterable[pa.RecordBatch]) -> WriteStatus:
-    """Write the rows of one task; an error of ours comes back as a value, so nothing is retried.
+    """Write the rows of one task.
 
-    Rows of one partition must come together, unless they are bulk inserted.
+    A LakewrightError is returned in the status instead of raised, so that Spark does not retry the
+    task. The rows of a partition must be contiguous, unless they are bulk inserted.
     """
     groups = FileGroupWriter(task, token)
     try:
-        rows = _prepared(task, token, batches)
-        return _bulk(groups, rows) if needs_no_shuffle(task) else _by_partition(groups, rows)
+        rows = _converted(task, token, batches)
+        return (
+            _run_bulk_insert(groups, rows)
+            if needs_no_shuffle(task)
+            else _run_by_partition(groups, rows)
+        )
     except LakewrightError as error:
         return groups.status(error=error)
 
 
 def run_deferred(task: WriteTask, token: WriteToken, works: Iterable[DeferredWork]) -> WriteStatus:
-    """Do what other tasks have handed on; an error of ours comes back as a value."""
+    """Do work that other tasks deferred; a LakewrightError is returned in the status."""
     groups = FileGroupWriter(task, token)
     try:
         for work in works:
@@ -382,13 +398,13 @@ def run_deferred(task: WriteTask, token: WriteToken, works: Iterable[DeferredWor
 
 
 def needs_no_shuffle(task: WriteTask) -> bool:
-    """Whether rows need not meet others of their partition: every task makes its own files."""
+    """Whether rows of one partition may be in several tasks, which all write their own files."""
     settings = task.settings
     compared = settings.combine_before_insert or settings.duplicate_policy != "none"
     return task.operation is Operation.BULK_INSERT and not task.buckets and not compared
 
 
-def _bulk(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> WriteStatus:
+def _run_bulk_insert(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> WriteStatus:
     with abort_on_failure(BulkWriter(groups)) as writer:
         for rows in tables:
             writer.write(rows)
@@ -396,10 +412,10 @@ def _bulk(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> WriteStatus:
     return groups.status()
 
 
-def _by_partition(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> WriteStatus:
+def _run_by_partition(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> WriteStatus:
     task = groups.task
     replaced: dict[str, tuple[str, ...]] = {}
-    heavy: list[tuple[PartitionState, pa.Table]] = []
+    file_bound: list[tuple[PartitionState, pa.Table]] = []
     for path, rows in _partitions(tables):
         partition = PartitionState.load(task, path)
         if task.operation.replaces:
@@ -407,13 +423,13 @@ def _by_partition(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> WriteS
             for item in partition.slices:
                 partition.check_not_clustering(item)
         if is_file_bound(partition.read_bytes, rows):
-            heavy.append((partition, rows))
-            if sum(rows.nbytes for _, rows in heavy) > _MOST_HELD_BYTES:
-                _write_file_bound(groups, heavy)
-                heavy = []
+            file_bound.append((partition, rows))
+            if sum(rows.nbytes for _, rows in file_bound) > _MAX_FILE_BOUND_BYTES:
+                _write_file_bound(groups, file_bound)
+                file_bound = []
         else:
             _write(groups, partition, rows)
-    _write_file_bound(groups, heavy)
+    _write_file_bound(groups, file_bound)
     return groups.status(replaced)
 
 
@@ -425,19 +441,19 @@ def _write(groups: FileGroupWriter, partition: PartitionState, rows: pa.Table) -
 
 
 def _write_file_bound(
-    groups: FileGroupWriter, heavy: Sequence[tuple[PartitionState, pa.Table]]
+    groups: FileGroupWriter, file_bound: Sequence[tuple[PartitionState, pa.Table]]
 ) -> None:
-    """Write rows that make more work than they show, or leave them to others if it is much."""
-    weight = sum(partition.read_bytes for partition, _ in heavy)
-    hands_on = len(heavy) > 1 and weight > groups.task.settings.hand_on_bytes
-    for partition, rows in heavy:
-        if hands_on:
+    """Write rows whose work is mostly reading files, or defer them if it is much work."""
+    read_bytes = sum(partition.read_bytes for partition, _ in file_bound)
+    defers = len(file_bound) > 1 and read_bytes > groups.task.settings.hand_on_bytes
+    for partition, rows in file_bound:
+        if defers:
             groups.defer(partition, rows)
         else:
             _write(groups, partition, rows)
 
 
-def _prepared(
+def _converted(
     task: WriteTask, token: WriteToken, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.Table]:
     first = 0
@@ -448,8 +464,8 @@ def _prepared(
 
 
 def _partitions(tables: Iterable[pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each partition, which come one after the other."""
-    done: set[str] = set()
+    """Return the rows of each partition; those of a partition must be contiguous."""
+    finished: set[str] = set()
     current: str | None = None
     rows = SpillBuffer()
     for table in tables:
@@ -458,11 +474,11 @@ def _partitions(tables: Iterable[pa.Table]) -> Iterator[tuple[str, pa.Table]]:
                 if current is not None:
                     with closing(rows):
                         yield current, rows.table()
-                if path in done:
+                if path in finished:
                     raise InvalidError(
                         "rows of one partition came apart", partition=path, column=PARTITION_PATH
                     )
-                done.add(path)
+                finished.add(path)
                 current, rows = path, SpillBuffer()
             rows.add(part)
     if current is not None:

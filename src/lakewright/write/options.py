@@ -1,4 +1,9 @@
-"""Options as people give them to a write: which are known, and what they mean for a table."""
+"""The options of a write: which ones are known, and what they mean for a table.
+
+A write refuses those Hudi options that would change the rows, the files or the table, or disable
+something a user relies on, if they were ignored. It warns about asynchronous services that are
+requested but do not run, and about all other options that are neither supported nor listed here.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ from lakewright.table.freshness_options import FreshnessSettings
 from lakewright.table.options import PLAN_KEYS, HeartbeatSettings, LockSettings, TransactionSettings
 from lakewright.write.write_config import WRITE_KEYS, WriteSettings
 
-# Each with the value that says the same as leaving it out, in lower case.
+# Each with the value that has the same effect as leaving it out, in lower case.
 REFUSED_WRITE_OPTIONS = {
     # other rows, or other versions of them
     "hoodie.allow.operation.metadata.field": "false",
@@ -84,7 +89,7 @@ REFUSED_WRITE_OPTIONS = {
     "hoodie.metadata.record.index.enable": "false",
     "hoodie.metadata.record.level.index.enable": "false",
     "hoodie.table.secondary.indexes.metadata": "",
-    # what a table keeps for itself
+    # internal properties of a table
     "hoodie.archivelog.folder": "history",
     "hoodie.table.checksum": "",
     "hoodie.table.index.defs.path": "",
@@ -94,7 +99,7 @@ REFUSED_WRITE_OPTIONS = {
     "hoodie.timeline.history.path": "history",
     "hoodie.timeline.layout.version": "2",
     "hoodie.timeline.path": "timeline",
-    # what happens beside a write and would not happen
+    # side effects of a write that would not happen
     "hoodie.client.init.callback.classes": "",
     "hoodie.clustering.rollback.pending.replacecommit.on.conflict": "false",
     "hoodie.datasource.hive_sync.sync_as_datasource": "true",
@@ -116,7 +121,7 @@ _MERGERS = frozenset(
         "org.apache.hudi.common.model.overwritewithlatestmerger",
     }
 )
-_EXTRACTORS = frozenset(
+_PARTITION_EXTRACTORS = frozenset(
     f"org.apache.hudi.hive.{name}"
     for name in (
         "hivestylepartitionvalueextractor",
@@ -126,11 +131,11 @@ _EXTRACTORS = frozenset(
         "slashencodeddaypartitionvalueextractor",
     )
 )
-# Values that say what is so anyway; the merge mode decides which of Hudi's own mergers is meant.
+# Values without effect; the merge mode decides which of Hudi's own mergers applies.
 NO_OP_VALUES = {
     "hoodie.datasource.write.record.merger.impls": _MERGERS,
     "hoodie.datasource.write.row.writer.enable": frozenset({"true", "false"}),
-    "hoodie.datasource.hive_sync.partition_extractor_class": _EXTRACTORS,
+    "hoodie.datasource.hive_sync.partition_extractor_class": _PARTITION_EXTRACTORS,
     "hoodie.datasource.hive_sync.use_jdbc": frozenset({"false"}),
     "hoodie.embed.timeline.server": frozenset({"true", "false"}),
     "hoodie.metadata.enable": frozenset({"false"}),
@@ -141,7 +146,7 @@ NO_OP_VALUES = {
     "hoodie.write.record.merge.custom.implementation.classes": _MERGERS,
 }
 
-# What a write is told beside its settings: which operation it is.
+# Options that choose the operation of a write.
 OPERATION_KEYS = frozenset(
     {"hoodie.datasource.write.operation", "hoodie.datasource.write.partitions.to.delete"}
 )
@@ -172,7 +177,7 @@ SERVICE_PREFIXES = (
     "hoodie.write.empty.clean.",
 )
 
-# What asks for a service beside the write, by the word "true", and is not carried out.
+# With the value "true" they request an asynchronous service, which does not run.
 ASYNC_SERVICE_KEYS = frozenset(
     {
         "hoodie.clustering.async.enabled",
@@ -191,17 +196,7 @@ OWN_KEYS = frozenset(
 )
 
 
-# ------------------------------------------------------------------------------------------------
-# Which of Hudi's options a write refuses, and which it takes without a word.
-#
-# Refused is what would change the rows, the files or the table, or lose something that a user
-# counts
-# on, if it were ignored. A service that is asked for and not carried out is told by a warning.
-# What
-# is neither refused, honoured nor listed here is ignored with a warning as well.
-
-
-_HONOURED = (
+_SUPPORTED = (
     WRITE_KEYS
     | option_keys(LockSettings, HeartbeatSettings, TransactionSettings, FreshnessSettings)
     | option_keys(MetricsSettings)
@@ -209,7 +204,7 @@ _HONOURED = (
     | OWN_KEYS
     | PLAN_KEYS
 )
-_NOTES_PREFIX = "hoodie.datasource.write.commitmeta.key.prefix"
+_COMMIT_METADATA_PREFIX = "hoodie.datasource.write.commitmeta.key.prefix"
 _DROP_DUPLICATES = "hoodie.datasource.write.insert.drop.duplicates"
 _DUPLICATE_POLICY = "hoodie.datasource.insert.dup.policy"
 
@@ -220,12 +215,12 @@ _PERSISTED = (
     keys.EVENT_TIME,
     keys.TRACK_EVENT_TIME,
 )
-# Real Hudi does not store these with the table: its writers are told each time.
+# Hudi does not store these with the table: its writers get them with each write.
 _WRITE_TIME_OPTIONS = (keys.TIMESTAMPS_AS_TEXT, keys.NEW_KEY_ENCODING)
 _FLAGS = (keys.HIVE_STYLE, keys.URL_ENCODE, keys.SLASH_DATES, keys.CHANGE_DATA)
-_WORDS = (keys.EVENT_TIME, keys.TIME_ZONE, keys.CHANGE_LOGGING)
-# Between these a writer may choose: they look for keys in the same files.
-_LIKE_SIMPLE = frozenset({IndexType.SIMPLE, IndexType.BLOOM})
+_FIXED_VALUES = (keys.EVENT_TIME, keys.TIME_ZONE, keys.CHANGE_LOGGING)
+# Each write may choose between these: they look up keys in the same files.
+_INTERCHANGEABLE = frozenset({IndexType.SIMPLE, IndexType.BLOOM})
 _TIME_GENERATORS = (keys.TIME_GENERATOR, keys.OLD_TIME_GENERATOR)
 
 Conflict = tuple[str, str, str]
@@ -233,9 +228,9 @@ Conflict = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options whose names were checked: keys of Hudi's are in lower case, as Spark takes them.
+    """Options whose names were checked; Hudi's keys are in lower case, as Spark passes them.
 
-    `ignored` have no effect here; `async_services` ask for asynchronous services, which do not run.
+    `ignored` have no effect here; `async_services` request asynchronous services, which do not run.
     The caller warns about both.
     """
 
@@ -245,44 +240,47 @@ class WriteOptions:
 
 
 def check_write_options(options: Mapping[str, str], *, also: Collection[str] = ()) -> WriteOptions:
-    """Check the names of options, those of storage left out; `also` are known to the caller.
+    """Check the names of options other than storage options; the caller knows those in `also`.
 
     Raises:
-        UnsupportedError: one would change what is written, and is not supported.
+        UnsupportedError: an option would change what is written, and is not supported.
         InvalidError: there is no such option.
     """
-    given = {_plain(key): str(value) for key, value in options.items()}
-    noted = given.get(_NOTES_PREFIX, "_").strip()
-    open_ = {
+    given = {_normalized_key(key): str(value) for key, value in options.items()}
+    metadata_prefix = given.get(_COMMIT_METADATA_PREFIX, "_").strip()
+    unchecked = {
         key: value
         for key, value in given.items()
-        if not (_passes(key, value) or (noted and key.startswith(noted)))
+        if not (
+            _needs_no_check(key, value) or (metadata_prefix and key.startswith(metadata_prefix))
+        )
     }
-    honoured = (_HONOURED | set(also)) - REFUSED_WRITE_OPTIONS.keys()
+    supported = (_SUPPORTED | set(also)) - REFUSED_WRITE_OPTIONS.keys()
     ignored = ignored_options(
-        open_, honoured, REFUSED_WRITE_OPTIONS, elsewhere=storage_option_names()
+        unchecked, supported, REFUSED_WRITE_OPTIONS, elsewhere=storage_option_names()
     )
-    unserved = [
+    async_services = [
         key for key in given if key in ASYNC_SERVICE_KEYS and given[key].strip().lower() == "true"
     ]
-    return WriteOptions(given, tuple(ignored), tuple(unserved))
+    return WriteOptions(given, tuple(ignored), tuple(async_services))
 
 
 def write_settings(config: TableConfig | None, options: Mapping[str, str]) -> WriteSettings:
-    """The settings of a write: what checked options say, else what the table remembers."""
+    """Return the settings of a write: from checked options, else from the table's properties."""
     _check_duplicate_policy(options)
-    stored = config.properties if config is not None else {}
-    remembered = {key: stored[key] for key in _PERSISTED if stored.get(key)}
-    return settings_from(WriteSettings, {**remembered, **options})
+    properties = config.properties if config is not None else {}
+    persisted = {key: properties[key] for key in _PERSISTED if properties.get(key)}
+    return settings_from(WriteSettings, {**persisted, **options})
 
 
 def properties_to_persist(config: TableConfig, settings: WriteSettings) -> dict[str, str]:
-    """Properties that a table lacks and must have once it was written with these settings.
+    """Return the properties that the table does not have, and must have after a write.
 
-    Who writes to a bucket index with another index, or another number of buckets, makes
-    duplicates; tables of real Hudi do not tell, so the first write does.
+    A later write with another index type or another number of buckets would create duplicates. Hudi
+    does not store the index in the table's properties, so the first write with a bucket or global
+    index does.
     """
-    if settings.index_type in _LIKE_SIMPLE:
+    if settings.index_type in _INTERCHANGEABLE:
         return {}
     wanted = {keys.INDEX_TYPE: str(settings.index_type)}
     if settings.index_type is IndexType.BUCKET:
@@ -294,9 +292,9 @@ def properties_to_persist(config: TableConfig, settings: WriteSettings) -> dict[
 
 
 def with_write_time_options(config: TableConfig, options: Mapping[str, str]) -> TableConfig:
-    """The table's properties, with what real Hudi's writers are told each time and do not store."""
+    """Return the table's config with the options that Hudi does not store in a table."""
     added = {
-        _new_name(key): value
+        _current_name(key): value
         for key, value in options.items()
         if key in _WRITE_TIME_OPTIONS or key.startswith(_TIME_GENERATORS)
     }
@@ -305,13 +303,12 @@ def with_write_time_options(config: TableConfig, options: Mapping[str, str]) -> 
 
 
 def check_index(settings: WriteSettings, file_ids: Iterable[str]) -> None:
-    """Refuse to write to file groups that were made by another index.
+    """Raise if file groups were created with another index type.
 
-    A table of real Hudi does not say which index it has; the names of a bucket index's file groups
-    do.
+    A Hudi table does not store its index type; the file ids of a bucket index show it.
     """
     ids = list(file_ids)
-    numbers = [number for each in ids if (number := bucket_of_group(each)) is not None]
+    numbers = [number for file_id in ids if (number := bucket_of_group(file_id)) is not None]
     if settings.index_type is not IndexType.BUCKET:
         if are_bucket_file_ids(ids):
             raise InvalidError(
@@ -335,16 +332,16 @@ def check_index(settings: WriteSettings, file_ids: Iterable[str]) -> None:
 
 
 def spec_from_options(options: Mapping[str, str], *, partition_by: Sequence[str] = ()) -> TableSpec:
-    """The new table that the options of a first write describe.
+    """Return the new table that the options of a first write describe.
 
-    `partition_by` are the columns that a DataFrame is written by; options may name them as well.
+    `partition_by` are the columns of a DataFrame's `partitionBy`; options may name them as well.
     """
-    name = _first(options, keys.TABLE_NAME)
+    name = _first_value(options, keys.TABLE_NAME)
     if not name:
         raise InvalidError(
             "a new table needs a name: give it by the option", option=keys.TABLE_NAME
         )
-    partitions = csv(_first(options, keys.PARTITION_FIELDS))
+    partitions = csv(_first_value(options, keys.PARTITION_FIELDS))
     if partition_by and partitions and not same_fields(partitions, partition_by):
         raise InvalidError(
             "rows are partitioned in two ways: leave out partitionBy, or the option",
@@ -353,10 +350,10 @@ def spec_from_options(options: Mapping[str, str], *, partition_by: Sequence[str]
         )
     return TableSpec(
         name=name,
-        table_type=keys.parse_table_type(_first(options, keys.TABLE_TYPE) or "COPY_ON_WRITE"),
-        record_key=csv(_first(options, keys.RECORD_KEY)),
+        table_type=keys.parse_table_type(_first_value(options, keys.TABLE_TYPE) or "COPY_ON_WRITE"),
+        record_key=csv(_first_value(options, keys.RECORD_KEY)),
         partition_by=partitions or tuple(partition_by),
-        ordering=csv(_first(options, keys.ORDERING)),
+        ordering=csv(_first_value(options, keys.ORDERING)),
         options=options,
     )
 
@@ -364,10 +361,10 @@ def spec_from_options(options: Mapping[str, str], *, partition_by: Sequence[str]
 def check_options_match_table(
     config: TableConfig, options: Mapping[str, str], *, partition_by: Sequence[str] = ()
 ) -> None:
-    """Refuse options that say otherwise than the table.
+    """Raise if options contradict the table's properties.
 
     Raises:
-        InvalidError: with all of them, each with the value that is given and the table's own.
+        InvalidError: with all of them, each with the given value and the table's.
     """
     conflicts = find_conflicts(config, options, partition_by=partition_by)
     if conflicts:
@@ -381,10 +378,10 @@ def check_options_match_table(
 def find_conflicts(
     config: TableConfig, options: Mapping[str, str], *, partition_by: Sequence[str] = ()
 ) -> list[Conflict]:
-    """Where options, or the columns that a DataFrame is written by, contradict the table.
+    """Return where options, or the columns of `partitionBy`, contradict the table.
 
     Raises:
-        InvalidError: a value makes no sense, for this table or any other.
+        InvalidError: a value is invalid, for this table or for any.
     """
     ttl = {key: value for key, value in options.items() if key.startswith(TTL_PREFIX)}
     partitioned, keyed = bool(config.partition_fields), bool(config.record_key_fields)
@@ -408,95 +405,99 @@ def _written_by_conflicts(config: TableConfig, columns: tuple[str, ...]) -> Iter
 def _name_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
     names = {keys.TABLE_NAME: config.name, keys.DATABASE: config.properties.get(keys.DATABASE)}
     for name, stored in names.items():
-        for key, text in option_value(options, name).items():
-            if stored and text.lower() != stored.lower():
-                yield key, text, stored
-    for key, text in option_value(options, keys.TABLE_TYPE).items():
-        if keys.parse_table_type(text) is not config.table_type:
-            yield key, text, str(config.table_type)
+        for key, value in option_value(options, name).items():
+            if stored and value.lower() != stored.lower():
+                yield key, value, stored
+    for key, value in option_value(options, keys.TABLE_TYPE).items():
+        if keys.parse_table_type(value) is not config.table_type:
+            yield key, value, str(config.table_type)
 
 
 def _field_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
     fields = {keys.RECORD_KEY: config.record_key_fields, keys.ORDERING: config.ordering_fields}
     for name, stored in fields.items():
-        for key, text in option_value(options, name).items():
-            if csv(text) != stored:
-                yield key, text, ",".join(stored)
+        for key, value in option_value(options, name).items():
+            if csv(value) != stored:
+                yield key, value, ",".join(stored)
     partitions = config.properties.get(keys.PARTITION_FIELDS, "")
     for key in (keys.PARTITION_FIELDS, *keys.WRITE_NAMES[keys.PARTITION_FIELDS]):
-        # Here nothing says something: that the table has no partitions.
+        # An empty value is significant: it says that the table has no partitions.
         if key in options and not _same_partitions(csv(options[key]), csv(partitions)):
             yield key, options[key], partitions
 
 
 def _same_partitions(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
-    plain = tuple(name.partition(":")[0] for name in stored)
-    return same_fields(given, stored) or given == plain
+    names_only = tuple(name.partition(":")[0] for name in stored)
+    return same_fields(given, stored) or given == names_only
 
 
 def _rule_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
     generator = config.key_generator.removesuffix("_AVRO")
     for name in (keys.GENERATOR, "hoodie.table.keygenerator.class"):
-        for key, text in option_value(options, name).items():
-            if generator and keys.generator_type(text) != generator:
-                yield key, text, generator
+        for key, value in option_value(options, name).items():
+            if generator and keys.generator_type(value) != generator:
+                yield key, value, generator
     for key in _FLAGS:
         if options.get(key, "").strip() and _flag(options, key) != config.flag(key):
             yield key, options[key], str(config.flag(key)).lower()
     mode = keys.requested_merge_mode(options)
-    # Without an ordering field the mode in effect is another than the one that is stored.
+    # Without an ordering field the effective mode differs from the stored one.
     if mode not in (None, config.merge_mode, config.properties.get(keys.MERGE_MODE)):
         yield keys.MERGE_MODE, str(mode), str(config.merge_mode)
     marker = config.delete_marker or ("", "")
     for name, stored in zip((keys.DELETE_FIELD, keys.DELETE_MARKER), marker, strict=True):
-        for key, text in option_value(options, MERGE_PROPERTY + name).items():
-            if text != stored:
-                yield key, text, stored
+        for key, value in option_value(options, MERGE_PROPERTY + name).items():
+            if value != stored:
+                yield key, value, stored
 
 
 def _index_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
-    told_one, stored_one = (
-        settings_from(WriteSettings, {key: each[key] for key in _PERSISTED if each.get(key)})
-        for each in (options, config.properties)
+    given, existing = (
+        settings_from(WriteSettings, {key: source[key] for key in _PERSISTED if source.get(key)})
+        for source in (options, config.properties)
     )
-    one, other = told_one.index_type, stored_one.index_type
-    both = options.get(keys.INDEX_TYPE) and config.properties.get(keys.INDEX_TYPE)
-    if both and one is not other and not {one, other} <= _LIKE_SIMPLE:
-        yield keys.INDEX_TYPE, str(one), str(other)
-    both = options.get(keys.BUCKETS) and config.properties.get(keys.BUCKETS)
-    if both and told_one.buckets != stored_one.buckets:
-        yield keys.BUCKETS, str(told_one.buckets), str(stored_one.buckets)
-    hashed = stored_one.bucket_hash_fields or config.record_key_fields
-    if other is IndexType.BUCKET and told_one.bucket_hash_fields not in ((), hashed):
-        yield keys.BUCKET_HASH_FIELDS, options[keys.BUCKET_HASH_FIELDS], ",".join(hashed)
+    given_index, existing_index = given.index_type, existing.index_type
+    both_set = options.get(keys.INDEX_TYPE) and config.properties.get(keys.INDEX_TYPE)
+    if (
+        both_set
+        and given_index is not existing_index
+        and not {given_index, existing_index} <= _INTERCHANGEABLE
+    ):
+        yield keys.INDEX_TYPE, str(given_index), str(existing_index)
+    both_set = options.get(keys.BUCKETS) and config.properties.get(keys.BUCKETS)
+    if both_set and given.buckets != existing.buckets:
+        yield keys.BUCKETS, str(given.buckets), str(existing.buckets)
+    hash_fields = existing.bucket_hash_fields or config.record_key_fields
+    if existing_index is IndexType.BUCKET and given.bucket_hash_fields not in ((), hash_fields):
+        yield keys.BUCKET_HASH_FIELDS, options[keys.BUCKET_HASH_FIELDS], ",".join(hash_fields)
 
 
 def _stored_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
-    """Options that must be what the table has, where it has them at all."""
-    for key, text in options.items():
-        name = _new_name(key)
+    """Return options that differ from the table's property, if the table has it."""
+    for key, value in options.items():
+        name = _current_name(key)
         stored = config.properties.get(name)
         is_rule = name.startswith(keys.TIME_GENERATOR) or name in _WRITE_TIME_OPTIONS
-        if not (is_rule or name in _WORDS) or not stored:
+        if not (is_rule or name in _FIXED_VALUES) or not stored:
             continue
-        # Formats of dates tell upper from lower case, and so do columns.
+        # Date formats and column names are case-sensitive.
         exact = name.startswith(keys.TIME_GENERATOR) or name == keys.EVENT_TIME
-        if text.strip() != stored and (exact or text.strip().lower() != stored.lower()):
-            yield key, text, stored
+        if value.strip() != stored and (exact or value.strip().lower() != stored.lower()):
+            yield key, value, stored
 
 
-def _new_name(key: str) -> str:
+def _current_name(key: str) -> str:
     old = keys.OLD_TIME_GENERATOR
     return keys.TIME_GENERATOR + key.removeprefix(old) if key.startswith(old) else key
 
 
-def _plain(key: str) -> str:
-    """Hudi's keys have no case; others, such as those of a commit's own metadata, keep theirs."""
+def _normalized_key(key: str) -> str:
+    """Return a Hudi key in lower case, and any other key, such as of commit metadata, as it is."""
     return key.lower() if key.lower().startswith("hoodie.") else key
 
 
-def _passes(key: str, value: str) -> bool:
-    """Whether an option is known and says nothing that is to be checked here."""
+def _needs_no_check(key: str, value: str) -> bool:
+    """Whether an option is known and has no value to check here."""
     if value.strip().lower() in NO_OP_VALUES.get(key, ()):
         return True
     if key in REFUSED_WRITE_OPTIONS:
@@ -520,5 +521,5 @@ def _flag(options: Mapping[str, str], key: str) -> bool:
         raise InvalidError("an option is neither true nor false", **{key: options[key]}) from error
 
 
-def _first(options: Mapping[str, str], name: str) -> str:
+def _first_value(options: Mapping[str, str], name: str) -> str:
     return next(iter(option_value(options, name).values()), "")

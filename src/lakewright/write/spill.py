@@ -1,4 +1,12 @@
-"""Rows in a worker: those of one partition gathered, on disk if they are many; and cut up."""
+"""Rows of a worker that do not stay in memory, and work that a task defers.
+
+`SpillBuffer` collects the rows of one partition, on local disk if they are many.
+
+A task defers work whose rows are few but whose files are large. Rows are distributed to tasks by
+partition and by their number. Where few rows change much data, neither predicts how long a task
+takes: the size of the files to read does. So the task spills such rows to the table's storage, and
+the driver distributes the deferred work to new tasks by size.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +25,12 @@ from lakewright.storage.base import MissingFileError
 from lakewright.table.markers import spill_folder
 from lakewright.write.task import DeferredWork, WriteStatus, WriteTask, WriteToken
 
-# A worker shares its machine with others, and merging needs as much again.
-_MOST_BYTES = 256 << 20
+# A worker shares its machine with others, and merging needs the same memory again.
+_MAX_BYTES = 256 << 20
 
 
 def pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
-    """Rows in pieces of about so many bytes, at least one row each."""
+    """Split rows into pieces of about `most_bytes`, at least one row each."""
     step = max(1, int(len(rows) * most_bytes / max(rows.nbytes, 1)))
     for start in range(0, len(rows), step):
         yield rows.slice(start, step)
@@ -30,25 +38,25 @@ def pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
 
 @dataclass
 class SpillBuffer:
-    """Tables put together; beyond a limit they lie in a file that is mapped into memory."""
+    """Collects tables; above a limit it writes them to a memory-mapped file."""
 
-    most_bytes: int = _MOST_BYTES
-    _waiting: list[pa.Table] = field(default_factory=list)
+    most_bytes: int = _MAX_BYTES
+    _buffered: list[pa.Table] = field(default_factory=list)
     _bytes: int = 0
     _file: IO[bytes] | None = None
     _writer: pa.RecordBatchStreamWriter | None = None
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows of the same schema as all before."""
-        self._waiting.append(rows)
+        """Add rows of the same schema as all previous ones."""
+        self._buffered.append(rows)
         self._bytes += rows.nbytes
         if self._bytes >= self.most_bytes:
             self._spill()
 
     def table(self) -> pa.Table:
-        """All rows; to be called once, when there will be no more."""
+        """Return all rows; call it once, after the last `add`."""
         if self._file is None:
-            return pa.concat_tables(self._waiting)
+            return pa.concat_tables(self._buffered)
         self._spill()
         assert self._writer is not None
         self._writer.close()
@@ -57,15 +65,15 @@ class SpillBuffer:
             return pa.ipc.open_stream(mapped).read_all()
 
     def close(self) -> None:
-        """Give the disk back; rows that were given out stay readable while they are held."""
+        """Delete the file; tables that were returned stay readable while they are referenced."""
         if self._file is not None:
             self._file.close()
 
     def _spill(self) -> None:
-        if not self._waiting:
+        if not self._buffered:
             return
-        rows = pa.concat_tables(self._waiting).unify_dictionaries()
-        self._waiting, self._bytes = [], 0
+        rows = pa.concat_tables(self._buffered).unify_dictionaries()
+        self._buffered, self._bytes = [], 0
         if self._file is None:
             self._file = tempfile.NamedTemporaryFile(prefix="lakewright-", suffix=".arrow")  # noqa: SIM115
             self._writer = pa.ipc.new_stream(self._file, rows.schema)
@@ -73,47 +81,42 @@ class SpillBuffer:
         self._writer.write_table(rows)
 
 
-# ------------------------------------------------------------------------------------------------
-# Work that a task hands on: rows put aside on storage, to be merged by a task of their own.
-#
-# Rows are dealt out to tasks by their partitions, and by how many they are. Where few rows change
-# much data neither tells how long a task will take: the files that are to be read do. So such work
-# goes back to the driver, which deals it out anew, by size.
+# Deferred work.
 
 
-# Below this, rows are as good a measure of the work as files are.
-_FILES_OVER_ROWS = 8
-_KEY, _DELETED, _BEATS, _ROW = "key", "deleted", "beats_any_base", "row"
+# Below this ratio of file bytes to row bytes, the rows measure the work as well as the files do.
+_FILE_BOUND_RATIO = 8
+_KEY, _DELETED, _BEATS_ANY_BASE, _HAS_ROW = "key", "deleted", "beats_any_base", "row"
 
 
 def is_file_bound(file_bytes: int, rows: pa.Table) -> bool:
-    """Whether the files that rows go to, and not the rows, make the work."""
-    return file_bytes > _FILES_OVER_ROWS * int(rows.nbytes)
+    """Whether the files to read, not the rows, determine the work."""
+    return file_bytes > _FILE_BOUND_RATIO * int(rows.nbytes)
 
 
 def run_until_done(
     first: Sequence[WriteStatus], run: Callable[[Sequence[DeferredWork]], Sequence[WriteStatus]]
 ) -> list[WriteStatus]:
-    """What all tasks did: the first ones, and those that did what they handed on."""
-    done, newest = list(first), first
-    while not any(outcome.error for outcome in newest):
-        works = [work for outcome in newest for work in outcome.deferred]
+    """Run deferred work until no task defers any; return the statuses of all tasks."""
+    statuses, round_statuses = list(first), first
+    while not any(status.error for status in round_statuses):
+        works = [work for status in round_statuses for work in status.deferred]
         if not works:
             break
-        newest = run(works)
-        done += newest
-    return done
+        round_statuses = run(works)
+        statuses += round_statuses
+    return statuses
 
 
 def delete_spill(task: WriteTask, outcomes: Sequence[WriteStatus]) -> None:
-    """Delete the rows that were put aside; what a dead process leaves is swept by cleans."""
-    if any(outcome.deferred for outcome in outcomes):
+    """Delete the spilled rows; those of a crashed process are deleted by cleans."""
+    if any(status.deferred for status in outcomes):
         with suppress(UnavailableError):
             task.storage.unsynced().delete_folder(spill_folder(task.instant))
 
 
 def spill_rows(task: WriteTask, token: WriteToken, number: int, rows: pa.Table) -> str:
-    """Store rows until a task of their own takes them up; returns their path."""
+    """Write rows to storage for a deferred task; return their path."""
     path = f"{spill_folder(task.instant)}/{token}-{number}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with (
@@ -125,13 +128,13 @@ def spill_rows(task: WriteTask, token: WriteToken, number: int, rows: pa.Table) 
 
 
 def load_spilled_rows(task: WriteTask, path: str) -> pa.Table:
-    """The rows that were put aside."""
+    """Read spilled rows."""
     try:
         source = task.storage.open_input(path)
     except MissingFileError as error:
-        # Who rolls a write back deletes its markers, and these rows with them.
+        # A rollback deletes the markers of a write, and its spilled rows with them.
         raise ConflictError(
-            "rows that were put aside are gone: this write was rolled back by another writer",
+            "spilled rows are missing: this write was rolled back by another writer",
             instant=task.instant,
             file=path,
         ) from error
@@ -140,36 +143,36 @@ def load_spilled_rows(task: WriteTask, path: str) -> pa.Table:
             return pa.ipc.open_stream(source).read_all()
         except (pa.ArrowException, OSError) as error:
             raise CorruptError(
-                "rows that were put aside cannot be read", file=path, cause=str(error)
+                "spilled rows cannot be read", file=path, cause=str(error)
             ) from error
 
 
 def encode_changes(changes: MergedLogRecords) -> pa.Table:
-    """Merged changes as one table: a row for each key."""
-    facts = {
+    """Return merged changes as one table with a row for each key."""
+    flags = {
         _KEY: changes.keys,
         _DELETED: pa.array(changes.deleted),
-        _BEATS: pa.array(changes.beats_any_base),
-        _ROW: pa.array(changes.row >= 0),
-        **{f"{number}": column for number, column in enumerate(changes.ordering)},
+        _BEATS_ANY_BASE: pa.array(changes.beats_any_base),
+        _HAS_ROW: pa.array(changes.row >= 0),
+        **{f"{number}": values for number, values in enumerate(changes.ordering)},
     }
     index = pa.array(changes.row, mask=changes.row < 0)
-    columns = {
+    row_columns = {
         f"={name}": changes.rows.column(name).take(index) for name in changes.rows.schema.names
     }
-    return pa.table({**facts, **columns})
+    return pa.table({**flags, **row_columns})
 
 
 def decode_changes(table: pa.Table, schema: pa.Schema) -> MergedLogRecords:
-    """The changes that a table was made of."""
-    has_row = _flags(table, _ROW)
+    """Return the changes that `encode_changes` made a table of."""
+    has_row = _flags(table, _HAS_ROW)
     ordering = [name for name in table.column_names if name.isdecimal()]
     return MergedLogRecords(
         keys=_array(table, _KEY),
         rows=pa.table([table.column(f"={name}") for name in schema.names], schema=schema),
         row=np.where(has_row, np.arange(len(table)), -1),
         deleted=_flags(table, _DELETED),
-        beats_any_base=_flags(table, _BEATS),
+        beats_any_base=_flags(table, _BEATS_ANY_BASE),
         ordering=tuple(_array(table, name) for name in ordering),
     )
 

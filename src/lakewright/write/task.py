@@ -1,4 +1,12 @@
-"""What a write asks of its workers, and what they answer: values that travel."""
+"""The task of a write's workers, their statuses, and how a worker creates a data file.
+
+`WriteTask`, `WriteStatus` and the deferred work are values that the engine sends between driver and
+workers.
+
+A data file is announced by a marker, and checked again once it is visible. Neither is synced to
+disk one by one: the transaction syncs all files of a write before it completes, and a rollback does
+not rely on markers where a power failure can lose them.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +49,7 @@ _IS_DELETED = "_hoodie_is_deleted"
 
 
 class Operation(StrEnum):
-    """What is done with the rows, in the words of the timeline."""
+    """What a write does with its rows, as recorded on the timeline."""
 
     INSERT = "INSERT"
     BULK_INSERT = "BULK_INSERT"
@@ -56,17 +64,17 @@ class Operation(StrEnum):
 
     @property
     def is_service(self) -> bool:
-        """Whether it rewrites rows that are there, and takes none."""
+        """Whether it rewrites existing rows, and has no incoming rows."""
         return self in (Operation.COMPACT, Operation.LOG_COMPACT, Operation.CLUSTER)
 
     @property
     def replaces(self) -> bool:
-        """Whether it takes whole file groups out of the table."""
+        """Whether it replaces whole file groups."""
         return self in _REPLACING
 
     @property
     def merges(self) -> bool:
-        """Whether rows meet older rows of their key."""
+        """Whether rows are merged with existing rows of the same key."""
         return self in (Operation.UPSERT, Operation.DELETE)
 
 
@@ -77,12 +85,12 @@ _REPLACING = frozenset(
 
 @dataclass(frozen=True)
 class WriteTask:
-    """One write, as every worker needs to know it.
+    """One write, as its workers get it.
 
     `schema` is the table's Avro schema without meta columns. `clustering` and `compacting` are the
-    file groups under pending plans: rows of the former must not change, base files of the latter
-    must not be written. `early` is set where rivals are looked for before each file, `attempt`
-    where a plan is executed.
+    file groups of pending plans: rows of the former must not change, base files of the latter must
+    not be written. `early` is set if each file is checked for conflicts before it is written,
+    `attempt` if the task executes a plan.
     """
 
     snapshot: Snapshot
@@ -101,7 +109,7 @@ class WriteTask:
 
     @property
     def storage(self) -> Storage:
-        """Where the table is."""
+        """The table's storage."""
         return self.snapshot.storage
 
     @property
@@ -111,49 +119,49 @@ class WriteTask:
 
     @property
     def adds_rows(self) -> bool:
-        """Whether rows come into the table; those to delete name keys and partitions of it."""
+        """Whether it adds rows to the table, instead of only naming rows to delete."""
         return self.operation is not Operation.DELETE
 
     @property
     def merge_on_read(self) -> bool:
-        """Whether changes are written beside base files."""
+        """Whether changes are written to log files."""
         return self.config.table_type is TableType.MERGE_ON_READ
 
     @property
     def logging(self) -> CdcLoggingMode | None:
-        """What is logged of each change of a row; None if changes are not logged."""
+        """What is logged of each row change; None if changes are not logged."""
         return None if self.operation.is_service else cdc_logging_mode(self.config.properties)
 
     @property
     def buckets(self) -> bool:
-        """Whether a key's file group follows from the key."""
+        """Whether the index derives the file group from the key."""
         return self.settings.index_type is IndexType.BUCKET
 
     @property
     def is_global(self) -> bool:
-        """Whether a key is unique in the table, not only in its partition."""
+        """Whether keys are unique in the whole table, not only in a partition."""
         return self.settings.index_type.is_global
 
     @property
     def uses_blooms(self) -> bool:
-        """Whether the filters in base files decide which of them are looked into."""
+        """Whether look-ups use the bloom filters of base files."""
         return self.settings.index_type in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
 
     @cached_property
     def keys(self) -> KeyRule:
-        """How rows get their keys."""
+        """How record keys are computed."""
         return table_key_rule(self.config)
 
     @cached_property
     def partitions(self) -> PartitionRule:
-        """How rows get their partition paths."""
+        """How partition paths are computed."""
         return table_partition_rule(self.config)
 
     @cached_property
     def own_schema(self) -> pa.Schema:
-        """The table's columns as they are stored."""
-        stored = arrow_schema(self.schema)
-        return pa.schema([column for column in stored if column.name not in META_COLUMNS])
+        """The table's columns as they are stored, without meta columns."""
+        schema = arrow_schema(self.schema)
+        return pa.schema([column for column in schema if column.name not in META_COLUMNS])
 
     @cached_property
     def stored_schema(self) -> pa.Schema:
@@ -167,15 +175,18 @@ class WriteTask:
 
     @cached_property
     def delete_columns(self) -> tuple[str, ...]:
-        """Columns by which a row may say that it is deleted."""
+        """The columns that may mark a row as deleted."""
         marker = (self.rule.delete_marker[0],) if self.rule.delete_marker else ()
-        known = set(self.own_schema.names)
-        return tuple(name for name in (_IS_DELETED, *marker) if name in known)
+        columns = set(self.own_schema.names)
+        return tuple(name for name in (_IS_DELETED, *marker) if name in columns)
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredPartition:
-    """Rows of one partition, put aside: they are to be looked up in files of `size` bytes."""
+    """Spilled rows of one partition, to be merged with base files of `size` bytes.
+
+    `rows` is the path of the spilled rows.
+    """
 
     partition: str
     rows: str
@@ -184,7 +195,10 @@ class DeferredPartition:
 
 @dataclass(frozen=True, slots=True)
 class DeferredFileGroup:
-    """Changes of one file group, put aside for its next base file; `inserts` are of new keys."""
+    """Spilled changes for the next base file of one file group.
+
+    `changes` is their path; `inserts` counts the rows of new keys.
+    """
 
     partition: str
     item: FileSlice
@@ -198,9 +212,9 @@ DeferredWork: TypeAlias = DeferredPartition | DeferredFileGroup
 
 @dataclass(frozen=True)
 class WriteStatus:
-    """What one worker did: a statistic for each file, groups taken out, and why it gave up.
+    """What one worker did: a write stat for each file, the replaced file groups, and its error.
 
-    `deferred` is what it left for others to do, `notes` are counts for the commit's extra metadata.
+    `deferred` is work for other tasks, `notes` are counts for the commit's extra metadata.
     """
 
     stats: tuple[WriteStat, ...] = ()
@@ -212,7 +226,7 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class WriteToken:
-    """Which attempt of which task writes: makes file names unique."""
+    """The task attempt that writes a file: makes file names unique."""
 
     task: int = 0
     stage: int = 0
@@ -223,7 +237,7 @@ class WriteToken:
 
 
 def table_key_rule(config: TableConfig) -> KeyRule:
-    """How the rows of a table get their keys."""
+    """Return how the record keys of a table are computed."""
     text = config.properties.get("hoodie.write.complex.keygen.new.encoding", "false")
     return key_rule(
         config.key_generator,
@@ -236,7 +250,7 @@ def table_key_rule(config: TableConfig) -> KeyRule:
 
 
 def table_partition_rule(config: TableConfig) -> PartitionRule:
-    """How the rows of a table get their partition paths."""
+    """Return how the partition paths of a table are computed."""
     stored = config.properties.get("hoodie.table.partition.fields", "")
     fields = [part.strip() for part in stored.split(",") if part.strip()]
     if not fields:
@@ -244,14 +258,7 @@ def table_partition_rule(config: TableConfig) -> PartitionRule:
     return partition_rule(config.key_generator, fields, config.properties)
 
 
-# ------------------------------------------------------------------------------------------------
-# How a data file comes to be: announced by a marker first, and checked once it is there.
-#
-# Neither is synced to disk one by one: the transaction syncs all files of a write before it
-# completes, and a rollback does not rely on markers where a power cut can take them away.
-
-
-# Markers of a write that has ended are deleted once they are older than an expired heartbeat.
+# Markers of a finished write are deleted once they are older than the expiry of a heartbeat.
 _RENEW_AFTER_MS = 30_000
 
 
@@ -266,22 +273,23 @@ class MarkedFile:
     task: WriteTask
     path: str
     kind: MarkerKind
-    _announced_ms: int | None = None
-    _may_appear: bool = False
+    _marked_ms: int | None = None
+    _may_be_published: bool = False
 
     def create_marker(self) -> None:
-        """Create the marker, before anything is written, so that a rollback finds the file.
+        """Create the marker before the file is written, so that a rollback finds the file.
 
-        With early conflict detection, give way to a living writer that has announced the same file
-        group.
+        Raises:
+            ConflictError: with early conflict detection, a writer with a live heartbeat has a
+                marker in the same file group.
         """
         task = self.task
         if task.early is not None:
-            now = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
-            pending = [i.requested_at for i in now.timeline.pending()]
-            living = live_heartbeats(task.storage, pending, task.early, task.clock.now_ms())
-            others = living - _cancellable(now, living)
-            rival = conflicting_instant(task.storage, task.instant, self.path, others)
+            current = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
+            pending = [i.requested_at for i in current.timeline.pending()]
+            live = live_heartbeats(task.storage, pending, task.early, task.clock.now_ms())
+            rivals = live - _executing_cancellable_plans(current, live)
+            rival = conflicting_instant(task.storage, task.instant, self.path, rivals)
             if rival is not None:
                 raise ConflictError(
                     "another writer is writing the same file group",
@@ -290,39 +298,39 @@ class MarkedFile:
                     other=rival,
                 )
         create_marker(task.storage, task.instant, self.path, self.kind)
-        self._announced_ms = task.clock.monotonic_ms()
+        self._marked_ms = task.clock.monotonic_ms()
 
     def before_publish(self) -> None:
-        """To be called right before the file appears: its marker is to be there, and young.
+        """Renew an old marker; to be called right before the file becomes visible.
 
-        The write may have ended while a large file was written, and the markers of attempts that
-        did not report be deleted since.
+        While a large file was written, the write may have finished, and the markers of task
+        attempts that did not report may have been deleted.
         """
-        assert self._announced_ms is not None
-        if self.task.clock.monotonic_ms() - self._announced_ms > _RENEW_AFTER_MS:
+        assert self._marked_ms is not None
+        if self.task.clock.monotonic_ms() - self._marked_ms > _RENEW_AFTER_MS:
             renew_marker(self.task.storage, self.task.instant, self.path, self.kind)
-        self._may_appear = True
+        self._may_be_published = True
 
     def delete_if_not_pending(self) -> None:
-        """Delete the file, which has appeared, if its write has ended by now.
+        """Delete the published file, and raise, if its write has finished.
 
-        The driver may have lost sight of this attempt: the file would belong to a completed write
-        without being in its commit, or to none at all. Looking before the file appears would not
-        do: a large one takes long to appear.
+        The driver may have lost this task attempt: the file would belong to a completed write that
+        does not list it, or to no write at all. A check before publishing would not do, because
+        publishing a large file takes long.
         """
         if not self._is_pending():
             self.task.storage.delete(self.path)
             self._delete_marker()
             raise ConflictError(
-                "the write that this file belongs to has ended already",
+                "the write that this file belongs to has finished already",
                 instant=self.task.instant,
                 file=self.path,
             )
 
     def abort(self) -> None:
-        """Delete the marker of a file that was never about to appear."""
-        if self._announced_ms is not None and not self._may_appear:
-            # The error that led here is the one to report; the marker stays, and is swept later.
+        """Delete the marker, unless the file may have been published."""
+        if self._marked_ms is not None and not self._may_be_published:
+            # Report the original error; if the marker cannot be deleted, a clean deletes it later.
             with suppress(LakewrightError):
                 self._delete_marker()
 
@@ -333,21 +341,23 @@ class MarkedFile:
         task = self.task
         if task.attempt is not None:
             return task.attempt.is_current(task.storage)
-        found: Instant | None = load_timeline(task.storage, task.config).by_time.get(task.instant)
-        return found is not None and found.state is not State.COMPLETED
+        instant: Instant | None = load_timeline(task.storage, task.config).by_time.get(task.instant)
+        return instant is not None and instant.state is not State.COMPLETED
 
 
 def create_file(task: WriteTask, path: str, data: bytes) -> None:
-    """Create a data file that is in memory."""
-    publication = MarkedFile(task, path, MarkerKind.CREATE)
-    publication.create_marker()
-    publication.before_publish()
+    """Create a data file from memory, with its marker."""
+    file = MarkedFile(task, path, MarkerKind.CREATE)
+    file.create_marker()
+    file.before_publish()
     task.storage.unsynced().create(path, data)
-    publication.delete_if_not_pending()
+    file.delete_if_not_pending()
 
 
-def _cancellable(now: Snapshot, living: frozenset[str]) -> frozenset[str]:
-    """Those of some instants that execute cancellable plans: they give way to writers."""
-    found = [i for i in now.timeline.pending(*REWRITES) if i.requested_at in living]
-    plans = {i.requested_at: now.plan_of(i.requested_at, i.action) for i in found}
-    return frozenset(at for at, plan in plans.items() if plan is not None and plan.cancellable)
+def _executing_cancellable_plans(current: Snapshot, live: frozenset[str]) -> frozenset[str]:
+    """Return those live instants that execute cancellable plans: they give way to writers."""
+    executed = [i for i in current.timeline.pending(*REWRITES) if i.requested_at in live]
+    plans = {i.requested_at: current.plan_of(i.requested_at, i.action) for i in executed}
+    return frozenset(
+        instant for instant, plan in plans.items() if plan is not None and plan.cancellable
+    )

@@ -1,8 +1,8 @@
-"""What others did while a write was under way that file groups alone do not tell.
+"""Checks a commit against concurrent writes for conflicts that file groups alone do not show.
 
-Two writers may each take a key for new and put it into a file group of its own: no file group is
-touched twice, and yet the key would be there twice. And two writers may each add a column: the
-schema of the one that completes last would hide the other's.
+Two writers may both insert a key, each into its own file group: no file group has two writers, but
+the table would have the key twice. And two writers may both add a column: the schema of the one
+that completes last would hide the column of the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakewright.table.snapshot import Snapshot
 from lakewright.write.index import keys_not_in_base
 from lakewright.write.task import Operation, WriteTask
 
-_SHOWN = 5
+_MAX_KEYS_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,28 @@ class ConcurrentInsertValidator:
                 _validate_updated_keys_exist(task, metadata, other, commit)
 
 
-def _completed_since(before: Timeline, now: Timeline) -> list[Instant]:
-    known = {instant.requested_at for instant in before.completed_writes}
-    return [i for i in now.completed_writes if i.requested_at not in known]
+def _completed_since(base: Timeline, current: Timeline) -> list[Instant]:
+    completed = {instant.requested_at for instant in base.completed_writes}
+    return [i for i in current.completed_writes if i.requested_at not in completed]
 
 
 def _validate_schema(
-    task: WriteTask, done: Iterable[tuple[Instant, CommitMetadata]], now: Snapshot
+    task: WriteTask, completed: Iterable[tuple[Instant, CommitMetadata]], current: Snapshot
 ) -> None:
-    before, newest = task.snapshot.avro_schema(), now.avro_schema()
-    if newest not in (None, task.schema, before):
+    base_schema, current_schema = task.snapshot.avro_schema(), current.avro_schema()
+    if current_schema not in (None, task.schema, base_schema):
         raise ConflictError(
-            "another writer has changed the table's schema meanwhile", instant=task.instant
+            "another writer has changed the table's schema concurrently", instant=task.instant
         )
-    # Of two schemas that of the later request counts: it would hide what this write has added.
+    # Readers use the schema of the later requested time: it would hide the columns this write adds.
     hiding = [
         other.file_name
-        for other, commit in done
+        for other, commit in completed
         if other.requested_at > task.instant
         and commit.operation not in SERVICE_OPERATIONS
         and commit.schema not in (None, task.schema)
     ]
-    if hiding and before not in (None, task.schema):
+    if hiding and base_schema not in (None, task.schema):
         raise ConflictError(
             "another writer began later with the table's old columns, and they would count: write "
             "again",
@@ -83,46 +83,48 @@ def _validate_schema(
 
 
 def _must_not_share_keys(task: WriteTask, commit: CommitMetadata) -> bool:
-    """Whether a key that both inserted would be there twice and must not be."""
+    """Whether the table would have a key twice, and must not, if both writes inserted it."""
     if task.buckets:
         return False
     if task.operation.replaces:
-        # Rows that come to stay beside an overwrite: an upsert after it would have updated them.
+        # Both rows of a key would stay. After this overwrite, the upsert would have updated it.
         return commit.operation == Operation.UPSERT
-    keeps_one = task.settings.duplicate_policy != "none"
-    return task.operation is Operation.UPSERT or (task.operation is Operation.INSERT and keeps_one)
+    keys_are_unique = task.settings.duplicate_policy != "none"
+    return task.operation is Operation.UPSERT or (
+        task.operation is Operation.INSERT and keys_are_unique
+    )
 
 
 def _validate_no_shared_keys(
     task: WriteTask, metadata: CommitMetadata, other: Instant, commit: CommitMetadata
 ) -> None:
-    mine, theirs = _inserting(metadata), _inserting(commit)
-    shared = set(mine) & set(theirs)
-    if task.is_global and mine and theirs:
-        pairs = [(list(chain(*mine.values())), list(chain(*theirs.values())))]
+    own_files, other_files = _files_with_inserts(metadata), _files_with_inserts(commit)
+    partitions = set(own_files) & set(other_files)
+    if task.is_global and own_files and other_files:
+        pairs = [(list(chain(*own_files.values())), list(chain(*other_files.values())))]
     else:
-        pairs = [(mine[partition], theirs[partition]) for partition in sorted(shared)]
-    for my_stats, their_stats in pairs:
-        new = _keys(task.storage, my_stats, task.instant)
-        known = _keys(task.storage, their_stats, other.requested_at)
-        both = new.filter(pc.is_in(new, value_set=known))
-        if len(both):
+        pairs = [(own_files[partition], other_files[partition]) for partition in sorted(partitions)]
+    for own_stats, other_stats in pairs:
+        own_keys = _keys(task.storage, own_stats, task.instant)
+        other_keys = _keys(task.storage, other_stats, other.requested_at)
+        shared_keys = own_keys.filter(pc.is_in(own_keys, value_set=other_keys))
+        if len(shared_keys):
             raise ConflictError(
-                "another writer has inserted the same keys meanwhile",
+                "another writer has inserted the same keys concurrently",
                 instant=task.instant,
                 other=other.file_name,
-                keys=both.slice(0, _SHOWN).to_pylist(),
-                count=len(both),
+                keys=shared_keys.slice(0, _MAX_KEYS_SHOWN).to_pylist(),
+                count=len(shared_keys),
             )
 
 
 def _validate_updated_keys_exist(
     task: WriteTask, metadata: CommitMetadata, other: Instant, commit: CommitMetadata
 ) -> None:
-    """Refuse to update rows in a file group whose base file has lost them since.
+    """Raise if a write updates rows that a concurrent compaction left out of the base file.
 
-    They had been deleted, and the compaction left them out. Writers that began after it would not
-    find them in the group, and insert them elsewhere.
+    The rows had been deleted, so the compaction omitted them. Writers that begin after it would not
+    find their keys in this file group, and insert them into another.
     """
     compacted = {
         (partition, stat.file_id): stat
@@ -137,34 +139,34 @@ def _validate_updated_keys_exist(
             if base is None or not isinstance(log, LogFile):
                 continue
             item = FileSlice(partition, log.file_id, log.instant, None, (log,))
-            forgotten = keys_not_in_base(task, item, base.path or "")
-            if len(forgotten):
+            missing = keys_not_in_base(task, item, base.path or "")
+            if len(missing):
                 raise ConflictError(
                     "rows that were deleted, and that this write brings back, were compacted away "
-                    "meanwhile: write again",
+                    "concurrently: write again",
                     instant=task.instant,
                     other=other.file_name,
-                    keys=forgotten.slice(0, _SHOWN).to_pylist(),
-                    count=len(forgotten),
+                    keys=missing.slice(0, _MAX_KEYS_SHOWN).to_pylist(),
+                    count=len(missing),
                 )
 
 
-def _inserting(commit: CommitMetadata) -> dict[str, list[WriteStat]]:
-    """The base files by partition that rows of new keys went into."""
-    found: dict[str, list[WriteStat]] = {}
+def _files_with_inserts(commit: CommitMetadata) -> dict[str, list[WriteStat]]:
+    """Return the base files with rows of new keys, by partition."""
+    files: dict[str, list[WriteStat]] = {}
     for partition, stats in commit.stats.items():
-        chosen = [stat for stat in stats if stat.num_inserts and not stat.log_files]
-        if chosen:
-            found[partition] = chosen
-    return found
+        inserting = [stat for stat in stats if stat.num_inserts and not stat.log_files]
+        if inserting:
+            files[partition] = inserting
+    return files
 
 
 def _keys(storage: Storage, stats: Iterable[WriteStat], instant: InstantTime) -> pa.Array:
-    """The keys of the rows that an instant wrote into these files."""
-    return pa.concat_arrays([pa.array([], pa.string()), *_written(storage, stats, instant)])
+    """Return the keys of the rows that an instant wrote into these files."""
+    return pa.concat_arrays([pa.array([], pa.string()), *_read_keys(storage, stats, instant)])
 
 
-def _written(
+def _read_keys(
     storage: Storage, stats: Iterable[WriteStat], instant: InstantTime
 ) -> Iterator[pa.Array]:
     for stat in stats:
@@ -176,9 +178,9 @@ def _written(
                 )
         except MissingFileError as error:
             raise ConflictError(
-                "a file that another writer has just written is gone", file=path
+                "a file that another writer has just written is missing", file=path
             ) from error
         except (pa.ArrowException, OSError) as error:
             raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error
-        fresh = rows.filter(pc.equal(rows.column(COMMIT_TIME), instant))
-        yield from fresh.column(RECORD_KEY).chunks
+        written = rows.filter(pc.equal(rows.column(COMMIT_TIME), instant))
+        yield from written.column(RECORD_KEY).chunks

@@ -1,4 +1,4 @@
-"""The options of a write, with Hudi's own keys and, but for a few, its defaults."""
+"""The options of a write, with Hudi's keys and, with few exceptions, Hudi's defaults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DUPLICATE_POLICIES = ("none", "drop", "fail")
 
 
 class SortMode(StrEnum):
-    """How the rows of a bulk insert are spread over tasks and sorted."""
+    """How the rows of a bulk insert are distributed to tasks and sorted."""
 
     NONE = "NONE"
     GLOBAL_SORT = "GLOBAL_SORT"
@@ -35,15 +35,15 @@ class SortMode(StrEnum):
 
     @property
     def keeps_together(self) -> bool:
-        """Whether the rows of a partition come one after the other within a task."""
+        """Whether the rows of a partition are contiguous within a task."""
         return self not in (SortMode.NONE, SortMode.PARTITION_PATH_REPARTITION)
 
 
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0 < share < 1:
+def _fraction(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1:
         raise ValueError("a number between 0 and 1 expected")
-    return share
+    return number
 
 
 def _column(text: str) -> str | None:
@@ -58,21 +58,21 @@ def _block_format(text: str) -> str:
 
 def _duplicate_policy(text: str) -> str:
     # The older option only says whether duplicates are dropped.
-    word = {"true": "drop", "false": "none"}.get(text.strip().lower(), text)
-    return parse_choice(*_DUPLICATE_POLICIES)(word)
+    policy = {"true": "drop", "false": "none"}.get(text.strip().lower(), text)
+    return parse_choice(*_DUPLICATE_POLICIES)(policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """What a write does with its rows, and what its files are like."""
+    """How a write handles its rows, and the properties of its files."""
 
     block_speculation: bool = option(
         "hoodie.block.writes.on.speculative.execution",
         True,
         parse=parse_bool,
         doc="Whether writes and services are refused on a Spark session with `spark.speculation`. "
-        "With false they run, and the rows are right: what the slower attempts of a task leave is "
-        "passed over and deleted, but other readers may see it for a moment.",
+        "With false they run, and the rows are right: files of the slower attempts of a task are "
+        "ignored and deleted, but other readers may see them for a moment.",
     )
     combine_before_insert: bool = option(
         "hoodie.combine.before.insert",
@@ -96,7 +96,7 @@ class WriteSettings:
         "hoodie.copyonwrite.record.size.estimate",
         1024,
         parse=at_least(1),
-        doc="The size of a row where no commit tells it yet.",
+        doc="The size of a row as long as no commit shows it.",
     )
     compression: str = option(
         "hoodie.parquet.compression.codec",
@@ -149,7 +149,7 @@ class WriteSettings:
     bloom_false_positives: float = option(
         "hoodie.index.bloom.fpp",
         1e-9,
-        parse=_share,
+        parse=_fraction,
         doc="How often a filter may be wrong.",
     )
     bloom_max_entries: int = option(
@@ -212,8 +212,8 @@ class WriteSettings:
         "lakewright.write.hand.on.bytes",
         33_554_432,
         parse=at_least(0),
-        doc="How many bytes of files a task reads or rewrites for few rows itself, before it hands "
-        "the work on to tasks of their own.",
+        doc="How many bytes of files a task reads or rewrites for few rows itself, before it "
+        "defers the work to tasks of its own.",
     )
     allow_missing_columns: bool = option(
         "hoodie.write.set.null.for.missing.columns",
@@ -226,7 +226,7 @@ class WriteSettings:
         "none",
         parse=_duplicate_policy,
         aliases=("hoodie.datasource.write.insert.drop.duplicates",),
-        doc="What an insert does with keys that are there: none (they are there twice), drop or "
+        doc="What an insert does with keys that exist: none (the table has them twice), drop or "
         "fail.",
     )
     event_time_field: str | None = option(
@@ -258,7 +258,7 @@ class WriteSettings:
         "hoodie.datasource.write.streaming.checkpoint.identifier",
         "default_single_writer",
         parse=str.strip,
-        doc="Tells the streams apart that write to one table.",
+        doc="Identifies a stream among those that write to one table.",
     )
     stream_retries: int = option(
         "hoodie.datasource.write.streaming.retry.count",
@@ -276,17 +276,17 @@ class WriteSettings:
         "hoodie.datasource.write.streaming.ignore.failed.batch",
         False,
         parse=parse_bool,
-        doc="Whether a stream goes on after a batch that failed: its rows are lost.",
+        doc="Whether a stream continues after a batch that failed: its rows are lost.",
     )
 
     @property
     def event_time(self) -> str | None:
-        """The column whose event times commits record, if they do."""
+        """The column whose event times commits record; None if they do not."""
         return self.event_time_field if self.track_event_time else None
 
     @property
     def bloom(self) -> BloomSettings:
-        """How the filters of base files are made."""
+        """The settings of bloom filters in base files."""
         return BloomSettings(
             kind=self.bloom_type,
             entries=self.bloom_entries,

@@ -79,10 +79,10 @@ _COMMIT_RETRY_S = 0.5
 
 @dataclass(frozen=True)
 class Commit:
-    """A completed write or service, and the services that ran after it.
+    """A completed write or table service, and the services that ran after it.
 
-    `files` is how many data files a service wrote, or deleted if it only does that. `metrics` are
-    its figures, where the table tracks event times.
+    `files` is the number of data files that a service wrote, or deleted if it only deletes files.
+    `metrics` are the figures of the commit, if the table tracks event times.
     """
 
     instant: InstantTime
@@ -99,7 +99,7 @@ class Commit:
 
 
 class RowSource(Protocol):
-    """The rows of a write, wherever they are."""
+    """The rows of a write: an Arrow table, a DataFrame, or none."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -117,7 +117,7 @@ class WriteEngine(Protocol):
 
 @dataclass(frozen=True)
 class EmptyRows:
-    """No rows: of a write that only removes rows, or that only commits its extra metadata."""
+    """No rows: for a write that only removes rows or only commits its extra metadata."""
 
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
@@ -126,11 +126,11 @@ class EmptyRows:
 class WriteRequest:
     """What a write does with its rows; `extra` is recorded in the commit.
 
-    `patterns` name the partitions to delete; `exact` ones are paths, whatever characters are in
-    them. `combine` leaves one row of each key, also where rows only replace others. `marked` rows
-    say in `MOVED_COLUMN` which of them are deleted. `partition_by`, if given, must be the table's
-    partition columns. `validator` checks the table under its lock when the write begins, and again
-    at its commit. `pre_write` may postpone the write.
+    `patterns` name the partitions to delete; if `exact`, they are paths, whatever characters they
+    contain. `combine` keeps one row of each key, also for operations that do not merge. `marked`
+    rows have the column `MOVED_COLUMN`, which is true for the rows to delete. `partition_by`, if
+    given, must be the table's partition columns. `validator` checks the table under its lock when
+    the write begins, and again at its commit. `pre_write` may postpone the write.
     """
 
     operation: Operation
@@ -157,24 +157,24 @@ class WritePlan(TransactionSpec):
 def execute_write(
     writer: TransactionManager, request: WriteRequest, rows: RowSource, engine: WriteEngine
 ) -> tuple[Commit, Snapshot]:
-    """Write rows; plan and write them again after a conflict, as often as the options allow.
+    """Write rows; after a conflict, plan and write them again as often as the options allow.
 
     Returns:
-        The commit, and the snapshot with it.
+        The commit, and the snapshot that includes it.
     """
     validate_callbacks(request.options)
     retries = writer.transaction.conflict_retries
     while True:
         began_ms = writer.clock.monotonic_ms()
         try:
-            begun = writer.begin(
+            started = writer.begin(
                 partial(_plan_write, writer=writer, request=request, incoming=rows.schema)
             )
-            if isinstance(begun, Postponed):
-                extra = {**request.extra, **begun.step()}
+            if isinstance(started, Postponed):
+                extra = {**request.extra, **started.step()}
                 request = replace(request, pre_write=None, extra=extra)
                 continue
-            transaction, plan = begun
+            transaction, plan = started
             with transaction:
                 return _write_and_commit(transaction, plan, request, rows, engine, began_ms)
         except ConflictError:
@@ -266,8 +266,8 @@ def commit_with_hooks(
         transaction: of the write, whose data files exist.
         metadata: what the write did.
         options: of the write or service.
-        validators: asked under the lock before the completed file is created.
-        hooks: run after the usual ones. The commit stands whatever they do.
+        validators: called under the lock, before the completed file is created.
+        hooks: run after the usual ones. A failing hook does not undo the commit.
         began_ms: when the write began, by the monotonic clock.
     """
     freshness = FreshnessContributor.prepare(transaction, metadata, options)
@@ -289,7 +289,7 @@ def commit_with_retry(
     validators: Sequence[CommitValidator] = (),
     contributors: Sequence[CommitContributor] = (),
 ) -> Instant:
-    """Commit, and try again if storage did not answer: the completed file may exist already."""
+    """Commit; try again if storage is unavailable, as the completed file may exist already."""
     for _ in range(_COMMIT_RETRIES):
         try:
             return transaction.commit(metadata, validators=validators, contributors=contributors)
@@ -317,7 +317,7 @@ def commit_result(instant: Instant, metadata: CommitMetadata) -> Commit:
 def _schema(
     snapshot: Snapshot, request: WriteRequest, settings: WriteSettings, incoming: pa.Schema
 ) -> str:
-    """The table's schema with what the rows add to it; rows that do not fit are refused."""
+    """Return the table's schema after the write; raise if the rows do not fit it."""
     stored = snapshot.avro_schema()
     config = snapshot.config
     if request.operation is Operation.DELETE_PARTITION:
@@ -353,8 +353,8 @@ def _schema(
 
 
 def _require(incoming: pa.Schema, names: Iterable[str], table: str) -> None:
-    known = set(incoming.names)
-    missing = [name for name in names if name not in known and name.split(".")[0] not in known]
+    given = set(incoming.names)
+    missing = [name for name in names if name not in given and name.split(".")[0] not in given]
     if missing:
         raise InvalidError(
             "rows lack columns that the table's keys or order are made of: add them",
@@ -367,7 +367,7 @@ def _require(incoming: pa.Schema, names: Iterable[str], table: str) -> None:
 def check_operation(
     config: TableConfig, writer: TransactionManager, operation: Operation, settings: WriteSettings
 ) -> None:
-    """Refuse what cannot be done to a table of this kind, whatever the rows are."""
+    """Raise if a table of this type does not support the operation, whatever the rows are."""
     if operation.merges and not config.record_key_fields:
         raise InvalidError(
             "rows of a table without key fields can be inserted, not updated or deleted",
@@ -386,7 +386,7 @@ def check_operation(
 
 
 def _check_index(snapshot: Snapshot, settings: WriteSettings) -> None:
-    """Refuse another index than the file groups of the newest write show."""
+    """Raise if the file groups of the newest write were created with another index type."""
     newest = snapshot.timeline.completed_writes[-1:]
     for commit in snapshot.commits(newest):
         check_index(settings, commit.file_ids())
@@ -396,7 +396,7 @@ def _task(transaction: Transaction, request: WriteRequest, plan: WritePlan) -> W
     writer = transaction.writer
     config = with_write_time_options(transaction.snapshot.config, request.options)
     snapshot = replace(transaction.snapshot, config=config)
-    # Loaded here once, they travel to the workers with the snapshot.
+    # Load the replaced file groups here once: the snapshot takes them to the workers.
     snapshot.replaced(snapshot.view())
     clustering, planned = _planned(snapshot)
     if writer.transaction.clustering_updates is ClusteringUpdateStrategy.ALLOW:
@@ -418,14 +418,15 @@ def _task(transaction: Transaction, request: WriteRequest, plan: WritePlan) -> W
 
 
 def _planned(snapshot: Snapshot) -> tuple[dict[GroupKey, str], frozenset[GroupKey]]:
-    """The file groups that pending plans wait for: of clusterings, and of compactions.
+    """Return the file groups of pending clustering plans, and those of all other pending plans.
 
-    Rows under a cancellable clustering may change; new ones go elsewhere, as there is no need.
+    File groups of a cancellable clustering count among the others: their rows may be updated, but
+    new rows are written to other file groups, which avoids cancelling the plan.
     """
     clustering: dict[GroupKey, str] = {}
     compacting: set[GroupKey] = set()
     for instant, plan in snapshot.pending_plans():
-        if instant.completed_action == "replacecommit" and not plan.cancellable:
+        if instant.completed_action == Action.REPLACE_COMMIT and not plan.cancellable:
             clustering |= dict.fromkeys(plan.file_groups, instant.requested_at)
         else:
             compacting |= plan.file_groups
@@ -433,13 +434,13 @@ def _planned(snapshot: Snapshot) -> tuple[dict[GroupKey, str], frozenset[GroupKe
 
 
 def raise_worker_errors(task: WriteTask, outcomes: Sequence[WriteStatus]) -> None:
-    """Raise what a worker gave up with; nothing of the write stays."""
-    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    """Raise the first error of a worker, after deleting the data files of the write."""
+    errors = [status.error for status in outcomes if status.error is not None]
     if not errors:
         return
-    # These attempts have ended: their markers need not age. A writer that was taken for dead and
-    # rolled back may have no markers left, so the files are deleted by their statistics.
-    paths = [path for outcome in outcomes for stat in outcome.stats for path in stat.paths]
+    # These task attempts have finished, so their markers can be deleted at once. If another process
+    # rolled this write back (expired heartbeat), there are no markers: delete files by their stats.
+    paths = [path for status in outcomes for stat in status.stats for path in stat.paths]
     if paths:
         with suppress(UnavailableError):
             task.storage.delete_many(paths)
@@ -448,13 +449,13 @@ def raise_worker_errors(task: WriteTask, outcomes: Sequence[WriteStatus]) -> Non
 
 
 def _metadata(
-    task: WriteTask, request: WriteRequest, outcomes: Sequence[WriteStatus]
+    task: WriteTask, request: WriteRequest, statuses: Sequence[WriteStatus]
 ) -> CommitMetadata:
     stats: dict[str, list[WriteStat]] = {}
     replaced: dict[str, tuple[str, ...]] = {}
-    for outcome in outcomes:
-        replaced |= outcome.replaced
-        for stat in outcome.stats:
+    for status in statuses:
+        replaced |= status.replaced
+        for stat in status.stats:
             stats.setdefault(stat.partition_path or "", []).append(stat)
     static = task.settings.overwrite_mode == "static"
     if request.operation is Operation.INSERT_OVERWRITE_TABLE or (
@@ -462,8 +463,8 @@ def _metadata(
     ):
         replaced = _groups_in(task.snapshot, task.snapshot.files())
     elif request.operation is Operation.DELETE_PARTITION:
-        named = match_partitions(task.snapshot, request.patterns, exact=request.exact)
-        replaced = _groups_in(task.snapshot, named)
+        deleted_files = match_partitions(task.snapshot, request.patterns, exact=request.exact)
+        replaced = _groups_in(task.snapshot, deleted_files)
     _check_unique_base_files(stats)
     return CommitMetadata(
         stats={partition: tuple(items) for partition, items in sorted(stats.items())},
@@ -476,7 +477,7 @@ def _metadata(
 def match_partitions(
     snapshot: Snapshot, patterns: Sequence[str], *, exact: bool = False
 ) -> FilesByPartition:
-    """The partitions that fit one of the patterns; only patterns make a listing of all needed."""
+    """Return the files of the partitions that match a pattern; list all only for wildcards."""
     if exact:
         return snapshot.files(patterns)
     wild = any(set("*?") & set(pattern) for pattern in patterns)
@@ -485,20 +486,20 @@ def match_partitions(
 
 
 def _groups_in(snapshot: Snapshot, files: FilesByPartition) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+    file_ids: dict[str, list[str]] = {}
     for group in snapshot.groups(snapshot.view(), files):
-        found.setdefault(group.partition, []).append(group.file_id)
-    return {partition: tuple(ids) for partition, ids in found.items()}
+        file_ids.setdefault(group.partition, []).append(group.file_id)
+    return {partition: tuple(ids) for partition, ids in file_ids.items()}
 
 
 def _check_unique_base_files(stats: Mapping[str, Sequence[WriteStat]]) -> None:
-    """Two base files of one group by one write would hide each other's rows."""
-    bases = Counter(
+    """Raise if a write has two base files of one file group: one would hide the other's rows."""
+    base_file_counts = Counter(
         (partition, stat.file_id)
         for partition, items in stats.items()
         for stat in items
         if not stat.log_files
     )
-    twins = [key for key, count in bases.items() if count > 1]
-    if twins:
-        raise CorruptError("two tasks wrote the same file group", groups=twins[:5])
+    duplicates = [key for key, count in base_file_counts.items() if count > 1]
+    if duplicates:
+        raise CorruptError("two tasks wrote the same file group", groups=duplicates[:5])

@@ -18,18 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from written import begin_action
 
 import lakewright as lw
 from lakewright.clock import SystemClock
 from lakewright.errors import LakewrightError
 from lakewright.model.file_group import parse_data_file
+from lakewright.model.instant import Action
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import storage_for
 from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
-from lakewright.table.transaction import TransactionManager
+from lakewright.table.transaction import TransactionManager, TransactionSpec
 
 HERE = Path(__file__).parent
 PARTITIONS, KEYS = 6, 60
@@ -126,7 +126,8 @@ class Play:
         """What is wrong when no task can be running any more and a writer has come by."""
         storage = storage_for(self.address, self.options)
         writer = TransactionManager(storage, LaterClock())
-        begin_action(writer, "commit").abort()
+        transaction, _ = writer.begin(lambda snapshot: TransactionSpec(Action.COMMIT))
+        transaction.abort()
         # Temporary files of attempts that were killed go with the next clean, or repair.
         left = [str(each) for each in examine(storage, LaterClock()).findings if not each.safe]
         mended = repair(writer, examine(storage, LaterClock()))

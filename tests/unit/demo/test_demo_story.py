@@ -14,7 +14,7 @@ from golden_tables import GoldenTables
 from rich.console import Console
 from typer.testing import CliRunner
 
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 from lakewright.demo.board import board, brief, draw_bars
 from lakewright.demo.command import next_commands, program_here
 from lakewright.demo.events import Recipe, Row

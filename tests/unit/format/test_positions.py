@@ -144,7 +144,7 @@ def test_more_positions_than_records_are_not_expanded() -> None:
     data = bitmap(head, bits, keys.tobytes(), bytes(4 * containers), runs)
     with pytest.raises(CorruptError, match="more record positions than records") as caught:
         parse_positions(base64.b64encode(data).decode(), MANY)
-    assert caught.value.facts == {"told": 1 << 32, "most": MANY}
+    assert caught.value.facts == {"claimed": 1 << 32, "limit": MANY}
 
 
 def test_the_bound_is_on_all_buckets_together() -> None:

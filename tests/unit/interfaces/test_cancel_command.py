@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from written import row
 
 from lakewright.api.table import Table
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 from lakewright.errors import InvalidError
 from lakewright.model.instant import State
 from lakewright.model.plans import Skip

@@ -20,7 +20,7 @@ from cli_calls import (
     BY_HAND,
     DAYS,
     ROOT,
-    LocalWorkers,
+    LocalSpark,
     call,
     document,
     filled,
@@ -29,8 +29,8 @@ from cli_calls import (
 )
 from written import WrittenTable, row
 
-from lakewright.cli import commands
-from lakewright.cli.app import exit_code
+from lakewright.cli import services
+from lakewright.cli.main import exit_code
 from lakewright.errors import (
     ConflictError,
     CorruptError,
@@ -51,7 +51,7 @@ ONLY_FIRST = (
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "Workers", LocalWorkers)
+    monkeypatch.setattr(services, "LazySpark", LocalSpark)
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ WITHOUT_SPARK: dict[str, Callable[[str], list[str]]] = {
 }
 _LOOK = """
 import json, sys
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 for name, arguments in json.loads(sys.argv[1]).items():
     try:
         app(arguments)

@@ -16,13 +16,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import typer
-from cli_calls import ROOT, LocalWorkers, call, document, local_table, options
+from cli_calls import ROOT, LocalSpark, call, document, local_table, options
 from golden_tables import GoldenTables
 from written import WrittenTable
 
-from lakewright.cli import commands, rows
-from lakewright.cli.app import app
-from lakewright.cli.shared import EXIT_CODES, EXIT_CODES_TEXT, UNWELL
+from lakewright.cli import main, rows, services
+from lakewright.cli.common import EXIT_CODES, EXIT_CODES_TEXT, UNWELL
+from lakewright.cli.main import app
 from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
@@ -34,7 +34,7 @@ NOWHERE = "20200101000000000"
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "Workers", LocalWorkers)
+    monkeypatch.setattr(services, "LazySpark", LocalSpark)
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def root(table: WrittenTable) -> str:
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if hasattr(command, "commands"):
-        for name, inner in command.commands.items():
-            yield from leaves(inner, (*path, name))
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(None):
+            yield from leaves(command.get_command(None, name), (*path, name))
     else:
         yield path, command
 
@@ -75,6 +75,12 @@ def test_help_has_an_example_that_parses(path: tuple[str, ...]) -> None:
     flags = {flag for each in command.params for flag in getattr(each, "opts", ())}
     assert "--as-json" in flags or "--json" in flags
     assert shown.exit_code == 0
+
+
+def test_the_help_has_the_first_line_of_each_command() -> None:
+    group = typer.main.get_command(app)
+    texts = {name: group.get_command(None, name).get_short_help_str(100) for name in main.COMMANDS}  # type: ignore[attr-defined]
+    assert texts == {name: text for name, (_, text) in main.COMMANDS.items()}
 
 
 def test_the_page_shows_every_command() -> None:
@@ -319,7 +325,7 @@ LIGHT = {
 _LOADED = """
 import json, os, sys
 import fastavro, numpy, obstore, pyarrow.parquet, rich, typer
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 for name, arguments in json.loads(sys.argv[1]).items():
     sys.stdout.flush()
     if os.fork() == 0:

@@ -11,7 +11,7 @@ import pytest
 from golden_tables import GoldenTables
 from typer.testing import CliRunner
 
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 
 TEXTS = Path(__file__).parent / "golden_cli"
 UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
-from cli_calls import APP, LocalWorkers, call, document, local_table
+from cli_calls import APP, LocalSpark, call, document, local_table
 from opened_storages import SAID, OpenedStorages, all_said, tree
 
-from lakewright.cli import commands
 from lakewright.cli import ingest as ingest_command
-from lakewright.cli.app import app
+from lakewright.cli import services
+from lakewright.cli.main import app
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.ui.table_view import TableView
@@ -57,7 +58,7 @@ OTHERS = {"create", "ingest", "ui"}
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "Workers", LocalWorkers)
+    monkeypatch.setattr(services, "LazySpark", LocalSpark)
 
 
 @pytest.fixture
@@ -75,9 +76,9 @@ def taking(option: str) -> set[str]:
     """The commands that take an option."""
     found = set()
 
-    def look(command: object, name: str) -> None:
-        for each, inner in getattr(command, "commands", {}).items():
-            look(inner, f"{name} {each}".strip())
+    def look(command: Any, name: str) -> None:
+        for each in command.list_commands(None) if hasattr(command, "list_commands") else ():
+            look(command.get_command(None, each), f"{name} {each}".strip())
         if any(option in parameter.opts for parameter in getattr(command, "params", ())):
             found.add(name)
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from written import NO_SERVICES, WrittenTable
 
 import lakewright
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.model.instant import format_time
 from lakewright.storage.base import Storage

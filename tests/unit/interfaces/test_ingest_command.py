@@ -17,8 +17,8 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from lakewright.cli import ingest
-from lakewright.cli.app import app
 from lakewright.cli.ingest import IngestRequest, RoundPrinter, round_text
+from lakewright.cli.main import app
 from lakewright.errors import ConflictError, CorruptError, UnavailableError
 from lakewright.ingestion.checkpoints import Checkpoint
 from lakewright.ingestion.ingester import IngestResult

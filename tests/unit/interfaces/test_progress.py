@@ -12,7 +12,7 @@ from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.cli import progress
 from lakewright.cli.progress import byte_bar, following, waiting, watching
-from lakewright.cli.spark_work import SparkWork
+from lakewright.cli.spark import SparkWork
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.markers import WriteProgress, write_progress
 from lakewright.utils.terminal import SafeConsole

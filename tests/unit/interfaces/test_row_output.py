@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakewright.cli.row_output import FORMATS, OutputSummary, writing
+from lakewright.cli.output import FORMATS, OutputSummary, writing
 from lakewright.errors import InvalidError
 
 ROW = pa.table(

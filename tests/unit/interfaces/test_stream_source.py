@@ -535,7 +535,7 @@ def test_a_first_batch_that_does_not_tell_its_begin() -> None:
     found = batch_context(snapshot, StreamStart("earliest"), end)
     assert found is not None
     assert len(found.instants) == 2
-    with pytest.raises(InvalidError, match="does not tell where"):
+    with pytest.raises(InvalidError, match="does not record where"):
         batch_context(snapshot, StreamStart("latest"), end)
 
 

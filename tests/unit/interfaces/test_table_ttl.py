@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.api.table import Table
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 from lakewright.client.ttl import TableTtl
 from lakewright.errors import InvalidError
 from lakewright.format.partition_metadata import parse_partition_metadata

@@ -22,8 +22,8 @@ from rich.text import Text
 from written import WrittenTable, row
 
 import lakewright
-from lakewright.cli.app import _tell_warning
-from lakewright.cli.shared import exit_codes
+from lakewright.cli.common import exit_codes
+from lakewright.cli.main import _show_warning
 from lakewright.errors import CorruptError
 from lakewright.storage.local import LocalStorage
 from lakewright.utils.terminal import SafeConsole, SafeFile, printable, tell_bug
@@ -64,7 +64,7 @@ def test_errors_with_their_facts_and_notes_are_harmless(
 
 
 def test_warnings_and_bugs_are_harmless(capfd: pytest.CaptureFixture[str]) -> None:
-    _tell_warning(UserWarning(NASTY), UserWarning, "file", 1)
+    _show_warning(UserWarning(NASTY), UserWarning, "file", 1)
     try:
         raise ValueError(f"of {TITLE}")
     except ValueError as error:

@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 from waiting import until
 from written import WrittenTable, row
 
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError
 from lakewright.storage.local import LocalStorage

@@ -176,7 +176,7 @@ def pending_write(world: World) -> object:
         found.append(write.requested_at)
         with pytest.raises(InvalidError, match="no plan of a table service"):
             world.runner().cancel(write.requested_at)
-        with pytest.raises(InvalidError, match="a write of its own"):
+        with pytest.raises(InvalidError, match="a pending write"):
             world.runner().execute(write.requested_at)
 
     world.table.upsert(world.before, meanwhile=meanwhile)

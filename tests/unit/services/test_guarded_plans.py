@@ -138,7 +138,7 @@ class TestMutable:
         with pytest.raises(UnavailableError, match="a worker was lost") as failure:
             world.execute(at, Acting(partial(then, refused(world, at), lost)))
         assert failure.value.__notes__ == [
-            "The plan was cancellable, and has gone with its execution."
+            "The plan was cancellable, and was rolled back with its execution."
         ]
         world.assert_gone(at)
         (told,) = world.rollbacks()
@@ -378,7 +378,7 @@ def test_what_somebody_else_has_completed_stays(service: str) -> None:
         data = write(CommitMetadata(operation="COMPACT", extra={"schema": "{}"}))
         world.storage.create(f".hoodie/timeline/{done.file_name}", data)
 
-    with pytest.raises(ConflictError, match="completed by somebody else"):
+    with pytest.raises(ConflictError, match="completed by another process"):
         world.execute(at, Acting(complete))
     assert world.state(at) == "COMPLETED"
     assert (world.files_of(at), world.rollbacks()) == ([], [])

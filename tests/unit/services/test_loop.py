@@ -175,7 +175,7 @@ def test_a_plan_that_was_taken_back_meanwhile_is_no_error() -> None:
     gone = TakenBack(runner.storage, runner.clock, runner.engine, runner.options)
     first = next(run_round(gone, ["compaction"]))
     assert isinstance(first.outcome, Skip)
-    assert "taken back" in first.outcome.reason
+    assert "rolled back" in first.outcome.reason
 
 
 def test_a_damaged_plan_is_the_trouble_of_its_service_alone() -> None:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 from written import WrittenTable, row
 
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 from lakewright.format.timeline_metadata import parse_requested_replace
 from lakewright.model.instant import Instant
 from lakewright.model.plans import SERVICE_KEY, ClusteringPlan, Skip

@@ -142,7 +142,7 @@ def test_storage_that_fails_when_an_execution_wants_to_complete(
     runner = replace(world.runner(hands=Acting(fail)), storage=storage)
     with pytest.raises(UnavailableError) as failure:
         runner.execute(at)
-    assert "could not be taken back" in failure.value.__notes__[0]
+    assert "could not be aborted" in failure.value.__notes__[0]
     storage.down = False
     assert world.state(at) == "INFLIGHT"
     assert world.table.rows() == world.before

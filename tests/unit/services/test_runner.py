@@ -334,6 +334,6 @@ def test_a_clean_without_a_plan_is_taken_back() -> None:
     table = table_with_logs()
     path = ".hoodie/timeline/20260101000000999.clean.requested"
     table.storage.create(path, b"")
-    with pytest.raises(ConflictError, match="taken back"):
+    with pytest.raises(ConflictError, match="it was deleted"):
         table.services().execute("20260101000000999")
     assert not table.storage.exists(path)

@@ -160,7 +160,10 @@ def test_a_void_plan_is_named_and_nothing_waits_for_it() -> None:
     older, newer = plan_twice(table)
     table.services().execute(newer)
     table.upsert([row("a", 3, "third")])
-    told = f"compaction {older} is void, as compaction {newer} has compacted its file groups since"
+    told = (
+        f"compaction {older} is superseded, as compaction {newer} has compacted its file groups "
+        "since"
+    )
     reasons = {each.partition: each.reason for each in debt(table)}
     assert reasons == {DAYS[0]: f"{told}: roll it back"}
     with pytest.raises(ConflictError, match=f"{told}: roll it back"):
@@ -179,7 +182,7 @@ def test_a_write_says_so_too_and_compacts() -> None:
     table.services().execute(newer)
     told, done = table.upsert([row("a", 3, "third")], INLINE).services
     assert isinstance(told, Skip)
-    assert f"compaction {older} is void" in told.reason
+    assert f"compaction {older} is superseded" in told.reason
     assert isinstance(done, Commit)
     assert {each["id"]: each["note"] for each in table.rows()} == {"a": "third", "b": "second"}
 

@@ -189,7 +189,7 @@ def test_a_commit_stands_though_freshness_cannot_be_told() -> None:
     broken = CorruptError("an old commit cannot be read")
     with (
         patch("lakewright.table.freshness.load_state", side_effect=broken),
-        pytest.warns(RuntimeWarning, match="does not tell completion"),
+        pytest.warns(RuntimeWarning, match="does not record completion"),
     ):
         table.upsert([at("z", 60, NEXT)])
     assert kept(table)[-1] is None
@@ -343,7 +343,7 @@ def test_what_a_plan_forgot_still_waits(tracks: bool) -> None:
 
 
 def test_where_partitions_are_too_many_to_name_plans_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakewright.table.freshness._MOST_NAMED", 1)
+    monkeypatch.setattr("lakewright.table.freshness._MAX_LISTED_PARTITIONS", 1)
     table = tracked()
     days = [f"2026-02-{n:02d}" for n in range(1, 6)]
     table.upsert([at(day, 10, day) for day in days])

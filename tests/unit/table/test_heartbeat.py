@@ -293,7 +293,7 @@ def test_a_beat_that_hangs_keeps_nobody_waiting(
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lakewright.table.heartbeat._PATIENCE_S", 0.01)
+    monkeypatch.setattr("lakewright.table.heartbeat._STOP_TIMEOUT_S", 0.01)
     heart = Heartbeat(hanging, T1, HeartbeatSettings(interval_ms=20, misses=6000), clock)
     heart.start()
     thread = heart_thread()

@@ -56,7 +56,7 @@ def test_a_damaged_file_is_left_out_and_stays_as_it_is(disk: LocalStorage, tmp_p
 
 
 def test_many_files_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakewright.table.properties._AT_ONCE", 4)
+    monkeypatch.setattr("lakewright.table.properties._FILES_PER_READ", 4)
     files = {f"p{n}/{PARTITION_METADATA}": REAL for n in range(10)}
     storage = CountingStorage(MemoryStorage.fresh(files))
     found = load_partition_metadata(storage, (f"p{n}" for n in range(10)))

@@ -143,6 +143,6 @@ def test_a_write_on_top_of_one_that_vanished_does_not_complete() -> None:
     done = first.commit(write(first, "f1"))
     second = begin_action(world.writer(), "deltacommit")
     world.storage.delete(f"{TIMELINE}/{done.file_name}")
-    with pytest.raises(ConflictError, match="builds upon is not there any more"):
+    with pytest.raises(ConflictError, match="builds upon no longer exists"):
         second.commit(write(second, "f2"))
     second.abort()

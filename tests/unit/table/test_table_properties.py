@@ -91,7 +91,7 @@ def test_somebody_else_in_the_middle_of_a_change_is_a_conflict() -> None:
         storage.create(BACKUP, format_properties(OLD))
         return enable(properties)
 
-    with pytest.raises(ConflictError, match="somebody else"):
+    with pytest.raises(ConflictError, match="another process"):
         update_properties(storage, meanwhile)
     assert parse_properties(storage.read(PROPERTIES)) == OLD
 

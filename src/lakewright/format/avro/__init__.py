@@ -1,1 +1,1 @@
-"""Avro: schemas, containers, and rows to columns and back."""
+"""Avro schemas and container files, and conversion between Avro rows and Arrow columns."""

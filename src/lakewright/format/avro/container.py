@@ -1,8 +1,8 @@
-"""Avro object container files with exactly one record: how the timeline stores metadata.
+"""Avro object container files with exactly one record, in which the timeline stores metadata.
 
-The container is so small that it is written here; fastavro encodes and decodes the record. Files
-of real Hudi name no codec, and neither do these. The sync marker is a hash of the content, so equal
-records give equal bytes.
+This module reads and writes the container itself; fastavro encodes and decodes the record. Like
+Hudi's own files, the files written here name no codec. The sync marker is a hash of the content, so
+that equal records have equal bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAGIC = b"Obj\x01"
 _SYNC_SIZE = 16
 _HEADER = fastavro.parse_schema({"type": "map", "values": "bytes"})
 _LONG = fastavro.parse_schema("long")
-# What fastavro was seen to raise, or may raise, for bytes that do not fit their schema.
+# Exceptions that fastavro raises, or may raise, for bytes that do not fit their schema.
 _DECODE_ERRORS = (
     EOFError,
     LookupError,
@@ -39,14 +39,13 @@ _ENCODE_ERRORS = (AttributeError, LookupError, OverflowError, TypeError, ValueEr
 
 
 def decode_record(data: bytes, schema: RecordSchema) -> dict[str, Any]:
-    """The record in `data`, resolved against `schema` by field name.
+    """Return the record in `data`, resolved against `schema` by field name.
 
-    Fields that the writer did not know get their default, fields that `schema` does not know are
-    dropped.
+    Fields that the writer's schema lacks get their default; fields that `schema` lacks are dropped.
 
     Raises:
         CorruptError: `data` is not a container with exactly one record that fits `schema`.
-        UnsupportedError: `data` is JSON, as tables before version 8 have it, or is compressed.
+        UnsupportedError: `data` is JSON, as in tables before version 8, or is compressed.
     """
     stream = io.BytesIO(data)
     writer, sync = _read_header(stream, len(data))
@@ -69,13 +68,13 @@ def decode_record(data: bytes, schema: RecordSchema) -> dict[str, Any]:
 
 
 def record_name(data: bytes) -> str:
-    """The name, without namespace, of the record that `data` says it holds."""
+    """Return the name, without namespace, of the record schema in the header of `data`."""
     writer, _ = _read_header(io.BytesIO(data), len(data))
     return writer.name
 
 
 def encode_record(record: Mapping[str, Any], schema: RecordSchema) -> bytes:
-    """The container file of one record.
+    """Return the container file of one record.
 
     Raises:
         InvalidError: a value does not fit its field.

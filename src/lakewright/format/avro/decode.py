@@ -1,7 +1,11 @@
-"""Many Avro values read side by side: where each row stands in a chunk of bytes.
+"""Decode Avro rows to Arrow columns, many rows at a time.
 
-Bytes are only ever read inside the chunk, and lengths and counts are held against the end of their
-row before they are used: damaged bytes give a CorruptError, never a crash or an absurd allocation.
+Every row has a cursor in a chunk of bytes, and all cursors are at the same field of the schema. A
+step reads that field of every row with a few array operations and advances the cursors. At the end
+every cursor must be at the end of its row.
+
+Reads never leave the chunk, and lengths and counts are checked against the end of their row before
+they are used: damaged bytes raise a CorruptError and cause no crash and no huge allocation.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 
-# Eight bytes are read wherever a row may stand, and a varint may look at two more.
+# `word` reads eight bytes at any position, and a varint may take two more.
 _PADDING = 24
 _U = np.uint64
 _HIGH_BITS = _U(0x8080808080808080)
@@ -30,27 +34,27 @@ _ONES = _U(0x0101010101010101)
 
 
 class ByteChunk:
-    """The bytes of some rows, padded so that a look ahead never leaves them."""
+    """The bytes of some rows, padded so that reading ahead stays inside."""
 
     def __init__(self, content: memoryview) -> None:
-        """Copy the bytes of a chunk."""
+        """Copy `content`."""
         self.data: Bytes = np.zeros((len(content) + _PADDING) // 8 * 8, np.uint8)
         self.data[: len(content)] = np.frombuffer(content, np.uint8)
         self.words: Words = self.data.view("<u8")
 
     @cached_property
     def last_bytes(self) -> Ints:
-        """Where a varint would end: all bytes below 0x80."""
+        """The positions where a varint can end: all bytes below 0x80."""
         return np.flatnonzero(self.data < 0x80)
 
 
 class RowCursors:
-    """Where each row stands (`at`) and ends (`limit`); both ascend. There is at least one row."""
+    """The position (`at`) and end (`limit`) of each row, ascending; reads need at least one row."""
 
     __slots__ = ("at", "chunk", "limit")
 
     def __init__(self, chunk: ByteChunk, at: Ints, limit: Ints) -> None:
-        """Stand at these positions of a chunk; `at` must not be shared."""
+        """Start at these positions of a chunk; `at` must not be shared."""
         self.chunk = chunk
         self.at = at
         self.limit = limit
@@ -60,27 +64,27 @@ class RowCursors:
         return len(self.at)
 
     def some(self, which: npt.NDArray[Any]) -> RowCursors:
-        """A part of the rows; moving it on does not move these."""
+        """Return cursors of some rows, which move independently of these."""
         return RowCursors(self.chunk, self.at[which], self.limit[which])
 
     def move(self, length: Ints | int) -> None:
-        """Move each row on."""
+        """Advance each cursor."""
         self.at = self.at + length
 
     def byte(self) -> Bytes:
-        """The byte at which each row stands; does not move on."""
+        """Return the byte at each cursor, without advancing."""
         return self.chunk.data.take(self.at)
 
     def word(self) -> Words:
-        """The eight bytes from where each row stands, little-endian; does not move on."""
+        """Return the eight bytes at each cursor, little-endian, without advancing."""
         index = self.at >> 3
         shift = ((self.at & 7) << 3).view(np.uint64)
         low, high = self.chunk.words.take(index), self.chunk.words.take(index + 1)
-        # A shift by all 64 bits gives 0, which is what an aligned row needs.
+        # NumPy shifts by 64 bits to 0, which is right for an aligned position.
         return (low >> shift) | (high << (_U(64) - shift))
 
     def varint(self) -> Ints:
-        """Read one zig-zag number of each row."""
+        """Read one zig-zag varint of each row."""
         first = self.byte()
         if first.max() < 0x80:
             self.move(1)
@@ -89,10 +93,10 @@ class RowCursors:
         word = self.word()
         stop = ~word & _HIGH_BITS
         lowest = stop & (~stop + _U(1))
-        # All bits up to the highest one of the last byte; all 64 where eight bytes do not suffice.
+        # All bits of the varint's bytes; all 64 bits if the varint has more than eight bytes.
         mask = lowest ^ (lowest - _U(1))
         value = _pack_sevens(word & mask & _LOW_BITS)
-        # One bit of each byte of the mask, added up by a multiplication.
+        # The multiplication adds up one bit of each byte of the mask.
         length = ((mask & _ONES) * _ONES >> _U(56)).view(np.int64)
         if not stop.all():
             self._finish_long(np.flatnonzero(stop == 0), value, length)
@@ -109,11 +113,11 @@ class RowCursors:
         length[long] = np.where(more, 10, 9)
 
     def counts(self) -> Ints:
-        """Read how many items follow: what a block of an array or map starts with."""
+        """Read the item count that starts a block of an array or map."""
         count = self.varint()
         negative = np.flatnonzero(count < 0)
         if len(negative):
-            # Then the size of the block in bytes follows, for those who want to jump over it.
+            # A negative count is followed by the byte size of the block, which is not needed here.
             sized = self.some(negative)
             sized.varint()
             self.at[negative] = sized.at
@@ -124,62 +128,60 @@ class RowCursors:
         return count
 
     def lengths(self) -> Ints:
-        """Read the length of the bytes that follow, which then lie inside the row."""
+        """Read the length of the bytes that follow, and check that they lie inside the row."""
         length = self.varint()
         self.check_room(length)
         return length
 
     def check_room(self, needed: Ints | int) -> None:
-        """Refuse a value that would reach over the end of its row."""
+        """Raise CorruptError for a value that reaches over the end of its row."""
         if np.any(self.limit - self.at < needed) or np.any(np.less(needed, 0)):
             raise CorruptError("an Avro value reaches over the end of its row")
 
 
 def _pack_sevens(x: Words) -> Words:
-    """Push the seven low bits of each byte together."""
+    """Concatenate the seven low bits of each byte."""
     x = (x & _U(0x007F007F007F007F)) | ((x & _U(0x7F007F007F007F00)) >> _U(1))
     x = (x & _U(0x00003FFF00003FFF)) | ((x & _U(0x3FFF00003FFF0000)) >> _U(2))
     return (x & _U(0x000000000FFFFFFF)) | ((x & _U(0x0FFFFFFF00000000)) >> _U(4))
 
 
-# ------------------------------------------------------------------------------------------------
-# Pass over Avro values without building them, and find where the items of arrays start.
-
+# Skip Avro values without building them, and find where the items of arrays start.
 
 _FIXED_WIDTH = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _VARINTS = frozenset({"int", "long", "enum"})
-# Below this many rows one by one is faster than side by side.
-_FEW = 32
+# Fewer rows than this are skipped faster one by one than with array operations.
+_FEW_ROWS = 32
 
 
 def skip(kind: AvroType, rows: RowCursors) -> None:
-    """Move all rows over one value."""
+    """Advance all cursors over one value."""
     if not len(rows):
         return
-    holds = present(kind, rows)
-    if holds is None:
+    has_value = present(kind, rows)
+    if has_value is None:
         _skip_value(kind, rows)
-    elif holds.any():
-        inner = rows.some(holds)
+    elif has_value.any():
+        inner = rows.some(has_value)
         _skip_value(kind, inner)
-        rows.at[holds] = inner.at
+        rows.at[has_value] = inner.at
 
 
 def present(kind: AvroType, rows: RowCursors) -> npt.NDArray[np.bool_] | None:
-    """Read the branch of a union: which rows hold a value and not null; None if all do."""
+    """Read the branch of a union; return which rows have a value, not null, or None if all do."""
     if kind.branch is None:
         return None
     branch = rows.varint()
-    holds: npt.NDArray[np.bool_] = branch == kind.branch
-    if holds.all():
+    has_value: npt.NDArray[np.bool_] = branch == kind.branch
+    if has_value.all():
         return None
-    if np.any(branch[~holds] != kind.null_branch):
+    if np.any(branch[~has_value] != kind.null_branch):
         raise CorruptError("an Avro union has no such branch")
-    return holds
+    return has_value
 
 
 def items(item: AvroType, rows: RowCursors) -> tuple[Ints, Ints]:
-    """Move over arrays: how many items each row has, and where all items start."""
+    """Skip one array of each row; return the item count of each row and the start of every item."""
     total = np.zeros(len(rows), np.int64)
     starts: list[Ints] = [np.zeros(0, np.int64)]
     active = np.arange(len(rows))
@@ -190,12 +192,12 @@ def items(item: AvroType, rows: RowCursors) -> tuple[Ints, Ints]:
         rows.at[active] = block.at
         total[active] += count
         active = active[count > 0]
-    # Items follow each other in the bytes as they do in the rows.
+    # Sorted by position, the items are in the order of their rows.
     return total, np.sort(np.concatenate(starts))
 
 
 def varint_at(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A single zig-zag number, and where it ends; IndexError if it does not."""
+    """Return the zig-zag varint at `at`, and where it ends; IndexError if the data ends first."""
     value = data[at]
     at += 1
     if value < 0x80:
@@ -214,7 +216,7 @@ def varint_at(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def _width(kind: AvroType) -> int | None:
-    """The number of bytes of every value, if that is one number."""
+    """Return the number of bytes of a value; None if it varies."""
     return kind.size if kind.kind == "fixed" else _FIXED_WIDTH.get(kind.kind)
 
 
@@ -247,18 +249,18 @@ def _item_starts(item: AvroType, block: RowCursors, count: Ints) -> Iterator[Int
 
 
 def _stepped_starts(item: AvroType, block: RowCursors, count: Ints) -> Iterator[Ints]:
-    """The first item of all rows, then the second one of those that have it, and so on."""
-    for passed in range(int(count.max())):
-        live = np.flatnonzero(count > passed)
-        if len(live) < _FEW:
-            for row in live.tolist():
-                yield _starts_of_one(item, block, row, int(count[row]) - passed)
+    """Yield the starts of the first items of all rows, then of the second ones, and so on."""
+    for skipped in range(int(count.max())):
+        active = np.flatnonzero(count > skipped)
+        if len(active) < _FEW_ROWS:
+            for row in active.tolist():
+                yield _starts_of_one(item, block, row, int(count[row]) - skipped)
             return
-        part = block.some(live)
+        part = block.some(active)
         part.check_room(1)
         yield part.at.copy()
         skip(item, part)
-        block.at[live] = part.at
+        block.at[active] = part.at
 
 
 def _starts_of_one(item: AvroType, block: RowCursors, row: int, count: int) -> Ints:
@@ -278,8 +280,8 @@ def _varint_starts(block: RowCursors, count: Ints) -> Ints:
     last_bytes = block.chunk.last_bytes
     first = np.searchsorted(last_bytes, block.at)
     within = _within(count)
-    before = last_bytes.take(np.repeat(first, count) + within - 1)
-    starts = np.where(within == 0, np.repeat(block.at, count), before + 1)
+    previous_end = last_bytes.take(np.repeat(first, count) + within - 1)
+    starts = np.where(within == 0, np.repeat(block.at, count), previous_end + 1)
     filled = count > 0
     block.at[filled] = last_bytes.take((first + count - 1)[filled]) + 1
     block.check_room(0)
@@ -287,7 +289,7 @@ def _varint_starts(block: RowCursors, count: Ints) -> Ints:
 
 
 def _within(count: Ints) -> Ints:
-    """For each item its position in its row."""
+    """Return the index of each item in its row."""
     return np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
 
 
@@ -322,19 +324,14 @@ def _skip_items_of_one(item: AvroType, data: memoryview, at: int) -> int:
             return at
         if count < 0:
             _, at = varint_at(data, at)
-        # Each item takes a byte or more: a count that lies runs into the end of the chunk.
+        # Each item takes at least a byte: a wrong count runs into the end of the chunk.
         for _ in range(abs(count)):
             at = _skip_one(item, data, at)
             if at > len(data):
                 raise CorruptError("an Avro array reaches over the end of its row")
 
 
-# ------------------------------------------------------------------------------------------------
-# Avro rows to Arrow columns, many rows at a time.
-#
-# All rows stand at the same field of the schema; a step reads that field of every row with a few
-# array operations and moves each row on. Every row must be used up at the end.
-
+# Read Avro values into Arrow arrays.
 
 # Small enough that the arrays of one step stay in the processor's cache.
 _CHUNK_ROWS = 16 * 1024
@@ -344,60 +341,60 @@ _CHUNK_BYTES = 8 << 20
 def decode_rows(
     content: memoryview, starts: Ints, ends: Ints, schema: AvroType, columns: Sequence[str] | None
 ) -> pa.Table:
-    """Decode the rows at `[starts, ends)` of `content`: the asked columns that the schema has.
+    """Decode the rows at `[starts, ends)` of `content`; columns that the schema lacks are left out.
 
     `starts` and `ends` must ascend and not overlap.
     """
-    wanted = None if columns is None else set(columns)
-    fields = [f for f in schema.children if wanted is None or f.name in wanted]
+    projection = None if columns is None else set(columns)
+    fields = [f for f in schema.children if projection is None or f.name in projection]
     arrow = pa.schema([field.arrow for field in fields])
     batches = []
     for first, last in _chunks(starts, ends):
         base = int(starts[first])
         chunk = ByteChunk(content[base : int(ends[last - 1])])
         rows = RowCursors(chunk, starts[first:last] - base, ends[first:last] - base)
-        arrays = _read_chunk(schema.children, wanted, rows)
+        arrays = _read_chunk(schema.children, projection, rows)
         batches.append(pa.RecordBatch.from_arrays(arrays, schema=arrow))
     table = pa.Table.from_batches(batches, arrow)
     if columns is None:
         return table
-    known = set(arrow.names)
-    return table.select([name for name in columns if name in known])
+    available = set(arrow.names)
+    return table.select([name for name in columns if name in available])
 
 
 def read_values(kind: AvroType, rows: RowCursors) -> pa.Array:
     """Read one value of each row.
 
-    Raises IndexError or pa.ArrowInvalid, beside CorruptError, where the bytes are damaged.
+    Damaged bytes raise CorruptError, IndexError or pa.ArrowInvalid.
     """
     if not len(rows):
         return pa.array([], kind.arrow)
-    holds = present(kind, rows)
-    if holds is None:
+    has_value = present(kind, rows)
+    if has_value is None:
         return _READERS[kind.kind](kind, rows)
-    if not holds.any():
+    if not has_value.any():
         return pa.nulls(len(rows), kind.arrow)
-    inner = rows.some(holds)
+    inner = rows.some(has_value)
     values = _READERS[kind.kind](kind, inner)
-    rows.at[holds] = inner.at
-    index = np.cumsum(holds, dtype=np.int32) - 1
-    return values.take(pa.array(index, mask=~holds))
+    rows.at[has_value] = inner.at
+    index = np.cumsum(has_value, dtype=np.int32) - 1
+    return values.take(pa.array(index, mask=~has_value))
 
 
 def _chunks(starts: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
     first = 0
     while first < len(starts):
-        full = int(np.searchsorted(ends, starts[first] + _CHUNK_BYTES, side="right"))
-        last = min(first + _CHUNK_ROWS, max(full, first + 1))
+        fitting = int(np.searchsorted(ends, starts[first] + _CHUNK_BYTES, side="right"))
+        last = min(first + _CHUNK_ROWS, max(fitting, first + 1))
         yield first, last
         first = last
 
 
 def _read_chunk(
-    fields: Sequence[AvroField], wanted: set[str] | None, rows: RowCursors
+    fields: Sequence[AvroField], projection: set[str] | None, rows: RowCursors
 ) -> list[pa.Array]:
     try:
-        arrays = _read_fields(fields, wanted, rows)
+        arrays = _read_fields(fields, projection, rows)
     except IndexError as error:
         raise CorruptError("an Avro row ends in the middle of a value") from error
     except pa.ArrowInvalid as error:
@@ -408,11 +405,11 @@ def _read_chunk(
 
 
 def _read_fields(
-    fields: Sequence[AvroField], wanted: set[str] | None, rows: RowCursors
+    fields: Sequence[AvroField], projection: set[str] | None, rows: RowCursors
 ) -> list[pa.Array]:
     arrays = []
     for field in fields:
-        if wanted is None or field.name in wanted:
+        if projection is None or field.name in projection:
             arrays.append(read_values(field.type, rows))
         else:
             skip(field.type, rows)
@@ -428,17 +425,17 @@ def _fixed_width(arrow: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
 
 
 def _slices(rows: RowCursors, length: Ints | int) -> pa.Array:
-    """The next `length` bytes of each row, as binary values; moves on."""
+    """Read the next `length` bytes of each row as binary values."""
     ends = rows.at + length
-    # Values lie in the order of the rows, so they and the gaps between them form one big binary
-    # array over the chunk, of which every second value is asked for.
+    # Values are in the order of the rows, so they and the gaps between them form one binary array
+    # over the chunk, of which every second value is selected.
     offsets = np.empty(2 * len(rows) + 1, np.int32)
     offsets[0:-1:2], offsets[1::2] = rows.at, ends
     offsets[-1] = offsets[-2]
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.chunk.data)]
-    both = pa.Array.from_buffers(pa.binary(), 2 * len(rows), buffers)
+    values_and_gaps = pa.Array.from_buffers(pa.binary(), 2 * len(rows), buffers)
     rows.at = ends
-    return both.take(pa.array(np.arange(0, 2 * len(rows), 2, dtype=np.int32)))
+    return values_and_gaps.take(pa.array(np.arange(0, 2 * len(rows), 2, dtype=np.int32)))
 
 
 def _read_null(kind: AvroType, rows: RowCursors) -> pa.Array:
@@ -495,11 +492,11 @@ def _read_bytes(kind: AvroType, rows: RowCursors) -> pa.Array:
         return _slices(rows, length)
     if length.min() < 1 or length.max() > 16:
         raise CorruptError("an Avro decimal has an impossible length")
-    # Big-endian, as short as it goes: taken from its last byte backwards.
+    # Big-endian and of variable length: read from the last byte backwards.
     backwards = np.arange(16)
-    place = np.maximum(rows.at[:, None] + length[:, None] - 1 - backwards, 0)
+    positions = np.maximum(rows.at[:, None] + length[:, None] - 1 - backwards, 0)
     sign = np.where(rows.byte() >= 0x80, 0xFF, 0).astype(np.uint8)
-    little = np.where(backwards < length[:, None], rows.chunk.data.take(place), sign[:, None])
+    little = np.where(backwards < length[:, None], rows.chunk.data.take(positions), sign[:, None])
     rows.move(length)
     return _fixed_width(kind.arrow, little)
 
@@ -514,8 +511,8 @@ def _read_fixed(kind: AvroType, rows: RowCursors) -> pa.Array:
     if np.any(big[:, : max(kind.size - 16, 0)] != sign):
         raise CorruptError("an Avro decimal does not fit its precision")
     little = np.repeat(sign, 16, axis=1)
-    kept = min(kind.size, 16)
-    little[:, :kept] = big[:, ::-1][:, :kept]
+    width = min(kind.size, 16)
+    little[:, :width] = big[:, ::-1][:, :width]
     return _fixed_width(kind.arrow, little)
 
 

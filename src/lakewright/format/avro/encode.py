@@ -1,7 +1,7 @@
-"""Arrow columns to Avro rows, many rows at a time.
+"""Encode Arrow columns as Avro rows, many rows at a time.
 
-Each value becomes some binary arrays, its parts, one value of each for every row; Arrow joins the
-parts of a row. A null in a part stands for no bytes.
+A column is encoded as a list of parts: binary arrays with one value for each row, or scalars that
+are the same in every row. Arrow joins the parts of each row. A null in a part means no bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lakewright.errors import InvalidError
 from lakewright.format.avro.schema import AvroField, AvroType
 
-# The rows of a batch are joined into one array, whose size is limited to 2 GB.
+# Arrow joins the rows of a batch into one array, which is limited to 2 GB.
 _BATCH_ROWS = 16 * 1024
 _U = np.uint64
 
@@ -25,7 +25,7 @@ Part: TypeAlias = pa.Array | pa.Scalar
 
 
 def encode_rows(rows: pa.Table, schema: AvroType) -> list[pa.Array]:
-    """Encode rows in the columns of `schema`: binary arrays with one value for each row."""
+    """Encode rows that have the columns of `schema`, as binary arrays of one value per row."""
     ordered = in_columns(rows, [field.name for field in schema.children])
     try:
         return [_encode_batch(b, schema) for b in ordered.to_batches(_BATCH_ROWS)]
@@ -34,7 +34,7 @@ def encode_rows(rows: pa.Table, schema: AvroType) -> list[pa.Array]:
 
 
 def in_columns(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Rows with their columns in this order; they must have these and no others."""
+    """Return rows with their columns in this order; they must have exactly these columns."""
     if sorted(rows.column_names) != sorted(names):
         raise InvalidError(
             "rows do not have the columns of their schema",
@@ -45,14 +45,14 @@ def in_columns(rows: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def join_parts(parts: Sequence[Part]) -> pa.Array:
-    """The parts of each row as one binary value."""
+    """Join the parts of each row to one binary value."""
     return pc.binary_join_element_wise(
         *parts, pa.scalar(b""), null_handling="replace", null_replacement=""
     )
 
 
 def varint_parts(values: npt.NDArray[np.int64]) -> pa.Array:
-    """Zig-zag numbers, as short as they go."""
+    """Encode numbers as zig-zag varints."""
     rest = ((values << 1) ^ (values >> 63)).view(np.uint64)
     length = np.ones(len(rest), np.int64)
     groups = []
@@ -70,7 +70,7 @@ def varint_parts(values: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def value_parts(kind: AvroType, column: pa.Array, name: str) -> list[Part]:
-    """The parts of a column's values, with the branch of their union."""
+    """Return the parts of a column's values, with the branch of their union."""
     column = _as_type(column, kind)
     if kind.kind == "null":
         return []
@@ -92,7 +92,7 @@ def value_parts(kind: AvroType, column: pa.Array, name: str) -> list[Part]:
 
 
 def joined_bytes(array: pa.Array) -> memoryview:
-    """The values of a joined array, one after the other."""
+    """Return the bytes of a joined array's values, one after the other."""
     _, offsets, data = array.buffers()
     return memoryview(data)[: int(np.frombuffer(offsets, np.int32)[len(array)])]
 
@@ -132,7 +132,7 @@ def _fixed_bytes(matrix: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def _raw(column: pa.Array, width: int) -> npt.NDArray[np.uint8]:
-    """The bytes of a column of fixed width, one line for each value."""
+    """Return the bytes of a fixed-width column, one row of the matrix for each value."""
     data = np.frombuffer(column.buffers()[1], np.uint8)
     first = column.offset * width
     return data[first : first + len(column) * width].reshape(len(column), width)
@@ -161,9 +161,9 @@ def _encode_bytes(kind: AvroType, column: pa.Array) -> list[Part]:
 def _shortest_decimals(column: pa.Array) -> pa.Array:
     big = _raw(column, 16)[:, ::-1]
     sign = np.where(big[:, :1] >= 0x80, 0xFF, 0)
-    # A leading byte can go if it only repeats the sign that the next one shows.
-    idle = (big[:, :-1] == sign) & ((big[:, 1:] >= 0x80) == (sign > 0))
-    dropped = np.minimum.accumulate(idle, axis=1).sum(axis=1)
+    # A leading byte is redundant if it only repeats the sign bit of the next byte.
+    redundant = (big[:, :-1] == sign) & ((big[:, 1:] >= 0x80) == (sign > 0))
+    dropped = np.minimum.accumulate(redundant, axis=1).sum(axis=1)
     return _binary(big[np.arange(16) >= dropped[:, None]], 16 - dropped)
 
 
@@ -173,10 +173,10 @@ def _encode_fixed(kind: AvroType, column: pa.Array) -> list[Part]:
     big = _raw(column, 16)[:, ::-1]
     sign = np.where(big[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
     wide = np.concatenate([np.repeat(sign, max(kind.size - 16, 0), axis=1), big], axis=1)
-    dropped, kept = np.split(wide, [wide.shape[1] - kind.size], axis=1)
-    if np.any(dropped != sign) or np.any((kept[:, :1] >= 0x80) != (sign > 0)):
+    dropped, stored = np.split(wide, [wide.shape[1] - kind.size], axis=1)
+    if np.any(dropped != sign) or np.any((stored[:, :1] >= 0x80) != (sign > 0)):
         raise InvalidError("a decimal does not fit the size its schema gives", size=kind.size)
-    return [_fixed_bytes(kept)]
+    return [_fixed_bytes(stored)]
 
 
 def _encode_enum(kind: AvroType, column: pa.Array) -> list[Part]:
@@ -208,7 +208,7 @@ def _encode_items(kind: AvroType, column: pa.Array) -> list[Part]:
     starts = pa.array((bounds - bounds[0]).astype(np.int32))
     joined = pc.binary_join(pa.ListArray.from_arrays(starts, encoded), b"")
     count = np.diff(bounds).astype(np.int64)
-    # An empty array is its end alone: a count of zero.
+    # An empty array consists of the terminating zero count only.
     head = pc.if_else(pa.array(count > 0), varint_parts(count), pa.scalar(b""))
     return [head, joined, pa.scalar(b"\x00")]
 

@@ -1,7 +1,11 @@
-"""Avro schemas of table rows and the Arrow schemas that go with them, both ways.
+"""Avro schemas: those of table rows, which map to Arrow schemas, and those of metadata records.
 
-A timestamp keeps its own unit here, milliseconds or microseconds: what a query shows is decided
-where rows are brought into the table's schema.
+In Arrow schemas of rows a timestamp keeps its unit, milliseconds or microseconds; the reader
+converts it when it brings rows into the table's schema.
+
+Metadata files carry the schema of their writer, so that schema may be damaged or hostile.
+`plain_schema` reduces it to what determines the encoding and refuses everything else, above all
+types that take no bytes: an array of those could claim billions of items in a tiny file.
 """
 
 from __future__ import annotations
@@ -20,11 +24,11 @@ from fastavro.schema import SchemaParseException, UnknownType
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.model.schema import META_COLUMNS
 
-_DEEPEST_TYPE = 64
-# A type may be referred to by name many times over; without a limit a short schema could describe
-# more columns than there is memory for.
-_MOST_LEAVES = 20_000
-_WIDEST_DECIMAL = 38
+_MAX_TYPE_DEPTH = 64
+# A schema may refer to a type by name many times: without a limit, a short schema could describe
+# more columns than fit in memory.
+_MAX_LEAVES = 20_000
+_MAX_DECIMAL_PRECISION = 38
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _PRIMITIVE_TYPES: dict[str, tuple[pa.DataType, int]] = {
@@ -36,7 +40,7 @@ _PRIMITIVE_TYPES: dict[str, tuple[pa.DataType, int]] = {
     "bytes": (pa.binary(), 1),
     "string": (pa.string(), 1),
 }
-_LOGICAL: dict[tuple[str, str], pa.DataType] = {
+_LOGICAL_TYPES: dict[tuple[str, str], pa.DataType] = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time32("ms"),
     ("long", "time-micros"): pa.time64("us"),
@@ -45,7 +49,7 @@ _LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-millis"): pa.timestamp("ms"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
-_WRITTEN: dict[pa.DataType, Any] = {
+_AVRO_TYPES: dict[pa.DataType, Any] = {
     pa.int8(): "int",
     pa.int16(): "int",
     pa.large_string(): "string",
@@ -53,7 +57,9 @@ _WRITTEN: dict[pa.DataType, Any] = {
     pa.large_binary(): "bytes",
     pa.binary_view(): "bytes",
     **{arrow: name for name, (arrow, _) in _PRIMITIVE_TYPES.items()},
-    **{arrow: {"type": n, "logicalType": logical} for (n, logical), arrow in _LOGICAL.items()},
+    **{
+        arrow: {"type": n, "logicalType": logical} for (n, logical), arrow in _LOGICAL_TYPES.items()
+    },
 }
 
 
@@ -61,9 +67,10 @@ _WRITTEN: dict[pa.DataType, Any] = {
 class AvroType:
     """One type of a resolved schema: how its values are encoded, and their Arrow type.
 
-    `kind` is the Avro type that decides about bytes. A value of a union is preceded by a branch
-    number: `branch` is that of the value, None without a union, `null_branch` that of null, if null
-    is allowed. `smallest` is the least number of bytes of a value, its union left out.
+    `kind` is the Avro type, which determines the encoding. A branch number precedes a value of a
+    union: `branch` is that of the value, None without a union; `null_branch` is that of null, None
+    if null is not allowed. `smallest` is the minimum number of bytes of a value without its branch.
+    `leaves` counts the primitive types in it.
     """
 
     kind: str
@@ -84,7 +91,7 @@ class AvroType:
 
 @dataclass(frozen=True, slots=True)
 class AvroField:
-    """A field of a record; the item of an array is a field as well."""
+    """A field of a record; array items and map entries are fields as well."""
 
     name: str
     type: AvroType
@@ -96,42 +103,47 @@ class AvroField:
 
 
 def arrow_schema(avro_json: str) -> pa.Schema:
-    """The Arrow schema of rows that an Avro record schema describes."""
+    """Return the Arrow schema of rows that an Avro record schema describes."""
     return pa.schema([field.arrow for field in parse_schema(avro_json).children])
 
 
 @lru_cache(maxsize=64)
 def parse_schema(avro_json: str) -> AvroType:
-    """Resolve the Avro schema of a row; tables have few of them, so they are remembered.
+    """Resolve the Avro schema of a row; cached, because a table has few of them.
 
     Raises:
         CorruptError: it is not the schema of a record.
-        UnsupportedError: it uses a union of several types or a record that holds itself.
+        UnsupportedError: it uses a union of several types or a recursive record.
     """
     try:
         tree = json.loads(avro_json)
     except (ValueError, RecursionError) as error:
         raise CorruptError("an Avro schema is not JSON", cause=str(error)) from error
-    record = _Resolver().resolve(tree, "", "", _DEEPEST_TYPE)
+    record = _Resolver().resolve(tree, "", "", _MAX_TYPE_DEPTH)
     if record.kind != "record" or record.branch is not None:
         raise CorruptError("the Avro schema of rows is not that of a record", type=record.kind)
     return record
 
 
 def avro_schema(schema: pa.Schema, name: str, namespace: str) -> str:
-    """The Avro schema of rows of an Arrow schema, in the form that Hudi's Spark writer gives it."""
+    """Return the Avro schema of rows of an Arrow schema, as Hudi's Spark writer formats it."""
     record = _write_record(list(schema), name, namespace)
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
 
 class _Resolver:
+    """Resolves the types of one schema.
+
+    `definitions` holds the named types; a record is None until all its fields are resolved.
+    """
+
     def __init__(self) -> None:
-        self.named: dict[str, AvroType | None] = {}
+        self.definitions: dict[str, AvroType | None] = {}
 
     def resolve(self, tree: Any, namespace: str, path: str, depth: int) -> AvroType:
         if depth == 0:
             raise CorruptError(
-                "an Avro schema is nested too deeply", field=path, limit=_DEEPEST_TYPE
+                "an Avro schema is nested too deeply", field=path, limit=_MAX_TYPE_DEPTH
             )
         if isinstance(tree, list):
             return self._union(tree, namespace, path, depth - 1)
@@ -159,14 +171,14 @@ class _Resolver:
                 return self.resolve(inner, namespace, path, depth - 1)
 
     def _union(self, tree: list[Any], namespace: str, path: str, depth: int) -> AvroType:
-        values = [i for i, branch in enumerate(tree) if branch != "null"]
-        if len(values) != 1 or len(tree) > 2:
+        value_branches = [i for i, branch in enumerate(tree) if branch != "null"]
+        if len(value_branches) != 1 or len(tree) > 2:
             raise UnsupportedError("an Avro union is more than a type and null", field=path)
-        value = self.resolve(tree[values[0]], namespace, path, depth)
+        value = self.resolve(tree[value_branches[0]], namespace, path, depth)
         if value.branch is not None:
             raise CorruptError("an Avro union holds a union", field=path)
-        null_branch = 1 - values[0] if len(tree) == 2 else None
-        return replace(value, branch=values[0], null_branch=null_branch)
+        null_branch = 1 - value_branches[0] if len(tree) == 2 else None
+        return replace(value, branch=value_branches[0], null_branch=null_branch)
 
     def _name(self, name: str, namespace: str, path: str) -> AvroType:
         if name in _PRIMITIVE_TYPES:
@@ -175,15 +187,15 @@ class _Resolver:
         if name == "null":
             return AvroType("null", pa.null(), smallest=0)
         full = _qualified_name(name, namespace)
-        if full not in self.named:
+        if full not in self.definitions:
             raise CorruptError("an Avro type is not defined", type=full, field=path)
-        known = self.named[full]
-        if known is None:
+        definition = self.definitions[full]
+        if definition is None:
             raise UnsupportedError("an Avro record holds itself", record=full, field=path)
-        return known
+        return definition
 
     def _define(self, tree: dict[str, Any], namespace: str, path: str, kind: AvroType) -> AvroType:
-        self.named[self._own_name(tree, namespace, path)] = kind
+        self.definitions[self._own_name(tree, namespace, path)] = kind
         return kind
 
     def _own_name(self, tree: dict[str, Any], namespace: str, path: str) -> str:
@@ -191,22 +203,22 @@ class _Resolver:
         if not isinstance(name, str) or not isinstance(own, str) or not name:
             raise CorruptError("an Avro type has no usable name", field=path)
         full = _qualified_name(name, own)
-        if full in self.named:
+        if full in self.definitions:
             raise CorruptError("an Avro type is defined twice", type=full, field=path)
         return full
 
     def _record(self, tree: dict[str, Any], namespace: str, path: str, depth: int) -> AvroType:
         full = self._own_name(tree, namespace, path)
-        self.named[full] = None
+        self.definitions[full] = None
         fields = tree.get("fields")
         if not isinstance(fields, list):
             raise CorruptError("an Avro record has no fields", record=full)
         inner = full.rpartition(".")[0]
-        children = tuple(self._field(each, inner, path, depth) for each in fields)
+        children = tuple(self._field(field_tree, inner, path, depth) for field_tree in fields)
         if len({child.name for child in children}) < len(children):
             raise CorruptError("an Avro record has two fields of one name", record=full)
         record = _record_of(children, path)
-        self.named[full] = record
+        self.definitions[full] = record
         return record
 
     def _field(self, tree: Any, namespace: str, path: str, depth: int) -> AvroField:
@@ -219,7 +231,7 @@ class _Resolver:
     def _array(self, tree: dict[str, Any], namespace: str, path: str, depth: int) -> AvroType:
         item = AvroField("element", self.resolve(tree.get("items"), namespace, path, depth))
         if item.type.smallest == 0 and item.type.branch is None:
-            # An array of these could claim any number of items in a few bytes.
+            # Such an array could claim any number of items in a few bytes.
             raise UnsupportedError("items of an Avro array take no bytes", field=path)
         return AvroType("array", pa.list_(item.arrow), (item,), leaves=_leaves((item,), path))
 
@@ -240,8 +252,8 @@ def _record_of(children: tuple[AvroField, ...], path: str) -> AvroType:
 
 def _leaves(children: tuple[AvroField, ...], path: str) -> int:
     leaves = sum(child.type.leaves for child in children)
-    if leaves > _MOST_LEAVES:
-        raise UnsupportedError("an Avro schema has too many fields", field=path, limit=_MOST_LEAVES)
+    if leaves > _MAX_LEAVES:
+        raise UnsupportedError("an Avro schema has too many fields", field=path, limit=_MAX_LEAVES)
     return leaves
 
 
@@ -249,8 +261,8 @@ def _logical(kind: AvroType, tree: dict[str, Any], path: str) -> AvroType:
     logical = tree.get("logicalType")
     if logical == "decimal" and kind.kind == "bytes":
         return replace(kind, arrow=_decimal(tree, path))
-    # A logical type that is not known, or not of this type, is to be ignored.
-    arrow = _LOGICAL.get((kind.kind, logical)) if isinstance(logical, str) else None
+    # Avro requires readers to ignore a logical type that is unknown or does not fit the type.
+    arrow = _LOGICAL_TYPES.get((kind.kind, logical)) if isinstance(logical, str) else None
     return kind if arrow is None else replace(kind, arrow=arrow)
 
 
@@ -267,7 +279,7 @@ def _decimal(tree: dict[str, Any], path: str) -> pa.DataType:
     precision, scale = tree.get("precision"), tree.get("scale", 0)
     if not isinstance(precision, int) or not isinstance(scale, int):
         raise CorruptError("an Avro decimal has no precision", field=path)
-    if precision > _WIDEST_DECIMAL:
+    if precision > _MAX_DECIMAL_PRECISION:
         raise UnsupportedError("a decimal of more than 38 digits", field=path, precision=precision)
     if not 0 <= scale <= precision or precision == 0:
         raise CorruptError("an Avro decimal is not possible", field=path, scale=scale)
@@ -286,7 +298,7 @@ def _qualified_name(name: str, namespace: str) -> str:
 
 
 def _write_record(fields: list[pa.Field], name: str, namespace: str) -> dict[str, Any]:
-    # Real writers use the path to a nested record as its namespace: names stay unique.
+    # Like Hudi, use the path to a nested record as its namespace: names stay unique.
     inner = f"{namespace}.{name}" if namespace else name
     return {
         "type": "record",
@@ -315,8 +327,8 @@ def _write_nullable(field: pa.Field, column: pa.Field, namespace: str) -> Any:
 def _write_type(kind: pa.DataType, column: pa.Field, namespace: str) -> Any:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         kind = pa.timestamp(kind.unit, "UTC")
-    if kind in _WRITTEN:
-        return _WRITTEN[kind]
+    if kind in _AVRO_TYPES:
+        return _AVRO_TYPES[kind]
     if pa.types.is_struct(kind):
         return _write_record(list(kind), column.name, namespace)
     if pa.types.is_map(kind) and kind.key_type in (pa.string(), pa.large_string()):
@@ -325,41 +337,35 @@ def _write_type(kind: pa.DataType, column: pa.Field, namespace: str) -> Any:
         return {"type": "array", "items": _write_nullable(kind.value_field, column, namespace)}
     if pa.types.is_dictionary(kind):
         return _write_type(kind.value_type, column, namespace)
-    place = {"name": "fixed", "namespace": f"{namespace}.{column.name}"}
+    identity = {"name": "fixed", "namespace": f"{namespace}.{column.name}"}
     if pa.types.is_fixed_size_binary(kind):
-        return {"type": "fixed", **place, "size": kind.byte_width}
-    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _WIDEST_DECIMAL:
+        return {"type": "fixed", **identity, "size": kind.byte_width}
+    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _MAX_DECIMAL_PRECISION:
         size = decimal_size(kind.precision)
-        shape = {"logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-        return {"type": "fixed", **place, "size": size, **shape}
+        logical = {"logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+        return {"type": "fixed", **identity, "size": size, **logical}
     raise InvalidError("a column type cannot be stored", column=column.name, type=str(kind))
 
 
 def decimal_size(precision: int) -> int:
-    """The least number of bytes that hold every decimal of `precision` digits."""
-    beyond: int = 10**precision
-    return (beyond.bit_length() + 8) // 8
+    """Return the least number of bytes that hold every decimal of `precision` digits."""
+    bound: int = 10**precision
+    return (bound.bit_length() + 8) // 8
 
 
-# ------------------------------------------------------------------------------------------------
-# Avro schemas: those of the format, and those that foreign files bring along.
-#
-# A file brings the schema of its writer, so the schema itself is input that may be damaged or
-# hostile. `plain_schema` reduces it to what decides about bytes and refuses the rest, above all
-# types that take no bytes: an array of those could claim billions of items in a tiny file.
-
+# Schemas of metadata records: those of the format, and the writer schemas in file headers.
 
 _PRIMITIVES = frozenset({"boolean", "int", "long", "float", "double", "bytes", "string"})
-_DEEPEST = 32
+_MAX_METADATA_DEPTH = 32
 _SCHEMA_ERRORS = (RecursionError, SchemaParseException, UnknownType, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSchema:
-    """A record schema of the format: the text for file headers, and the form fastavro works with.
+    """A record schema of the format: its text for file headers, and its form for fastavro.
 
     `plain` is the schema without documentation, defaults and attributes: two schemas with equal
-    `plain` read and write the same bytes.
+    `plain` encode records to the same bytes.
     """
 
     name: str
@@ -370,7 +376,7 @@ class RecordSchema:
 
 @dataclass(frozen=True, slots=True)
 class WriterSchema:
-    """The schema that a file was written with, checked and ready to decode."""
+    """The schema in the header of a file, checked and ready to decode."""
 
     name: str
     parsed: Any = field(repr=False, compare=False)
@@ -378,15 +384,15 @@ class WriterSchema:
 
 
 def load_schema(name: str) -> RecordSchema:
-    """The schema of the record `name`, from the files beside this module."""
+    """Return the schema of the record `name`, from the package's `schemas` folder."""
     text = (files("lakewright.format") / "schemas" / f"{name}.avsc").read_text("utf-8")
     return _record_schema(json.loads(text))
 
 
 def with_nullable_text(schema: RecordSchema, record: str, field_name: str) -> RecordSchema:
-    """`schema` with a nullable text field appended to `record`, itself or one inside it.
+    """Return `schema` with a nullable text field appended to the record `record`, at any depth.
 
-    Readers resolve fields by name, so those that do not know the field pass over it.
+    Readers resolve fields by name and ignore those that they do not know.
     """
     tree = json.loads(schema.text)
     extra = {
@@ -402,7 +408,7 @@ def with_nullable_text(schema: RecordSchema, record: str, field_name: str) -> Re
 
 @lru_cache(maxsize=64)
 def parse_writer_schema(text: bytes) -> WriterSchema:
-    """Check the schema of a file header; a table holds few of them, so they are remembered."""
+    """Check and parse the schema of a file header; cached, because a table has few of them."""
     try:
         plain = plain_schema(json.loads(text))
         return WriterSchema(_short_name(plain["name"]), fastavro.parse_schema(plain), plain)
@@ -414,12 +420,12 @@ def plain_schema(schema: Any) -> dict[str, Any]:
     """Reduce a record schema to names and types, with full names.
 
     Raises:
-        CorruptError: it is not the schema of a record, or some part of it would take no bytes.
-        UnsupportedError: it uses a type that the format does not.
+        CorruptError: it is not the schema of a record, or is malformed.
+        UnsupportedError: it uses a type that the format does not, or a recursive record.
     """
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise CorruptError("the Avro schema is not that of a record")
-    plain: dict[str, Any] = _plain(schema, "", {}, _DEEPEST)
+    plain: dict[str, Any] = _plain(schema, "", {}, _MAX_METADATA_DEPTH)
     return plain
 
 
@@ -437,48 +443,49 @@ def _records(tree: Any) -> list[dict[str, Any]]:
     return own + [record for item in tree.values() for record in _records(item)]
 
 
-def _plain(schema: Any, namespace: str, known: dict[str, bool], depth: int) -> Any:
+def _plain(schema: Any, namespace: str, complete: dict[str, bool], depth: int) -> Any:
+    """Reduce any type; `complete` holds the records by full name, False while one is being read."""
     if depth == 0:
-        raise CorruptError("the Avro schema is nested too deeply", limit=_DEEPEST)
+        raise CorruptError("the Avro schema is nested too deeply", limit=_MAX_METADATA_DEPTH)
     if isinstance(schema, list):
-        return [_plain_branch(branch, namespace, known, depth - 1) for branch in schema]
+        return [_plain_branch(branch, namespace, complete, depth - 1) for branch in schema]
     if isinstance(schema, str):
-        return _plain_name(schema, namespace, known)
+        return _plain_name(schema, namespace, complete)
     if not isinstance(schema, dict):
         raise CorruptError("an Avro type is neither a name, a list nor an object")
     match schema.get("type"):
         case "record":
-            return _plain_record(schema, namespace, known, depth - 1)
+            return _plain_record(schema, namespace, complete, depth - 1)
         case "array":
-            items = _plain(schema.get("items"), namespace, known, depth - 1)
+            items = _plain(schema.get("items"), namespace, complete, depth - 1)
             return {"type": "array", "items": items}
         case "map":
-            values = _plain(schema.get("values"), namespace, known, depth - 1)
+            values = _plain(schema.get("values"), namespace, complete, depth - 1)
             return {"type": "map", "values": values}
         case inner:
-            return _plain(inner, namespace, known, depth - 1)
+            return _plain(inner, namespace, complete, depth - 1)
 
 
-def _plain_branch(schema: Any, namespace: str, known: dict[str, bool], depth: int) -> Any:
+def _plain_branch(schema: Any, namespace: str, complete: dict[str, bool], depth: int) -> Any:
     if isinstance(schema, list):
         raise CorruptError("an Avro union holds a union")
-    return "null" if schema == "null" else _plain(schema, namespace, known, depth)
+    return "null" if schema == "null" else _plain(schema, namespace, complete, depth)
 
 
-def _plain_name(name: str, namespace: str, known: dict[str, bool]) -> str:
+def _plain_name(name: str, namespace: str, complete: dict[str, bool]) -> str:
     if name in _PRIMITIVES:
         return name
     full = _full_name(name, namespace)
-    if full not in known:
-        # A bare "null" ends here as well: outside of a union it takes no bytes.
+    if full not in complete:
+        # This also refuses "null" outside a union, which takes no bytes.
         raise UnsupportedError("an Avro type that this format does not use", type=name)
-    if not known[full]:
+    if not complete[full]:
         raise UnsupportedError("an Avro record that holds itself", record=full)
     return full
 
 
 def _plain_record(
-    schema: dict[str, Any], namespace: str, known: dict[str, bool], depth: int
+    schema: dict[str, Any], namespace: str, complete: dict[str, bool], depth: int
 ) -> dict[str, Any]:
     name, fields = schema.get("name"), schema.get("fields")
     own_namespace = schema.get("namespace", namespace)
@@ -487,23 +494,25 @@ def _plain_record(
     if not isinstance(fields, list) or not fields:
         raise CorruptError("an Avro record has no fields", record=name)
     full = _full_name(name, own_namespace)
-    if full in known:
+    if full in complete:
         raise CorruptError("an Avro record is defined twice", record=full)
-    known[full] = False
+    complete[full] = False
     inner_namespace = full.rpartition(".")[0]
-    plain_fields = [_plain_field(each, inner_namespace, known, depth) for each in fields]
-    if len({each["name"] for each in plain_fields}) < len(plain_fields):
+    plain_fields = [_plain_field(child, inner_namespace, complete, depth) for child in fields]
+    if len({child["name"] for child in plain_fields}) < len(plain_fields):
         raise CorruptError("an Avro record has two fields of one name", record=full)
-    known[full] = True
+    complete[full] = True
     return {"type": "record", "name": full, "fields": plain_fields}
 
 
-def _plain_field(schema: Any, namespace: str, known: dict[str, bool], depth: int) -> dict[str, Any]:
+def _plain_field(
+    schema: Any, namespace: str, complete: dict[str, bool], depth: int
+) -> dict[str, Any]:
     if not isinstance(schema, dict) or not isinstance(schema.get("name"), str):
         raise CorruptError("a field of an Avro record has no name")
     return {
         "name": schema["name"],
-        "type": _plain(schema.get("type"), namespace, known, depth),
+        "type": _plain(schema.get("type"), namespace, complete, depth),
     }
 
 

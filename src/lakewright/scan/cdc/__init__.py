@@ -1,1 +1,1 @@
-"""Change data: what each write did to each row, with the row before and after."""
+"""CDC queries: the changes that each write made to each row, with the row before and after."""

@@ -1,1 +1,1 @@
-"""Archiving: old instants move from the active timeline into history, which keeps all of them."""
+"""Archiving: moves old instants from the active timeline to the archived timeline."""

@@ -1,4 +1,9 @@
-"""The options of archiving, with Hudi's own keys and defaults."""
+"""The options of archiving, with Hudi's keys and defaults, and the choice of what to archive.
+
+Does no I/O. Readers treat every instant before the start of the active timeline as completed, and
+do not search for plans or replaced file groups there. So instants are archived by requested time,
+up to the first one that a reader, a writer or a table service still needs.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +23,14 @@ _MIN, _MAX = "hoodie.keep.min.commits", "hoodie.keep.max.commits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivingSettings:
-    """How long the active timeline may grow, and how history is kept."""
+    """How long the active timeline may grow, and how the archived timeline is stored."""
 
     keep_min: int = option(
         _MIN,
         20,
         parse=at_least(1),
-        doc="So many commits stay on the active timeline. More do where the retention of the "
-        "cleaner, or a service that is yet to come, needs them there.",
+        doc="At least this many commits stay on the active timeline; more where the retention of "
+        "the cleaner, or the next run of a table service, needs them.",
     )
     keep_max: int = option(
         _MAX,
@@ -37,37 +42,37 @@ class ArchivingSettings:
         "hoodie.commits.archival.batch",
         10,
         parse=at_least(1),
-        doc="How many commits are archived at once; more are done one batch after the other.",
+        doc="How many commits are archived in one batch.",
     )
     beyond_savepoint: bool = option(
         "hoodie.archive.beyond.savepoint",
         False,
         parse=parse_bool,
-        doc="Archive commits behind a savepoint too, all but the saved ones.",
+        doc="Archive commits after a savepoint too, except savepointed ones.",
     )
     block_on_clean: bool = option(
         "hoodie.archive.block.on.latest.clean.ectr",
         False,
         parse=parse_bool,
-        doc="Never archive what the last clean has retained, however long the timeline grows.",
+        doc="Never archive commits that the last clean retained, however long the timeline grows.",
     )
     merge_files: int = option(
         "hoodie.timeline.compaction.batch.size",
         10,
         parse=at_least(2),
-        doc="So many files of one level of history become one file of the next.",
+        doc="How many files of one level of the archived timeline are merged into one file.",
     )
     merge_bytes: int = option(
         "hoodie.timeline.compaction.target.file.max.bytes",
         MERGE_BYTES,
         parse=at_least(1),
-        doc="About how large a file of history may become.",
+        doc="The approximate maximum size of a file of the archived timeline.",
     )
     manifests_retained: int = option(
         "hoodie.timeline.manifest.retained.versions",
         3,
         parse=at_least(1),
-        doc="So many states of history stay readable, for readers that began with one of them.",
+        doc="How many manifests of the archived timeline are kept, for readers of older ones.",
     )
 
     def __post_init__(self) -> None:
@@ -77,23 +82,15 @@ class ArchivingSettings:
             )
 
 
-# ------------------------------------------------------------------------------------------------
-# Which instants may leave the active timeline. Pure.
-#
-# Readers take every instant that is older than the active timeline for completed, and look for
-# nothing there: no plan, no replaced file group. So instants leave in the order of their requests,
-# up
-# to the first that somebody still needs.
-
-
-# A service that is never run again, or a cleaner that was switched off, would else keep everything
-# since. What is lost is an incremental plan: the next one lists the whole table.
-_PATIENCE = 10
+# With more than this many times `keep_max` commits, the limits that only keep the next plan of a
+# service or clean incremental are ignored: a service that never runs again would otherwise keep
+# all commits on the timeline. The next plan then lists the whole table.
+_SOFT_LIMIT_FACTOR = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedAction:
-    """A completed action with the files that it left on the timeline while it was pending."""
+    """A completed action, with its requested and inflight files on the timeline."""
 
     completed: Instant
     pending: tuple[Instant, ...] = ()
@@ -101,7 +98,7 @@ class ArchivedAction:
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
-    """The actions to archive, oldest request first."""
+    """The actions to archive, by requested time."""
 
     actions: tuple[ArchivedAction, ...]
 
@@ -113,12 +110,12 @@ class ArchivePlan:
 
 @dataclass(frozen=True, slots=True)
 class ArchivalConstraints:
-    """What others want of the timeline.
+    """What the cleaner and other table services need on the active timeline.
 
-    `retained` is the earliest commit that the policy of the cleaner retains now, `cleaned` the one
-    that the last clean retained; each is None if there is none on the timeline. `delta_commits` is
-    how many a trigger has to be able to count. With `all_retained` there are no more commits than
-    the cleaner keeps, which counts those on the timeline.
+    `retained` is the earliest commit that the cleaner's policy retains now, `cleaned` the earliest
+    one that the last clean retained; each is None if it is not on the timeline. `delta_commits` is
+    how many delta commits the compaction triggers must be able to count. `all_retained` is set if
+    there are no more commits than the cleaner retains: it counts those on the active timeline.
     """
 
     retained: Instant | None = None
@@ -129,7 +126,7 @@ class ArchivalConstraints:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The writes that may go as far as the timeline tells, and why the next may not."""
+    """The writes that may be archived, judging by the timeline, and why the next one may not."""
 
     writes: tuple[Instant, ...]
     reason: str
@@ -137,14 +134,14 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class _ArchiveBarrier:
-    """Nothing from `begin` on may go."""
+    """No instant from `begin` on may be archived."""
 
     begin: str
     reason: str
 
 
 def check_archive_trigger(timeline: Timeline, settings: ArchivingSettings) -> Skip | None:
-    """Why it is too early to archive; None if there is enough."""
+    """Why archiving is not due yet; None if it is."""
     count = len(timeline.completed_writes)
     if count <= settings.keep_max:
         return Skip(f"{count} commits, and up to {settings.keep_max} are kept")
@@ -154,48 +151,49 @@ def check_archive_trigger(timeline: Timeline, settings: ArchivingSettings) -> Sk
 def candidates(
     timeline: Timeline, settings: ArchivingSettings, needs: ArchivalConstraints
 ) -> Candidates:
-    """The oldest writes that nobody needs on the active timeline."""
-    done = timeline.completed_writes
-    # Saved commits do not mark where the timeline begins: without another one, what was archived
-    # since the first of them would count as uncommitted.
-    most = (
-        len(timeline.writes_without_savepoint if settings.beyond_savepoint else done)
+    """The oldest writes that are not needed on the active timeline."""
+    writes = timeline.completed_writes
+    # Savepointed commits do not define the start of the timeline. If only they stayed, files of
+    # commits archived after the first of them would count as uncommitted.
+    max_archived = (
+        len(timeline.writes_without_savepoint if settings.beyond_savepoint else writes)
         - settings.keep_min
     )
-    limits = [*_hard_limits(timeline, settings, needs)]
-    if len(done) <= _PATIENCE * settings.keep_max:
-        limits += _soft_limits(timeline, needs)
-    first = min(limits, key=lambda limit: limit.begin, default=None)
+    barriers = [*_hard_barriers(timeline, settings, needs)]
+    if len(writes) <= _SOFT_LIMIT_FACTOR * settings.keep_max:
+        barriers += _soft_barriers(timeline, needs)
+    first = min(barriers, key=lambda barrier: barrier.begin, default=None)
     chosen: list[Instant] = []
-    for write in done:
-        if len(chosen) >= most:
+    for write in writes:
+        if len(chosen) >= max_archived:
             return Candidates(tuple(chosen), f"{settings.keep_min} commits are kept")
         if write.requested_at in timeline.savepointed and settings.beyond_savepoint:
             continue
         if first is not None and write.requested_at >= first.begin:
             return Candidates(tuple(chosen), first.reason)
-        late = _readers_need(write, needs)
-        if late:
-            return Candidates(tuple(chosen), late)
+        reason = _why_retained(write, needs)
+        if reason:
+            return Candidates(tuple(chosen), reason)
         chosen.append(write)
-    return Candidates(tuple(chosen), "nothing else is there")
+    return Candidates(tuple(chosen), "there are no other commits")
 
 
 def plan_archive(
     files: Iterable[Instant], found: Candidates, uncleaned: Collection[str]
 ) -> ArchivePlan | Skip:
-    """The actions to archive, with all their files of the timeline.
+    """The actions to archive, with all their timeline files.
 
-    `uncleaned` are the requested times of replace commits whose replaced files are still there:
-    without the commit they would be part of the table again.
+    `files` are all files of the active timeline. `uncleaned` are the requested times of replace
+    commits whose replaced files still exist: without the commit on the active timeline, these files
+    would be part of the table again.
     """
     writes, reason = _before_uncleaned(found, uncleaned)
     if not writes:
         return Skip(f"nothing can be archived: {reason}")
-    known = list(files)
-    going = [*writes, *_along(Timeline.of(known), writes)]
+    timeline_files = list(files)
+    instants = [*writes, *_cleans_and_rollbacks(Timeline.of(timeline_files), writes)]
     by_key: dict[tuple[str, str], list[Instant]] = {}
-    for file in known:
+    for file in timeline_files:
         by_key.setdefault((file.requested_at, file.completed_action), []).append(file)
     return ArchivePlan(
         tuple(
@@ -203,70 +201,76 @@ def plan_archive(
                 instant,
                 tuple(f for f in by_key[instant.requested_at, instant.action] if f != instant),
             )
-            for instant in sorted(going)
+            for instant in sorted(instants)
         )
     )
 
 
 def batches(plan: ArchivePlan, size: int) -> Iterator[tuple[ArchivedAction, ...]]:
-    """The plan in parts of so many writes, with what lies between them."""
-    part: list[ArchivedAction] = []
+    """The plan in batches of `size` writes, each with the other actions between its writes."""
+    batch: list[ArchivedAction] = []
     writes = 0
     for action in plan.actions:
         if writes == size:
-            yield tuple(part)
-            part, writes = [], 0
-        part.append(action)
+            yield tuple(batch)
+            batch, writes = [], 0
+        batch.append(action)
         writes += action.completed.is_write
-    if part:
-        yield tuple(part)
+    if batch:
+        yield tuple(batch)
 
 
-def _hard_limits(
-    timeline: Timeline, settings: ArchivingSettings, needs: ArchivalConstraints
+def _hard_barriers(
+    timeline: Timeline, settings: ArchivingSettings, constraints: ArchivalConstraints
 ) -> Iterator[_ArchiveBarrier]:
-    for undoing in timeline.pending(Action.ROLLBACK, Action.RESTORE):
-        yield _ArchiveBarrier("", f"{undoing.action} {undoing.requested_at} is pending")
+    """The barriers that hold however long the timeline is."""
+    for undo in timeline.pending(Action.ROLLBACK, Action.RESTORE):
+        yield _ArchiveBarrier("", f"{undo.action} {undo.requested_at} is pending")
     pending = next((i for i in timeline.pending() if i.is_write), None)
     if pending is not None:
-        # Older files count as committed: the active timeline begins before a pending write.
+        # Files older than the active timeline count as committed: it must start before the write.
         unsaved = timeline.writes_without_savepoint
-        before = [i.requested_at for i in unsaved if i.requested_at < pending.requested_at]
-        begin = before[-1] if before else pending.requested_at
+        earlier = [i.requested_at for i in unsaved if i.requested_at < pending.requested_at]
+        begin = earlier[-1] if earlier else pending.requested_at
         yield _ArchiveBarrier(begin, f"{pending.action} {pending.requested_at} is pending")
-    saved = [i.requested_at for i in timeline if i.action == "savepoint"]
-    if saved and not settings.beyond_savepoint:
-        yield _ArchiveBarrier(min(saved), f"savepoint {min(saved)}")
-    if needs.cleaned is not None and settings.block_on_clean:
-        yield _ArchiveBarrier(needs.cleaned.requested_at, "the last clean has retained the rest")
-    deltas = (
-        timeline.completed(Action.DELTA_COMMIT)[-needs.delta_commits :]
-        if needs.delta_commits
+    savepoints = [i.requested_at for i in timeline if i.action == Action.SAVEPOINT]
+    if savepoints and not settings.beyond_savepoint:
+        yield _ArchiveBarrier(min(savepoints), f"savepoint {min(savepoints)}")
+    if constraints.cleaned is not None and settings.block_on_clean:
+        yield _ArchiveBarrier(
+            constraints.cleaned.requested_at, "the last clean has retained the rest"
+        )
+    delta_commits = (
+        timeline.completed(Action.DELTA_COMMIT)[-constraints.delta_commits :]
+        if constraints.delta_commits
         else ()
     )
-    if deltas:
+    if delta_commits:
         yield _ArchiveBarrier(
-            deltas[0].requested_at, "the delta commits are counted until a compaction"
+            delta_commits[0].requested_at, "the delta commits are counted until a compaction"
         )
 
 
-def _soft_limits(timeline: Timeline, needs: ArchivalConstraints) -> Iterator[_ArchiveBarrier]:
+def _soft_barriers(
+    timeline: Timeline, constraints: ArchivalConstraints
+) -> Iterator[_ArchiveBarrier]:
+    """The barriers that keep the next plan of each service incremental."""
     for action in REWRITES:
         last = max(timeline.completed_services(action), default=None)
         if last is not None:
             yield _ArchiveBarrier(
                 last.requested_at, f"the next {action} is planned from the last one on"
             )
-    if needs.cleaned is not None:
+    if constraints.cleaned is not None:
         yield _ArchiveBarrier(
-            needs.cleaned.requested_at, "the next clean is planned from the last one on"
+            constraints.cleaned.requested_at, "the next clean is planned from the last one on"
         )
 
 
-def _readers_need(write: Instant, needs: ArchivalConstraints) -> str:
-    """Why somebody who reads within the retained time looks for a write on the timeline."""
-    retained = needs.retained
-    if needs.all_retained:
+def _why_retained(write: Instant, constraints: ArchivalConstraints) -> str:
+    """Why a query within the retention period needs a write on the timeline; empty if none does."""
+    retained = constraints.retained
+    if constraints.all_retained:
         return "all commits are retained"
     if retained is None or visible_to_all_readers(write.requested_at, write.completed_at, retained):
         return ""
@@ -274,28 +278,30 @@ def _readers_need(write: Instant, needs: ArchivalConstraints) -> str:
 
 
 def _before_uncleaned(
-    found: Candidates, uncleaned: Collection[str]
+    candidates: Candidates, uncleaned: Collection[str]
 ) -> tuple[Sequence[Instant], str]:
-    for position, write in enumerate(found.writes):
+    """The candidates before the first uncleaned replace commit, and why the next one must stay."""
+    for position, write in enumerate(candidates.writes):
         if write.requested_at in uncleaned:
             reason = f"files that replacecommit {write.requested_at} replaced are not cleaned"
-            return found.writes[:position], reason
-    return found.writes, found.reason
+            return candidates.writes[:position], reason
+    return candidates.writes, candidates.reason
 
 
-def _along(timeline: Timeline, writes: Sequence[Instant]) -> list[Instant]:
-    """The cleans and rollbacks that go with writes: all of their time but the last clean.
+def _cleans_and_rollbacks(timeline: Timeline, writes: Sequence[Instant]) -> list[Instant]:
+    """The cleans and rollbacks to archive with writes: those before the last write.
 
-    Who asks what was deleted since a write that stays finds the cleans that ended after it.
+    The last clean stays, and so do those that completed after the first write that stays: readers
+    that start at that write need them to find out which files were deleted since.
     """
-    newest, going = writes[-1].requested_at, {i.requested_at for i in writes}
-    staying = [i.requested_at for i in timeline if i.is_write and i.requested_at not in going]
-    begin = next((at for at in staying if at not in timeline.savepointed), None)
+    newest, archived = writes[-1].requested_at, {i.requested_at for i in writes}
+    staying = [i.requested_at for i in timeline if i.is_write and i.requested_at not in archived]
+    start = next((at for at in staying if at not in timeline.savepointed), None)
     cleans = timeline.completed(Action.CLEAN)
     return [
         i
         for i in timeline.completed(Action.CLEAN, Action.ROLLBACK)
         if i.requested_at < newest
-        and (begin is None or (i.completed_at or "") < begin)
+        and (start is None or (i.completed_at or "") < start)
         and i not in cleans[-1:]
     ]

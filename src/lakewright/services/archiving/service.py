@@ -1,4 +1,4 @@
-"""Archiving as a service: it has no instant of its own, and works under the table's lock."""
+"""Archiving as a table service, without an instant of its own; it runs under the table's lock."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from lakewright.write.writer import Commit
 
 
 class Archiving(TableService[ArchivePlan, Commit]):
-    """Moves the oldest instants of the timeline into history.
+    """Moves the oldest instants of the active timeline to the archived timeline.
 
-    The caller holds the table's lock from before the table is looked at until `execute` is done.
+    The caller holds the table's lock from before the snapshot is loaded until `execute` returns.
     """
 
     name: ClassVar[str] = "archive"
@@ -45,45 +45,45 @@ class Archiving(TableService[ArchivePlan, Commit]):
     keys: ClassVar[frozenset[str]] = option_keys(ArchivingSettings)
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:
-        """Why nothing can be due yet, by the number of commits."""
+        """Why archiving is not due, judging by the configuration and the number of commits."""
         settings = settings_from(ArchivingSettings, sight.options)
         if metadata_partitions(sight.snapshot.config):
-            return Skip("the table has a metadata table, which only real Hudi keeps in step")
+            return Skip("the table has a metadata table, which only Hudi itself updates")
         return check_archive_trigger(sight.snapshot.timeline, settings)
 
     def plan(self, sight: PlanningContext) -> ArchivePlan | Skip:
-        """The instants that nobody needs on the active timeline."""
-        early = self.check_trigger(sight)
-        if early is not None:
-            return early
+        """The instants that are no longer needed on the active timeline, or why there are none."""
+        skip = self.check_trigger(sight)
+        if skip is not None:
+            return skip
         settings = settings_from(ArchivingSettings, sight.options)
         snapshot = sight.snapshot
-        found = candidates(snapshot.timeline, settings, _needs(sight))
+        archivable = candidates(snapshot.timeline, settings, _constraints(sight))
         files = list_timeline(snapshot.storage, snapshot.config)
-        return plan_archive(files, found, uncleaned(snapshot, found.writes))
+        return plan_archive(files, archivable, uncleaned(snapshot, archivable.writes))
 
     def execute(self, job: ExecutionContext, plan: ArchivePlan) -> Commit:
-        """Archive; `files` of the result counts the instants."""
+        """Archive the planned instants; `files` of the result is their number."""
         settings = settings_from(ArchivingSettings, job.options)
         delete_orphan_files(job.snapshot, job.writer.heartbeat, job.clock.now_ms())
-        done = archive(job.snapshot, plan, settings).instants
+        archived = archive(job.snapshot, plan, settings).instants
         return Commit(
-            instant=done[-1].requested_at if done else "",
-            completed_at=(done[-1].completed_at or "") if done else "",
+            instant=archived[-1].requested_at if archived else "",
+            completed_at=(archived[-1].completed_at or "") if archived else "",
             action=self.name,
             operation=self.name.upper(),
-            files=len(done),
+            files=len(archived),
         )
 
 
-def _needs(sight: PlanningContext) -> ArchivalConstraints:
-    snapshot, options = sight.snapshot, sight.options
+def _constraints(context: PlanningContext) -> ArchivalConstraints:
+    snapshot, options = context.snapshot, context.options
     timeline = snapshot.timeline
     zone = zone_of(snapshot.config.timeline_zone)
     cleaning = settings_from(CleaningSettings, options)
     last = last_clean(snapshot)
     cleaned = timeline.by_time.get(last.earliest) if last is not None else None
-    retained = earliest_to_retain(timeline, cleaning, sight.now_ms, zone, last)
+    retained = earliest_to_retain(timeline, cleaning, context.now_ms, zone, last)
     return ArchivalConstraints(
         retained=retained,
         all_retained=retained is None and cleaning.policy is CleanPolicy.COMMITS,
@@ -98,8 +98,8 @@ def _needs(sight: PlanningContext) -> ArchivalConstraints:
 
 
 def uncleaned(snapshot: Snapshot, writes: Iterable[Instant]) -> frozenset[str]:
-    """The requested times of replace commits whose replaced files are not all gone."""
-    replacing = [i for i in writes if i.action == "replacecommit"]
+    """The requested times of the replace commits in `writes` whose replaced files still exist."""
+    replacing = [i for i in writes if i.action == Action.REPLACE_COMMIT]
     replaced = {
         (partition, file_id): instant.requested_at
         for instant, commit in zip(replacing, snapshot.commits(replacing), strict=True)
@@ -109,12 +109,12 @@ def uncleaned(snapshot: Snapshot, writes: Iterable[Instant]) -> frozenset[str]:
     if not replaced:
         return frozenset()
     listed = snapshot.storage.list_many({partition for partition, _ in replaced})
-    left: set[str] = set()
-    for status in (each for files in listed.values() for each in files):
+    remaining: set[str] = set()
+    for status in (file_status for files in listed.values() for file_status in files):
         folder, name = split_path(status.path)
-        # What no reader can read is no part of the table in any case.
+        # A file whose name cannot be parsed is not part of the table in any case.
         with suppress(CorruptError, UnsupportedError):
             file = parse_data_file(name)
             if file is not None and (folder, file.file_id) in replaced:
-                left.add(replaced[folder, file.file_id])
-    return frozenset(left)
+                remaining.add(replaced[folder, file.file_id])
+    return frozenset(remaining)

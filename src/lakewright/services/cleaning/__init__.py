@@ -1,1 +1,1 @@
-"""Cleaning: files that no reader within the retained time needs any more are deleted."""
+"""Cleaning: deletes the files that no query within the retention period needs."""

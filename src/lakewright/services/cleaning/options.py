@@ -12,7 +12,7 @@ _UNLIMITED = 2**63 - 1
 
 
 class CleanPolicy(StrEnum):
-    """What decides how long an old file slice is kept."""
+    """How long old file slices are retained: by commits, by hours, or by number of slices."""
 
     COMMITS = "KEEP_LATEST_COMMITS"
     HOURS = "KEEP_LATEST_BY_HOURS"
@@ -20,7 +20,7 @@ class CleanPolicy(StrEnum):
 
 
 class CleanTrigger(StrEnum):
-    """What has to happen before a clean is planned."""
+    """The condition that triggers a clean."""
 
     NUM_COMMITS = "NUM_COMMITS"
 
@@ -45,10 +45,10 @@ def _hours_or_never(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningSettings:
-    """What is kept, and when the rest is deleted.
+    """Which file slices a clean retains, and when it runs.
 
-    However little is to be kept, the newest slice of every file group stays, and so does the slice
-    that serves the earliest retained commit.
+    Whatever the policy, a clean retains the newest slice of every file group, and the slice that a
+    query as of the earliest retained commit reads.
     """
 
     policy: CleanPolicy = option(
@@ -77,8 +77,8 @@ class CleaningSettings:
         3,
         parse=at_least(1),
         aliases=("hoodie.cleaner.fileversions.retained",),
-        doc="KEEP_LATEST_FILE_VERSIONS: so many slices of each file group are kept. File groups "
-        "that were replaced go at once.",
+        doc="KEEP_LATEST_FILE_VERSIONS: how many slices of each file group are kept. Replaced file "
+        "groups are deleted at once.",
     )
     trigger: CleanTrigger = option(
         "hoodie.clean.trigger.strategy",
@@ -91,15 +91,15 @@ class CleaningSettings:
         1,
         parse=at_least(0),
         aliases=("hoodie.clean.max.commits",),
-        doc="Clean when so many commits have completed since the last clean.",
+        doc="Clean when this many commits have completed since the last clean.",
     )
     incremental: bool = option(
         "hoodie.clean.incremental.enabled",
         True,
         parse=parse_bool,
         aliases=("hoodie.cleaner.incremental.mode",),
-        doc="Look only at partitions in which something can have become due since the last clean. "
-        "Else, and where the last clean does not tell, all are listed.",
+        doc="Check only partitions in which files can have become deletable since the last clean. "
+        "If off, or if the last clean does not record enough, all partitions are listed.",
     )
     partition_regex: re.Pattern[str] | None = option(
         "hoodie.clean.partition.filter.regex",
@@ -113,21 +113,21 @@ class CleaningSettings:
         (),
         parse=_partitions,
         aliases=("hoodie.cleaner.partition.filter.selected",),
-        doc="Clean only these partitions, with commas between them; goes before the expression.",
+        doc="Clean only these partitions, separated by commas; overrides the regular expression.",
     )
     max_commits_to_clean: int = option(
         "hoodie.clean.max.commits.to.clean",
         _UNLIMITED,
         parse=at_least(1),
-        doc="A clean goes forward by at most so many commits; the next one goes on from there. Not "
-        "for KEEP_LATEST_FILE_VERSIONS.",
+        doc="A clean advances the earliest retained commit by at most this many commits; the next "
+        "clean continues from there. Not for KEEP_LATEST_FILE_VERSIONS.",
     )
     empty_interval_hours: int = option(
         "hoodie.write.empty.clean.interval.hours",
         -1,
         parse=_hours_or_never,
-        doc="Record that nothing was due when the last clean is so old; -1: only where the next "
-        "clean would else have to look at much.",
+        doc="Record a clean that deletes nothing when the last clean is this old; -1: only where "
+        "that saves the next clean much work.",
     )
     allow_multiple: bool = option(
         "hoodie.clean.multiple.enabled",
@@ -139,11 +139,11 @@ class CleaningSettings:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether some partitions are left out on purpose."""
+        """Whether only some of the partitions are to be cleaned."""
         return bool(self.partitions_selected) or self.partition_regex is not None
 
     def takes(self, partition: str) -> bool:
-        """Whether a partition is to be cleaned at all."""
+        """Whether the filters include a partition."""
         if self.partitions_selected:
             return partition in self.partitions_selected
         return self.partition_regex is None or bool(self.partition_regex.fullmatch(partition))

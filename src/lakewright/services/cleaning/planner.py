@@ -1,4 +1,7 @@
-"""How far back a table can be read, and where in the table that can have changed."""
+"""Plans a clean: the earliest commit to retain, the partitions to check, the files to delete.
+
+The first two sections do no I/O; the functions that read the table are in the last one.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,21 @@ from lakewright.table.time_generator import format_epoch_ms
 
 _HOUR_MS = 3_600_000
 
-# What a clean tells the next one, as real Hudi does: the savepoints that held files.
+# Keys in the extra metadata of a clean, which the next clean reads.
+# The savepoints whose files it kept; Hudi uses the same key.
 SAVEPOINTS = "savepointed_timestamps"
-# Partitions were left out on purpose, so that nobody may rely on the rest being clean.
+# Set if a filter excluded partitions, so the next clean cannot assume that they are clean.
 FILTERED = "lakewright.clean.filtered"
-# The number of versions that were kept, where that was the policy.
+# The number of retained versions, with KEEP_LATEST_FILE_VERSIONS.
 VERSIONS = "lakewright.clean.versions"
+
+
+# The earliest commit to retain, and the partitions to check.
 
 
 @dataclass(frozen=True, slots=True)
 class LastClean:
-    """What the last completed clean has left behind: up to where it went, and what it recorded."""
+    """The last completed clean: its instant, the earliest commit it retained, and its metadata."""
 
     requested_at: InstantTime
     earliest: str = ""
@@ -38,20 +45,20 @@ class LastClean:
 
     @property
     def savepoints(self) -> frozenset[str]:
-        """The savepoints whose files it left."""
+        """The savepoints whose files it kept."""
         return frozenset(at for at in self.extra.get(SAVEPOINTS, "").split(",") if at)
 
     @property
     def left(self) -> frozenset[str]:
-        """The partitions in which something was due and could not go."""
+        """The skipped partitions: it could not delete all files there that the policy allows."""
         return frozenset(parse_reasons(self.extra))
 
 
 @dataclass(frozen=True, slots=True)
 class CleanScope:
-    """Where a clean looks: at what some writes touched and at some partitions, or everywhere.
+    """What a clean checks: the partitions of some writes and some further ones, or all.
 
-    `everything` tells why all of the table is listed, and is empty where it is not.
+    `everything` says why all partitions are listed, and is empty if they are not.
     """
 
     writes: tuple[Instant, ...] = ()
@@ -60,12 +67,12 @@ class CleanScope:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing can have become due."""
+        """Whether no file can have become deletable."""
         return not (self.writes or self.partitions or self.everything)
 
 
 def check_clean_trigger(timeline: Timeline, settings: CleaningSettings) -> Skip | None:
-    """Why it is too early for a clean; None if it is due."""
+    """Why a clean is not due yet; None if it is."""
     pending = timeline.pending(Action.CLEAN)
     if pending and not settings.allow_multiple:
         return Skip(f"clean {pending[0].requested_at} is pending")
@@ -83,41 +90,43 @@ def earliest_to_retain(
     zone: tzinfo,
     last: LastClean | None = None,
 ) -> Instant | None:
-    """The earliest commit as of which the table stays readable; None if all of it stays.
+    """The earliest commit as of which the table stays readable; None if all commits do.
 
-    It is never later than the earliest pending write, which may build on any state since then.
+    It is never later than the earliest pending write, which may have read any state since then.
     """
-    done = timeline.completed_writes
-    index = _wanted(done, settings, now_ms, zone)
+    commits = timeline.completed_writes
+    index = _policy_index(commits, settings, now_ms, zone)
     if index is None:
         return None
     pending = min((i.requested_at for i in timeline.pending() if i.is_write), default=None)
-    if pending is not None and done[index].requested_at > pending:
-        index = sum(1 for i in done if i.requested_at < pending) - 1
-    begin = sum(1 for i in done if last is not None and i.requested_at < last.earliest)
+    if pending is not None and commits[index].requested_at > pending:
+        index = sum(1 for i in commits if i.requested_at < pending) - 1
+    begin = sum(1 for i in commits if last is not None and i.requested_at < last.earliest)
     index = min(index, begin + settings.max_commits_to_clean)
-    return done[index] if index >= 0 else None
+    return commits[index] if index >= 0 else None
 
 
-def _wanted(
-    done: tuple[Instant, ...], settings: CleaningSettings, now_ms: int, zone: tzinfo
+def _policy_index(
+    commits: tuple[Instant, ...], settings: CleaningSettings, now_ms: int, zone: tzinfo
 ) -> int | None:
+    """The index of the earliest commit that the policy retains; None if it retains all."""
     if settings.policy is CleanPolicy.COMMITS:
-        count = len(done) - settings.commits_retained
+        count = len(commits) - settings.commits_retained
         return count if count > 0 else None
     if settings.policy is CleanPolicy.HOURS:
         since = format_epoch_ms(now_ms - settings.hours_retained * _HOUR_MS, zone)
-        return next((n for n, i in enumerate(done) if i.requested_at >= since), None)
+        return next((n for n, i in enumerate(commits) if i.requested_at >= since), None)
     return None
 
 
 def visible_to_all_readers(
     requested_at: InstantTime, completed_at: InstantTime | None, retained: Instant
 ) -> bool:
-    """Whether every reader within the retained time sees a write.
+    """Whether every query from the earliest retained commit on sees a write.
 
-    Time travel goes by requested times and incremental queries by completion times, so both must
-    lie before those of the earliest retained commit. What was archived completed long ago.
+    Time travel compares requested times and incremental queries completion times, so both must be
+    before those of the earliest retained commit. `completed_at` is None for an archived write,
+    which completed before all retained commits.
     """
     limit = retained.completed_at or ""
     return requested_at < retained.requested_at and (completed_at is None or completed_at <= limit)
@@ -131,17 +140,17 @@ def clean_scope(
     *,
     has_history: bool,
 ) -> CleanScope:
-    """Where something can have become due since the last clean. Pure.
+    """Where files can have become deletable since the last clean.
 
-    A slice becomes due when a newer one of its group settles, or, where versions are counted, when
-    a newer one appears: so only what was written by such instants needs a look, and what the last
-    clean had to leave.
+    A slice becomes deletable when a newer slice of its file group becomes visible to all readers
+    or, with KEEP_LATEST_FILE_VERSIONS, when a newer slice is written. So only the partitions that
+    such writes touched, and those that the last clean skipped, need a check.
     """
     reason = _why_everything(timeline, settings, last, has_history=has_history)
     if reason:
         return CleanScope(everything=reason)
-    left = last.left if last is not None else frozenset()
-    return CleanScope(_changed(timeline, retained, last), left)
+    skipped = last.left if last is not None else frozenset()
+    return CleanScope(_relevant_writes(timeline, retained, last), skipped)
 
 
 def _why_everything(
@@ -151,6 +160,7 @@ def _why_everything(
     *,
     has_history: bool,
 ) -> str:
+    """Why all partitions must be listed; empty if an incremental clean is possible."""
     if not settings.incremental:
         return "incremental cleaning is off"
     if last is None:
@@ -166,30 +176,32 @@ def _why_everything(
         same, begin = True, last.earliest
     if not same or not begin:
         return "the last clean went by another policy"
-    # Real Hudi may have archived writes that completed since, if they began before.
+    # Hudi may have archived writes that were requested before then and completed since.
     if timeline.start is None or begin < timeline.start:
         return "the last clean is from before the active timeline"
     return ""
 
 
-def _changed(
+def _relevant_writes(
     timeline: Timeline, retained: Instant | None, last: LastClean | None
 ) -> tuple[Instant, ...]:
-    done = timeline.completed_writes
+    """The writes that can have made file slices deletable since the last clean."""
+    commits = timeline.completed_writes
     if retained is None:
         since = last.requested_at if last is not None else ""
-        return tuple(i for i in done if (i.completed_at or "") > since)
-    settled = [i for i in done if visible_to_all_readers(i.requested_at, i.completed_at, retained)]
-    before = timeline.by_time.get(last.earliest) if last is not None else None
-    if before is None or not before.is_completed:
-        return tuple(settled)
+        return tuple(i for i in commits if (i.completed_at or "") > since)
+    visible = [
+        i for i in commits if visible_to_all_readers(i.requested_at, i.completed_at, retained)
+    ]
+    previous = timeline.by_time.get(last.earliest) if last is not None else None
+    if previous is None or not previous.is_completed:
+        return tuple(visible)
     return tuple(
-        i for i in settled if not visible_to_all_readers(i.requested_at, i.completed_at, before)
+        i for i in visible if not visible_to_all_readers(i.requested_at, i.completed_at, previous)
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# Which files of the partitions that a clean looks at may go. Pure.
+# The files to delete in the partitions of the scope.
 
 
 DataFile = BaseFile | LogFile
@@ -197,10 +209,10 @@ DataFile = BaseFile | LogFile
 
 @dataclass(frozen=True, slots=True)
 class ProtectedFiles:
-    """What must stay for others: the files of savepoints, and file groups that plans name.
+    """What must not be deleted: files of savepoints, and file groups of pending plans.
 
-    A group of a pending plan is held whole. Its plan names files, but which of them make up a slice
-    is for readers to say, and they do not all slice alike while a compaction is pending.
+    A pending plan protects whole file groups, although it lists files: while a compaction is
+    pending, not all readers split the files of a group into the same slices.
     """
 
     saved: frozenset[tuple[str, str]] = frozenset()
@@ -213,10 +225,10 @@ class ProtectedFiles:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """What lies in the partitions that a clean looks at.
+    """The contents of the partitions that a clean checks.
 
-    `files` are all data files there, `groups` what the table has of them, and `replaced` names the
-    newest replace commit that took a group out of the table.
+    `files` are all data files on storage, `groups` the live file groups, and `replaced` has for
+    each replaced file group the newest replace commit that replaced it.
     """
 
     view: TimelineView
@@ -228,9 +240,10 @@ class PartitionFiles:
 
 @dataclass
 class CleanCandidates:
-    """What may go: files by partition, and partitions that are empty afterwards.
+    """The files to delete, by partition, and the partitions that are empty afterwards.
 
-    `readable_from` is the earliest request as of which nothing that goes is needed.
+    `left` are the skipped partitions. `readable_from` is the earliest requested time as of which no
+    query needs one of the files.
     """
 
     files: dict[str, list[DataFile]] = field(default_factory=dict)
@@ -239,19 +252,19 @@ class CleanCandidates:
     readable_from: str = ""
 
     def add(self, partition: str, files: Sequence[DataFile], readable_from: str) -> None:
-        """Note files that may go."""
+        """Add files to delete."""
         if files:
             self.files.setdefault(partition, []).extend(files)
             self.readable_from = max(self.readable_from, readable_from)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether there is anything to delete."""
         return bool(self.files or self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """A slice with all its files, those of change capture as well."""
+    """A file slice with all its files, including CDC files."""
 
     base_instant: InstantTime
     files: tuple[DataFile, ...]
@@ -260,63 +273,84 @@ class _Slice:
 def find_deletable_files(
     stock: PartitionFiles, settings: CleaningSettings, retained: Instant | None
 ) -> CleanCandidates:
-    """What a policy lets go; `retained` is None where versions are counted.
+    """The files that the policy does not retain; `retained` is None if it counts versions.
 
-    Files that belong to no completed write are not touched: they are a matter of rollbacks.
+    Files of writes that did not complete are ignored: a rollback deletes them.
     """
-    due = CleanCandidates()
+    candidates = CleanCandidates()
     live = {group.key: group for group in stock.groups}
-    replaced = {key[0] for key, by in stock.replaced.items() if _replacement_is_due(by, retained)}
+    replaced = {
+        key[0]
+        for key, replace_commit in stock.replaced.items()
+        if _is_replaced_for_all(replace_commit, retained)
+    }
     for partition, files in stock.files.items():
-        by_group = _by_group(stock.view, files)
-        for file_id, own in by_group.items():
+        by_group = _committed_files_by_group(stock.view, files)
+        for file_id, group_files in by_group.items():
             key = partition, file_id
             group = live.get(key)
             if group is not None:
-                slices = _with_changes(group, own, stock.view)
-                _take_old(due, stock, key, slices, _oldest_kept(slices, stock, settings, retained))
+                slices = _slices_with_cdc_files(group, group_files, stock.view)
+                _add_old_slices(
+                    candidates,
+                    stock,
+                    key,
+                    slices,
+                    _oldest_retained(slices, stock, settings, retained),
+                )
             elif key in stock.replaced:
-                _take_replaced(due, stock, key, own, retained)
-        # Files of pending writes count as well: they may be about to become part of the table.
-        is_empty = len(due.files.get(partition, ())) == len(files)
+                _add_replaced_group(candidates, stock, key, group_files, retained)
+        # `files` includes those of pending writes, which may be about to commit.
+        is_empty = len(candidates.files.get(partition, ())) == len(files)
         if partition and is_empty and partition in replaced:
-            due.partitions.append(partition)
-    return due
+            candidates.partitions.append(partition)
+    return candidates
 
 
-def _take_old(
-    due: CleanCandidates, stock: PartitionFiles, key: GroupKey, slices: list[_Slice], kept: int
+def _add_old_slices(
+    candidates: CleanCandidates,
+    partition_files: PartitionFiles,
+    key: GroupKey,
+    slices: list[_Slice],
+    oldest_retained: int,
 ) -> None:
+    """Add the slices before the oldest retained one, unless a plan or a savepoint needs them."""
     partition = key[0]
-    if kept > 0 and key in stock.holds.planned:
-        due.left.add(partition, stock.holds.planned[key])
+    if oldest_retained > 0 and key in partition_files.holds.planned:
+        candidates.left.add(partition, partition_files.holds.planned[key])
         return
-    for old in slices[:kept]:
-        if not stock.holds.saves(partition, old.files):
-            due.add(partition, old.files, slices[kept].base_instant)
+    for old in slices[:oldest_retained]:
+        if not partition_files.holds.saves(partition, old.files):
+            candidates.add(partition, old.files, slices[oldest_retained].base_instant)
 
 
-def _take_replaced(
-    due: CleanCandidates,
-    stock: PartitionFiles,
+def _add_replaced_group(
+    candidates: CleanCandidates,
+    partition_files: PartitionFiles,
     key: GroupKey,
     files: list[DataFile],
     retained: Instant | None,
 ) -> None:
-    partition, by = key[0], stock.replaced[key]
-    if not _replacement_is_due(by, retained):
+    """Add the files of a replaced file group, unless a reader, plan or savepoint needs them."""
+    partition, replace_commit = key[0], partition_files.replaced[key]
+    if not _is_replaced_for_all(replace_commit, retained):
         return
-    if key in stock.holds.planned:
-        due.left.add(partition, stock.holds.planned[key])
-    elif not stock.holds.saves(partition, files):
-        due.add(partition, files, by.requested_at)
+    if key in partition_files.holds.planned:
+        candidates.left.add(partition, partition_files.holds.planned[key])
+    elif not partition_files.holds.saves(partition, files):
+        candidates.add(partition, files, replace_commit.requested_at)
 
 
-def _replacement_is_due(by: Instant, retained: Instant | None) -> bool:
-    return retained is None or visible_to_all_readers(by.requested_at, by.completed_at, retained)
+def _is_replaced_for_all(replace_commit: Instant, retained: Instant | None) -> bool:
+    """Whether every retained query sees the replace commit, and so not the replaced groups."""
+    return retained is None or visible_to_all_readers(
+        replace_commit.requested_at, replace_commit.completed_at, retained
+    )
 
 
-def _by_group(view: TimelineView, files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
+def _committed_files_by_group(
+    view: TimelineView, files: Sequence[DataFile]
+) -> dict[str, list[DataFile]]:
     groups: dict[str, list[DataFile]] = {}
     for file in files:
         if view.includes(file.instant):
@@ -324,55 +358,59 @@ def _by_group(view: TimelineView, files: Sequence[DataFile]) -> dict[str, list[D
     return groups
 
 
-def _with_changes(group: FileGroup, files: Sequence[DataFile], view: TimelineView) -> list[_Slice]:
-    """The slices of a group, each with the change files that were written with it."""
-    keys = [each.base_instant for each in group.slices]
-    together: list[list[DataFile]] = [
-        [*([each.base] if each.base else []), *each.logs] for each in group.slices
+def _slices_with_cdc_files(
+    group: FileGroup, files: Sequence[DataFile], view: TimelineView
+) -> list[_Slice]:
+    """The slices of a group, each with the CDC files that were written with it."""
+    base_instants = [item.base_instant for item in group.slices]
+    slice_files: list[list[DataFile]] = [
+        [*([item.base] if item.base else []), *item.logs] for item in group.slices
     ]
     for file in files:
         if isinstance(file, LogFile) and file.cdc:
             completed_at = view.completion(file.instant) or file.instant
-            together[max(bisect_right(keys, completed_at) - 1, 0)].append(file)
-    return [_Slice(key, tuple(own)) for key, own in zip(keys, together, strict=True)]
+            slice_files[max(bisect_right(base_instants, completed_at) - 1, 0)].append(file)
+    return [
+        _Slice(base_instant, tuple(item_files))
+        for base_instant, item_files in zip(base_instants, slice_files, strict=True)
+    ]
 
 
-def _oldest_kept(
+def _oldest_retained(
     slices: list[_Slice],
-    stock: PartitionFiles,
+    partition_files: PartitionFiles,
     settings: CleaningSettings,
     retained: Instant | None,
 ) -> int:
-    """The position of the oldest slice that is still needed; there always is one."""
+    """The index of the oldest slice to retain; there always is one."""
     if settings.policy is CleanPolicy.VERSIONS or retained is None:
         return max(len(slices) - settings.versions_retained, 0)
-    settled = [
-        number
-        for number, each in enumerate(slices)
+    visible = [
+        index
+        for index, item in enumerate(slices)
         if visible_to_all_readers(
-            each.base_instant, stock.view.completion(each.base_instant), retained
+            item.base_instant, partition_files.view.completion(item.base_instant), retained
         )
     ]
-    return settled[-1] if settled else 0
+    return visible[-1] if visible else 0
 
 
-# ------------------------------------------------------------------------------------------------
-# What a clean has to know of the table before it decides, and before it deletes.
+# What planning and execution read from the table.
 
 
 def last_clean(snapshot: Snapshot) -> LastClean | None:
-    """What the last completed clean on the active timeline tells, if there is one."""
+    """The last completed clean on the active timeline, if there is one."""
     cleans = snapshot.timeline.completed(Action.CLEAN)
     if not cleans:
         return None
     path = snapshot.timeline_path(cleans[-1])
     with found_in(path):
-        done = parse_clean(snapshot.storage.read(path))
-    return LastClean(cleans[-1].requested_at, done.earliest_to_retain, done.extra)
+        metadata = parse_clean(snapshot.storage.read(path))
+    return LastClean(cleans[-1].requested_at, metadata.earliest_to_retain, metadata.extra)
 
 
 def load_partition_files(snapshot: Snapshot, files: FilesByPartition) -> PartitionFiles:
-    """What listed files are to the table, and who needs them."""
+    """Group listed files, and load what is replaced and what is protected."""
     view = snapshot.view()
     return PartitionFiles(
         view=view,
@@ -384,8 +422,8 @@ def load_partition_files(snapshot: Snapshot, files: FilesByPartition) -> Partiti
 
 
 def replaced_by(snapshot: Snapshot) -> dict[GroupKey, Instant]:
-    """The newest replace commit of each file group that one on the active timeline took out."""
-    instants = [i for i in snapshot.timeline.completed_writes if i.action == "replacecommit"]
+    """The newest replace commit on the active timeline of each replaced file group."""
+    instants = [i for i in snapshot.timeline.completed_writes if i.action == Action.REPLACE_COMMIT]
     return {
         (partition, file_id): instant
         for instant, commit in zip(instants, snapshot.commits(instants), strict=True)
@@ -395,7 +433,7 @@ def replaced_by(snapshot: Snapshot) -> dict[GroupKey, Instant]:
 
 
 def load_protected_files(snapshot: Snapshot) -> ProtectedFiles:
-    """What savepoints and pending plans need."""
+    """Load the files of savepoints and the file groups of pending plans."""
     planned = {
         (operation.partition, operation.file_id): f"held by {instant.action} {instant.requested_at}"
         for instant, plan in snapshot.pending_plans()
@@ -408,6 +446,6 @@ def _saved_files(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
     paths = [snapshot.timeline_path(i) for i in snapshot.timeline.completed(Action.SAVEPOINT)]
     for path, data in zip(paths, snapshot.storage.read_many(paths) if paths else [], strict=True):
         with found_in(path):
-            saved = parse_savepoint(data)
-        for partition, part in saved.partitions.items():
-            yield from ((partition, name) for name in part.files)
+            savepoint = parse_savepoint(data)
+        for partition, saved in savepoint.partitions.items():
+            yield from ((partition, name) for name in saved.files)

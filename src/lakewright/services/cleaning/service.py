@@ -1,4 +1,4 @@
-"""Cleaning as a service: looks at the table, decides, and lets the worker delete."""
+"""Cleaning as a table service: checks the trigger, makes the plan, and executes it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import TransactionManager
 
 _HOUR_MS = 3_600_000
-# So many writes may be looked at again by the next clean before one that deletes nothing is worth
-# a line on the timeline.
-_MOST_UNRECORDED = 5
+# A clean that deletes nothing is recorded only if it checked more writes than this: the next clean
+# checks unrecorded ones again.
+_MAX_UNRECORDED_WRITES = 5
 
 
 class Cleaning(TableService[CleanPlan, CleanMetadata]):
-    """Deletes the files that no reader within the retained time needs.
+    """Deletes the files that no query within the retention period needs.
 
-    A clean that finds nothing to delete is recorded only if the next one would else look at much
-    again: after all partitions were listed, or many writes went by. Cancellable plans that nobody
-    executes keep files from being cleaned: they go first.
+    A clean that finds nothing to delete is recorded only if that saves the next one much work: if
+    it listed all partitions, or checked many writes. Cancellable plans that no process executes
+    protect files from being cleaned, so they are rolled back first.
     """
 
     name: ClassVar[str] = "clean"
@@ -54,136 +54,147 @@ class Cleaning(TableService[CleanPlan, CleanMetadata]):
     keys: ClassVar[frozenset[str]] = option_keys(CleaningSettings)
 
     def pre_plan(self, writer: TransactionManager, seen: Snapshot) -> Skip | None:
-        """Roll cancellable plans back that nobody executes."""
-        removed = rollback_abandoned_plans(writer, seen)
-        return Skip(f"rolled back {'; '.join(map(str, removed))}") if removed else None
+        """Roll back the cancellable plans that no process executes."""
+        rolled_back = rollback_abandoned_plans(writer, seen)
+        return Skip(f"rolled back {'; '.join(map(str, rolled_back))}") if rolled_back else None
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:
-        """Why nothing can be due yet, by the number of commits and what is pending."""
+        """Why no clean is due, judging by the number of commits and the pending instants."""
         settings = settings_from(CleaningSettings, sight.options)
-        early = check_clean_trigger(sight.snapshot.timeline, settings)
-        if early is None and settings.policy is not CleanPolicy.VERSIONS:
-            all_is_kept = _retained(sight, settings, None) is None
-            early = Skip(_why_all_is_kept(sight.snapshot, settings)) if all_is_kept else None
-        return early
+        skip = check_clean_trigger(sight.snapshot.timeline, settings)
+        if skip is None and settings.policy is not CleanPolicy.VERSIONS:
+            retains_all = _earliest_retained(sight, settings, None) is None
+            skip = Skip(_why_all_retained(sight.snapshot, settings)) if retains_all else None
+        return skip
 
     def plan(self, sight: PlanningContext) -> CleanPlan | Skip:
-        """The files to delete, or why none are."""
+        """The files to delete, or why there are none."""
         settings = settings_from(CleaningSettings, sight.options)
-        early = self.check_trigger(sight)
-        if early is not None:
-            return early
+        skip = self.check_trigger(sight)
+        if skip is not None:
+            return skip
         snapshot = sight.snapshot
         last = last_clean(snapshot)
-        retained = _retained(sight, settings, last)
-        has_history = last is None and bool(snapshot.archived)
-        scope = clean_scope(snapshot.timeline, settings, retained, last, has_history=has_history)
+        retained = _earliest_retained(sight, settings, last)
+        has_archived_writes = last is None and bool(snapshot.archived)
+        scope = clean_scope(
+            snapshot.timeline, settings, retained, last, has_history=has_archived_writes
+        )
         if scope.is_empty:
             return Skip("nothing can have become due since the last clean")
-        stock = load_partition_files(snapshot, _files(snapshot, scope, settings))
-        due = find_deletable_files(stock, settings, retained)
-        decided = _Decision(sight, settings, retained, last, scope, due)
-        if not due and not decided.is_worth_recording():
+        partition_files = load_partition_files(snapshot, _files(snapshot, scope, settings))
+        candidates = find_deletable_files(partition_files, settings, retained)
+        decision = _Decision(sight, settings, retained, last, scope, candidates)
+        if not candidates and not decision.is_worth_recording():
             return Skip("nothing is due")
-        return decided.plan()
+        return decision.plan()
 
     def execute(self, job: ExecutionContext, plan: CleanPlan) -> CleanMetadata:
-        """Delete what is planned, but what has become needed since."""
+        """Delete the planned files, except those that have become needed since."""
         return clean(job, plan)
 
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """All that a plan is made of."""
+    """Everything that a clean plan is built from."""
 
-    sight: PlanningContext
+    context: PlanningContext
     settings: CleaningSettings
     retained: Instant | None
     last: LastClean | None
     scope: CleanScope
-    due: CleanCandidates
+    candidates: CleanCandidates
 
     def is_worth_recording(self) -> bool:
-        """Whether a clean that deletes nothing spares the next one enough work."""
+        """Whether a clean that deletes nothing saves the next one enough work."""
         if self.settings.is_filtered or not self.settings.incremental:
             return False
-        if self.scope.everything or len(self.scope.writes) > _MOST_UNRECORDED:
+        if self.scope.everything or len(self.scope.writes) > _MAX_UNRECORDED_WRITES:
             return True
         hours = self.settings.empty_interval_hours
         return hours > 0 and self._age_ms() >= hours * _HOUR_MS
 
     def _age_ms(self) -> int:
+        """The time since the last clean."""
         if self.last is None:
-            return self.sight.now_ms
-        zone = zone_of(self.sight.snapshot.config.timeline_zone)
+            return self.context.now_ms
+        zone = zone_of(self.context.snapshot.config.timeline_zone)
         try:
             since = parse_time(self.last.requested_at, zone)
         except InvalidError:
             return 0
-        return self.sight.now_ms - round(since.timestamp() * 1000)
+        return self.context.now_ms - round(since.timestamp() * 1000)
 
     def plan(self) -> CleanPlan:
-        snapshot = self.sight.snapshot
+        """The plan as it is stored on the timeline."""
+        snapshot = self.context.snapshot
         url = snapshot.storage.url
-        done = snapshot.timeline.completed_writes
+        commits = snapshot.timeline.completed_writes
         return CleanPlan(
             policy=self.settings.policy.value,
-            earliest_to_retain=self._recorded(),
-            last_completed=done[-1].requested_at if done else "",
+            earliest_to_retain=self._earliest_to_record(),
+            last_completed=commits[-1].requested_at if commits else "",
             files={
                 partition: tuple(CleanFile(path=url(join_path(partition, f.name))) for f in files)
-                for partition, files in sorted(self.due.files.items())
+                for partition, files in sorted(self.candidates.files.items())
             },
-            deleted_partitions=tuple(sorted(self.due.partitions)),
+            deleted_partitions=tuple(sorted(self.candidates.partitions)),
             extra=self._extra(),
         )
 
-    def _recorded(self) -> RetainedInstant | None:
-        """Who keeps more than before does not get back what is gone already."""
+    def _earliest_to_record(self) -> RetainedInstant | None:
+        """The earliest retained commit, but never one before that of the last clean.
+
+        If the retention is longer now, the files that the last clean deleted are still missing.
+        """
         if self.retained is None:
             return None
         at, action = self.retained.requested_at, self.retained.action
         if self.last is not None and self.last.earliest > at:
             at = self.last.earliest
-            known = self.sight.snapshot.timeline.by_time.get(at)
-            action = known.action if known is not None else action
+            instant = self.context.snapshot.timeline.by_time.get(at)
+            action = instant.action if instant is not None else action
         return RetainedInstant(requested_at=at, action=action, state=State.COMPLETED.value)
 
     def _extra(self) -> dict[str, str]:
-        extra = self._left().to_extra_metadata()
-        saved = self.sight.snapshot.timeline.savepointed
-        if saved:
-            extra[SAVEPOINTS] = ",".join(sorted(saved))
+        extra = self._skipped_partitions().to_extra_metadata()
+        savepointed = self.context.snapshot.timeline.savepointed
+        if savepointed:
+            extra[SAVEPOINTS] = ",".join(sorted(savepointed))
         if self.settings.is_filtered:
             extra[FILTERED] = "true"
-        recorded = self._recorded()
-        # What another policy, or a clean that is yet to end, has taken is not readable again.
-        before = self.sight.snapshot.earliest_retained() or ""
+        recorded = self._earliest_to_record()
+        # Files that a clean by another policy, or a pending clean, has deleted are still missing.
+        readable_from = self.context.snapshot.earliest_retained() or ""
         if self.settings.policy is CleanPolicy.VERSIONS:
             extra[VERSIONS] = str(self.settings.versions_retained)
-            before = max(before, self.due.readable_from)
-        told = before > (recorded.requested_at if recorded is not None else "")
-        return {**extra, READABLE_FROM: before} if told else extra
+            readable_from = max(readable_from, self.candidates.readable_from)
+        is_later = readable_from > (recorded.requested_at if recorded is not None else "")
+        return {**extra, READABLE_FROM: readable_from} if is_later else extra
 
-    def _left(self) -> SkippedPartitions:
-        """Who keeps more than before cannot tell whether what was left then has gone since."""
-        left = SkippedPartitions(dict(self.due.left.reasons))
+    def _skipped_partitions(self) -> SkippedPartitions:
+        """The skipped partitions, with those of the last clean if the retention is longer now.
+
+        The policy then does not select the files that the last clean skipped, so this plan cannot
+        know whether they still exist.
+        """
+        skipped = SkippedPartitions(dict(self.candidates.left.reasons))
         last, retained = self.last, self.retained
         if last is not None and retained is not None and retained.requested_at < last.earliest:
             for partition, reason in parse_reasons(last.extra).items():
-                left.add(partition, reason)
-        return left
+                skipped.add(partition, reason)
+        return skipped
 
 
-def _retained(
-    sight: PlanningContext, settings: CleaningSettings, last: LastClean | None
+def _earliest_retained(
+    context: PlanningContext, settings: CleaningSettings, last: LastClean | None
 ) -> Instant | None:
-    timeline, zone = sight.snapshot.timeline, zone_of(sight.snapshot.config.timeline_zone)
-    return earliest_to_retain(timeline, settings, sight.now_ms, zone, last)
+    timeline, zone = context.snapshot.timeline, zone_of(context.snapshot.config.timeline_zone)
+    return earliest_to_retain(timeline, settings, context.now_ms, zone, last)
 
 
 def _files(snapshot: Snapshot, scope: CleanScope, settings: CleaningSettings) -> FilesByPartition:
-    """The data files where the clean looks."""
+    """The data files in the scope of the clean."""
     if scope.everything and not settings.partitions_selected:
         listed = snapshot.files()
         return {partition: listed[partition] for partition in filter(settings.takes, listed)}
@@ -193,7 +204,7 @@ def _files(snapshot: Snapshot, scope: CleanScope, settings: CleaningSettings) ->
     return snapshot.files(sorted(filter(settings.takes, touched | scope.partitions)))
 
 
-def _why_all_is_kept(snapshot: Snapshot, settings: CleaningSettings) -> str:
+def _why_all_retained(snapshot: Snapshot, settings: CleaningSettings) -> str:
     count = len(snapshot.timeline.completed_writes)
     if settings.policy is CleanPolicy.COMMITS and count <= settings.commits_retained:
         return f"{count} commits, and {settings.commits_retained} are retained"

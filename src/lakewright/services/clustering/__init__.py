@@ -1,1 +1,1 @@
-"""Clustering: rows of small files written anew, in few files and in an order that queries like."""
+"""Clustering: rewrites small files into few large ones, with rows sorted for queries."""

@@ -1,4 +1,4 @@
-"""Executing a clustering: the rows of each group into new file groups, nothing else changed."""
+"""Executes a clustering plan: writes the rows of each clustering group to new file groups."""
 
 from __future__ import annotations
 
@@ -32,43 +32,43 @@ from lakewright.write.spill import pieces
 from lakewright.write.task import Operation
 from lakewright.write.write_config import IndexType, WriteSettings
 
-_CHANGE_FILES = ".cdc"
+_CDC_SUFFIX = ".cdc"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusteringTask:
-    """Slices of one partition whose rows are written together."""
+    """File slices of one partition whose rows one task rewrites together."""
 
     partition: str
     slices: tuple[FileSlice, ...]
 
     @property
     def size(self) -> int:
-        """Bytes to read."""
+        """The number of bytes to read."""
         return sum(item.size for item in self.slices)
 
 
 def cluster(job: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
-    """Write the rows of all groups of a plan anew; the caller completes the instant.
+    """Rewrite the file groups of a plan; the caller completes the instant.
 
     Raises:
-        ConflictError: the groups are not what they were when they were planned.
+        ConflictError: a file group has changed since the plan was made.
     """
-    settings = _check(job, plan)
-    bundles = _bundles(job.snapshot, plan)
+    settings = _validated_settings(job, plan)
+    clustering_tasks = _clustering_tasks(job.snapshot, plan)
     task = rewrite_task(job, Operation.CLUSTER)
     task = replace(task, settings=replace(task.settings, max_file_size=settings.target_bytes))
     ordering = settings.ordering
     if ordering is not None:
         ordering.check(task.stored_schema)
-    do = partial(write_clustering_task, ordering, settings.sort_bytes)
-    return run_rewrite(job, task, do, bundles, size=_size, replaced=_replaced(plan))
+    write = partial(write_clustering_task, ordering, settings.sort_bytes)
+    return run_rewrite(job, task, write, clustering_tasks, size=_size, replaced=_replaced(plan))
 
 
 def write_clustering_task(
     ordering: Ordering | None, sort_bytes: int, bundle: ClusteringTask, groups: FileGroupWriter
 ) -> None:
-    """Write the rows of some slices into new file groups of their partition."""
+    """Write the rows of a task's slices to new file groups of their partition."""
     task = groups.task
 
     def read(columns: Sequence[str] | None) -> Rows:
@@ -85,56 +85,61 @@ def write_clustering_task(
 
 
 def has_buckets(settings: WriteSettings, file_ids: Sequence[str]) -> bool:
-    """Whether file groups belong to a bucket index, by the table's word or by their names."""
+    """Whether a table has a bucket index, judging by its settings or by its file ids."""
     return settings.index_type is IndexType.BUCKET or are_bucket_file_ids(file_ids)
 
 
-def _check(job: ExecutionContext, plan: ClusteringPlan) -> ClusteringSettings:
-    """Refuse a plan that cannot be executed; the settings of one that can."""
+def _validated_settings(context: ExecutionContext, plan: ClusteringPlan) -> ClusteringSettings:
+    """The settings to execute a plan with; raises an error if it cannot be executed."""
     strategy = plan.strategy
     if strategy is not None and strategy.class_name:
         execution_class(strategy.class_name)
     keys = _keys(plan)
     if len(set(keys)) < len(keys):
-        raise CorruptError("a clustering plan names a file group twice", instant=job.instant)
-    told = strategy.params if strategy is not None else {}
-    written = write_settings(job.snapshot.config, job.options)
-    if has_buckets(written, [file_id for _, file_id in keys]):
+        raise CorruptError("a clustering plan names a file group twice", instant=context.instant)
+    params = strategy.params if strategy is not None else {}
+    write = write_settings(context.snapshot.config, context.options)
+    if has_buckets(write, [file_id for _, file_id in keys]):
         raise UnsupportedError(
             "file groups of a bucket index cannot be clustered: keys would not be found again",
-            instant=job.instant,
+            instant=context.instant,
         )
-    # By what rows are sorted the plan alone says; as in Hudi the rest may be said when it is run.
-    rest = {key: value for key, value in job.options.items() if key != SORT_COLUMNS}
-    return clustering_settings({**rest, **told})
+    # As in Hudi, only the plan decides the sort columns; other settings may come from options.
+    options = {key: value for key, value in context.options.items() if key != SORT_COLUMNS}
+    return clustering_settings({**options, **params})
 
 
-def _bundles(snapshot: Snapshot, plan: ClusteringPlan) -> list[ClusteringTask]:
-    """The slices of each group of a plan as they are on storage."""
+def _clustering_tasks(snapshot: Snapshot, plan: ClusteringPlan) -> list[ClusteringTask]:
+    """One task for each clustering group and partition, with the slices as they are on storage."""
     files = snapshot.files(plan.partitions)
-    known = {group.key: group for group in snapshot.groups(snapshot.view(), files)}
-    bundles = []
+    file_groups = {group.key: group for group in snapshot.groups(snapshot.view(), files)}
+    tasks = []
     for group in plan.groups:
         by_partition: dict[str, list[FileSlice]] = {}
         for planned in group.slices:
-            item = _as_planned(planned, known)
+            item = _unchanged_slice(planned, file_groups)
             by_partition.setdefault(item.partition, []).append(item)
-        bundles += [
+        tasks += [
             ClusteringTask(partition, tuple(items)) for partition, items in by_partition.items()
         ]
-    return bundles
+    return tasks
 
 
-def _as_planned(planned: ClusteringSlice, known: Mapping[GroupKey, FileGroup]) -> FileSlice:
-    """The newest slice of a group, if it holds what the plan says and no more.
+def _unchanged_slice(
+    planned: ClusteringSlice, file_groups: Mapping[GroupKey, FileGroup]
+) -> FileSlice:
+    """The newest slice of a file group, which must have no other files than the plan lists.
 
-    Rows that came after the plan would be seen by time travel to before they were written; and
-    what the plan does not know, its rivals may not have heard of either.
+    Rows that were written after the plan was made would be visible to time travel to a time before
+    they were written; and concurrent writers check for conflicts against the files of the plan.
+
+    Raises:
+        ConflictError: the slice has another base file, or log files that the plan does not list.
     """
-    group = known.get((planned.partition, planned.file_id))
+    group = file_groups.get((planned.partition, planned.file_id))
     newest = group.latest_merged_slice() if group is not None else None
     base = newest.base.name if newest is not None and newest.base is not None else None
-    expected = {name for name in planned.logs if not name.endswith(_CHANGE_FILES)}
+    expected = {name for name in planned.logs if not name.endswith(_CDC_SUFFIX)}
     late = {log.name for log in newest.logs} - expected if newest is not None else set()
     if newest is None or base != planned.base_file or late:
         raise ConflictError(
@@ -154,11 +159,12 @@ def _keys(plan: ClusteringPlan) -> list[GroupKey]:
 
 
 def _replaced(plan: ClusteringPlan) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+    """The file ids of a plan by partition."""
+    by_partition: dict[str, list[str]] = {}
     for partition, file_id in sorted(_keys(plan)):
-        found.setdefault(partition, []).append(file_id)
-    return {partition: tuple(ids) for partition, ids in found.items()}
+        by_partition.setdefault(partition, []).append(file_id)
+    return {partition: tuple(ids) for partition, ids in by_partition.items()}
 
 
-def _size(bundle: ClusteringTask) -> int:
-    return bundle.size
+def _size(task: ClusteringTask) -> int:
+    return task.size

@@ -1,8 +1,8 @@
-"""In which order clustered rows are written: by columns, or along a curve through all of them.
+"""Sorts the rows of a clustering: linearly by columns, or along a Z-order or Hilbert curve.
 
-A query that filters on one of several columns skips files best if each file spans little of each
-column. Rows sorted by columns do that for the first of them; a curve that fills the space of all
-columns does it for each, a little less.
+A query that filters on a column skips most files if each file has a narrow range of its values.
+Linear sorting achieves that for the first column only, a space-filling curve for all columns, with
+somewhat wider ranges. Rows that do not fit in memory are range-partitioned into spill files.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Codes = npt.NDArray[np.uint64]
 Numbers = TypeVar("Numbers", Indexes, Codes)
 
 _CODE_BITS = 64
-# More steps along an axis than a group has files: finer ones cost time and help no query.
-_MOST_AXIS_BITS = 16
-_MOST_MARKS = 1 << 15
+# Enough steps per axis to separate the files of a clustering group; more would not help queries.
+_MAX_AXIS_BITS = 16
+_MAX_BOUNDARIES = 1 << 15
 
 
 class Layout(StrEnum):
-    """How rows are put in order, in Hudi's words."""
+    """How rows are sorted, by Hudi's names."""
 
     LINEAR = "LINEAR"
     ZORDER = "ZORDER"
@@ -43,34 +43,34 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """Rows by these columns, which may be fields of structs (`a.b`); nulls come first."""
+    """Sorts rows by columns, which may be fields of structs (`a.b`); nulls come first."""
 
     columns: tuple[str, ...]
     layout: Layout = Layout.LINEAR
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The table's columns that are needed to tell the order."""
+        """The top-level columns that contain the sort columns."""
         return tuple(dict.fromkeys(name.split(".")[0] for name in self.columns))
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse columns that the table lacks, or whose values have no order."""
+        """Raise InvalidError if a column does not exist, or its values cannot be sorted."""
         empty = schema.empty_table()
         for name in self.columns:
             try:
                 pc.rank(_column(empty, name))
             except (pa.ArrowException, KeyError) as error:
-                known = list(schema.names)
+                columns = list(schema.names)
                 raise InvalidError(
-                    "rows cannot be sorted by this column", column=name, columns=known
+                    "rows cannot be sorted by this column", column=name, columns=columns
                 ) from error
 
     def keys(self, rows: pa.Table) -> list[pa.ChunkedArray]:
-        """The columns that the order depends on."""
+        """The values of the sort columns."""
         return [_column(rows, name) for name in self.columns]
 
     def indexes(self, rows: pa.Table) -> Indexes:
-        """The positions of rows in their order; equal ones stay as they are."""
+        """The row indexes in sorted order; the sort is stable."""
         keys = self.keys(rows)
         if self.layout is Layout.LINEAR:
             return np.lexsort([_ranks(key) for key in reversed(keys)])
@@ -80,10 +80,10 @@ class Ordering:
 
 @dataclass(frozen=True)
 class RangePartitioner:
-    """Deals rows out to pieces: no row of a piece belongs before a row of an earlier one.
+    """Assigns rows to pieces: every row of a piece sorts after, or equal to, those of earlier ones.
 
-    Made from a sample of the rows. Rows that are equal in order may go to several pieces, so that
-    none becomes larger than the others because a value is frequent.
+    The bounds of the pieces come from a sample of the rows. Rows with equal keys may be assigned to
+    several pieces, so that a frequent value does not make one piece larger than the others.
     """
 
     ordering: Ordering
@@ -93,29 +93,29 @@ class RangePartitioner:
 
     @classmethod
     def from_sample(cls, ordering: Ordering, sample: pa.Table, pieces: int) -> RangePartitioner:
-        """Bounds between so many pieces that are about equally large."""
+        """A partitioner into `pieces` pieces of about equal size."""
         keys = ordering.keys(sample)
-        at = np.arange(1, pieces) * len(sample) // pieces
+        positions = np.arange(1, pieces) * len(sample) // pieces
         if ordering.layout is Layout.LINEAR:
-            bounds = sample.take(pa.array(ordering.indexes(sample)[at]))
+            bounds = sample.take(pa.array(ordering.indexes(sample)[positions]))
             return cls(ordering, (), bounds, np.zeros(0, np.uint64))
         scales = tuple(marks_of(key) for key in keys)
         codes = np.sort(curve_codes(keys, scales, ordering.layout))
-        return cls(ordering, scales, sample.slice(0, 0), codes[at])
+        return cls(ordering, scales, sample.slice(0, 0), codes[positions])
 
     @property
     def pieces(self) -> int:
-        """How many pieces there are."""
+        """The number of pieces."""
         return max(len(self.splits), len(self.split_codes)) + 1
 
     def assign(self, rows: pa.Table) -> Indexes:
         """The number of the piece of each row."""
         if self.ordering.layout is Layout.LINEAR:
-            return _spread(*self._linear(rows))
-        return _spread(self._codes(rows), self.split_codes)
+            return _assign_pieces(*self._linear_codes(rows))
+        return _assign_pieces(self._codes(rows), self.split_codes)
 
     def indexes(self, rows: pa.Table) -> Indexes:
-        """The positions of the rows of one piece in their order."""
+        """The row indexes of one piece in sorted order."""
         if self.ordering.layout is Layout.LINEAR:
             return self.ordering.indexes(rows)
         return np.argsort(self._codes(rows), kind="stable")
@@ -123,47 +123,52 @@ class RangePartitioner:
     def _codes(self, rows: pa.Table) -> Codes:
         return curve_codes(self.ordering.keys(rows), self.scales, self.ordering.layout)
 
-    def _linear(self, rows: pa.Table) -> tuple[Indexes, Indexes]:
-        """Numbers that compare like rows and bounds do, as far as comparing with bounds goes.
+    def _linear_codes(self, rows: pa.Table) -> tuple[Indexes, Indexes]:
+        """Numbers for rows and for bounds that compare with each other as these do.
 
-        Odd numbers stand for what is equal to a bound in the columns so far, even ones for what
-        lies between; only the former are told apart by the next column.
+        Odd numbers are rows that equal a bound in the columns so far, even ones are rows between
+        bounds; only the former depend on the next column.
         """
         codes, splits = np.ones(len(rows), np.int64), np.ones(len(self.splits), np.int64)
         pairs = zip(self.ordering.keys(rows), self.ordering.keys(self.splits), strict=True)
         for key, bound in pairs:
-            marks = marks_of(bound)
-            width = 2 * len(marks) + 2
-            step = np.where(codes % 2 == 1, _against(key, marks), 0)
-            codes, splits = codes * width + step, splits * width + _against(bound, marks)
-            known = np.unique(splits)
-            codes, splits = _between(known, codes), _between(known, splits)
+            boundaries = marks_of(bound)
+            width = 2 * len(boundaries) + 2
+            step = np.where(codes % 2 == 1, _key_positions(key, boundaries), 0)
+            codes, splits = (
+                codes * width + step,
+                splits * width + _key_positions(bound, boundaries),
+            )
+            distinct = np.unique(splits)
+            codes, splits = _positions(distinct, codes), _positions(distinct, splits)
         return codes, splits
 
 
 def marks_of(column: pa.ChunkedArray) -> pa.Array:
-    """The values of a column in order, each once; of very many only some, evenly chosen."""
+    """The distinct values of a column, sorted; if there are very many, an even selection."""
     distinct = pc.drop_null(pc.unique(column))
     if isinstance(distinct, pa.ChunkedArray):
         distinct = distinct.combine_chunks()
     ordered = distinct.take(pc.array_sort_indices(distinct))
-    if len(ordered) <= _MOST_MARKS:
+    if len(ordered) <= _MAX_BOUNDARIES:
         return ordered
-    return ordered.take(pa.array(np.linspace(0, len(ordered) - 1, _MOST_MARKS).astype(np.int64)))
+    return ordered.take(
+        pa.array(np.linspace(0, len(ordered) - 1, _MAX_BOUNDARIES).astype(np.int64))
+    )
 
 
 def curve_codes(
     keys: Sequence[pa.ChunkedArray], scales: Sequence[pa.Array], layout: Layout
 ) -> Codes:
-    """The place of each row on a curve; `scales` are the marks that its axes are divided by."""
+    """The position of each row on a curve; `scales` has the values that divide each axis."""
     used = min(len(keys), _CODE_BITS)
-    bits = min(_MOST_AXIS_BITS, _CODE_BITS // used)
-    axes = [_axis(keys[at], scales[at], bits) for at in range(used)]
+    bits = min(_MAX_AXIS_BITS, _CODE_BITS // used)
+    axes = [_axis(keys[index], scales[index], bits) for index in range(used)]
     return interleave(hilbert_axes(axes, bits) if layout is Layout.HILBERT else axes, bits)
 
 
 def interleave(axes: Sequence[Codes], bits: int) -> Codes:
-    """One number of the bits of several, the highest of each first."""
+    """Interleave the bits of several numbers, the highest bit of each first."""
     code = np.zeros_like(axes[0])
     one = np.uint64(1)
     for bit in reversed(range(bits)):
@@ -173,10 +178,10 @@ def interleave(axes: Sequence[Codes], bits: int) -> Codes:
 
 
 def hilbert_axes(axes: Sequence[Codes], bits: int) -> list[Codes]:
-    """Coordinates turned so that their interleaved bits are the place on a Hilbert curve.
+    """Transform coordinates so that their interleaved bits are the position on a Hilbert curve.
 
-    Skilling's transform: the turns and mirrorings of the cells are undone from the largest cell to
-    the smallest, and what is left is Gray-coded.
+    Skilling's transform: undo the rotations and reflections of the cells, from the largest cell to
+    the smallest, then Gray-encode the result.
     """
     turned = [axis.copy() for axis in axes]
     for bit in reversed(range(1, bits)):
@@ -184,13 +189,13 @@ def hilbert_axes(axes: Sequence[Codes], bits: int) -> list[Codes]:
         for axis in turned:
             is_far = (axis & high) != 0
             swapped = np.where(is_far, np.uint64(0), (turned[0] ^ axis) & below)
-            # The first axis is exchanged with itself, which must change nothing.
+            # Exchanging the first axis with itself must change nothing.
             if axis is not turned[0]:
                 axis ^= swapped
                 turned[0] ^= swapped
             turned[0] ^= np.where(is_far, below, np.uint64(0))
-    for before, axis in pairwise(turned):
-        axis ^= before
+    for previous, axis in pairwise(turned):
+        axis ^= previous
     parity = np.zeros_like(turned[0])
     for bit in reversed(range(1, bits)):
         is_set = (turned[-1] & np.uint64(1 << bit)) != 0
@@ -198,32 +203,35 @@ def hilbert_axes(axes: Sequence[Codes], bits: int) -> list[Codes]:
     return [axis ^ parity for axis in turned]
 
 
-def _axis(key: pa.ChunkedArray, marks: pa.Array, bits: int) -> Codes:
-    place = _against(key, marks).astype(np.uint64)
-    return place * np.uint64((1 << bits) - 1) // np.uint64(2 * len(marks) + 1)
+def _axis(key: pa.ChunkedArray, boundaries: pa.Array, bits: int) -> Codes:
+    """The coordinate of each value, scaled to `bits` bits."""
+    position = _key_positions(key, boundaries).astype(np.uint64)
+    return position * np.uint64((1 << bits) - 1) // np.uint64(2 * len(boundaries) + 1)
 
 
-def _spread(codes: Numbers, splits: Numbers) -> Indexes:
-    """The piece of each row: equal to several bounds in a row, it may lie anywhere between them."""
+def _assign_pieces(codes: Numbers, splits: Numbers) -> Indexes:
+    """The piece of each row; rows that equal several bounds are spread over the pieces between."""
     first = np.searchsorted(splits, codes, "left")
     last = np.searchsorted(splits, codes, "right")
     return first + np.arange(len(codes)) % (last - first + 1)
 
 
-def _against(key: pa.ChunkedArray, marks: pa.Array) -> Indexes:
-    """Where values lie among marks: 0 for nulls, even on a mark, odd between, before and after."""
-    together = _ranks(pa.chunked_array([marks, *key.chunks], key.type))
-    known, ranks = together[: len(marks)], together[len(marks) :]
-    return np.where(ranks == 0, 0, _between(known, ranks) + 1)
+def _key_positions(key: pa.ChunkedArray, boundaries: pa.Array) -> Indexes:
+    """The positions of values among boundaries: 0 for nulls, even if equal to one, else odd."""
+    all_ranks = _ranks(pa.chunked_array([boundaries, *key.chunks], key.type))
+    boundary_ranks, ranks = all_ranks[: len(boundaries)], all_ranks[len(boundaries) :]
+    return np.where(ranks == 0, 0, _positions(boundary_ranks, ranks) + 1)
 
 
-def _between(known: Indexes, values: Indexes) -> Indexes:
-    """Where values lie among known ones: odd on one of them, even between."""
-    return np.searchsorted(known, values, "left") + np.searchsorted(known, values, "right")
+def _positions(boundaries: Indexes, values: Indexes) -> Indexes:
+    """The positions of values among sorted boundaries: odd if equal to one, else even."""
+    return np.searchsorted(boundaries, values, "left") + np.searchsorted(
+        boundaries, values, "right"
+    )
 
 
 def _ranks(column: pa.ChunkedArray) -> Indexes:
-    """The rank of each value, equal values alike; nulls are 0. Nan comes last."""
+    """The dense rank of each value; nulls are 0, NaN comes last."""
     ranks: Indexes = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
     if column.null_count:
         nulls = np.asarray(pc.is_null(column).to_numpy(), dtype=bool)
@@ -237,95 +245,97 @@ def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
     return pc.struct_field(column, fields) if fields else column
 
 
-# ------------------------------------------------------------------------------------------------
-# Rows in order, however many they are: what does not fit into memory is cut up on disk.
+# Sorting of rows, in memory or with spill files.
 
 
-# Each piece of a sort has a file open.
-_MOST_PIECES = 256
+# Each piece of a sort keeps a file open.
+_MAX_PIECES = 256
 _SAMPLE_ROWS = 100_000
-# What is handed on at once: files are closed between, and so come to their size within as much.
-_HANDED_BYTES = 8 << 20
+# The size of the tables returned. A writer starts a new file only between two of them, so a file
+# exceeds its target size by no more than this.
+_OUTPUT_BYTES = 8 << 20
 
-# The rows of some columns, or of all; may be asked for again.
+# A `Reader` reads the rows with some columns, or with all; it can be called repeatedly.
 Rows = Generator[pa.Table, None, None]
 Reader = Callable[[Sequence[str] | None], Rows]
 
 
 def sorted_rows(read: Reader, ordering: Ordering, most_bytes: int) -> Rows:
-    """All rows in order, a little at a time.
+    """Return all rows in sorted order, in tables of limited size.
 
-    Rows of more than `most_bytes` are sorted in pieces: where a piece begins is told by a sample,
-    for which the columns of the order are read on their own before.
+    Rows of more than `most_bytes` are sorted in pieces. The bounds of the pieces come from a
+    sample, for which the sort columns are read separately first.
     """
     rows = read(None)
-    held: deque[pa.Table] = deque()
+    buffered: deque[pa.Table] = deque()
     size = 0
     for table in rows:
-        held.append(table)
+        buffered.append(table)
         size += table.nbytes
         if size >= most_bytes:
             break
     else:
-        if held:
-            whole = pa.concat_tables(held)
-            held.clear()
-            yield from pieces(whole.take(pa.array(ordering.indexes(whole))), _HANDED_BYTES)
+        if buffered:
+            whole = pa.concat_tables(buffered)
+            buffered.clear()
+            yield from pieces(whole.take(pa.array(ordering.indexes(whole))), _OUTPUT_BYTES)
         return
     sample = _take_sample(read(ordering.sources))
-    row_bytes = size / sum(map(len, held))
+    row_bytes = size / sum(map(len, buffered))
     # Half of the memory is for sorting a piece.
-    wanted = -(-int(sample.counted * row_bytes) // max(1, most_bytes // 2))
-    splitter = RangePartitioner.from_sample(
-        ordering, sample.rows, max(2, min(_MOST_PIECES, wanted))
+    count = -(-int(sample.total_rows * row_bytes) // max(1, most_bytes // 2))
+    partitioner = RangePartitioner.from_sample(
+        ordering, sample.rows, max(2, min(_MAX_PIECES, count))
     )
-    yield from _by_pieces(chain(_drained(held), rows), splitter, most_bytes)
+    yield from _sorted_by_pieces(chain(_drained(buffered), rows), partitioner, most_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
     rows: pa.Table
-    counted: int
+    total_rows: int
 
 
 def _take_sample(tables: Iterator[pa.Table]) -> _Sample:
-    """Some of the rows, from beginning to end at equal distances, and how many there are."""
-    kept: list[pa.Table] = []
-    counted, many, step = 0, 0, 1
+    """A sample of the rows at equal distances, and the number of all rows."""
+    samples: list[pa.Table] = []
+    total_rows, sampled_rows, step = 0, 0, 1
     for table in tables:
-        chosen = np.arange(-counted % step, len(table), step)
-        kept.append(table.take(pa.array(chosen)))
-        counted += len(table)
-        many += len(chosen)
-        if many > 2 * _SAMPLE_ROWS:
-            whole = pa.concat_tables(kept)
-            kept = [whole.take(pa.array(np.arange(0, len(whole), 2)))]
-            many, step = len(kept[0]), step * 2
-    return _Sample(pa.concat_tables(kept), counted)
+        chosen = np.arange(-total_rows % step, len(table), step)
+        samples.append(table.take(pa.array(chosen)))
+        total_rows += len(table)
+        sampled_rows += len(chosen)
+        if sampled_rows > 2 * _SAMPLE_ROWS:
+            whole = pa.concat_tables(samples)
+            samples = [whole.take(pa.array(np.arange(0, len(whole), 2)))]
+            sampled_rows, step = len(samples[0]), step * 2
+    return _Sample(pa.concat_tables(samples), total_rows)
 
 
-def _by_pieces(
-    tables: Iterator[pa.Table], splitter: RangePartitioner, most_bytes: int
+def _sorted_by_pieces(
+    tables: Iterator[pa.Table], partitioner: RangePartitioner, max_bytes: int
 ) -> Iterator[pa.Table]:
-    count = splitter.pieces
+    """Partition rows into spill buffers, then sort one buffer after the other."""
+    count = partitioner.pieces
     with ExitStack() as stack:
-        piles = [
-            stack.enter_context(closing(SpillBuffer(most_bytes // count))) for _ in range(count)
+        buffers = [
+            stack.enter_context(closing(SpillBuffer(max_bytes // count))) for _ in range(count)
         ]
         filled: set[int] = set()
         for table in tables:
-            numbers = splitter.assign(table)
+            numbers = partitioner.assign(table)
             order = np.argsort(numbers, kind="stable")
             present, starts = np.unique(numbers[order], return_index=True)
             for number, chosen in zip(present, np.split(order, starts[1:]), strict=True):
-                piles[number].add(table.take(pa.array(chosen)))
+                buffers[number].add(table.take(pa.array(chosen)))
                 filled.add(int(number))
         for number in sorted(filled):
-            with closing(piles[number]) as pile:
-                rows = pile.table()
-                yield from pieces(rows.take(pa.array(splitter.indexes(rows))), _HANDED_BYTES)
+            with closing(buffers[number]) as buffer:
+                rows = buffer.table()
+                yield from pieces(rows.take(pa.array(partitioner.indexes(rows))), _OUTPUT_BYTES)
 
 
-def _drained(held: deque[pa.Table]) -> Iterator[pa.Table]:
-    while held:
-        yield held.popleft()
+def _drained(tables: deque[pa.Table]) -> Iterator[pa.Table]:
+    """The tables of a queue; each is removed, so that its memory can be freed."""
+    while tables:
+        yield tables.popleft()

@@ -25,7 +25,7 @@ _RUN_PACKAGE = "org.apache.hudi.client.clustering.run.strategy."
 
 
 class FilterMode(StrEnum):
-    """Which of the partitions that are looked at are clustered."""
+    """Which of the checked partitions are clustered."""
 
     NONE = "NONE"
     RECENT_DAYS = "RECENT_DAYS"
@@ -34,13 +34,13 @@ class FilterMode(StrEnum):
 
 
 class SliceOrder(StrEnum):
-    """What file slices are sorted by before they are put together."""
+    """What file slices are sorted by before they are grouped."""
 
     SIZE = "SIZE"
     INSTANT_TIME = "INSTANT_TIME"
 
 
-# Old names of the one strategy there is, each with the filter that it stood for.
+# Hudi's strategies, all of them by size; older ones imply a partition filter.
 _PLAN_CLASSES = {
     "SparkSizeBasedClusteringPlanStrategy": None,
     "JavaSizeBasedClusteringPlanStrategy": None,
@@ -50,7 +50,7 @@ _PLAN_CLASSES = {
     "FlinkRecentDaysClusteringPlanStrategy": FilterMode.RECENT_DAYS,
     "SparkSelectedPartitionsClusteringPlanStrategy": FilterMode.SELECTED_PARTITIONS,
 }
-# Those that differ from the first only in how they do it: the rows and the files are the same.
+# Hudi's strategies that write the same rows to the same files, each in its own way.
 _EXECUTION_CLASSES = frozenset(
     {
         "SparkSortAndSizeExecutionStrategy",
@@ -73,7 +73,7 @@ def _plan_class(text: str) -> str:
 
 
 def execution_class(text: str) -> str:
-    """A strategy of execution that is known; UnsupportedError for any other."""
+    """Return the class name of an execution strategy; UnsupportedError if it is not supported."""
     if text.strip().removeprefix(_RUN_PACKAGE) not in _EXECUTION_CLASSES:
         raise UnsupportedError(
             "clusterings are not executed by this strategy",
@@ -92,10 +92,10 @@ def _regex(text: str) -> str:
 
 
 def _layout(text: str) -> Layout:
-    word = text.strip().upper().replace("-", "").replace("_", "")
-    if word not in list(Layout):
+    name = text.strip().upper().replace("-", "").replace("_", "")
+    if name not in list(Layout):
         raise ValueError("one of linear, z-order, hilbert expected")
-    return Layout(word)
+    return Layout(name)
 
 
 def _slice_orders(text: str) -> tuple[SliceOrder, ...]:
@@ -115,19 +115,19 @@ def _partitions(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteringSettings(PlanningSettings):
-    """Which files are clustered, when, and what comes out of it."""
+    """Which files are clustered, when, and how the new files are written."""
 
     plan_class: str = option(
         "hoodie.clustering.plan.strategy.class",
         "SparkSizeBasedClusteringPlanStrategy",
         parse=_plan_class,
-        doc="How a clustering is planned; only by size, under any of Hudi's names for that.",
+        doc="How a clustering is planned: by size, which all of Hudi's supported classes do.",
     )
     execution_class: str = option(
         "hoodie.clustering.execution.strategy.class",
         EXECUTION_CLASS,
         parse=execution_class,
-        doc="How a clustering is executed; only by sorting and sizing, under Hudi's names for it.",
+        doc="How a clustering is executed: by sorting and sizing, as Hudi's supported classes do.",
     )
     filter_mode: FilterMode = option(
         "hoodie.clustering.plan.partition.filter.mode",
@@ -146,7 +146,7 @@ class ClusteringSettings(PlanningSettings):
         "hoodie.clustering.plan.strategy.daybased.skipfromlatest.partitions",
         0,
         parse=at_least(0),
-        doc="With RECENT_DAYS: how many of the newest partitions are left alone.",
+        doc="With RECENT_DAYS: how many of the newest partitions are skipped.",
     )
     begin_partition: str | None = option(
         "hoodie.clustering.plan.strategy.cluster.begin.partition",
@@ -164,13 +164,13 @@ class ClusteringSettings(PlanningSettings):
         "hoodie.clustering.plan.strategy.partition.regex.pattern",
         "",
         parse=_regex,
-        doc="Only partitions whose whole path fits this regular expression are clustered.",
+        doc="Only partitions whose whole path matches this regular expression are clustered.",
     )
     selected_partitions: tuple[str, ...] = option(
         "hoodie.clustering.plan.strategy.partition.selected",
         (),
         parse=_partitions,
-        doc="Exactly these partitions are clustered, whether they were written lately or not.",
+        doc="Exactly these partitions are clustered, whether they were written recently or not.",
     )
     small_file_limit: int = option(
         "hoodie.clustering.plan.strategy.small.file.limit",
@@ -188,13 +188,13 @@ class ClusteringSettings(PlanningSettings):
         "hoodie.clustering.plan.strategy.max.bytes.per.group",
         2_147_483_648,
         parse=at_least(1),
-        doc="How many bytes are clustered together.",
+        doc="The maximum size of a group of files that are clustered together.",
     )
     max_groups: int = option(
         "hoodie.clustering.plan.strategy.max.num.groups",
         30,
         parse=at_least(1),
-        doc="How many such groups a clustering has at most; the rest is left to the next.",
+        doc="The maximum number of groups in a clustering; the next one clusters the rest.",
     )
     sort_columns: tuple[str, ...] = option(
         SORT_COLUMNS,
@@ -213,87 +213,87 @@ class ClusteringSettings(PlanningSettings):
         "hoodie.clustering.plan.strategy.single.group.clustering.enabled",
         True,
         parse=parse_bool,
-        doc="Whether a file that none is put together with is clustered by itself.",
+        doc="Whether a group of a single file is clustered.",
     )
     slice_order: tuple[SliceOrder, ...] = option(
         "hoodie.clustering.plan.strategy.file.slices.sort.by",
         (SliceOrder.SIZE,),
         parse=_slice_orders,
-        doc="Which files are put together first: the largest (SIZE), or the oldest (INSTANT_TIME).",
+        doc="Which files are grouped first: the largest (SIZE), or the oldest (INSTANT_TIME).",
     )
     inline: bool = option(
         "hoodie.clustering.inline",
         False,
         parse=parse_bool,
         aliases=("hoodie.datasource.clustering.inline.enable",),
-        doc="Whether writes are followed by a clustering when it is time for one.",
+        doc="Whether a write is followed by a clustering if one is due.",
     )
     schedule_inline: bool = option(
         "hoodie.clustering.schedule.inline",
         False,
         parse=parse_bool,
-        doc="Whether writes are followed by the plan of a clustering, which is executed elsewhere.",
+        doc="Whether a write schedules a clustering if one is due; another process executes it.",
     )
     asynchronous: bool = option(
         "hoodie.clustering.async.enabled",
         False,
         parse=parse_bool,
         aliases=("hoodie.datasource.clustering.async.enable",),
-        doc="Whether clusterings are planned when it is time, and executed beside writes.",
+        doc="Whether clusterings are scheduled when due, and executed concurrently with writes.",
     )
     inline_commits: int = option(
         INLINE_COMMITS,
         4,
         parse=at_least(0),
-        doc="How many writes after the last clustering the next one is due.",
+        doc="A clustering is due after this many writes since the last one.",
     )
     async_commits: int = option(
         ASYNC_COMMITS,
         4,
         parse=at_least(0),
-        doc="The same, where clusterings are executed beside writes.",
+        doc="The same, where clusterings are executed concurrently with writes.",
     )
     sort_bytes: int = option(
         "lakewright.clustering.sort.bytes",
         268_435_456,
         parse=at_least(1),
-        doc="How many bytes of rows a task sorts in memory; of more it makes pieces on disk.",
+        doc="How many bytes of rows a task sorts in memory; it spills more rows to disk.",
     )
 
     @property
     def ordering(self) -> Ordering | None:
-        """The order that rows are written in, if any."""
+        """The order in which rows are written; None if they are not sorted."""
         return Ordering(self.sort_columns, self.layout) if self.sort_columns else None
 
     @property
     def params(self) -> dict[str, str]:
-        """What a plan tells its execution."""
-        told: dict[str, str] = {}
+        """The options that a plan records for its execution."""
+        params: dict[str, str] = {}
         if self.sort_columns:
-            told = {SORT_COLUMNS: ",".join(self.sort_columns), LAYOUT: str(self.layout)}
+            params = {SORT_COLUMNS: ",".join(self.sort_columns), LAYOUT: str(self.layout)}
         if self.target_bytes != ClusteringSettings().target_bytes:
-            told[TARGET_BYTES] = str(self.target_bytes)
-        return told
+            params[TARGET_BYTES] = str(self.target_bytes)
+        return params
 
 
 CLUSTERING_KEYS = option_keys(ClusteringSettings)
 
 
 def clustering_settings(options: Mapping[str, str]) -> ClusteringSettings:
-    """The settings that options name; a strategy of old stands for a filter of partitions."""
+    """The settings from options; a plan strategy class may imply the partition filter."""
     settings = settings_from(ClusteringSettings, options)
     implied = _PLAN_CLASSES[settings.plan_class]
     return settings if implied is None else replace(settings, filter_mode=implied)
 
 
 def commits_to_wait_for(settings: ClusteringSettings, options: Mapping[str, str]) -> int:
-    """How many writes must lie between two clusterings; 0 where nobody has asked to wait.
+    """How many writes must follow the last clustering; 0 unless options ask to wait.
 
-    Who runs a clustering by hand wants one, and no default may keep it from him.
+    No default delays a clustering that a user runs by hand.
     """
-    asked = [0]
+    requested = [0]
     if settings.inline or INLINE_COMMITS in options:
-        asked.append(settings.inline_commits)
+        requested.append(settings.inline_commits)
     if settings.asynchronous or settings.schedule_inline or ASYNC_COMMITS in options:
-        asked.append(settings.async_commits)
-    return max(asked)
+        requested.append(settings.async_commits)
+    return max(requested)

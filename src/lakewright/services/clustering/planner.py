@@ -1,4 +1,7 @@
-"""Which partitions are clustered, of those that planning looks at."""
+"""Plans a clustering: chooses the partitions, and groups their small file slices.
+
+Does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -30,59 +33,59 @@ Filtered = tuple[list[str], list[str]]
 
 
 class AllPartitions:
-    """No filter."""
+    """Clusters all partitions."""
 
     def filter_partition_paths(
         self, settings: ClusteringSettings, partitions: Sequence[str]
     ) -> Filtered:
-        """All of them."""
+        """Return all partitions."""
         return sorted(partitions), []
 
 
 class RecentPartitions:
-    """The newest, but for the very newest, which are still being written."""
+    """Clusters the newest partitions, except the very newest, which are still being written."""
 
     def filter_partition_paths(
         self, settings: ClusteringSettings, partitions: Sequence[str]
     ) -> Filtered:
-        """Those within the look-back."""
+        """Return the partitions within the look-back, and the others."""
         newest = sorted(partitions, reverse=True)
         first = settings.skipped_partitions
         end = first + settings.lookback_partitions if settings.lookback_partitions > 0 else None
-        return _apart(partitions, newest[first:end])
+        return _split(partitions, newest[first:end])
 
 
 class PartitionRange:
-    """From one partition to another, both included."""
+    """Clusters the partitions between two bounds, both included."""
 
     def filter_partition_paths(
         self, settings: ClusteringSettings, partitions: Sequence[str]
     ) -> Filtered:
-        """Those in the range; without a bound it is open on that side."""
+        """Return the partitions in the range, and the others; a missing bound leaves it open."""
         begin, end = settings.begin_partition, settings.end_partition
         chosen = [
             path
             for path in partitions
             if (begin is None or path >= begin) and (end is None or path <= end)
         ]
-        return _apart(partitions, chosen)
+        return _split(partitions, chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class RollingPartitions:
-    """Every 24th, beginning with the one that the hour names: all of them in a day."""
+    """Clusters every 24th partition, by the hour of the day: all of them within a day."""
 
     hour: int
 
     def filter_partition_paths(
         self, settings: ClusteringSettings, partitions: Sequence[str]
     ) -> Filtered:
-        """Those whose turn it is in this hour."""
-        return _apart(partitions, sorted(partitions)[self.hour % _HOURS :: _HOURS])
+        """Return the partitions of this hour, and the others."""
+        return _split(partitions, sorted(partitions)[self.hour % _HOURS :: _HOURS])
 
 
 def strategy_of(mode: FilterMode, hour: int) -> IncrementalPartitionAwareStrategy:
-    """The filter of a mode; `hour` is that of the table's zone."""
+    """The filter of a mode; `hour` is the hour of the day in the table's time zone."""
     strategies: dict[FilterMode, IncrementalPartitionAwareStrategy] = {
         FilterMode.NONE: AllPartitions(),
         FilterMode.RECENT_DAYS: RecentPartitions(),
@@ -95,33 +98,33 @@ def strategy_of(mode: FilterMode, hour: int) -> IncrementalPartitionAwareStrateg
 def choose_partitions(
     settings: ClusteringSettings, partitions: Sequence[str], hour: int
 ) -> tuple[list[str], dict[str, str]]:
-    """The partitions to cluster, and of the others why not.
+    """The partitions to cluster, and for each of the others why it is not clustered.
 
-    Named partitions are taken whether they are among those that planning looks at or not.
+    Partitions that the options select are chosen even if they are not in `partitions`.
     """
-    left: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     candidates = list(partitions)
     if settings.selected_partitions:
         candidates = list(settings.selected_partitions)
-        left = dict.fromkeys(partitions, "not named in partition.selected")
+        skipped = dict.fromkeys(partitions, "not named in partition.selected")
     elif settings.partition_regex:
-        fits = re.compile(settings.partition_regex).fullmatch
-        candidates = [path for path in partitions if fits(path)]
-        left = dict.fromkeys(partitions, "filtered by partition.regex.pattern")
+        matches = re.compile(settings.partition_regex).fullmatch
+        candidates = [path for path in partitions if matches(path)]
+        skipped = dict.fromkeys(partitions, "filtered by partition.regex.pattern")
     strategy = strategy_of(settings.filter_mode, hour)
     chosen, _ = strategy.filter_partition_paths(settings, candidates)
-    mode = f"filtered by {settings.filter_mode}"
-    left |= dict.fromkeys(candidates, mode)
-    return chosen, {path: left[path] for path in sorted(left.keys() - set(chosen))}
+    reason = f"filtered by {settings.filter_mode}"
+    skipped |= dict.fromkeys(candidates, reason)
+    return chosen, {path: skipped[path] for path in sorted(skipped.keys() - set(chosen))}
 
 
-def _apart(partitions: Sequence[str], chosen: Sequence[str]) -> Filtered:
-    kept = set(chosen)
-    return sorted(kept), sorted(set(partitions) - kept)
+def _split(partitions: Sequence[str], chosen: Sequence[str]) -> Filtered:
+    """The chosen partitions and the others, both sorted."""
+    distinct = set(chosen)
+    return sorted(distinct), sorted(set(partitions) - distinct)
 
 
-# ------------------------------------------------------------------------------------------------
-# What a clustering rewrites: small file slices of a partition, put together to groups.
+# Grouping of small file slices.
 
 
 _MB = 1 << 20
@@ -129,10 +132,10 @@ _ACTION = Action.CLUSTERING
 
 
 def commits_since_clustering(timeline: Timeline) -> int:
-    """How many writes that completed were begun after the last clustering was planned.
+    """The number of completed writes requested after the last clustering was scheduled.
 
-    A clustering that is still pending counts as the last one: else every write would be followed
-    by another plan until it is executed.
+    A pending clustering counts as the last one: otherwise every write would schedule another one
+    until it is executed.
     """
     planned = [i.requested_at for i in timeline.pending(_ACTION)]
     planned += [i.requested_at for i in timeline.completed_services(_ACTION)]
@@ -141,11 +144,11 @@ def commits_since_clustering(timeline: Timeline) -> int:
 
 
 def check_clustering_trigger(timeline: Timeline, wanted: int) -> Skip | None:
-    """Why it is not time for a clustering yet; None if it is."""
-    found = commits_since_clustering(timeline)
-    if found >= wanted:
+    """Why a clustering is not due yet; None if it is."""
+    count = commits_since_clustering(timeline)
+    if count >= wanted:
         return None
-    return Skip(f"{found} of {wanted} commits since the last clustering")
+    return Skip(f"{count} of {wanted} commits since the last clustering")
 
 
 def plan_clustering(
@@ -158,76 +161,79 @@ def plan_clustering(
     filtered: Mapping[str, str] | None = None,
     default_size: int = 125_829_120,
 ) -> ClusteringPlan | Skip:
-    """Decide what is clustered of the newest slices of some partitions. Pure.
+    """Group the newest file slices of some partitions into a plan.
 
-    `held` are the file groups of pending plans and by whom, `filtered` the partitions that are
-    left out and why, `path_of` makes a path absolute, and `default_size` is what a slice without
-    base file is taken for.
+    `held` maps the file groups of pending plans to these plans, `filtered` maps partitions to why
+    they are skipped, `path_of` makes a path absolute, and `default_size` is the assumed size of a
+    slice without a base file.
 
-    A partition is missing if something in it is due and not in the plan. Large files are not due,
-    nor is a single file where such are not clustered: only a write makes them so.
+    A partition is missing if the plan leaves out a file slice of it that is to be clustered. That
+    does not apply to large files, nor to single files if `single_groups` is off: the next plan need
+    not check them again before another write.
     """
-    left = SkippedPartitions(dict(filtered or {}))
+    skipped = SkippedPartitions(dict(filtered or {}))
     ordered = sorted(slices, key=lambda item: (item.partition, item.file_id))
     groups: list[ClusteringGroup] = []
-    for partition, found in groupby(ordered, key=lambda item: item.partition):
-        due = []
-        for item in found:
+    for partition, partition_slices in groupby(ordered, key=lambda item: item.partition):
+        small = []
+        for item in partition_slices:
             holder = held.get((partition, item.file_id))
             if not _is_small(item, settings):
                 continue
             if holder is not None:
-                left.add(partition, f"held by {holder}")
+                skipped.add(partition, f"held by {holder}")
                 continue
-            due.append(item)
-        for bundle in _bundles(due, settings, default_size):
+            small.append(item)
+        for group_slices in _slice_groups(small, settings, default_size):
             if len(groups) < settings.max_groups:
-                groups.append(_group(bundle, settings, path_of, default_size))
+                groups.append(_group(group_slices, settings, path_of, default_size))
             else:
-                left.add(partition, f"beyond the limit of {settings.max_groups} groups")
+                skipped.add(partition, f"beyond the limit of {settings.max_groups} groups")
     if not groups:
-        return _nothing(left)
+        return _no_plan(skipped)
     return ClusteringPlan(
         groups=tuple(groups),
         strategy=ClusteringStrategy(class_name=settings.execution_class, params=settings.params),
-        extra=left.to_extra_metadata() if window.is_recorded else {},
-        missing_partitions=left.partitions if window.is_recorded else None,
+        extra=skipped.to_extra_metadata() if window.is_recorded else {},
+        missing_partitions=skipped.partitions if window.is_recorded else None,
     )
 
 
-def _nothing(left: SkippedPartitions) -> Skip:
-    if not left.reasons:
+def _no_plan(skipped: SkippedPartitions) -> Skip:
+    if not skipped.reasons:
         return Skip("no file is small enough to be clustered")
-    why = sorted(set(left.reasons.values()))
-    return Skip(f"nothing can be clustered in {len(left.reasons)} partitions: {'; '.join(why[:3])}")
+    reasons = sorted(set(skipped.reasons.values()))
+    return Skip(
+        f"nothing can be clustered in {len(skipped.reasons)} partitions: {'; '.join(reasons[:3])}"
+    )
 
 
 def _is_small(item: FileSlice, settings: ClusteringSettings) -> bool:
-    """Whether a slice is due; as in Hudi its log files do not count."""
+    """Whether a slice is to be clustered; as in Hudi, the size of its log files does not count."""
     return (item.base.size if item.base else 0) < settings.small_file_limit
 
 
-def _bundles(
+def _slice_groups(
     slices: Sequence[FileSlice], settings: ClusteringSettings, default_size: int
 ) -> Iterator[list[FileSlice]]:
-    """Slices of one partition in groups of the wanted size, one after the other."""
-    bundle: list[FileSlice] = []
+    """Split the slices of one partition into groups of at most `group_bytes`."""
+    group: list[FileSlice] = []
     total = 0
     for item in sorted(slices, key=lambda item: _order(item, settings.slice_order, default_size)):
         size = _base_size(item, default_size)
-        if bundle and total + size > settings.group_bytes:
-            yield from _worthwhile(bundle, total, settings)
-            bundle, total = [], 0
-        bundle.append(item)
+        if group and total + size > settings.group_bytes:
+            yield from _if_worthwhile(group, total, settings)
+            group, total = [], 0
+        group.append(item)
         total += size
-    yield from _worthwhile(bundle, total, settings)
+    yield from _if_worthwhile(group, total, settings)
 
 
-def _worthwhile(
-    bundle: list[FileSlice], total: int, settings: ClusteringSettings
+def _if_worthwhile(
+    group: list[FileSlice], total: int, settings: ClusteringSettings
 ) -> Iterator[list[FileSlice]]:
-    if len(bundle) > 1 or total > settings.target_bytes or (bundle and settings.single_groups):
-        yield bundle
+    if len(group) > 1 or total > settings.target_bytes or (group and settings.single_groups):
+        yield group
 
 
 def _order(
@@ -245,15 +251,15 @@ def _base_size(item: FileSlice, default_size: int) -> int:
 
 
 def _group(
-    bundle: Sequence[FileSlice],
+    slices: Sequence[FileSlice],
     settings: ClusteringSettings,
     path_of: Callable[[str], str],
     default_size: int,
 ) -> ClusteringGroup:
-    total = sum(_base_size(item, default_size) for item in bundle)
+    total = sum(_base_size(item, default_size) for item in slices)
     return ClusteringGroup(
-        slices=tuple(_slice(item, path_of) for item in bundle),
-        metrics=_metrics(bundle, default_size),
+        slices=tuple(_slice(item, path_of) for item in slices),
+        metrics=_metrics(slices, default_size),
         output_groups=max(1, -(-total // settings.target_bytes)),
     )
 
@@ -262,21 +268,21 @@ def _slice(item: FileSlice, path_of: Callable[[str], str]) -> ClusteringSlice:
     return ClusteringSlice(
         partition=item.partition,
         file_id=item.file_id,
-        # Real writers leave these empty, not out.
+        # Hudi writes an empty string here, not null.
         base_path=path_of(item.path(item.base)) if item.base else "",
         log_paths=tuple(path_of(item.path(log)) for log in item.logs),
         bootstrap_path="",
     )
 
 
-def _metrics(bundle: Sequence[FileSlice], default_size: int) -> dict[str, float]:
-    """What the group costs, in whole megabytes as real writers count them."""
-    read = sum(item.size for item in bundle) // _MB
-    write = sum(_base_size(item, default_size) for item in bundle) // _MB
+def _metrics(slices: Sequence[FileSlice], default_size: int) -> dict[str, float]:
+    """The cost of a group as Hudi computes it, in whole megabytes."""
+    read = sum(item.size for item in slices) // _MB
+    write = sum(_base_size(item, default_size) for item in slices) // _MB
     return {
         "TOTAL_IO_READ_MB": float(read),
         "TOTAL_IO_WRITE_MB": float(write),
         "TOTAL_IO_MB": float(read + write),
-        "TOTAL_LOG_FILES_SIZE": float(sum(item.log_size for item in bundle)),
-        "TOTAL_LOG_FILES": float(sum(len(item.logs) for item in bundle)),
+        "TOTAL_LOG_FILES_SIZE": float(sum(item.log_size for item in slices)),
+        "TOTAL_LOG_FILES": float(sum(len(item.logs) for item in slices)),
     }

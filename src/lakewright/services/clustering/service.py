@@ -36,27 +36,27 @@ from lakewright.storage.base import Storage
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.write.options import write_settings
 
-_LOCAL = "file://"
-_BUCKETS = "file groups of a bucket index stay as they are: keys are found by them"
+_LOCAL_PREFIX = "file://"
+_BUCKET_INDEX = "file groups of a bucket index are not clustered: the index finds keys by file id"
 
 
 class Clustering(TableService[ClusteringPlan, CommitMetadata]):
-    """Puts the rows of small files together, in an order if one is asked for."""
+    """Rewrites small files into larger ones, sorted if the options name sort columns."""
 
     name: ClassVar[str] = "clustering"
     action: ClassVar[Action | None] = Action.CLUSTERING
     keys: ClassVar[frozenset[str]] = CLUSTERING_KEYS
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:
-        """Why nothing is clustered: too few writes, or a bucket index."""
+        """Why no clustering is due: too few writes, or a bucket index."""
         config = sight.snapshot.config
         if has_buckets(write_settings(config, sight.options), ()):
-            return Skip(_BUCKETS)
-        wanted = commits_to_wait_for(clustering_settings(sight.options), sight.options)
-        return check_clustering_trigger(sight.snapshot.timeline, wanted)
+            return Skip(_BUCKET_INDEX)
+        min_commits = commits_to_wait_for(clustering_settings(sight.options), sight.options)
+        return check_clustering_trigger(sight.snapshot.timeline, min_commits)
 
     def plan(self, sight: PlanningContext) -> ClusteringPlan | Skip:
-        """The groups to cluster, of the partitions that may have become due."""
+        """The file groups to cluster in the partitions of the incremental window, or why none."""
         settings = clustering_settings(sight.options)
         schema = sight.snapshot.avro_schema()
         if schema is None:
@@ -69,40 +69,41 @@ class Clustering(TableService[ClusteringPlan, CommitMetadata]):
         return _plan(sight, settings, window)
 
     def execute(self, job: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
-        """Write the rows of the plan's file groups into new ones, which take their place."""
+        """Replace the plan's file groups by new ones with the same rows."""
         return cluster(job, plan)
 
 
 def _plan(
-    sight: PlanningContext, settings: ClusteringSettings, window: IncrementalWindow
+    context: PlanningContext, settings: ClusteringSettings, window: IncrementalWindow
 ) -> ClusteringPlan | Skip:
-    snapshot = sight.snapshot
-    files, looked_at = _look(snapshot, settings, window)
-    chosen, filtered = choose_partitions(settings, looked_at, _hour(sight))
+    snapshot = context.snapshot
+    files, partitions = _partitions_to_check(snapshot, settings, window)
+    chosen, filtered = choose_partitions(settings, partitions, _hour(context))
     if files is None:
         files = snapshot.files(chosen)
-    wanted = {partition: files[partition] for partition in chosen if partition in files}
-    slices = latest_slices(sight, wanted)
-    written = write_settings(snapshot.config, sight.options)
-    if has_buckets(written, [item.file_id for item in slices]):
-        return Skip(_BUCKETS)
+    chosen_files = {partition: files[partition] for partition in chosen if partition in files}
+    slices = latest_slices(context, chosen_files)
+    write = write_settings(snapshot.config, context.options)
+    if has_buckets(write, [item.file_id for item in slices]):
+        return Skip(_BUCKET_INDEX)
     return plan_clustering(
         slices,
         settings,
         window=window,
-        held=locked_file_groups(sight),
+        held=locked_file_groups(context),
         filtered=filtered,
         path_of=lambda path: _absolute(snapshot.storage, path),
-        default_size=written.max_file_size,
+        default_size=write.max_file_size,
     )
 
 
-def _look(
+def _partitions_to_check(
     snapshot: Snapshot, settings: ClusteringSettings, window: IncrementalWindow
 ) -> tuple[FilesByPartition | None, list[str]]:
-    """The partitions that planning looks at; with their files, where all have to be listed.
+    """The partitions to check, and the files of all partitions if all of them must be listed.
 
-    Named partitions need no listing of the others, unless the plan has to tell what it left.
+    If the options select partitions, the others are listed only if the plan records those that it
+    skips.
     """
     if window.partitions is not None:
         return None, list(window.partitions)
@@ -112,12 +113,12 @@ def _look(
     return files, list(files)
 
 
-def _hour(sight: PlanningContext) -> int:
-    zone = zone_of(sight.snapshot.config.timeline_zone)
-    return datetime.fromtimestamp(sight.now_ms / 1000, zone).hour
+def _hour(context: PlanningContext) -> int:
+    zone = zone_of(context.snapshot.config.timeline_zone)
+    return datetime.fromtimestamp(context.now_ms / 1000, zone).hour
 
 
 def _absolute(storage: Storage, path: str) -> str:
-    """A path as real Hudi writes it in plans: on a local disk `file:/...`."""
+    """The absolute path as Hudi writes it in plans: `file:/...` on a local disk."""
     url = storage.url(path)
-    return "file:" + url.removeprefix(_LOCAL) if url.startswith(_LOCAL) else url
+    return "file:" + url.removeprefix(_LOCAL_PREFIX) if url.startswith(_LOCAL_PREFIX) else url

@@ -1,1 +1,1 @@
-"""Partition TTL: takes partitions out of the table that nobody has written to for long enough."""
+"""TTL: deletes the partitions, or rows, that are older than a policy allows."""

@@ -1,8 +1,8 @@
-"""TTL before a write, where a table wants it neither after writes nor by hand alone.
+"""The pre-write hook that runs TTL, and the initial update of `lastUpdateTime`.
 
-It is done before the write begins, and not beside it: a write must not fail because a partition it
-writes to is taken out at that moment. When a partition can expire at the earliest is carried on in
-commits, so most writes need not look at partitions at all.
+The hook runs TTL before a write begins, not concurrently: the write must not fail because TTL
+deletes a partition that it writes to. Commits record the earliest time at which a partition can
+expire, so most writes need not evaluate the partitions at all.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from lakewright.write.writer import Commit
 
 
 class PreWriteTtl:
-    """Runs TTL before a write; `done` tells afterwards what became of it."""
+    """Runs TTL before a write; `done` has the results afterwards."""
 
     def __init__(self, runner: ServiceRunner) -> None:
         self._runner = runner
         self.done: tuple[Commit | Skip, ...] = ()
 
     def before_write(self, snapshot: Snapshot) -> Postponed | None:
-        """Postpone the write if TTL is due."""
+        """Postpone the write if TTL must run first."""
         settings = ttl_settings_or_off(snapshot.config, self._runner.options)
         if not settings.enabled or settings.run_inline or not active_policies(settings):
             return None
@@ -48,92 +48,94 @@ class PreWriteTtl:
         return None if self._is_early(snapshot, settings) else Postponed(self._run)
 
     def _is_early(self, snapshot: Snapshot, settings: TtlSettings) -> bool:
-        until, _, found_for = next_ttl_check(snapshot).partition(" ")
-        return found_for == fingerprint(settings) and self._now(snapshot) <= until
+        until, _, recorded = next_ttl_check(snapshot).partition(" ")
+        return recorded == fingerprint(settings) and self._now(snapshot) <= until
 
     def _now(self, snapshot: Snapshot) -> str:
         return format_epoch_ms(self._runner.clock.now_ms(), zone_of(snapshot.config.timeline_zone))
 
     def _run(self) -> Mapping[str, str]:
+        """Run TTL; return the extra metadata for the commit of the write."""
         try:
             self.done = (self._runner.run("ttl"),)
-            return self._next()
+            return self._next_check()
         except ConflictError as error:
-            # Somebody was faster: the next write looks again.
+            # Another process changed the partitions first: the next write runs TTL again.
             self.done = (*self.done, Skip(f"ttl: {error}"))
         except LakewrightError as error:
-            # The write is what a user waits for, and old data may wait.
+            # A failure of TTL must not fail the write: the next write runs TTL again.
             warnings.warn(f"ttl before a write failed: {error}", RuntimeWarning, stacklevel=2)
             self.done = (*self.done, Skip(f"ttl: {error}"))
         return {}
 
-    def _next(self) -> Mapping[str, str]:
-        sight = self._runner.planning_context(load_snapshot(self._runner.storage))
-        settings = ttl_settings(sight.snapshot.config.properties, sight.options)
-        now = parse_time(self._now(sight.snapshot))
-        until = next_check_time(explain(sight), settings, now)
+    def _next_check(self) -> Mapping[str, str]:
+        """The extra metadata that records when TTL must run next."""
+        context = self._runner.planning_context(load_snapshot(self._runner.storage))
+        settings = ttl_settings(context.snapshot.config.properties, context.options)
+        now = parse_time(self._now(context.snapshot))
+        until = next_check_time(explain(context), settings, now)
         return {NEXT_KEY: f"{until} {fingerprint(settings)}"} if until else {}
 
 
 def next_check_time(verdicts: Iterable[TtlDecision], settings: TtlSettings, now: datetime) -> str:
-    """The time up to which no partition can expire, not even one that appears meanwhile.
+    """The time up to which no partition can expire, not even one created from now on.
 
-    Empty where one is expired already, and must be looked at again soon.
+    Empty if a partition is expired already, or a policy deletes rows: then the next write runs TTL.
     """
-    rules = active_policies(settings)
-    earliest = min((rule.policy.expiry(now) for rule in rules), default=NEVER)
-    for verdict in verdicts:
-        if verdict.expired or verdict.rows_before is not None:
+    policies = active_policies(settings)
+    earliest = min((active.policy.expiry(now) for active in policies), default=NEVER)
+    for decision in verdicts:
+        if decision.expired or decision.rows_before is not None:
             return ""
-        if verdict.expires_at is not None:
-            earliest = min(earliest, parse_time(verdict.expires_at))
+        if decision.expires_at is not None:
+            earliest = min(earliest, parse_time(decision.expires_at))
     return format_time(earliest)
 
 
 def fingerprint(settings: TtlSettings) -> str:
-    """Tells settings from others."""
+    """A checksum of the settings, to detect that they have changed."""
     return f"{zlib.crc32(repr(settings).encode()):08x}"
 
 
-# ------------------------------------------------------------------------------------------------
-# Fills in the line `lastUpdateTime` of all partitions, once, before TTL is first used.
+# The update of `lastUpdateTime` in the metadata of all partitions, before TTL is first used.
 
 
 RefreshProgress = Callable[[int, int], None]
 
-_AT_ONCE = 512
+_BATCH_SIZE = 512
 
 
 def update_partitions(snapshot: Snapshot, progress: RefreshProgress | None = None) -> int:
-    """Write the line where it is missing or older than the last write; gives to how many.
+    """Write `lastUpdateTime` where it is missing or older than the last write; return how often.
 
-    `progress` is told how many partitions are done, and how many there are. May be repeated after
-    a crash: it goes on with those that lack the line.
+    `progress` is called with the number of processed partitions and the number of all. Can be
+    repeated after a crash: it then updates the remaining partitions.
     """
     ages = PartitionAges.load(snapshot, partitions_with_rows(snapshot))
     unsure = [p for p in ages.activity if _is_unsure(ages.times_of(p))]
     ages = ages.with_history(unsure) if unsure else ages
-    times = [(p, _time(ages.times_of(p))) for p in ages.activity]
-    done = 0
-    renewed = 0
-    for start in range(0, len(times), _AT_ONCE):
-        part = times[start : start + _AT_ONCE]
-        renewed += sum(map_in_threads(partial(_renew, snapshot.storage), part))
-        done += len(part)
+    times = [(p, _last_write(ages.times_of(p))) for p in ages.activity]
+    processed = 0
+    updated = 0
+    for start in range(0, len(times), _BATCH_SIZE):
+        batch = times[start : start + _BATCH_SIZE]
+        updated += sum(map_in_threads(partial(_update, snapshot.storage), batch))
+        processed += len(batch)
         if progress is not None:
-            progress(done, len(times))
-    return renewed
+            progress(processed, len(times))
+    return updated
 
 
-def _is_unsure(known: PartitionTimes) -> bool:
-    return known.updated is None or known.bound > known.updated.at
+def _is_unsure(times: PartitionTimes) -> bool:
+    """Whether the archived timeline may have a later write than those found."""
+    return times.updated is None or times.bound > times.updated.at
 
 
-def _time(known: PartitionTimes) -> str:
-    """The last write; of a partition that nothing tells of, what its files show."""
-    return known.updated.at if known.updated is not None else known.bound
+def _last_write(times: PartitionTimes) -> str:
+    """The time of the last write; if none is found, the latest one that file names allow."""
+    return times.updated.at if times.updated is not None else times.bound
 
 
-def _renew(storage: Storage, item: tuple[str, str]) -> bool:
+def _update(storage: Storage, item: tuple[str, str]) -> bool:
     partition, time = item
     return bool(time) and touch_last_update_time(storage, partition, time)

@@ -1,4 +1,10 @@
-"""When rows were last written to each partition, by what writes have recorded. Pure."""
+"""Finds out when rows were last written to each partition, and evaluates the TTL policies.
+
+Reads the writes of the active timeline once, and lists only partitions that these do not cover.
+Reads the metadata file only of partitions that a policy covers. Not every writer updates
+`lastUpdateTime`, so the archived timeline is read as well, but only if it may have a later write to
+a partition that would expire otherwise.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +42,12 @@ from lakewright.table.snapshot import DataFile, Snapshot
 _DELETE_PARTITION = "DELETE_PARTITION"
 
 
+# The last write to each partition, from commits.
+
+
 @dataclass(frozen=True, slots=True)
 class CommittedWrite:
-    """A completed write of rows, and where it was found."""
+    """A completed write, and the source that it was read from."""
 
     instant: Instant
     commit: CommitMetadata
@@ -46,28 +55,29 @@ class CommittedWrite:
 
     @property
     def reference(self) -> TimeReference:
-        """Its completion: readers see the rows from then on."""
+        """Its completion time: readers see the rows from then on."""
         time = self.instant.completed_at or self.instant.requested_at
         return TimeReference(full_time(time), self.source)
 
 
 def writes_rows(commit: CommitMetadata) -> bool:
-    """Whether a write brings or deletes rows; services only move them.
+    """Whether a commit adds, changes or deletes rows; table services only rewrite them.
 
-    A write that does not tell what it was is taken for one that does.
+    A commit that does not name its operation counts as one that does.
     """
     operation = (commit.operation or "").upper()
     if operation == _DELETE_PARTITION:
         return True
-    service = operation in SERVICE_OPERATIONS or SERVICE_KEY in commit.extra
-    return not service and not commit.compacted
+    is_service = operation in SERVICE_OPERATIONS or SERVICE_KEY in commit.extra
+    return not is_service and not commit.compacted
 
 
 @dataclass(frozen=True, slots=True)
 class LastWrites:
-    """The last write to each partition, and the first one since it was last emptied, if it was.
+    """The times of writes to each partition.
 
-    `first` is the first write to each, whether it was ever emptied or not.
+    `updated` is the last write, `first` the first one. `born` is the first write since the
+    partition was last emptied, or the commit that emptied it; missing if it never was.
     """
 
     updated: Mapping[str, TimeReference] = field(default_factory=dict)
@@ -76,51 +86,44 @@ class LastWrites:
 
 
 def writes_of(recorded: Iterable[CommittedWrite]) -> LastWrites:
-    """What writes of rows tell together, in whatever order they are given."""
+    """The times of writes to each partition; the order of `recorded` does not matter."""
     updated: dict[str, TimeReference] = {}
-    born: dict[str, TimeReference] = {}
+    first_since_emptied: dict[str, TimeReference] = {}
     first: dict[str, TimeReference] = {}
     emptied: set[str] = set()
-    for each in sorted(recorded, key=lambda r: (r.reference.at, r.instant.requested_at)):
-        reference = each.reference
-        # An overwrite of the table also leaves nothing in those that it does not write to.
-        left = each.commit.replaced.keys() - each.commit.stats.keys()
-        emptied |= left
-        born |= dict.fromkeys(left, reference)
-        for partition in each.commit.stats:
+    for write in sorted(recorded, key=lambda w: (w.reference.at, w.instant.requested_at)):
+        reference = write.reference
+        # An overwrite of the table also empties the partitions that it does not write to.
+        now_empty = write.commit.replaced.keys() - write.commit.stats.keys()
+        emptied |= now_empty
+        first_since_emptied |= dict.fromkeys(now_empty, reference)
+        for partition in write.commit.stats:
             updated[partition] = reference
             first.setdefault(partition, reference)
             if partition in emptied:
                 emptied.discard(partition)
-                born[partition] = reference
-    return LastWrites(updated, born, first)
+                first_since_emptied[partition] = reference
+    return LastWrites(updated, first_since_emptied, first)
 
 
-# ------------------------------------------------------------------------------------------------
-# What TTL has to know of the table: how old its partitions are, and who is at work in them.
-#
-# The writes of the active timeline are read once, and partitions listed that they do not tell of.
-# The
-# metadata file is read of partitions that a policy is for. History is read only if it may know of
-# a
-# later write to a partition that would else be taken out: then it must be asked, as not every
-# writer
-# renews the line.
+# The times of each partition, from commits, partition metadata and file names.
 
 
-_END = "9"
+# Sorts after every instant time.
+_MAX_TIME = "9"
 _UNKNOWN = PartitionTimes(), TtlDecision(partition="")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionActivity:
-    """A partition that has rows, by the names of its files.
+    """A partition that has rows, judging by its file names.
 
-    `archived` are instants before the active timeline, oldest first: writes, or services. `moved`
-    is the newest service of the active timeline. `writer` is somebody who is at work there.
+    `archived` are the archived instants of its files, oldest first: writes, or table services.
+    `moved` is the newest table service of the active timeline. `writer` is a pending write to the
+    partition, if there is one.
 
-    Every write of rows leaves a file that carries its instant, until a service puts a file with a
-    later one in its place. So no write that is not on the active timeline is later than these.
+    Every write of rows leaves a file with its instant in the name, until a table service replaces
+    it by a file with a later instant. So no archived write is later than these instants.
     """
 
     archived: tuple[str, ...] = ()
@@ -129,13 +132,16 @@ class PartitionActivity:
 
     @property
     def bound(self) -> str:
-        """The latest time at which history may have recorded a write."""
+        """The latest time of a write that the archived timeline may have."""
         return max((*map(full_time, self.archived[-1:]), full_time(self.moved)))
 
 
 @dataclass(frozen=True)
 class PartitionAges:
-    """How old partitions are, as far as it was asked; `told` are the instants of history."""
+    """The times of partitions, from the sources that were read so far.
+
+    `archived_instants` are the instants read from the archived timeline; None if it was not read.
+    """
 
     snapshot: Snapshot
     activity: Mapping[str, PartitionActivity]
@@ -149,75 +155,84 @@ class PartitionAges:
         cls,
         snapshot: Snapshot,
         lives: Mapping[str, PartitionActivity],
-        is_settled: Callable[[str, PartitionTimes], bool] = lambda partition, known: False,
+        is_settled: Callable[[str, PartitionTimes], bool] = lambda partition, times: False,
     ) -> PartitionAges:
-        """Read what the active timeline tells of partitions, and then their metadata.
+        """Read the writes of the active timeline, and then the metadata of partitions.
 
-        That of a partition is left unread if it cannot change what the timeline has settled.
+        The metadata of a partition is not read if `is_settled` says so, given its times according
+        to the timeline.
         """
         if not lives:
             return cls(snapshot, lives)
         active = active_writes(snapshot)
-        told = cls(snapshot, lives, {}, active, writes_of(active))
-        unsettled = [p for p in lives if not is_settled(p, told.times_of(p))]
-        return replace(told, metadata=load_partition_metadata(snapshot.storage, unsettled))
+        ages = cls(snapshot, lives, {}, active, writes_of(active))
+        unsettled = [p for p in lives if not is_settled(p, ages.times_of(p))]
+        return replace(ages, metadata=load_partition_metadata(snapshot.storage, unsettled))
 
     def times_of(self, partition: str) -> PartitionTimes:
-        """What is known of a partition.
+        """The times of a partition.
 
-        A file of an archived instant that history was asked for, and does not know, is believed.
+        If the archived timeline was read and lacks the instant of a file, the file name counts as
+        a write.
         """
-        metadata, lives = self.metadata.get(partition), self.activity[partition]
-        found = [self.writes.updated[partition]] if partition in self.writes.updated else []
-        line = last_update_time(metadata)
-        found += [TimeReference(line, ReferenceSource.LINE)] if line else []
+        metadata, activity = self.metadata.get(partition), self.activity[partition]
+        updates = [self.writes.updated[partition]] if partition in self.writes.updated else []
+        recorded = last_update_time(metadata)
+        updates += [TimeReference(recorded, ReferenceSource.LINE)] if recorded else []
         if self.archived_instants is not None:
-            lost = [full_time(at) for at in lives.archived if at not in self.archived_instants]
-            found += [TimeReference(lost[-1], ReferenceSource.FILES)] if lost else []
+            missing = [
+                full_time(at) for at in activity.archived if at not in self.archived_instants
+            ]
+            updates += [TimeReference(missing[-1], ReferenceSource.FILES)] if missing else []
         return PartitionTimes(
-            updated=max(found, key=lambda each: each.at, default=None),
+            updated=max(updates, key=lambda reference: reference.at, default=None),
             created=self._created(partition, metadata),
-            bound=lives.bound,
+            bound=activity.bound,
         )
 
     def _created(self, partition: str, metadata: PartitionMetadata | None) -> TimeReference | None:
-        """The first write; the file of a partition may be older than that.
+        """The time of the first write, which may be later than that in the metadata file.
 
-        It stays when a partition is deleted, and when the write that made it is rolled back.
+        The file stays when the partition is deleted, and when the write that created it is rolled
+        back.
         """
         if metadata is None or not is_time(metadata.commit_time):
             return None
-        told = TimeReference(full_time(metadata.commit_time), ReferenceSource.CREATED)
-        born = self.writes.born.get(partition)
-        if born is None and self._was_rolled_back(metadata.commit_time):
-            born = self.writes.first.get(partition)
+        recorded = TimeReference(full_time(metadata.commit_time), ReferenceSource.CREATED)
+        first_write = self.writes.born.get(partition)
+        if first_write is None and self._was_rolled_back(metadata.commit_time):
+            first_write = self.writes.first.get(partition)
         return (
-            told
-            if born is None or born.at <= told.at
-            else replace(born, source=ReferenceSource.CREATED)
+            recorded
+            if first_write is None or first_write.at <= recorded.at
+            else replace(first_write, source=ReferenceSource.CREATED)
         )
 
     def _was_rolled_back(self, at: str) -> bool:
-        """Whether nothing tells of a write any more, where all that would tell was asked."""
+        """Whether neither timeline has a write.
+
+        False if the write may be archived and the archived timeline was not read.
+        """
         timeline = self.snapshot.timeline
         if not timeline.is_archived(at):
             return not timeline.is_committed(at)
         return self.archived_instants is not None and at not in self.archived_instants
 
     def with_history(self, partitions: Iterable[str], *, births: bool = False) -> PartitionAges:
-        """The same with what history knows of partitions; of their beginnings only if asked."""
+        """Add the archived writes to partitions; with `births` also those since their creation."""
         first, last = self._range(partitions, births=births)
-        known = list(archived_writes(self.snapshot, first, last))
-        rows = [each for each in known if writes_rows(each.commit)]
-        told = frozenset(each.instant.requested_at for each in known)
-        return replace(self, writes=writes_of([*rows, *self.active]), archived_instants=told)
+        archived = list(archived_writes(self.snapshot, first, last))
+        of_rows = [write for write in archived if writes_rows(write.commit)]
+        instants = frozenset(write.instant.requested_at for write in archived)
+        return replace(self, writes=writes_of([*of_rows, *self.active]), archived_instants=instants)
 
     def _range(self, partitions: Iterable[str], *, births: bool) -> tuple[str, str]:
+        """The range of instant times to read from the archived timeline."""
         firsts, lasts = [], []
-        for known in map(self.times_of, partitions):
-            references = [known.updated, *([known.created] if births else [])]
-            firsts.append(min(each.at if each is not None else "" for each in references))
-            lasts.append(_END if births else known.bound or _END)
+        for times in map(self.times_of, partitions):
+            references = [times.updated, *([times.created] if births else [])]
+            firsts.append(min(item.at if item is not None else "" for item in references))
+            lasts.append(_MAX_TIME if births else times.bound or _MAX_TIME)
         return min(firsts), max(lasts)
 
 
@@ -229,93 +244,98 @@ def evaluate_partitions(
     by: ConflictRule,
     now: datetime,
 ) -> dict[str, TtlDecision]:
-    """The verdict on each partition, without what may block it."""
-    covering = {p: [rule for rule in rules if rule.covers(p)] for p in lives}
+    """The decision on each partition, without what may block it."""
+    covering = {p: [policy for policy in rules if policy.covers(p)] for p in lives}
     hive_style = snapshot.config.hive_style
 
-    def judged(partition: str, known: PartitionTimes) -> TtlDecision:
-        told = path_reference(partition, covering[partition], hive_style=hive_style)
-        known = replace(known, path=told) if told is not None else known
-        return evaluate_partition(partition, covering[partition], known, by=by, now=now)
+    def evaluate(partition: str, times: PartitionTimes) -> TtlDecision:
+        path_time = path_reference(partition, covering[partition], hive_style=hive_style)
+        times = replace(times, path=path_time) if path_time is not None else times
+        return evaluate_partition(partition, covering[partition], times, by=by, now=now)
 
     first: dict[str, tuple[PartitionTimes, TtlDecision]] = {}
 
-    def lives_on(partition: str, known: PartitionTimes) -> bool:
-        """Whether a write on the timeline is reason enough; a later one only makes it live longer.
+    def is_not_expired(partition: str, times: PartitionTimes) -> bool:
+        """Whether the writes on the timeline are enough to know that a partition is not expired.
 
-        Rules that count from the first write, or are for rows, need the metadata.
+        A later write could only make it expire later. Policies that count from the first write, or
+        are for rows, need the metadata.
         """
-        if known.updated is None or not all(_is_by_last_write(r) for r in covering[partition]):
+        if times.updated is None or not all(_is_by_last_write(r) for r in covering[partition]):
             return False
-        verdict = judged(partition, known)
-        first[partition] = known, verdict
-        return not verdict.expired
+        decision = evaluate(partition, times)
+        first[partition] = times, decision
+        return not decision.expired
 
-    ages = PartitionAges.load(snapshot, {p: lives[p] for p in lives if covering[p]}, lives_on)
+    ages = PartitionAges.load(snapshot, {p: lives[p] for p in lives if covering[p]}, is_not_expired)
     start = snapshot.timeline.start or ""
-    verdicts, doubtful = {p: TtlDecision(partition=p) for p in lives}, []
+    decisions, doubtful = {p: TtlDecision(partition=p) for p in lives}, []
     for p in ages.activity:
-        known, verdict = first.get(p, _UNKNOWN)
-        if known.updated is None or last_update_time(ages.metadata.get(p)) > known.updated.at:
-            known = ages.times_of(p)
-            verdict = judged(p, known)
-        verdicts[p] = verdict
-        if is_doubtful(verdict, known, start):
+        times, decision = first.get(p, _UNKNOWN)
+        if times.updated is None or last_update_time(ages.metadata.get(p)) > times.updated.at:
+            times = ages.times_of(p)
+            decision = evaluate(p, times)
+        decisions[p] = decision
+        if is_doubtful(decision, times, start):
             doubtful.append(p)
     if doubtful:
-        births = any(rule.basis is RetentionBasis.BY_CREATION_TIME for rule in rules)
+        births = any(policy.basis is RetentionBasis.BY_CREATION_TIME for policy in rules)
         ages = ages.with_history(doubtful, births=births)
-        verdicts |= {p: judged(p, ages.times_of(p)) for p in doubtful}
-    return verdicts
+        decisions |= {p: evaluate(p, ages.times_of(p)) for p in doubtful}
+    return decisions
 
 
-def _is_by_last_write(rule: ActivePolicy) -> bool:
-    return rule.basis is RetentionBasis.BY_TIME and rule.policy.level is TtlLevel.PARTITION
+def _is_by_last_write(active: ActivePolicy) -> bool:
+    return active.basis is RetentionBasis.BY_TIME and active.policy.level is TtlLevel.PARTITION
 
 
 def path_reference(
     partition: str, rules: Iterable[ActivePolicy], *, hive_style: bool
 ) -> TimeReference | None:
-    """What the path of a partition tells of its time, where a rule goes by that.
+    """The time that the path of a partition names, if a policy counts from that.
 
-    The partition without a value is as old as can be, or never expires.
+    The Hive default partition has no time: depending on the policy it is expired, or never expires.
     """
-    for rule in rules:
-        if rule.path_time is not None:
-            found = rule.path_time.of(partition, hive_style=hive_style)
-            if found is not None:
-                return TimeReference(format_time(found), ReferenceSource.PATH)
+    for active in rules:
+        if active.path_time is not None:
+            time = active.path_time.of(partition, hive_style=hive_style)
+            if time is not None:
+                return TimeReference(format_time(time), ReferenceSource.PATH)
             return (
                 TimeReference(format_time(LONG_AGO), ReferenceSource.PATH)
-                if rule.default_expires
+                if active.default_expires
                 else None
             )
     return None
 
 
-def partitions_with_rows(snapshot: Snapshot) -> dict[str, PartitionActivity]:
-    """The partitions that have rows; only those are listed that the timeline does not tell of.
+# The partitions that have rows, and the writes to them.
 
-    One that was deleted keeps its folder until it is cleaned.
+
+def partitions_with_rows(snapshot: Snapshot) -> dict[str, PartitionActivity]:
+    """The partitions that have rows; lists only those that the active timeline does not cover.
+
+    A deleted partition keeps its folder until a clean removes it.
     """
-    snapshot.commits(snapshot.timeline.completed_writes)  # all in one call, for all that follows
-    states: dict[str, _State] = {}
+    # Loads all commits in one call; the snapshot caches them.
+    snapshot.commits(snapshot.timeline.completed_writes)
+    states: dict[str, _InstantState] = {}
     replaced = snapshot.replaced(snapshot.view())
-    found = dict.fromkeys(_partitions_on_timeline(snapshot, replaced), PartitionActivity())
-    for partition, files in snapshot.files(exclude={"", *found}).items():
-        lives = _partition_activity(
+    partitions = dict.fromkeys(_partitions_on_timeline(snapshot, replaced), PartitionActivity())
+    for partition, files in snapshot.files(exclude={"", *partitions}).items():
+        activity = _partition_activity(
             partition, files, replaced, lambda at: _state(snapshot, states, at)
         )
-        if lives is not None:
-            found[partition] = lives
-    return {partition: found[partition] for partition in sorted(found)}
+        if activity is not None:
+            partitions[partition] = activity
+    return {partition: partitions[partition] for partition in sorted(partitions)}
 
 
 def _partitions_on_timeline(snapshot: Snapshot, replaced: set[GroupKey]) -> set[str]:
-    """The partitions of which the active timeline tells the last write, and that have rows.
+    """The partitions with rows whose last write is on the active timeline.
 
-    History knows of no later one, but for a commit that a savepoint has kept on the timeline. Who
-    is at work in them only their files can tell.
+    Commits before its start do not count: a savepoint kept these, and later ones may be archived.
+    Empty if a write is pending, as only file names show which partitions it writes to.
     """
     timeline = snapshot.timeline
     if any(i.is_write for i in timeline.pending()):
@@ -323,36 +343,37 @@ def _partitions_on_timeline(snapshot: Snapshot, replaced: set[GroupKey]) -> set[
     start = timeline.start or ""
     return {
         partition
-        for each in active_writes(snapshot)
-        if each.instant.requested_at >= start
-        for partition, stats in each.commit.stats.items()
+        for write in active_writes(snapshot)
+        if write.instant.requested_at >= start
+        for partition, stats in write.commit.stats.items()
         if partition and any(s.path and (partition, s.file_id) not in replaced for s in stats)
     }
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
-    """What an instant in the name of a file is."""
+class _InstantState:
+    """The state of an instant in a file name; `rewrites` is set for a completed table service."""
 
     completed: bool = False
     archived: bool = False
-    moves: bool = False
+    rewrites: bool = False
     writer: str = ""
 
 
-def _state(snapshot: Snapshot, states: dict[str, _State], at: str) -> _State:
+def _state(snapshot: Snapshot, states: dict[str, _InstantState], at: str) -> _InstantState:
+    """The state of the instant at a time; `states` caches those that were determined before."""
     if at not in states:
         instant = snapshot.timeline.by_time.get(at)
         if instant is None:
             archived = snapshot.timeline.is_archived(at)
-            states[at] = _State(completed=archived, archived=archived)
+            states[at] = _InstantState(completed=archived, archived=archived)
         elif instant.is_completed:
             (commit,) = snapshot.commits([instant])
-            states[at] = _State(completed=True, moves=not writes_rows(commit))
+            states[at] = _InstantState(completed=True, rewrites=not writes_rows(commit))
         elif _is_cancellable(snapshot, instant):
-            states[at] = _State()
+            states[at] = _InstantState()
         else:
-            states[at] = _State(writer=f"{instant.action} {at}")
+            states[at] = _InstantState(writer=f"{instant.action} {at}")
     return states[at]
 
 
@@ -367,37 +388,38 @@ def _partition_activity(
     partition: str,
     files: Iterable[DataFile],
     replaced: set[GroupKey],
-    state: Callable[[str], _State],
+    state_of: Callable[[str], _InstantState],
 ) -> PartitionActivity | None:
+    """The activity of a partition according to its files; None if it has no rows."""
     archived: set[str] = set()
-    moved, writer, has_rows = "", "", False
+    rewritten, writer, has_rows = "", "", False
     for file in files:
-        found = state(file.instant)
-        writer = writer or found.writer
-        if not found.completed or (partition, file.file_id) in replaced:
+        state = state_of(file.instant)
+        writer = writer or state.writer
+        if not state.completed or (partition, file.file_id) in replaced:
             continue
         if isinstance(file, LogFile) and file.cdc:
             continue
         has_rows = True
-        if found.archived:
+        if state.archived:
             archived.add(file.instant)
-        elif found.moves:
-            moved = max(moved, file.instant)
-    return PartitionActivity(tuple(sorted(archived)), moved, writer) if has_rows else None
+        elif state.rewrites:
+            rewritten = max(rewritten, file.instant)
+    return PartitionActivity(tuple(sorted(archived)), rewritten, writer) if has_rows else None
 
 
 def active_writes(snapshot: Snapshot) -> list[CommittedWrite]:
     """The writes of rows on the active timeline."""
-    writes = snapshot.timeline.completed_writes
-    commits = zip(writes, snapshot.commits(writes), strict=True)
-    found = (
+    instants = snapshot.timeline.completed_writes
+    commits = zip(instants, snapshot.commits(instants), strict=True)
+    writes = (
         CommittedWrite(instant, commit, ReferenceSource.TIMELINE) for instant, commit in commits
     )
-    return [each for each in found if writes_rows(each.commit)]
+    return [write for write in writes if writes_rows(write.commit)]
 
 
 def archived_writes(snapshot: Snapshot, first: str, last: str) -> Iterable[CommittedWrite]:
-    """What history has recorded of all writes, services as well, requested from `first` on."""
+    """The archived writes and table services requested between `first` and `last`."""
     folder = snapshot.config.history_folder
     active = snapshot.timeline.by_time
     entries = load_entries(snapshot.storage, folder, first=first, last=last, with_content=True)
@@ -410,10 +432,7 @@ def archived_writes(snapshot: Snapshot, first: str, last: str) -> Iterable[Commi
 
 
 def partitions_in_pending_plans(snapshot: Snapshot) -> dict[str, str]:
-    """Who must be done with partitions first: the plans that wait to be executed.
-
-    Cancellable ones need not be waited for.
-    """
+    """The pending plan of each partition that TTL must wait for; cancellable plans do not count."""
     return {
         partition: f"{instant.action} {instant.requested_at}"
         for instant, plan in snapshot.pending_plans()

@@ -1,4 +1,4 @@
-"""Which partitions are expired, by which policy, and which of them go now. Pure."""
+"""Decides which partitions are expired, by which policy, and which of them to delete. No I/O."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lakewright.model.ttl import (
     TtlSettings,
 )
 
-_FEW = 5
+_MAX_LISTED = 5
 
 
 class ReferenceSource(StrEnum):
-    """Where the time that the age of a partition is counted from was found."""
+    """The source of the time from which the age of a partition is counted."""
 
     LINE = "lastUpdateTime"
     TIMELINE = "timeline"
@@ -37,7 +37,7 @@ class ReferenceSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class TimeReference:
-    """A time, in 17 digits, that an age is counted from."""
+    """An instant time of 17 digits from which an age is counted."""
 
     at: str
     source: ReferenceSource
@@ -45,10 +45,11 @@ class TimeReference:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTimes:
-    """What is known of the age of one partition.
+    """The times of one partition, as far as they are known.
 
-    `bound` is the latest time at which history may have recorded a write of rows; empty if it
-    cannot know more. `path` is what the path tells of the time of its rows.
+    `updated` is the last write of rows, `created` the first one, `path` the time that the partition
+    path names. `bound` is the latest time of a write that the archived timeline may have; empty if
+    it has none.
     """
 
     updated: TimeReference | None = None
@@ -57,7 +58,7 @@ class PartitionTimes:
     path: TimeReference | None = None
 
     def since(self, keep: RetentionBasis) -> TimeReference | None:
-        """What an age is counted from, if anything is known."""
+        """The time from which an age is counted, if it is known."""
         if keep is RetentionBasis.BY_EVENT_TIME:
             return self.path
         return self.created if keep is RetentionBasis.BY_CREATION_TIME else self.updated
@@ -65,14 +66,14 @@ class PartitionTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TtlDecision:
-    """What becomes of one partition, and why.
+    """Whether one partition is expired, and why.
 
-    `policy` has decided, or is None if none is for this partition. The age is counted from
-    `reference`, found in `source`. Times have 17 digits, in the table's zone. `blocked_by` tells
-    who must be done with the partition first, and `files_gone_at` when its files are deleted, which
-    stay for readers of older states.
+    `policy` is the policy that decides, None if none covers the partition. The age is counted from
+    `reference`, which comes from `source`. Times have 17 digits, in the table's time zone.
+    `blocked_by` is the pending operation that must complete first, and `files_gone_at` says when a
+    clean deletes the files, which stay for queries on older snapshots.
 
-    By a policy of level RECORD no partition expires: `rows_before` is the time before which its
+    With a policy of level RECORD no partition expires: `rows_before` is the time before which its
     rows do.
     """
 
@@ -88,22 +89,22 @@ class TtlDecision:
 
     @property
     def affects_partition(self) -> bool:
-        """Whether the partition goes, or rows of it may go."""
+        """Whether the partition, or rows of it, are to be deleted."""
         return self.expired or self.rows_before is not None
 
     @property
     def is_due(self) -> bool:
-        """Whether the partition can go now."""
+        """Whether the partition can be deleted now."""
         return self.expired and not self.blocked_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TtlPlan:
-    """The partitions that go, oldest first, and the verdicts on all.
+    """The partitions to delete, oldest first, and the decisions on all partitions.
 
-    Of the partitions in `records` rows go; which of them have such rows, their files must tell.
-    `settings` were in force, and `seen` are the completed writes that were looked at: whoever
-    carries the plan out makes sure that neither has changed.
+    `records` are the partitions of which old rows are to be deleted; only reading their files shows
+    which of them have such rows. `settings` are the settings used for planning, and `seen` the
+    completed writes that were considered: the execution checks that neither has changed.
     """
 
     operations: tuple[TtlDecision, ...]
@@ -115,12 +116,12 @@ class TtlPlan:
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The paths of those that go."""
-        return tuple(verdict.partition for verdict in self.operations)
+        """The paths of the partitions to delete."""
+        return tuple(decision.partition for decision in self.operations)
 
     @property
     def missing_partitions(self) -> tuple[str, ...]:
-        """The expired ones that stay for now."""
+        """The expired partitions that this plan does not delete."""
         return tuple(sorted(self.missing_reasons))
 
 
@@ -132,20 +133,20 @@ def evaluate_partition(
     by: ConflictRule,
     now: datetime,
 ) -> TtlDecision:
-    """Judge a partition by the rules that cover it.
+    """Decide on a partition by the policies that cover it.
 
-    The rules are put in the order of the moments at which the partition expires by them, as how
-    long a month is depends on when it begins: the last first for MAX_TTL, the first for MIN_TTL.
-    The one in front decides. What no time is known of never expires.
+    With MAX_TTL the policy decides by which the partition expires last, with MIN_TTL the one by
+    which it expires first. The expiry times are compared, not the durations, as the length of a
+    month depends on its start. A partition whose time is not known never expires.
     """
     if not rules:
         return TtlDecision(partition=partition)
-    judged = [_judged(rule, known) for rule in rules]
+    expiries = [_expiry(active, known) for active in rules]
     pick = max if by is ConflictRule.MAX_TTL else min
-    expires_at, reference, policy = pick(judged, key=_order)
+    expires_at, reference, policy = pick(expiries, key=_order)
     if policy.level is TtlLevel.RECORD:
-        before = format_time(policy.cutoff(now))
-        return TtlDecision(partition=partition, policy=policy, rows_before=before)
+        cutoff = format_time(policy.cutoff(now))
+        return TtlDecision(partition=partition, policy=policy, rows_before=cutoff)
     if reference is None:
         return TtlDecision(partition=partition, policy=policy)
     return TtlDecision(
@@ -153,43 +154,43 @@ def evaluate_partition(
         policy=policy,
         reference=reference.at,
         source=reference.source,
-        expires_at=_shown(expires_at),
+        expires_at=_formatted(expires_at),
         expired=now > expires_at,
     )
 
 
-def _judged(
-    rule: ActivePolicy, known: PartitionTimes
+def _expiry(
+    active: ActivePolicy, times: PartitionTimes
 ) -> tuple[datetime, TimeReference | None, TtlPolicy]:
-    reference = known.since(rule.basis)
+    reference = times.since(active.basis)
     since = moment(reference.at) if reference is not None else None
     if since is None:
-        return NEVER, None, rule.policy
-    return rule.policy.expiry(since), reference, rule.policy
+        return NEVER, None, active.policy
+    return active.policy.expiry(since), reference, active.policy
 
 
-def _order(judged: tuple[datetime, TimeReference | None, TtlPolicy]) -> tuple[datetime, float, str]:
-    expires_at, _, policy = judged
+def _order(expiry: tuple[datetime, TimeReference | None, TtlPolicy]) -> tuple[datetime, float, str]:
+    expires_at, _, policy = expiry
     return expires_at, policy.usual_days, policy.spec
 
 
 @lru_cache(maxsize=4096)
 def moment(time: str) -> datetime | None:
-    """The time that an instant time shows on the wall, see `core.ttl`; None if it is no date."""
+    """The local time of an instant time, see `model.ttl`; None if it is no valid date."""
     try:
         return parse_time(time)
     except (InvalidError, OverflowError):
         return None
 
 
-_shown = lru_cache(maxsize=4096)(format_time)
+_formatted = lru_cache(maxsize=4096)(format_time)
 
 
 def is_doubtful(verdict: TtlDecision, known: PartitionTimes, start: str) -> bool:
-    """Whether history may know of a later write than the verdict goes by.
+    """Whether the archived timeline may have a later write than the one that the decision is from.
 
-    It need not be asked about what lives on, as it only makes partitions live longer. `start` is
-    where the active timeline begins.
+    A partition that is not expired is never doubtful, as a later write could only make it expire
+    later. `start` is the start of the active timeline.
     """
     if verdict.policy is None or verdict.rows_before is not None:
         return False
@@ -205,34 +206,37 @@ def is_doubtful(verdict: TtlDecision, known: PartitionTimes, start: str) -> bool
 def plan_ttl(
     verdicts: Sequence[TtlDecision], settings: TtlSettings, seen: frozenset[str] = frozenset()
 ) -> TtlPlan | Skip:
-    """Take the expired partitions that nobody holds, oldest first, as many as one run may."""
-    expired, most = [v for v in verdicts if v.affects_partition], settings.most_partitions
-    left = {v.partition: f"held by {v.blocked_by}" for v in expired if v.blocked_by}
-    if len(left) == len(expired):
-        return Skip(_why_none(verdicts, left))
-    due = sorted((v for v in expired if v.is_due), key=_age)
-    for verdict in due[most:]:
-        left[verdict.partition] = f"beyond the {most} partitions of one run"
+    """Plan to delete the expired partitions that are not blocked, oldest first, up to the limit."""
+    expired, limit = [d for d in verdicts if d.affects_partition], settings.most_partitions
+    missing = {d.partition: f"held by {d.blocked_by}" for d in expired if d.blocked_by}
+    if len(missing) == len(expired):
+        return Skip(_why_none(verdicts, missing))
+    deletable = sorted((d for d in expired if d.is_due), key=_age)
+    for decision in deletable[limit:]:
+        missing[decision.partition] = f"beyond the {limit} partitions of one run"
     return TtlPlan(
-        operations=tuple(due[:most]),
-        records=tuple(v for v in expired if v.rows_before is not None and not v.blocked_by),
+        operations=tuple(deletable[:limit]),
+        records=tuple(d for d in expired if d.rows_before is not None and not d.blocked_by),
         decisions=tuple(verdicts),
-        missing_reasons=left,
+        missing_reasons=missing,
         settings=settings,
         seen=seen,
     )
 
 
-def _age(verdict: TtlDecision) -> tuple[str, str]:
-    return verdict.reference or "", verdict.partition
+def _age(decision: TtlDecision) -> tuple[str, str]:
+    return decision.reference or "", decision.partition
 
 
-def _why_none(verdicts: Iterable[TtlDecision], left: Mapping[str, str]) -> str:
-    if left:
-        named = ", ".join(f"{partition} is {why}" for partition, why in sorted(left.items())[:_FEW])
-        more = f", and {len(left) - _FEW} more" if len(left) > _FEW else ""
-        return f"all that is expired is in use: {named}{more}"
-    ahead = [v.expires_at for v in verdicts if v.expires_at is not None]
-    if not ahead:
+def _why_none(decisions: Iterable[TtlDecision], blocked: Mapping[str, str]) -> str:
+    if blocked:
+        listed = ", ".join(
+            f"{partition} is {reason}"
+            for partition, reason in sorted(blocked.items())[:_MAX_LISTED]
+        )
+        more = f", and {len(blocked) - _MAX_LISTED} more" if len(blocked) > _MAX_LISTED else ""
+        return f"all that is expired is in use: {listed}{more}"
+    expiries = [d.expires_at for d in decisions if d.expires_at is not None]
+    if not expiries:
         return "no policy is for a partition that the table has"
-    return f"nothing is expired, the next will be at {min(ahead)}"
+    return f"nothing is expired, the next will be at {min(expiries)}"

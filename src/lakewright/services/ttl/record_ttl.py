@@ -1,8 +1,8 @@
-"""Rows that are older than a policy of level RECORD allows: where they are, and which they are.
+"""Finds the rows that are older than a policy of level RECORD allows.
 
-Their age is counted from the table's event time, or else from the write that brought them. A row
-without a time is never old. Which partitions have old rows only their files tell: they are counted
-first, as there may be many partitions and few of them take part in one run.
+The age of a row is counted from its event time if the table has one, otherwise from its commit
+time. A row without a time never expires. Only reading the files shows which partitions have old
+rows, so these are counted first: there may be many partitions, of which one run handles only some.
 """
 
 from __future__ import annotations
@@ -30,75 +30,75 @@ from lakewright.write.options import write_settings
 from lakewright.write.task import WriteToken
 from lakewright.write.writer import RowSource
 
-_TIME = r"^[0-9]{14}([0-9]{3})?$"
+_INSTANT_TIME = r"^[0-9]{14}([0-9]{3})?$"
 _SECONDS_DIGITS = 14
 
 Limits = Mapping[str, int | str]
-"""The time before which rows are old, by partition: milliseconds, or digits of the timeline."""
+"""The time before which rows are old, by partition: epoch milliseconds, or an instant time."""
 
 
 @dataclass(frozen=True)
 class RecordTtl:
-    """What the age of a table's rows is counted from."""
+    """Finds the old rows of a table; `column` has the times from which ages are counted."""
 
     config: TableConfig
     column: str
 
     @classmethod
     def for_table(cls, job: ExecutionContext) -> RecordTtl:
-        """InvalidError if rows of the table cannot be deleted one by one."""
+        """Create it for a table; InvalidError if the table has no record keys to delete rows by."""
         config = job.snapshot.config
         require_keys(config)
         return cls(config, write_settings(config, job.options).event_time or COMMIT_TIME)
 
     @property
     def is_ordered(self) -> bool:
-        """Whether a delete competes by order: a newer version that comes meanwhile then stays."""
+        """Whether deletes have ordering values, so that a newer version of a row survives them."""
         by_event = self.config.merge_mode is MergeMode.EVENT_TIME
         return by_event and bool(self.config.ordering_fields)
 
     def limits(self, verdicts: Iterable[TtlDecision]) -> Limits:
-        """From when on rows are young enough, by partition."""
-        told = {v.partition: v.rows_before for v in verdicts if v.rows_before is not None}
+        """The time before which rows are old, by partition."""
+        cutoffs = {d.partition: d.rows_before for d in verdicts if d.rows_before is not None}
         if self.column == COMMIT_TIME:
-            return told
+            return cutoffs
         zone = zone_of(self.config.timeline_zone)
-        return {p: int(parse_time(at, zone).timestamp() * 1000) for p, at in told.items()}
+        return {p: int(parse_time(at, zone).timestamp() * 1000) for p, at in cutoffs.items()}
 
     def rows(self, job: ExecutionContext, verdicts: Sequence[TtlDecision]) -> RowSource:
-        """The old rows of partitions, with the columns that tell them from others."""
+        """The old rows of partitions, with the columns that a delete needs."""
         fields = (*self.config.record_key_fields, *self.config.partition_fields)
         ordering = self.config.ordering_fields if self.is_ordered else ()
         names = dict.fromkeys(name.split(".")[0] for name in (*fields, *ordering))
         plan = self._plan(job, verdicts, tuple(names))
         schema = select_fields(plan.schema, [n for n in names if n not in META_COLUMNS])
-        pick = partial(pick_old, self.column, self.limits(verdicts), tuple(schema.names))
-        return job.engine.scan(job.writer.storage, plan).map_batches(pick, schema)
+        select = partial(pick_old, self.column, self.limits(verdicts), tuple(schema.names))
+        return job.engine.scan(job.writer.storage, plan).map_batches(select, schema)
 
     def counts(
         self, job: ExecutionContext, verdicts: Sequence[TtlDecision]
     ) -> list[tuple[str, int]]:
-        """The partitions that have old rows, and how many; that with the oldest one first."""
+        """The partitions with old rows, and how many; the one with the oldest row first."""
         plan = self._plan(job, verdicts, ())
         count = partial(count_old, job.writer.storage, self.column, self.limits(verdicts))
-        found: dict[str, tuple[int | str, int]] = {}
-        for answer in job.engine.map(count, plan.tasks(), _size):
-            for partition, oldest, number in answer:
-                known = found.get(partition, (oldest, 0))
-                found[partition] = (min(known[0], oldest), known[1] + number)
-        ordered = sorted(found, key=lambda partition: (found[partition][0], partition))
-        return [(partition, found[partition][1]) for partition in ordered]
+        totals: dict[str, tuple[int | str, int]] = {}
+        for counts in job.engine.map(count, plan.tasks(), _size):
+            for partition, oldest, number in counts:
+                total = totals.get(partition, (oldest, 0))
+                totals[partition] = (min(total[0], oldest), total[1] + number)
+        ordered = sorted(totals, key=lambda partition: (totals[partition][0], partition))
+        return [(partition, totals[partition][1]) for partition in ordered]
 
     def _plan(
-        self, job: ExecutionContext, verdicts: Sequence[TtlDecision], names: tuple[str, ...]
+        self, context: ExecutionContext, decisions: Sequence[TtlDecision], names: tuple[str, ...]
     ) -> ScanPlan:
         columns = tuple(dict.fromkeys((*names, self.column, PARTITION_PATH)))
-        partitions = [verdict.partition for verdict in verdicts]
-        return plan_snapshot(job.snapshot, columns=columns, partitions=partitions)
+        partitions = [decision.partition for decision in decisions]
+        return plan_snapshot(context.snapshot, columns=columns, partitions=partitions)
 
 
 def require_keys(config: TableConfig) -> None:
-    """InvalidError if rows of a table cannot be told from each other."""
+    """Raise InvalidError if a table has no record keys."""
     if not config.record_key_fields:
         refuse_keyless()
 
@@ -106,39 +106,41 @@ def require_keys(config: TableConfig) -> None:
 def pick_old(
     column: str, limits: Limits, names: Sequence[str], batch: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """The rows of a batch that are too old, and of their columns those with these names."""
+    """The old rows of a batch, with the named columns."""
     return batch.filter(_is_old(_times(batch, column), batch, limits)).select(list(names))
 
 
 def count_old(
     storage: Storage, column: str, limits: Limits, plan: ScanPlan, token: WriteToken
 ) -> list[tuple[str, int | str, int]]:
-    """Partition, oldest time and number of the rows of a query that are too old."""
-    found: list[tuple[str, int | str, int]] = []
+    """Count the old rows of a scan; return partition, oldest time and number of rows."""
+    counts: list[tuple[str, int | str, int]] = []
     for batch in read_slices(storage, plan):
         times = _times(batch, column)
         old = pa.table({"path": batch.column(PARTITION_PATH), "time": times})
         old = old.filter(_is_old(times, batch, limits))
         groups = old.group_by("path").aggregate([("time", "min"), ("time", "count")])
         names = ("path", "time_min", "time_count")
-        found += zip(*(groups.column(name).to_pylist() for name in names), strict=True)
-    return found
+        counts += zip(*(groups.column(name).to_pylist() for name in names), strict=True)
+    return counts
 
 
 def _times(batch: pa.RecordBatch, column: str) -> pa.Array:
-    """When each row is from; null if that is not known."""
+    """The time of each row; null if it is not known."""
     if column != COMMIT_TIME:
         return event_millis(batch.column(column), column)
     times = batch.column(column)
-    times = pc.if_else(pc.match_substring_regex(times, _TIME), times, pa.scalar(None, pa.string()))
-    # A time without milliseconds may be any in that second.
-    late = pc.binary_join_element_wise(times, "999", "")
-    return pc.if_else(pc.equal(pc.utf8_length(times), _SECONDS_DIGITS), late, times)
+    times = pc.if_else(
+        pc.match_substring_regex(times, _INSTANT_TIME), times, pa.scalar(None, pa.string())
+    )
+    # A time without milliseconds may be any time within that second: take the latest.
+    latest = pc.binary_join_element_wise(times, "999", "")
+    return pc.if_else(pc.equal(pc.utf8_length(times), _SECONDS_DIGITS), latest, times)
 
 
 def _is_old(times: pa.Array, batch: pa.RecordBatch, limits: Limits) -> pa.Array:
-    known = pc.index_in(batch.column(PARTITION_PATH), value_set=pa.array(list(limits)))
-    limit = pa.array(list(limits.values()), times.type).take(known)
+    indexes = pc.index_in(batch.column(PARTITION_PATH), value_set=pa.array(list(limits)))
+    limit = pa.array(list(limits.values()), times.type).take(indexes)
     return pc.fill_null(pc.less(times, limit), False)
 
 

@@ -1,4 +1,8 @@
-"""TTL as a service: it judges the partitions, and takes the expired out by an ordinary write."""
+"""TTL as a table service: evaluates the partitions, and deletes expired ones by an ordinary write.
+
+Before it deletes, it compares the clock of this machine with that of the storage: a clock that is
+ahead would make young partitions expire.
+"""
 
 from __future__ import annotations
 
@@ -37,46 +41,43 @@ from lakewright.utils.concurrent import many_values
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit, EmptyRows, RowSource, WriteRequest, execute_write
 
-# In the folder for what helps readers and writers, which real ones pass over file by file.
+# In the folder of auxiliary files, where Hudi ignores files that it does not know.
 _PROBE = ".hoodie/.aux/lakewright_clock"
-_MOST_AHEAD_MS = 3_600_000
+_MAX_AHEAD_MS = 3_600_000
 
 
 def check_clock_skew(storage: Storage, clock: Clock) -> None:
-    """UnavailableError if this machine's clock is an hour ahead of that of a storage with its own.
+    """Raise UnavailableError if this machine's clock is over an hour ahead of the storage's.
 
-    On a disk of this machine nothing can be told.
+    A storage that uses the clock of this machine, such as a local disk, is not checked.
     """
     if not storage.has_own_clock:
         return
     storage.replace(_PROBE, b"")
     try:
-        found = storage.status(_PROBE)
+        status = storage.status(_PROBE)
     finally:
         storage.delete(_PROBE)
-    ahead = clock.now_ms() - found.modified_ms if found is not None else 0
-    if ahead > _MOST_AHEAD_MS:
+    ahead_ms = clock.now_ms() - status.modified_ms if status is not None else 0
+    if ahead_ms > _MAX_AHEAD_MS:
         raise UnavailableError(
-            "the clock of this machine is ahead of the storage's: nothing was taken out; set it "
+            "the clock of this machine is ahead of the storage's: nothing was deleted; set it "
             "right and run TTL again",
-            ahead_minutes=ahead // 60_000,
+            ahead_minutes=ahead_ms // 60_000,
         )
 
 
-# ------------------------------------------------------------------------------------------------
-# A clock that is ahead would take out what is young: it is compared with the storage's own.
-
-
-# Which policies have taken partitions out, kept in the commit that did it.
+# The key in the metadata of a TTL commit for the policies that it applied.
 POLICIES_KEY = "lakewright.ttl.policies"
 _HOUR_MS = 3_600_000
 
 
 class PartitionTtl(TableService[TtlPlan, Commit | Skip]):
-    """Takes partitions out of the table that nobody has written to for longer than a policy says.
+    """Deletes the partitions that have not been written to for longer than a policy allows.
 
-    They go by one DELETE_PARTITION: conflicts with other writers are found as for every write, and
-    older states of the table stay readable until a clean deletes the files.
+    One DELETE_PARTITION write deletes them: conflicts with concurrent writers are detected as for
+    every write, and older snapshots stay readable until a clean deletes the files. With policies of
+    level RECORD, a DELETE write deletes old rows.
     """
 
     name: ClassVar[str] = "ttl"
@@ -85,84 +86,89 @@ class PartitionTtl(TableService[TtlPlan, Commit | Skip]):
     keys: ClassVar[frozenset[str]] = TTL_KEYS
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:
-        """Why nothing can be due, by the settings and the timeline alone."""
+        """Why nothing can expire, judging by the settings and the timeline alone."""
         snapshot = sight.snapshot
         if not snapshot.config.partition_fields:
             return Skip("the table has no partitions")
         settings = settings_of(sight)
         if not active_policies(settings):
-            return Skip(_why_no_rules(settings))
+            return Skip(_why_no_policies(settings))
         if not snapshot.timeline.completed_writes:
             return Skip("nothing was written yet")
         return None
 
     def runs_after(self, name: str, sight: PlanningContext) -> bool:
-        """Cleans, where it is on and does not follow writes."""
+        """Whether TTL runs after a service: after cleans, if it is on and not run after writes."""
         settings = settings_of(sight)
         return name == "clean" and bool(settings.enabled) and not settings.run_inline
 
     def plan(self, sight: PlanningContext) -> TtlPlan | Skip:
-        """The expired partitions that nobody holds, oldest first; or why none goes."""
-        early = self.check_trigger(sight)
-        if early is not None:
-            return early
-        seen = frozenset(i.requested_at for i in sight.snapshot.timeline.completed_writes)
-        return plan_ttl(explain(sight), settings_of(sight), seen)
+        """The expired partitions that are not blocked, oldest first, or why there are none."""
+        skip = self.check_trigger(sight)
+        if skip is not None:
+            return skip
+        writes = frozenset(i.requested_at for i in sight.snapshot.timeline.completed_writes)
+        return plan_ttl(explain(sight), settings_of(sight), writes)
 
     def execute(self, job: ExecutionContext, plan: TtlPlan) -> Commit | Skip:
-        """Delete what is planned, unless a partition of it was written to or taken up since."""
+        """Delete the planned partitions and rows.
+
+        Raises:
+            ConflictError: a planned partition was written to, or is in a pending plan, since the
+                plan was made.
+        """
         if not plan.records:
             return self._delete_partitions(job, plan)
         if not plan.operations:
             return self._delete_rows(job, plan)
-        done = self._delete_partitions(job, plan)
-        # These are seen on the table as it was before, and found out by what the validator checks.
-        return replace(done, services=(self._delete_rows(job, plan),))
+        commit = self._delete_partitions(job, plan)
+        # Old rows are read from the snapshot before that commit; the validator detects others.
+        return replace(commit, services=(self._delete_rows(job, plan),))
 
-    def _delete_partitions(self, job: ExecutionContext, plan: TtlPlan) -> Commit:
+    def _delete_partitions(self, context: ExecutionContext, plan: TtlPlan) -> Commit:
         request = WriteRequest(
             Operation.DELETE_PARTITION,
             extra=_extra(plan.operations),
             patterns=plan.partitions,
             exact=True,
         )
-        return _written(job, plan, plan.partitions, request, EmptyRows())
+        return _execute(context, plan, plan.partitions, request, EmptyRows())
 
-    def _delete_rows(self, job: ExecutionContext, plan: TtlPlan) -> Commit | Skip:
-        aging = RecordTtl.for_table(job)
-        found = aging.counts(job, plan.records)
-        if not found:
+    def _delete_rows(self, context: ExecutionContext, plan: TtlPlan) -> Commit | Skip:
+        record_ttl = RecordTtl.for_table(context)
+        counts = record_ttl.counts(context, plan.records)
+        if not counts:
             return Skip("no row is older than a policy allows")
-        chosen = dict(found[: plan.settings.most_partitions])
-        verdicts = [v for v in plan.records if v.partition in chosen]
+        chosen = dict(counts[: plan.settings.most_partitions])
+        decisions = [d for d in plan.records if d.partition in chosen]
         request = WriteRequest(
-            Operation.DELETE, extra=_extra(verdicts), ordered_deletes=aging.is_ordered
+            Operation.DELETE, extra=_extra(decisions), ordered_deletes=record_ttl.is_ordered
         )
-        return _written(job, plan, tuple(chosen), request, aging.rows(job, verdicts))
+        return _execute(context, plan, tuple(chosen), request, record_ttl.rows(context, decisions))
 
 
-def _extra(verdicts: Iterable[TtlDecision]) -> dict[str, str]:
-    policies = tuple(dict.fromkeys(v.policy for v in verdicts if v.policy is not None))
+def _extra(decisions: Iterable[TtlDecision]) -> dict[str, str]:
+    policies = tuple(dict.fromkeys(d.policy for d in decisions if d.policy is not None))
     return {SERVICE_KEY: PartitionTtl.name, POLICIES_KEY: format_policies(policies)}
 
 
-def _written(
-    job: ExecutionContext,
+def _execute(
+    context: ExecutionContext,
     plan: TtlPlan,
     partitions: Sequence[str],
     request: WriteRequest,
     rows: RowSource,
 ) -> Commit:
-    check_clock_skew(job.writer.storage, job.clock)
-    writer = TransactionManager.from_options(job.writer.storage, job.clock, job.options)
-    validator = _StillExpired(plan, frozenset(partitions), job.options)
-    request = replace(request, options=job.options, validator=validator)
-    return execute_write(writer, request, rows, job.engine)[0]
+    check_clock_skew(context.writer.storage, context.clock)
+    writer = TransactionManager.from_options(context.writer.storage, context.clock, context.options)
+    validator = _StillExpired(plan, frozenset(partitions), context.options)
+    request = replace(request, options=context.options, validator=validator)
+    return execute_write(writer, request, rows, context.engine)[0]
 
 
 @dataclass(frozen=True)
 class _StillExpired:
-    """Refuses to delete partitions whose evaluation has changed since the plan was made."""
+    """Rejects the commit if the decision on a planned partition may have changed."""
 
     plan: TtlPlan
     partitions: frozenset[str]
@@ -174,68 +180,74 @@ class _StillExpired:
 
 
 def settings_of(sight: PlanningContext) -> TtlSettings:
-    """The settings of the table, with what options say otherwise."""
+    """The TTL settings of the table; options override them."""
     return ttl_settings(sight.snapshot.config.properties, sight.options)
 
 
 def explain(sight: PlanningContext) -> list[TtlDecision]:
-    """The verdict on every partition that has rows, by path; reads and changes nothing else."""
+    """The decision on every partition that has rows, by path; changes nothing."""
     with many_values():
-        return _explained(sight)
+        return _decisions(sight)
 
 
-def _explained(sight: PlanningContext) -> list[TtlDecision]:
-    snapshot, settings = sight.snapshot, settings_of(sight)
-    now = parse_time(format_epoch_ms(sight.now_ms, zone_of(snapshot.config.timeline_zone)))
-    lives = partitions_with_rows(snapshot)
-    rules = active_policies(settings)
-    verdicts = evaluate_partitions(snapshot, lives, rules, by=settings.conflict_rule, now=now)
-    if not any(verdict.affects_partition for verdict in verdicts.values()):
-        return list(verdicts.values())
-    held, gone_at = partitions_in_pending_plans(snapshot), _files_gone_at(sight)
+def _decisions(context: PlanningContext) -> list[TtlDecision]:
+    snapshot, settings = context.snapshot, settings_of(context)
+    now = parse_time(format_epoch_ms(context.now_ms, zone_of(snapshot.config.timeline_zone)))
+    activity = partitions_with_rows(snapshot)
+    policies = active_policies(settings)
+    decisions = evaluate_partitions(
+        snapshot, activity, policies, by=settings.conflict_rule, now=now
+    )
+    if not any(decision.affects_partition for decision in decisions.values()):
+        return list(decisions.values())
+    planned, gone_at = partitions_in_pending_plans(snapshot), _files_gone_at(context)
     saved = {partition for partition, _ in load_protected_files(snapshot).saved}
     return [
         replace(
-            verdict,
-            blocked_by=held.get(path) or lives[path].writer,
+            decision,
+            blocked_by=planned.get(path) or activity[path].writer,
             files_gone_at="not while a savepoint holds them" if path in saved else gone_at,
         )
-        if verdict.affects_partition
-        else verdict
-        for path, verdict in verdicts.items()
+        if decision.affects_partition
+        else decision
+        for path, decision in decisions.items()
     ]
 
 
 def require_still_due(
     plan: TtlPlan, planned: frozenset[str], now: Snapshot, options: Mapping[str, str]
 ) -> None:
-    """ConflictError if what the plan says of partitions has changed: it must be made anew."""
+    """Raise ConflictError if TTL must be planned again.
+
+    That is if the settings have changed, or a planned partition was written to or is in a pending
+    plan now.
+    """
     if ttl_settings(now.config.properties, options) != plan.settings:
-        raise ConflictError("the settings of TTL were changed meanwhile")
+        raise ConflictError("the settings of TTL were changed concurrently")
     new = [i for i in now.timeline.completed_writes if i.requested_at not in plan.seen]
     for instant, commit in zip(new, now.commits(new), strict=True):
-        written = _named(planned, commit.stats)
+        written = _planned_among(planned, commit.stats)
         if written and writes_rows(commit):
             raise ConflictError(
-                "partitions were written to before they could be taken out",
+                "partitions were written to before they could be deleted",
                 partitions=written,
                 instant=instant.requested_at,
             )
-    held = partitions_in_pending_plans(now)
-    taken = _named(planned, held)
-    if taken:
+    pending_plans = partitions_in_pending_plans(now)
+    blocked = _planned_among(planned, pending_plans)
+    if blocked:
         raise ConflictError(
-            "partitions were taken up by a service before they could be taken out",
-            partitions=taken,
-            by=held[taken[0]],
+            "a service planned to rewrite partitions before they could be deleted",
+            partitions=blocked,
+            by=pending_plans[blocked[0]],
         )
 
 
-def _named(planned: frozenset[str], partitions: Iterable[str]) -> list[str]:
+def _planned_among(planned: frozenset[str], partitions: Iterable[str]) -> list[str]:
     return sorted(planned.intersection(partitions))
 
 
-def _why_no_rules(settings: TtlSettings) -> str:
+def _why_no_policies(settings: TtlSettings) -> str:
     if settings.enabled:
         return "no policy was saved"
     if settings.policies:
@@ -243,13 +255,13 @@ def _why_no_rules(settings: TtlSettings) -> str:
     return "TTL is off, and there is no policy"
 
 
-def _files_gone_at(sight: PlanningContext) -> str:
-    """When a clean may delete the files of partitions that go now, as its settings say."""
-    settings = settings_from(CleaningSettings, sight.options)
+def _files_gone_at(context: PlanningContext) -> str:
+    """When a clean may delete the files of partitions that are deleted now."""
+    settings = settings_from(CleaningSettings, context.options)
     if settings.policy is CleanPolicy.VERSIONS:
         return "with the next clean"
     if settings.policy is CleanPolicy.COMMITS:
         return f"with the clean after {settings.commits_retained} more commits"
-    zone = zone_of(sight.snapshot.config.timeline_zone)
-    at = format_epoch_ms(sight.now_ms + settings.hours_retained * _HOUR_MS, zone)
+    zone = zone_of(context.snapshot.config.timeline_zone)
+    at = format_epoch_ms(context.now_ms + settings.hours_retained * _HOUR_MS, zone)
     return f"with the first clean after {at}"

@@ -1,1 +1,1 @@
-"""What is wrong with a table: looking, deciding, and putting right what can safely be."""
+"""The doctor: examine a table, report what is wrong, and repair what can be repaired safely."""

@@ -1,8 +1,8 @@
-"""Files of the timeline that are empty or cut off: what each means, and how the table gets well.
+"""Timeline files that are empty or truncated: what each means, and how to repair the table.
 
-A plan is on the timeline before anything is done, and a completed file comes last. So a plan that
-cannot be read and was not begun has done nothing, and what completed is done even if its file does
-not say so any more.
+A plan is on the timeline before anything is done, and the completed file is created last. So an
+unreadable plan that was not started has done nothing, and a completed action is done even if its
+completed file is unreadable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakewright.format.timeline_metadata import (
     parse_restore_plan,
     parse_rollback_plan,
 )
-from lakewright.model.instant import REWRITES, Instant, State
+from lakewright.model.instant import REWRITES, Action, Instant, State
 from lakewright.table.damaged_commits import parse_completed, with_commits_from_file_names
 from lakewright.table.doctor.findings import Finding
 from lakewright.table.instant_files import action_key, revert_to_pending, timeline_files
@@ -31,40 +31,40 @@ from lakewright.table.savepoint import locked_table, rollback_instant
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.transaction import WriterContext
 
-_PLANS: Mapping[str, Callable[[bytes], Any]] = {
-    "compaction": parse_compaction_plan,
-    "logcompaction": parse_compaction_plan,
-    "clustering": parse_requested_replace,
-    "clean": parse_clean_plan,
-    "rollback": parse_rollback_plan,
-    "restore": parse_restore_plan,
-    "indexing": parse_index_plan,
+_PLAN_PARSERS: Mapping[str, Callable[[bytes], Any]] = {
+    Action.COMPACTION: parse_compaction_plan,
+    Action.LOG_COMPACTION: parse_compaction_plan,
+    Action.CLUSTERING: parse_requested_replace,
+    Action.CLEAN: parse_clean_plan,
+    Action.ROLLBACK: parse_rollback_plan,
+    Action.RESTORE: parse_restore_plan,
+    Action.INDEXING: parse_index_plan,
 }
-# Others take an empty plan of these for one that was never made.
+# An empty plan of any other action counts as one that was never made.
 _NEED_A_PLAN = frozenset(REWRITES)
 
 
 class Remedy(Enum):
-    """How a table with a damaged file of the timeline gets well again."""
+    """How a table with a damaged timeline file is repaired."""
 
-    FORCE = auto()  # roll a write back, whose rows are gone then: a person decides
-    ROLL_BACK = auto()  # roll a service or its plan back: no row is lost
-    REPEAT = auto()  # carry it out again by its plan
-    REMOVE = auto()  # take it off the timeline: what it did is done, or it did nothing
+    FORCE = auto()  # roll back a write, whose rows are lost: a person decides
+    ROLL_BACK = auto()  # roll back a table service or its plan: no row is lost
+    REPEAT = auto()  # execute it again by its plan
+    REMOVE = auto()  # delete it from the timeline: what it did is done, or it did nothing
     NONE = auto()
 
     @property
     def is_safe(self) -> bool:
-        """Whether no row is lost by it."""
+        """Whether the repair loses no row."""
         return self in (Remedy.ROLL_BACK, Remedy.REPEAT, Remedy.REMOVE)
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedFile:
-    """A file of the timeline that does not say what it should, and what can be done about it.
+    """A damaged timeline file, and how to repair it.
 
-    `begun` is false of a plan that nobody has begun to execute. Nothing is wrong with the table for
-    one that is `harmless`.
+    `begun` is false for a plan whose execution has not started. A `harmless` one has no effect on
+    the table.
     """
 
     instant: Instant
@@ -77,15 +77,15 @@ class DamagedFile:
 
 
 def find_damaged(snapshot: Snapshot) -> tuple[DamagedFile, ...]:
-    """The completed files, and the plans of services and of what is pending, that are damaged."""
-    found = []
+    """Return the damaged completed files, plans of pending instants, and executed plans."""
+    damaged = []
     for instant in snapshot.timeline:
-        named = instant if instant.is_completed else replace(instant, state=State.REQUESTED)
-        reason = _damage(snapshot, named)
+        parsed = instant if instant.is_completed else replace(instant, state=State.REQUESTED)
+        reason = _damage(snapshot, parsed)
         if reason is not None:
-            judge = _completed if instant.is_completed else _pending
-            found.append(judge(snapshot, instant, reason))
-    return (*found, *_executed_plans(snapshot))
+            classify = _damaged_completed if instant.is_completed else _damaged_pending
+            damaged.append(classify(snapshot, instant, reason))
+    return (*damaged, *_executed_plans(snapshot))
 
 
 def _executed_plans(snapshot: Snapshot) -> Iterator[DamagedFile]:
@@ -96,53 +96,53 @@ def _executed_plans(snapshot: Snapshot) -> Iterator[DamagedFile]:
         plan = Instant(instant.requested_at, action, State.REQUESTED)
         reason = _damage(snapshot, plan)
         if reason is not None:
-            advice = f"none: it was executed, and the next {action} looks at all partitions instead"
+            advice = f"none: it was executed, and the next {action} lists all partitions instead"
             yield DamagedFile(plan, reason, Remedy.NONE, advice, harmless=True)
 
 
 def repair_damaged_file(writer: WriterContext, finding: Finding) -> None:
-    """Put a damaged file right, on the table as it is now."""
+    """Repair a damaged file, if it is still damaged on the table as it is now."""
     name = finding.target.rpartition("/")[2]
-    found = _found(load_snapshot(writer.storage), name)
-    if found is not None and found.remedy in (Remedy.ROLL_BACK, Remedy.FORCE):
-        rollback_instant(writer, found.instant.requested_at, force=True)
-    elif found is not None:
+    damaged = _find_by_name(load_snapshot(writer.storage), name)
+    if damaged is not None and damaged.remedy in (Remedy.ROLL_BACK, Remedy.FORCE):
+        rollback_instant(writer, damaged.instant.requested_at, force=True)
+    elif damaged is not None:
         with locked_table(writer) as (snapshot, _):
-            found = _found(snapshot, name)
-            if found is not None and found.remedy is Remedy.REMOVE:
-                _remove(snapshot, found.instant)
-            elif found is not None and found.remedy is Remedy.REPEAT:
-                revert_to_pending(snapshot, timeline_files(snapshot)[action_key(found.instant)])
-        if found is not None and found.remedy is Remedy.REPEAT:
-            _rerun(writer, found.instant)
+            damaged = _find_by_name(snapshot, name)
+            if damaged is not None and damaged.remedy is Remedy.REMOVE:
+                _remove(snapshot, damaged.instant)
+            elif damaged is not None and damaged.remedy is Remedy.REPEAT:
+                revert_to_pending(snapshot, timeline_files(snapshot)[action_key(damaged.instant)])
+        if damaged is not None and damaged.remedy is Remedy.REPEAT:
+            _resume_rollback(writer, damaged.instant)
 
 
-def _rerun(writer: WriterContext, instant: Instant) -> None:
-    """End a rollback that is pending again; a clean is left to who cleans the table next."""
-    if instant.action == "rollback":
+def _resume_rollback(writer: WriterContext, instant: Instant) -> None:
+    """Finish a rollback that is pending again; a pending clean is left to the next clean."""
+    if instant.action == Action.ROLLBACK:
         with locked_table(writer) as (snapshot, times):
-            living = writer.live_instants(i.requested_at for i in snapshot.timeline.pending())
+            live = writer.live_instants(i.requested_at for i in snapshot.timeline.pending())
             by_markers = writer.transaction.rollback_by_markers
-            resume_rollbacks(snapshot, times, writer.clock, by_markers=by_markers, alive=living)
+            resume_rollbacks(snapshot, times, writer.clock, by_markers=by_markers, alive=live)
 
 
 def _remove(snapshot: Snapshot, instant: Instant) -> None:
-    # The plan goes first: else one that has completed would seem to be pending.
+    # The plan is deleted first: else a completed action would seem to be pending.
     pending = [replace(instant, state=s, completed_at=None) for s in State if s != State.COMPLETED]
-    for each in (*pending, instant):
-        snapshot.storage.delete(snapshot.timeline_path(each))
+    for state_instant in (*pending, instant):
+        snapshot.storage.delete(snapshot.timeline_path(state_instant))
 
 
-def _found(snapshot: Snapshot, name: str) -> DamagedFile | None:
+def _find_by_name(snapshot: Snapshot, name: str) -> DamagedFile | None:
     return next((d for d in find_damaged(snapshot) if d.instant.file_name == name), None)
 
 
 def _damage(snapshot: Snapshot, instant: Instant) -> str | None:
-    if not instant.is_completed and instant.action not in _PLANS:
+    if not instant.is_completed and instant.action not in _PLAN_PARSERS:
         return None
     data = read_optional(snapshot.storage, snapshot.timeline_path(instant))
     if data is None:
-        return None  # archived since, or rolled back
+        return None  # archived or rolled back since
     if not data and not instant.is_completed and instant.action not in _NEED_A_PLAN:
         return None
     try:
@@ -151,87 +151,87 @@ def _damage(snapshot: Snapshot, instant: Instant) -> str | None:
         elif not data:
             raise CorruptError("the file is empty")
         else:
-            _PLANS[instant.action](data)
+            _PLAN_PARSERS[instant.action](data)
     except (CorruptError, UnsupportedError) as error:
         return error.message
     return None
 
 
-def _completed(snapshot: Snapshot, instant: Instant, reason: str) -> DamagedFile:
+def _damaged_completed(snapshot: Snapshot, instant: Instant, reason: str) -> DamagedFile:
     at = instant.requested_at
     if instant.is_write:
-        return _write(snapshot, instant, reason)
-    if instant.action == "savepoint":
+        return _damaged_write(snapshot, instant, reason)
+    if instant.action == Action.SAVEPOINT:
         advice = (
             "bring it back from a copy; or delete the savepoint and make it again, with no clean "
             f"in between: `lakewright savepoint TABLE {at} --delete`, then without --delete"
         )
         return DamagedFile(instant, reason, Remedy.NONE, advice)
     planned = _has_plan(snapshot, instant)
-    if instant.action == "clean" and planned:
-        advice = "have it executed again by its plan: `lakewright services run` ends it then"
+    if instant.action == Action.CLEAN and planned:
+        advice = "have it executed again by its plan: `lakewright services run` finishes it then"
         return DamagedFile(instant, reason, Remedy.REPEAT, advice)
-    if instant.action == "clean":
+    if instant.action == Action.CLEAN:
         advice = (
-            "bring it, or its plan, back from a copy. Without both nobody knows which files it "
-            "deleted: if there is none, delete its files from the timeline, and roll back no write "
+            "bring it, or its plan, back from a copy. Without both the files that it deleted are "
+            "unknown: if there is none, delete its files from the timeline, and roll back no write "
             "from before it"
         )
         return DamagedFile(instant, reason, Remedy.NONE, advice)
-    if instant.action == "rollback" and planned and _target_is_gone(snapshot, instant):
-        advice = "end it again by its plan, which has nothing left to delete"
+    if instant.action == Action.ROLLBACK and planned and _target_is_gone(snapshot, instant):
+        advice = "execute it again by its plan, which has nothing left to delete"
         return DamagedFile(instant, reason, Remedy.REPEAT, advice)
-    advice = f"take the {instant.action} off the timeline: what it did is done"
+    advice = f"remove the {instant.action} from the timeline: what it did is done"
     return DamagedFile(instant, reason, Remedy.REMOVE, advice)
 
 
-def _write(snapshot: Snapshot, instant: Instant, reason: str) -> DamagedFile:
+def _damaged_write(snapshot: Snapshot, instant: Instant, reason: str) -> DamagedFile:
     at = instant.requested_at
     service = snapshot.timeline.plans.get(at)
     try:
         check_can_rollback(with_commits_from_file_names(snapshot, instant), instant)
     except (InvalidError, CorruptError, UnsupportedError) as error:
         advice = (
-            "bring it back from a copy, or take the table back to a savepoint before it. It cannot "
+            "bring it back from a copy, or restore the table to a savepoint before it. It cannot "
             f"be rolled back as the table is now: {error.message}"
         )
         return DamagedFile(instant, reason, Remedy.NONE, advice, facts=dict(error.facts))
     if service is not None:
-        advice = f"roll the {service} back: no row is lost, and the next one does its work"
+        advice = f"roll the {service} back: no row is lost, and the next one repeats its work"
         return DamagedFile(instant, reason, Remedy.ROLL_BACK, advice)
     advice = (
-        "bring it back from a copy; or roll the write back, whose rows are gone then: "
+        "bring it back from a copy; or roll the write back, whose rows are lost then: "
         f"`lakewright rollback TABLE {at} --force`"
     )
     return DamagedFile(instant, reason, Remedy.FORCE, advice)
 
 
-def _pending(snapshot: Snapshot, instant: Instant, reason: str) -> DamagedFile:
-    action, begun = instant.action, instant.state is State.INFLIGHT
+def _damaged_pending(snapshot: Snapshot, instant: Instant, reason: str) -> DamagedFile:
+    action, started = instant.action, instant.state is State.INFLIGHT
     remedy = Remedy.REMOVE
-    advice = f"take the {action} off the timeline: nothing was done by this plan"
+    advice = f"remove the {action} from the timeline: nothing was done by this plan"
     if action in _NEED_A_PLAN:
         remedy = Remedy.ROLL_BACK
-        advice = f"roll the {action} back: without its plan nobody can execute it. No row is lost"
-    elif action == "rollback" and begun:
+        advice = f"roll the {action} back: it cannot be executed without its plan. No row is lost"
+    elif action == Action.ROLLBACK and started:
         advice = (
-            "take it off the timeline: a write that it has made pending again is rolled back as a "
-            "failed one, one that is still completed stays"
+            "remove it from the timeline: a write that it has made pending again is rolled back as "
+            "a failed one, one that is still completed stays"
         )
-    elif action == "clean" and begun:
+    elif action == Action.CLEAN and started:
         remedy = Remedy.NONE
         advice = (
-            "bring the plan back from a copy. Without it nobody knows which files the clean may "
-            "have deleted: if there is none, delete its files from the timeline, and roll back no "
+            "bring the plan back from a copy. Without it the files that the clean may have deleted "
+            "are unknown: if there is none, delete its files from the timeline, and roll back no "
             "write from before it"
         )
-    elif action == "restore" and begun:
+    elif action == Action.RESTORE and started:
         remedy = Remedy.NONE
         advice = (
             "delete the files of this restore from the timeline, and run `lakewright restore` "
             "again before anything is written: the table is between two states"
         )
-    return DamagedFile(instant, reason, remedy, advice, begun)
+    return DamagedFile(instant, reason, remedy, advice, started)
 
 
 def _has_plan(snapshot: Snapshot, completed: Instant) -> bool:
@@ -241,7 +241,7 @@ def _has_plan(snapshot: Snapshot, completed: Instant) -> bool:
 
 
 def _target_is_gone(snapshot: Snapshot, rollback: Instant) -> bool:
-    """Whether nothing has the instant that was rolled back: a plan that stayed may run again."""
+    """Whether the instant that was rolled back is gone; a plan that stayed may be executed."""
     plan = replace(rollback, state=State.REQUESTED, completed_at=None)
     target = parse_rollback_plan(snapshot.storage.read(snapshot.timeline_path(plan))).instant
     return target.requested_at not in snapshot.timeline.by_time

@@ -1,4 +1,16 @@
-"""Examining a table: load what tells of it, and let every check look at that."""
+"""Examine a table, and repair what can be repaired safely.
+
+An examination loads the evidence once, and runs all checks on it. Every repair runs under the
+table's lock, on the table as it is then. A repair deletes data files in these cases only:
+
+- their commit shows that they are not part of the write;
+- their markers show that their write has failed;
+- they belong to a table service whose completed file is damaged: they hold no row that other files
+  do not hold.
+
+The data files of a write whose completed file is damaged are deleted only by force; those of an
+unknown instant never.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +66,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
 def examine(
     storage: Storage, clock: Clock, heartbeat: HeartbeatSettings | None = None
 ) -> Diagnosis:
-    """Look at a table and tell what is wrong with it; nothing is changed.
+    """Examine a table and return what is wrong with it; nothing is changed.
 
     Raises:
         InvalidError: there is no table.
@@ -63,14 +75,14 @@ def examine(
     try:
         TableConfig.from_properties(load_properties(storage))
     except CorruptError as error:
-        return Diagnosis((_damaged(error),))
+        return Diagnosis((_damaged_properties(error),))
     evidence = load_evidence(storage, clock, heartbeat or HeartbeatSettings())
-    found = (finding for check in CHECKS for finding in check(evidence))
+    findings = (finding for check in CHECKS for finding in check(evidence))
     order = list(FindingKind)
-    return Diagnosis(tuple(sorted(found, key=lambda f: (order.index(f.kind), f.target))))
+    return Diagnosis(tuple(sorted(findings, key=lambda f: (order.index(f.kind), f.target))))
 
 
-def _damaged(error: CorruptError) -> Finding:
+def _damaged_properties(error: CorruptError) -> Finding:
     return Finding(
         FindingKind.PROPERTIES,
         Severity.ERROR,
@@ -83,36 +95,28 @@ def _damaged(error: CorruptError) -> Finding:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# Putting right what can safely be put right: under the table's lock, on the table as it is then.
-#
-# Data files are deleted only where a commit tells that they are no part of its write, or markers
-# that
-# their write has come to nothing, and those of a service whose completed file is damaged: they
-# hold
-# no row that others do not. Those of a damaged write are deleted by force alone, and those of no
-# known instant never.
+# Repairs.
 
 
 def repair(writer: WriterContext, found: Diagnosis, *, force: bool = False) -> Diagnosis:
-    """Put right what is safe of what was found, and examine the table again.
+    """Repair the safe findings of a diagnosis, and examine the table again.
 
-    With `force` also that by which rows are lost: a write goes whose completed file is damaged.
-    Everything is looked at anew before it is touched: what is not so any more is left alone.
+    With `force`, also repair by losing rows: roll back a write whose completed file is damaged. The
+    table is examined again before it is changed, and findings that no longer apply are skipped.
     """
-    now = examine(writer.storage, writer.clock, writer.heartbeat)
-    known = {(each.kind, each.target) for each in to_repair(found, force=force)}
-    for finding in to_repair(now, force=force):
-        # What was not there when somebody agreed to the repair waits for the next one. What another
-        # damaged file keeps from being repaired is found again below, and that file with it.
-        if (finding.kind, finding.target) in known:
+    current = examine(writer.storage, writer.clock, writer.heartbeat)
+    agreed = {(f.kind, f.target) for f in to_repair(found, force=force)}
+    for finding in to_repair(current, force=force):
+        # A finding that is new since the user agreed to the repair waits for the next repair. One
+        # whose repair fails on another damaged file is found again below, together with that file.
+        if (finding.kind, finding.target) in agreed:
             with suppress(CorruptError):
                 _REPAIRS[finding.kind](writer, finding)
     return examine(writer.storage, writer.clock, writer.heartbeat)
 
 
 def to_repair(found: Diagnosis, *, force: bool) -> tuple[Finding, ...]:
-    """What a repair puts right of a diagnosis, in this order."""
+    """Return the findings that a repair handles, in this order."""
     return (*found.repairable, *(found.repairable_by_force if force else ()))
 
 
@@ -133,9 +137,9 @@ def _roll_back(writer: WriterContext, finding: Finding) -> None:
 
 def _finish_rollback(writer: WriterContext, finding: Finding) -> None:
     with locked_table(writer) as (snapshot, times):
-        living = writer.live_instants(i.requested_at for i in snapshot.timeline.pending())
+        live = writer.live_instants(i.requested_at for i in snapshot.timeline.pending())
         by_markers = writer.transaction.rollback_by_markers
-        resume_rollbacks(snapshot, times, writer.clock, by_markers=by_markers, alive=living)
+        resume_rollbacks(snapshot, times, writer.clock, by_markers=by_markers, alive=live)
 
 
 def _still_pending(snapshot: Snapshot, finding: Finding) -> Instant | None:
@@ -156,7 +160,7 @@ def _create_partition_metadata(writer: WriterContext, finding: Finding) -> None:
         commit_time=str(finding.facts["first_instant"]),
         depth=path.count("/") + 1 if path else 0,
     )
-    # Somebody else may have just done the same.
+    # Another process may have just created it.
     with suppress(ConflictError):
         writer.storage.create(join_path(path, PARTITION_METADATA), format_partition_metadata(value))
 
@@ -172,9 +176,9 @@ def _delete_orphans(writer: WriterContext, finding: Finding) -> None:
 
 def _delete_unlisted(writer: WriterContext, finding: Finding) -> None:
     with locked_table(writer) as (snapshot, _):
-        now = load_evidence(writer.storage, writer.clock, writer.heartbeat)
-        if any(each.safe and each.target == finding.target for each in unlisted_files(now)):
-            snapshot.storage.delete_many(file.path for file in now.unlisted[finding.target])
+        evidence = load_evidence(writer.storage, writer.clock, writer.heartbeat)
+        if any(f.safe and f.target == finding.target for f in unlisted_files(evidence)):
+            snapshot.storage.delete_many(file.path for file in evidence.unlisted[finding.target])
 
 
 _REPAIRS: Mapping[FindingKind, Callable[[WriterContext, Finding], None]] = {

@@ -1,7 +1,8 @@
-"""What an examination looks at, loaded once.
+"""What the checks of an examination work on: the files and the timeline of a table, loaded once.
 
-Data files are listed before the timeline: a write puts its instant there before its first file, and
-a rollback takes it away after the last, so the instant of every file that was seen is seen as well.
+Data files are listed before the timeline. A write creates its instant before its first file, and a
+rollback deletes the instant after the last file, so the timeline has the instant of every listed
+file. Each timeline file is parsed separately, so that a damaged one does not hide the others.
 """
 
 from __future__ import annotations
@@ -42,42 +43,40 @@ from lakewright.table.snapshot import (
 
 
 def readable_commits(snapshot: Snapshot) -> dict[str, CommitMetadata]:
-    """What completed writes did, by instant: of those whose files can be read."""
+    """Return the commit metadata of completed writes by instant, as far as it can be read."""
     commits: dict[str, CommitMetadata] = {}
     for instant in snapshot.timeline.completed_writes:
         data = read_optional(snapshot.storage, snapshot.timeline_path(instant))
-        if data is not None:  # else archived since, or rolled back
+        if data is not None:  # else it was archived or rolled back since
             with suppress(CorruptError, UnsupportedError):
                 commits[instant.requested_at] = parse_completed(instant.action, data)
     return commits
 
 
 def data_file(status: FileStatus) -> BaseFile | LogFile | None:
-    """A listed file as a data file, if its name is that of one."""
+    """Return a listed file as a data file; None if its name is not that of one."""
     try:
         return parse_data_file(status.name, status.size)
     except (CorruptError, UnsupportedError):
         return None
 
 
-# ------------------------------------------------------------------------------------------------
-# Files, each looked at for itself: what one of them hides, the others still tell.
-
-
-_META_FOLDER = ".hoodie"
-_LOCK = ".hoodie/lock"
+_HOODIE_FOLDER = ".hoodie"
+_LOCK_FILE = ".hoodie/lock"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A table as it was looked at; `damaged` are files of the timeline that cannot be read.
+    """The files and the timeline of a table at the time of an examination.
 
-    `archived` are the requested times in history, None if that cannot be read: `history_damage`
-    tells why, and `invalid_slices` why data files form no file slices. `last_activity_ms` is, by
-    pending instant, when one of its files last changed. `unlisted` are, by instant, data files of
-    completed writes that their commits do not list. `missing` are files that a query reads and that
-    are not there, `empty` those without a byte; `metadata` what completed in the metadata table,
-    None where there is none.
+    - `damaged`: timeline files that cannot be read;
+    - `archived`: the requested times on the archived timeline, None if it cannot be read, for the
+      reason `history_damage`;
+    - `invalid_slices`: why the data files do not form file slices, if they do not;
+    - `last_activity_ms`: by pending instant, when one of its files last changed;
+    - `unlisted`: by instant, data files of completed writes that their commits do not list;
+    - `missing`, `empty`: files that a query reads and that do not exist, or have no content;
+    - `metadata`: the completed instants of the metadata table, None if there is none.
     """
 
     now_ms: int
@@ -105,19 +104,23 @@ class Evidence:
 
 
 def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) -> Evidence:
-    """Look at a table whose properties can be read."""
-    folders = [f for f in storage.list_folders("") if f != _META_FOLDER]
+    """Load the evidence of a table whose properties can be read."""
+    folders = [f for f in storage.list_folders("") if f != _HOODIE_FOLDER]
     listed = chain(storage.list_files(""), *(storage.list_tree(f) for f in folders))
     files = tuple(sorted(listed, key=lambda file: file.path))
     snapshot = load_snapshot(storage)
     timeline_files = tuple(storage.list_files(snapshot.config.timeline_folder))
     commits, damaged = readable_commits(snapshot), find_damaged(snapshot)
-    archived, history_damage = _archived(snapshot)
-    known = all(each.harmless for each in damaged) and archived is not None
-    unlisted = _unlisted(commits, files)
-    unlisted_paths = {file.path for found in unlisted.values() for file in found}
+    archived, history_damage = _archived_times(snapshot)
+    timeline_readable = (
+        all(file_damage.harmless for file_damage in damaged) and archived is not None
+    )
+    unlisted = _unlisted_files(commits, files)
+    unlisted_paths = {file.path for of_write in unlisted.values() for file in of_write}
     rest = [file for file in files if file.path not in unlisted_paths]
-    lost, empty, unsliced = _unreadable(snapshot, commits, rest) if known else ((), (), None)
+    missing, empty, slice_damage = (
+        _missing_and_empty(snapshot, commits, rest) if timeline_readable else ((), (), None)
+    )
     return Evidence(
         now_ms=clock.now_ms(),
         config=snapshot.config,
@@ -129,27 +132,29 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
         damaged=damaged,
         archived=archived,
         history_damage=history_damage,
-        invalid_slices=unsliced,
+        invalid_slices=slice_damage,
         heartbeats_ms=last_heartbeats(storage),
         last_activity_ms=_last_activity(snapshot, timeline_files),
-        replaced=_replaced(commits.values()),
+        replaced=_replaced_groups(commits.values()),
         unlisted=unlisted,
-        missing=lost,
+        missing=missing,
         empty=empty,
         metadata=_metadata_instants(storage),
-        leftovers=find_leftovers(storage, heartbeat, clock) if known else LeftoverFiles(),
+        leftovers=find_leftovers(storage, heartbeat, clock)
+        if timeline_readable
+        else LeftoverFiles(),
         has_backup=storage.exists(BACKUP),
-        lock=storage.status(_LOCK),
+        lock=storage.status(_LOCK_FILE),
         ignored=tuple(storage.list_ignored()),
     )
 
 
-def _archived(
+def _archived_times(
     snapshot: Snapshot,
 ) -> tuple[frozenset[str], None] | tuple[None, LakewrightError]:
-    """Every requested time in history, or why it cannot be read.
+    """Return the requested times on the archived timeline, or why it cannot be read.
 
-    Those of rolled back instants are none of them.
+    Instants that were rolled back are not among them.
     """
     try:
         entries = load_entries(snapshot.storage, snapshot.config.history_folder)
@@ -160,29 +165,31 @@ def _archived(
 
 def _last_activity(snapshot: Snapshot, files: Iterable[FileStatus]) -> dict[str, int]:
     pending = {i.requested_at for i in snapshot.timeline.pending()}
-    signs: dict[str, int] = {}
+    last_ms: dict[str, int] = {}
     marked = (file for at in pending for file in snapshot.storage.list_tree(marker_folder(at)))
-    seen = [(_requested(file.name), file) for file in files]
-    seen += [(file.path.removeprefix(marker_folder("")).partition("/")[0], file) for file in marked]
-    for at, file in seen:
+    changed = [(_requested_time(file.name), file) for file in files]
+    changed += [
+        (file.path.removeprefix(marker_folder("")).partition("/")[0], file) for file in marked
+    ]
+    for at, file in changed:
         if at in pending:
-            signs[at] = max(signs.get(at, 0), file.modified_ms)
-    return signs
+            last_ms[at] = max(last_ms.get(at, 0), file.modified_ms)
+    return last_ms
 
 
-def _requested(name: str) -> str:
-    instant = _instant(name)
+def _requested_time(name: str) -> str:
+    instant = _instant_or_none(name)
     return instant.requested_at if instant is not None else ""
 
 
-def _instant(name: str) -> Instant | None:
+def _instant_or_none(name: str) -> Instant | None:
     try:
         return parse_instant(name)
     except UnsupportedError:
         return None
 
 
-def _replaced(commits: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
+def _replaced_groups(commits: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
     return frozenset(
         (partition, file_id)
         for commit in commits
@@ -191,23 +198,23 @@ def _replaced(commits: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
     )
 
 
-def _unlisted(
+def _unlisted_files(
     commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
 ) -> dict[str, tuple[FileStatus, ...]]:
-    """Data files of completed writes on the active timeline that their commits do not list."""
+    """Return data files of completed writes on the active timeline that no commit lists."""
     names = {at: commit.named_files() for at, commit in commits.items()}
-    found: dict[str, tuple[FileStatus, ...]] = {}
+    unlisted: dict[str, tuple[FileStatus, ...]] = {}
     for status in files:
         file = data_file(status)
         if file is not None and status.name not in names.get(file.instant, {status.name}):
-            found[file.instant] = (*found.get(file.instant, ()), status)
-    return found
+            unlisted[file.instant] = (*unlisted.get(file.instant, ()), status)
+    return unlisted
 
 
-def _unreadable(
+def _missing_and_empty(
     first: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
 ) -> tuple[tuple[str, ...], tuple[str, ...], CorruptError | None]:
-    """Files that a query reads and that are missing or empty, or why nobody can tell."""
+    """Return the missing and the empty files that a query reads, or why they are unknown."""
     try:
         return *_missing_in_both_listings(first, commits, files), None
     except CorruptError as error:
@@ -217,54 +224,55 @@ def _unreadable(
 def _missing_in_both_listings(
     first: Snapshot, commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is missing, and what is empty, in two looks.
+    """Return the files that are missing, and those that are empty, in two successive listings.
 
-    A commit that completes between two listings, or a clean, must not look like a loss.
+    With one listing, a commit or a clean that completes between listing the files and loading the
+    timeline would look like a loss.
     """
-    suspects = _missing(first, commits.values(), _by_partition(files))
-    partitions = sorted({split_path(path)[0] for found in suspects for path in found})
+    suspects = _missing_in(first, commits.values(), _by_partition(files))
+    partitions = sorted({split_path(path)[0] for paths in suspects for path in paths})
     if not partitions:
         return (), ()
     again = load_snapshot(first.storage)
-    lost, empty = _missing(again, readable_commits(again).values(), again.files(partitions))
-    return tuple(sorted(suspects[0] & lost)), tuple(sorted(suspects[1] & empty))
+    missing, empty = _missing_in(again, readable_commits(again).values(), again.files(partitions))
+    return tuple(sorted(suspects[0] & missing)), tuple(sorted(suspects[1] & empty))
 
 
 def _by_partition(files: Iterable[FileStatus]) -> dict[str, list[BaseFile | LogFile]]:
-    """The data files of folders that readers take for partitions."""
-    found: dict[str, list[BaseFile | LogFile]] = {}
+    """Return the data files of the folders that readers recognize as partitions."""
+    by_folder: dict[str, list[BaseFile | LogFile]] = {}
     marked = set()
     for status in files:
         folder, name = split_path(status.path)
         if name.startswith(PARTITION_METADATA):
             marked.add(folder)
         elif file := data_file(status):
-            found.setdefault(folder, []).append(file)
-    return {folder: found.get(folder, []) for folder in sorted(marked)}
+            by_folder.setdefault(folder, []).append(file)
+    return {folder: by_folder.get(folder, []) for folder in sorted(marked)}
 
 
-def _missing(
+def _missing_in(
     snapshot: Snapshot, commits: Iterable[CommitMetadata], listed: FilesByPartition
 ) -> tuple[set[str], set[str]]:
-    """Of listed partitions the files that a query reads: those not there, those without a byte."""
-    sizes = {join_path(p, file.name): file.size for p, names in listed.items() for file in names}
-    known: dict[str, dict[str, BaseFile | LogFile]] = {
-        partition: {file.name: file for file in names} for partition, names in listed.items()
+    """Return the files of listed partitions that a query reads: missing ones, and empty ones."""
+    sizes = {join_path(p, file.name): file.size for p, files in listed.items() for file in files}
+    by_name: dict[str, dict[str, BaseFile | LogFile]] = {
+        partition: {file.name: file for file in files} for partition, files in listed.items()
     }
     for stat in (stat for commit in commits for stat in commit.write_stats()):
         partition, name = split_path(stat.path or "")
         file = parse_data_file(name) if name else None
-        # What lies in a folder that is no partition is another finding.
-        if file is not None and partition in known:
-            known[partition].setdefault(name, file)
-    going = files_being_cleaned(snapshot)
-    together = {partition: [*names.values()] for partition, names in known.items()}
+        # Files in a folder that is not a partition are reported by another check.
+        if file is not None and partition in by_name:
+            by_name[partition].setdefault(name, file)
+    being_cleaned = files_being_cleaned(snapshot)
+    by_partition = {partition: [*files.values()] for partition, files in by_name.items()}
     needed = {
-        item.path(file)
-        for group in snapshot.groups(snapshot.view(), together)
-        for item in [group.latest_merged_slice()]
-        for file in files_of_slice(item)
-        if file.name not in going.get(item.partition, ())
+        file_slice.path(file)
+        for group in snapshot.groups(snapshot.view(), by_partition)
+        for file_slice in [group.latest_merged_slice()]
+        for file in files_of_slice(file_slice)
+        if file.name not in being_cleaned.get(file_slice.partition, ())
     }
     return needed - sizes.keys(), {path for path in needed if sizes.get(path) == 0}
 
@@ -273,4 +281,4 @@ def _metadata_instants(storage: Storage) -> tuple[Instant, ...] | None:
     names = [f.name for f in storage.list_files(f"{METADATA_FOLDER}/.hoodie/timeline")]
     if not names:
         return None
-    return tuple(i for i in map(_instant, names) if i is not None and i.is_completed)
+    return tuple(i for i in map(_instant_or_none, names) if i is not None and i.is_completed)

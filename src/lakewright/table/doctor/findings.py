@@ -1,4 +1,4 @@
-"""What an examination finds, as values."""
+"""The result of an examination: findings with their severity, and the diagnosis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad it is: rows are wrong or may be lost; something is to be put right; good to know."""
+    """Error: rows are wrong or may be lost. Warning: something needs a repair. Note: to know."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -16,7 +16,7 @@ class Severity(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What can be found, in the order in which it is told and repaired."""
+    """The kinds of findings, in the order in which they are reported and repaired."""
 
     PROPERTIES = "properties"
     PROPERTIES_BACKUP = "properties backup"
@@ -42,10 +42,11 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One problem of a table.
 
-    `safe` tells that a repair loses nothing, whoever else is at work, `loses_rows` that there is
-    one by which rows are lost; `target` is what it is about: an instant, a partition or a file.
+    `target` is what it is about: an instant, a partition or a file. `safe` means that a repair
+    loses nothing, whatever other processes are running; `loses_rows` that a repair exists, but
+    loses rows.
     """
 
     kind: FindingKind
@@ -63,21 +64,21 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that was found; notes do not make a table unwell."""
+    """All findings of an examination; notes do not make a table unhealthy."""
 
     findings: tuple[Finding, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is to be put right."""
-        return all(each.severity is Severity.NOTE for each in self.findings)
+        """Whether nothing needs a repair."""
+        return all(finding.severity is Severity.NOTE for finding in self.findings)
 
     @property
     def repairable(self) -> tuple[Finding, ...]:
-        """What can safely be put right."""
-        return tuple(each for each in self.findings if each.safe)
+        """The findings that can be repaired safely."""
+        return tuple(finding for finding in self.findings if finding.safe)
 
     @property
     def repairable_by_force(self) -> tuple[Finding, ...]:
-        """What can be put right if rows may be lost by it."""
-        return tuple(each for each in self.findings if each.loses_rows)
+        """The findings that can be repaired if rows may be lost."""
+        return tuple(finding for finding in self.findings if finding.loses_rows)

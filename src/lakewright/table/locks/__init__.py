@@ -1,1 +1,1 @@
-"""Locks of a table, of all kinds."""
+"""The lock of a table: in-process, lock file, or storage lock."""

@@ -1,4 +1,8 @@
-"""Locks: what keeps the writers of one table apart while they change its timeline."""
+"""The lock that writers of a table hold while they change its timeline.
+
+The protocol of locks, running work under a lock, choosing the provider by the settings, and the
+lock for the threads of one process.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +28,24 @@ _TRIES = 4
 
 
 class Lock(Protocol):
-    """Exclusion between the writers of one table; not re-entrant."""
+    """A mutual exclusion lock between the writers of one table; not re-entrant."""
 
     def acquire(self) -> None:
-        """Wait for the lock and take it; UnavailableError after the settings' `wait_ms`."""
+        """Wait for the lock and acquire it; raise UnavailableError after `wait_ms`."""
         ...
 
     def verify(self) -> None:
-        """LostLockError unless the lock is still ours and valid for a moment longer."""
+        """Raise LostLockError unless this process holds the lock for a while longer."""
         ...
 
     def release(self) -> None:
-        """Give the lock back; harmless if it was lost or never held."""
+        """Release the lock; does nothing if it was lost or never held."""
         ...
 
 
 @contextmanager
 def held(lock: Lock) -> Iterator[None]:
-    """Hold a lock for the length of a block."""
+    """Hold a lock for a block."""
     lock.acquire()
     try:
         yield
@@ -50,10 +54,10 @@ def held(lock: Lock) -> Iterator[None]:
 
 
 def run_locked(new_lock: Callable[[], Lock], work: Callable[[Lock], Result]) -> Result:
-    """Do `work` under a lock, and from the beginning under a new one if the lock was lost.
+    """Run `work` under a lock; run it again from the start under a new lock if the lock was lost.
 
-    Real Hudi deletes lock files that it takes for forgotten, whosever they are. So `work` verifies
-    its lock before the step that must not be done without; until then it may be repeated.
+    Real Hudi deletes lock files that it considers abandoned, even those of running writers. So
+    `work` verifies its lock before the step that needs it; until then it is repeatable.
     """
     for _ in range(_TRIES - 1):
         lock = new_lock()
@@ -76,7 +80,8 @@ _KINDS = {
     "FileSystemBasedLockProvider": _Kind.FILE,
     "StorageBasedLockProvider": _Kind.STORAGE,
 }
-# What else Hudi 1.2 has; a writer that takes another lock than its rivals has none.
+# The other providers of Hudi 1.2. They are refused, not replaced: a writer that takes another lock
+# than the other writers of the table is not protected from them.
 _UNSUPPORTED = {
     "ZookeeperBasedLockProvider",
     "ZookeeperBasedImplicitBasePathLockProvider",
@@ -90,7 +95,7 @@ _UNSUPPORTED = {
 def lock_for(
     storage: Storage, settings: LockSettings, clock: Clock, *, several_writers: bool
 ) -> Lock:
-    """The lock of the table in `storage`, of the kind that the settings ask for."""
+    """Return the lock of the table in `storage`, of the kind that the settings name."""
     kind = _kind_of(settings.provider) or _default_kind(storage, several_writers=several_writers)
     if kind is _Kind.IN_PROCESS:
         return InProcessLock(storage.root, settings)
@@ -129,7 +134,7 @@ def _default_kind(storage: Storage, *, several_writers: bool) -> _Kind:
 
 @dataclass(slots=True)
 class _Slot:
-    """The lock of one table in this process, and the thread that has it."""
+    """The lock of one table in this process, and the thread that holds it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     holder: str = ""
@@ -140,7 +145,7 @@ _SLOTS_GUARD = threading.Lock()
 
 
 class InProcessLock:
-    """Keeps the threads of this process apart; sees no other process."""
+    """A lock between the threads of this process; other processes do not see it."""
 
     def __init__(self, root: str, settings: LockSettings) -> None:
         self._root = root
@@ -148,7 +153,7 @@ class InProcessLock:
         self._held: _Slot | None = None
 
     def acquire(self) -> None:
-        """Wait for the lock and take it."""
+        """Wait for the lock and acquire it."""
         if self._held is not None:
             raise InvalidError("the lock is held already", table=self._root)
         with _SLOTS_GUARD:
@@ -163,12 +168,12 @@ class InProcessLock:
         self._held = slot
 
     def verify(self) -> None:
-        """ConflictError unless the lock is held: nobody can take it away."""
+        """Raise ConflictError unless the lock is held; once held, it cannot be lost."""
         if self._held is None:
             raise ConflictError("the lock of the table is not held", table=self._root)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock; does nothing if it is not held."""
         slot, self._held = self._held, None
         if slot is not None:
             slot.holder = ""

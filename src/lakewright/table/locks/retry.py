@@ -1,4 +1,4 @@
-"""Time as locks and heartbeats need it: how old is it, try until it works, do it time and again."""
+"""Timing for locks and heartbeats: ages by two clocks, retries, and periodic calls."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.table.options import LockSettings
 
 _FIRST_PAUSE_MS = 20
-_LONGEST_MARGIN_MS = 60_000
+_MAX_MARGIN_MS = 60_000
 _TRIES = 6
 _RETRIES_PER_PERIOD = 10
 
 
 class LostLockError(ConflictError):
-    """A lock that was held is somebody else's now, or may be."""
+    """A lock that this process held was lost: another process holds it, or may hold it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DualTimestamp:
     """A point in time by both clocks of this machine.
 
-    Neither can be trusted alone: the wall clock may be set back, and the steady clock stands
-    still while the machine sleeps.
+    Neither is sufficient alone: the wall clock may be set back, and the steady clock stops while
+    the machine sleeps.
     """
 
     wall_ms: int
@@ -34,25 +34,25 @@ class DualTimestamp:
 
     @classmethod
     def now(cls, clock: Clock) -> DualTimestamp:
-        """This moment."""
+        """Return the current time."""
         return cls(clock.now_ms(), clock.monotonic_ms())
 
     def age_ms(self, clock: Clock) -> int:
-        """How long ago this was, by the clock that says more."""
+        """Return how long ago this was, by the clock that shows the longer time."""
         return max(clock.now_ms() - self.wall_ms, clock.monotonic_ms() - self.steady_ms)
 
 
 def safety_margin_ms(validity_ms: int) -> int:
-    """How much of its validity a lock must still have, so that a commit ends within it."""
-    return min(_LONGEST_MARGIN_MS, validity_ms // 3)
+    """Return how much validity a lock must have left, so that a commit finishes within it."""
+    return min(_MAX_MARGIN_MS, validity_ms // 3)
 
 
 def acquire_with_retry(
     attempt: Callable[[], str | None], settings: LockSettings, clock: Clock
 ) -> None:
-    """Try to take a lock until `attempt` gives None; else it tells who holds the lock.
+    """Call `attempt` until it returns None: it has acquired the lock. Else it returns the holder.
 
-    A storage that does not answer counts as a lock that is held.
+    If storage does not answer, the lock counts as held. Raises UnavailableError after `wait_ms`.
     """
     begin, pause_ms = clock.monotonic_ms(), _FIRST_PAUSE_MS
     while True:
@@ -64,17 +64,17 @@ def acquire_with_retry(
         if holder is None:
             return
         waited_ms = clock.monotonic_ms() - begin
-        left_ms = settings.wait_ms - waited_ms
-        if left_ms <= 0:
+        remaining_ms = settings.wait_ms - waited_ms
+        if remaining_ms <= 0:
             raise UnavailableError(
                 "the lock of the table was not free in time", holder=holder, waited_ms=waited_ms
             ) from cause
-        clock.sleep(max(1, min(pause_ms, settings.retry_ms, left_ms)) / 1000)
+        clock.sleep(max(1, min(pause_ms, settings.retry_ms, remaining_ms)) / 1000)
         pause_ms *= 2
 
 
 def retry(action: Callable[[], None], settings: LockSettings, clock: Clock) -> bool:
-    """Do a repeatable action some times over while storage does not answer; tell if it worked."""
+    """Repeat an action a few times while storage does not answer; return whether it succeeded."""
     for tries in range(_TRIES):
         try:
             action()
@@ -86,10 +86,10 @@ def retry(action: Callable[[], None], settings: LockSettings, clock: Clock) -> b
 
 
 class PeriodicTask:
-    """Calls a method of an object once in a period, in a thread, while it gives True.
+    """Calls a method of an object once in a period, in a thread, while it returns True.
 
-    A call that fails is repeated soon. The thread ends with `stop`, and also when nobody has the
-    object any more: what was forgotten must not look alive.
+    A call that fails is repeated soon. The thread ends with `stop`, and also when the object is
+    garbage collected: a lock or heartbeat that is no longer referenced must not be renewed.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class PeriodicTask:
         self._thread.start()
 
     def stop(self, patience_s: float | None = None) -> None:
-        """Return when the thread has ended; a call under way ends first, or is left behind."""
+        """Stop the thread and wait for it, at most `patience_s`; a running call is not aborted."""
         self._stopped.set()
         self._thread.join(patience_s)
 
@@ -126,5 +126,5 @@ def _repeat(
             pause_s = shortest_s
         else:
             pause_s = max(shortest_s, period_s - (clock.monotonic_ms() - begin) / 1000)
-        # While it waits the thread must not be what keeps the object.
+        # While it waits, the thread must not keep the object referenced.
         del method

@@ -1,7 +1,7 @@
-"""A lock that is a small document, changed only by conditional writes; real Hudi shares it.
+"""A lock in a small JSON file, changed only by conditional writes; real Hudi uses the same file.
 
-It is valid for a time and is renewed while it is held, so a writer that dies blocks nobody for
-long. It is never deleted: who gives it back marks it as expired.
+It is valid for a time and is renewed while it is held, so a writer that crashes does not block
+others for long. The file is never deleted: releasing the lock marks it as expired.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from lakewright.table.options import LockSettings
 
 PATH = ".hoodie/.locks/table_lock.json"
 
-# How far the clocks of two writers may be apart, as real Hudi has it.
+# How far the clocks of two writers may be apart; the same as in real Hudi.
 _CLOCK_SKEW_MS = 500
 _RENEWALS_PER_VALIDITY = 3
 
 
 @dataclass(frozen=True, slots=True)
 class LockFile:
-    """The content of the lock: given back or not, valid until when, and whose."""
+    """The content of the lock file: whether it was released, its validity, and its owner."""
 
     expired: bool
     valid_until_ms: int
     owner: str
 
     def is_free(self, now_ms: int) -> bool:
-        """Whether another writer may take the lock."""
+        """Whether another writer may acquire the lock."""
         return self.expired or now_ms > self.valid_until_ms + _CLOCK_SKEW_MS
 
 
 def format_lock_file(lock: LockFile) -> bytes:
-    """The bytes of a lock."""
+    """Return the bytes of a lock file."""
     fields = {"expired": lock.expired, "validUntil": lock.valid_until_ms, "owner": lock.owner}
     return json.dumps(fields, separators=(",", ":")).encode("utf-8")
 
 
 def parse_lock_file(data: bytes) -> LockFile:
-    """The lock that some bytes hold; the inverse of `format_lock_file`."""
+    """Parse the bytes of a lock file; the inverse of `format_lock_file`."""
     try:
         fields = json.loads(data)
         expired, until, owner = fields["expired"], fields["validUntil"], fields["owner"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError("not the document of a lock", content=data[:200]) from error
-    # `True` is an int for Python, and no time.
+    # In Python `True` is an int, but it is not a time.
     if type(expired) is not bool or type(until) is not int or type(owner) is not str:
         raise CorruptError("not the document of a lock", content=data[:200])
     return LockFile(expired, until, owner)
@@ -70,9 +70,9 @@ class _Held:
 
 
 class StorageLock:
-    """The document `.hoodie/.locks/table_lock.json`, renewed by a thread while it is held.
+    """The file `.hoodie/.locks/table_lock.json`, renewed by a thread while the lock is held.
 
-    A lock that was not renewed in time is lost for good, even if nobody else has taken it.
+    A lock that was not renewed in time stays lost, even if no other writer has acquired it.
     """
 
     def __init__(self, storage: VersionedStorage, settings: LockSettings, clock: Clock) -> None:
@@ -88,12 +88,12 @@ class StorageLock:
         self._validity_ms = settings.storage_validity_s * 1000
         self._margin_ms = safety_margin_ms(self._validity_ms)
         self._held: _Held | None = None
-        self._lost = ""
+        self._lost = ""  # why it is lost; empty while it is not
         self._guard = threading.RLock()
         self._renewal: PeriodicTask | None = None
 
     def acquire(self) -> None:
-        """Wait for the lock and take it; from then on it is renewed."""
+        """Wait for the lock and acquire it; from then on a thread renews it."""
         if self._held is not None:
             raise InvalidError("the lock is held already", file=PATH)
         owner = self._clock.new_id()
@@ -101,27 +101,27 @@ class StorageLock:
         try:
             acquire_with_retry(lambda: self._attempt(owner), self._settings, self._clock)
         finally:
-            # A write whose answer was lost may have happened all the same.
+            # The file may have been written though storage did not answer.
             if self._held is None:
                 retry(lambda: self._expire(owner), self._settings, self._clock)
         period_s = self._settings.storage_renew_s
         self._renewal = PeriodicTask(self.renew, period_s, self._clock, name="storage lock")
 
     def verify(self) -> None:
-        """LostLockError unless the lock is ours and valid for long enough to commit.
+        """Raise LostLockError unless this process holds the lock for long enough to commit.
 
-        It is renewed here: that nobody came between is known only by a conditional write.
+        This renews the lock: only a conditional write proves that no other writer acquired it.
         """
         with self._guard:
-            self._check_left()
+            self._check_validity()
             self.renew()
-            self._check_left()
+            self._check_validity()
 
     def renew(self) -> bool:
-        """Make the lock valid for its full time again unless it is lost, and tell which.
+        """Renew the full validity of the lock unless it is lost; return whether it is held.
 
-        The thread does this. UnavailableError if storage does not answer: then the lock is valid
-        for no longer than it was.
+        Run by the thread. Raises UnavailableError if storage does not answer: then the validity of
+        the lock stays as it was.
         """
         with self._guard:
             held = self._held
@@ -140,27 +140,27 @@ class StorageLock:
             return True
 
     def release(self) -> None:
-        """End the renewal and mark the lock as expired, if it is still ours."""
+        """Stop the renewal and mark the lock as expired, if this process still owns it."""
         if self._renewal is not None:
             self._renewal.stop()
             self._renewal = None
         held, self._held = self._held, None
         if held is not None:
-            # If storage does not answer at all, the lock ends with its validity.
+            # If storage does not answer at all, the lock expires with its validity.
             retry(lambda: self._expire(held.lock.owner), self._settings, self._clock)
 
     def _attempt(self, owner: str) -> str | None:
-        """Take the lock once; gives None, or who holds it."""
+        """Try once to acquire the lock; return None, or its holder."""
         try:
-            found = self._load()
+            stored = self._load()
         except CorruptError as error:
             return str(error)
         now = DualTimestamp.now(self._clock)
-        if found and found[0].owner != owner and not found[0].is_free(now.wall_ms):
-            return f"{found[0].owner}, valid until {found[0].valid_until_ms}"
+        if stored and stored[0].owner != owner and not stored[0].is_free(now.wall_ms):
+            return f"{stored[0].owner}, valid until {stored[0].valid_until_ms}"
         lock = LockFile(False, now.wall_ms + self._validity_ms, owner)
         try:
-            version = self._storage.replace_if(PATH, format_lock_file(lock), found and found[1])
+            version = self._storage.replace_if(PATH, format_lock_file(lock), stored and stored[1])
         except ConflictError:
             return "another writer that was faster"
         if self._validity_ms - now.age_ms(self._clock) < self._margin_ms:
@@ -169,39 +169,39 @@ class StorageLock:
         return None
 
     def _is_still_ours(self, held: _Held) -> bool:
-        """After a refused write: was it a renewal of our own whose answer was lost?"""
+        """Whether a renewal was refused because an earlier one succeeded without an answer."""
         try:
-            found = self._load()
+            stored = self._load()
         except CorruptError:
-            found = None
-        if found and found[0].owner == held.lock.owner and not found[0].expired:
-            # When it was written is not known: what is known to be valid does not grow.
-            self._held = replace(held, version=found[1])
+            stored = None
+        if stored and stored[0].owner == held.lock.owner and not stored[0].expired:
+            # When that renewal was written is unknown, so the known validity is not extended.
+            self._held = replace(held, version=stored[1])
             return True
         self._lost = "the lock was taken away"
         return False
 
-    def _check_left(self) -> None:
+    def _check_validity(self) -> None:
         if self._held is None:
             raise ConflictError("the lock of the table is not held", file=PATH)
-        left_ms = self._validity_ms - self._held.since.age_ms(self._clock)
-        if left_ms <= 0:
+        remaining_ms = self._validity_ms - self._held.since.age_ms(self._clock)
+        if remaining_ms <= 0:
             self._lost = self._lost or "the lock was not renewed in time"
         if self._lost:
             raise LostLockError(self._lost, file=PATH)
-        if left_ms < self._margin_ms:
-            raise LostLockError("the lock is about to end", file=PATH, left_ms=left_ms)
+        if remaining_ms < self._margin_ms:
+            raise LostLockError("the lock is about to end", file=PATH, left_ms=remaining_ms)
 
     def _expire(self, owner: str) -> None:
         try:
-            found = self._load()
+            stored = self._load()
         except CorruptError:
             return
-        if found is None or found[0].owner != owner or found[0].expired:
+        if stored is None or stored[0].owner != owner or stored[0].expired:
             return
         try:
-            ended = format_lock_file(replace(found[0], expired=True))
-            self._storage.replace_if(PATH, ended, found[1])
+            expired = format_lock_file(replace(stored[0], expired=True))
+            self._storage.replace_if(PATH, expired, stored[1])
         except ConflictError:
             return
 

@@ -104,7 +104,7 @@ def test_what_history_has_is_neither_saved_nor_rolled_back() -> None:
     table.writer().savepoint(commits[-1].instant, user="", comment="")
     delete_savepoint_locked(load_snapshot(table.storage), commits[-1].instant)
     table.writer().rollback(commits[-1].instant)
-    with pytest.raises(InvalidError, match="in history already"):
+    with pytest.raises(InvalidError, match="in the archived timeline already"):
         table.writer().rollback(commits[-2].instant)
     assert [each["id"] for each in table.rows()] == [f"k{n}" for n in range(7)]
 

@@ -97,7 +97,7 @@ def test_a_slow_executor_deletes_nothing_once_another_has_ended_the_clean() -> N
         table.storage.create(f"d/{name}", data)
 
     slow = replace(table, storage=Overtaken(table.storage, end_and_keep))
-    with pytest.raises(ConflictError, match="by somebody else"):
+    with pytest.raises(ConflictError, match="by another process"):
         slow.services().execute(at)
     assert name in bases(table, "d")
 

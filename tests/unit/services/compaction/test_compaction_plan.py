@@ -213,7 +213,7 @@ WRONG: dict[str, Callable[[Sequence[Candidate]], list[Candidate]]] = {
 def test_a_strategy_may_not_choose(
     bend: Callable[[Sequence[Candidate]], list[Candidate]],
 ) -> None:
-    with pytest.raises(InvalidError, match="chose what it was not given"):
+    with pytest.raises(InvalidError, match="chose what is no candidate"):
         bent(bend)
 
 

@@ -597,7 +597,7 @@ BAD: dict[str, tuple[Callable[[], Trips], dict[str, str], str]] = {
     "no threshold": (
         lambda: Trips().made(),
         {"hoodie.compaction.strategy": "event_time"},
-        "needs to know how far",
+        "needs a threshold",
     ),
     "two of them": (
         lambda: Trips().made(),

@@ -152,7 +152,7 @@ PLANS: dict[str, tuple[str, str, dict[str, str], str, dict[str, str]]] = {
     "log files behind a write that is not done stay": (
         SLOW, """
         d1 f1 12 15 18 24 27
-        """, {}, "d1 f1 12 15 18", {"d1": f"write {at(21)} is not done"}),
+        """, {}, "d1 f1 12 15 18", {"d1": f"write {at(21)} is pending"}),
 }  # fmt: skip
 
 
@@ -183,7 +183,7 @@ SKIPS = {
     "nothing has log files": ("d1 f1", "no log files"),
     "few log files everywhere": ("d1 f1 12 15\nd2 f2 12", f"{FEW} (2 partitions)"),
     "a slow write is in the way": (
-        "d1 f1 15 18 24 27", f"write {at(21)} is not done (1 partition)"),
+        "d1 f1 15 18 24 27", f"write {at(21)} is pending (1 partition)"),
 }  # fmt: skip
 
 

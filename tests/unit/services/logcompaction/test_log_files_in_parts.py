@@ -46,7 +46,7 @@ def test_a_plan_leaves_them_out_and_says_why() -> None:
     plan = with_parts().services(EAGER).preview("logcompaction")
     assert isinstance(plan, CompactionPlan)
     assert plan.partitions == DAYS[1:]
-    assert plan.missing_reasons == {DAYS[0]: "log files hold parts of rows"}
+    assert plan.missing_reasons == {DAYS[0]: "log files hold partial updates"}
 
 
 def test_a_compaction_takes_them() -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
 from lakewright.catalog.sync import SyncResult, sync
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 from lakewright.client.ttl import TableTtl
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.model.plans import Skip
@@ -286,7 +286,7 @@ NOBODY = {
 
 def test_a_catalog_that_does_not_answer_fails_no_write() -> None:
     table = WrittenTable(options={**NO_SERVICES, **NOBODY}).create()
-    with pytest.warns(RuntimeWarning, match="the catalog was not told of the write"):
+    with pytest.warns(RuntimeWarning, match="the catalog was not updated after the write"):
         table.upsert([row("a")])
     assert len(table.rows()) == 1
     strict = {"hoodie.datasource.hive_sync.ignore_exceptions": "false"}

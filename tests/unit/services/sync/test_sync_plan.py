@@ -198,7 +198,7 @@ BAD = {
     "properties are pairs": ({"hoodie.datasource.hive_sync.table_properties": "a"}, "key=value"),
     "a metastore needs an address": (
         {"hoodie.datasource.hive_sync.mode": "hms", "hoodie.datasource.meta.sync.enable": "true"},
-        "say where it listens",
+        "needs its address",
     ),
 }  # fmt: skip
 

@@ -142,7 +142,7 @@ def test_one_path_that_tells_nothing_fails_the_run() -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a", day="2020-01-01"), row("b", day="later")])
     told = {HUDI_DAYS: "1", HUDI_TYPE: "KEEP_BY_EVENT_TIME"}
-    with pytest.raises(InvalidError, match="tells no time"):
+    with pytest.raises(InvalidError, match="names no time"):
         table.services(told).run("ttl")
     assert len(table.rows()) == 2
     only = {**told, "hoodie.partition.ttl.strategy.partition.selected": "2020-01-01"}

@@ -111,7 +111,7 @@ CHECKS = {
     "no Parquet": ("a.parquet", b"hello", "parquet", {}, "ArrowInvalid"),
     "ORC": ("a.orc", orc_bytes(), "orc", {}, None),
     "no ORC": ("a.orc", b"hello", "orc", {}, "Not an ORC file"),
-    "an object that vanished": ("a.json", None, "json", {}, "not there any more"),
+    "an object that vanished": ("a.json", None, "json", {}, "no longer exists"),
 }  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def test_the_sources_are_known_by_name(name: str) -> None:
 
 def test_words_are_taken_in_any_case() -> None:
     source = CloudObjectsSource(MemoryStorage.fresh(), {"lakewright.source.bad.objects": "Skip"})
-    assert source._bad is UnreadablePolicy.SKIP
+    assert source._unreadable_policy is UnreadablePolicy.SKIP
 
 
 def test_an_events_table_is_known_by_its_columns() -> None:

@@ -1,12 +1,25 @@
-"""What the commands that look at a table tell: documents, which `printing.py` shows."""
+"""Commands that show a table: info, timeline, files, debt, freshness."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from typing import Annotated
 
-from lakewright.cli.printing import Document
+import typer
+
+from lakewright.cli.common import (
+    JsonOption,
+    OptionsFileOption,
+    OptionsOption,
+    PathArgument,
+    example,
+    exit_codes,
+    group,
+    parse_options,
+)
+from lakewright.cli.output import Document, show
 from lakewright.client.command_options import storage_at
 from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
@@ -17,6 +30,127 @@ from lakewright.model.schema import META_COLUMNS
 from lakewright.table.properties import metadata_partitions
 from lakewright.table.rollback import load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_snapshot
+
+app = group()
+
+
+@app.command(epilog=example("lakewright info data/trips --size"))
+def info(
+    path: PathArgument,
+    size: Annotated[
+        bool, typer.Option("--size", help="Also count files and bytes: lists all partitions.")
+    ] = False,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show keys, columns and settings of a table, and its last write."""
+    with exit_codes():
+        show(show_info(path, parse_options(option, options_file), size=size), as_json=as_json)
+
+
+@app.command(epilog=example("lakewright timeline data/trips --archived --limit 20"))
+def timeline(
+    path: PathArgument,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="Put the writes and rollbacks in history before it.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(metavar="COUNT", min=1, help="Only so many, the newest.")
+    ] = None,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the instants of a table, oldest first."""
+    with exit_codes():
+        document = show_timeline(
+            path, parse_options(option, options_file), archived=archived, limit=limit
+        )
+        show(document, as_json=as_json)
+
+
+@app.command(epilog=example("lakewright files data/trips --partition 2026-01-31"))
+def files(
+    path: PathArgument,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Only this partition; may be repeated."),
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help="As of an instant, or a date and time.")
+    ] = None,
+    all_slices: Annotated[
+        bool, typer.Option("--all", help="Also the older slices of each file group.")
+    ] = False,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the files that a query reads: file groups, base files, log files."""
+    with exit_codes():
+        document = show_files(
+            path,
+            parse_options(option, options_file),
+            partitions=partition,
+            as_of=as_of,
+            all_slices=all_slices,
+        )
+        show(document, as_json=as_json)
+
+
+@app.command(epilog=example("lakewright debt data/trips"))
+def debt(
+    path: PathArgument,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the log files that no compaction has merged yet, and why."""
+    with exit_codes():
+        show(show_debt(path, parse_options(option, options_file)), as_json=as_json)
+
+
+@app.command(
+    epilog=example(
+        "lakewright freshness data/trips --holding",
+        "lakewright freshness data/trips --wait 2026-01-31T00:00:00Z --timeout 900",
+    )
+)
+def freshness(
+    path: PathArgument,
+    holding: Annotated[
+        bool, typer.Option("--holding", help="Also the log files that hold completion back.")
+    ] = False,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="Also every partition: reads all commits.")
+    ] = False,
+    wait: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Wait until the view is complete up to this event time."),
+    ] = None,
+    view: Annotated[
+        str, typer.Option(metavar="NAME", help="What to wait for: read_optimized or snapshot.")
+    ] = "read_optimized",
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long to wait at most.")
+    ] = 600.0,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show completion and freshness of both views of a table."""
+    with exit_codes():
+        waiting = None if wait is None else (wait, view, timeout)
+        document = show_freshness(
+            path,
+            parse_options(option, options_file),
+            holding=holding,
+            partitions=partitions,
+            wait=waiting,
+        )
+        show(document, as_json=as_json)
+
 
 Options = Mapping[str, str]
 
@@ -164,3 +298,54 @@ def _slice_document(item: FileSlice) -> Document:
 
 def _snapshot(path: str, options: Options) -> Snapshot:
     return load_snapshot(storage_at(path, options))
+
+
+_MOST_HELD = 20
+_POLL_S = 5.0
+
+
+def show_debt(path: str, options: Options) -> Document:
+    """Return the compaction debt of a table."""
+    # `info` imports neither services nor writers.
+    from lakewright.client.documents import debt_document
+    from lakewright.client.service_client import service_runner
+    from lakewright.services.compaction_debt import load_debt
+
+    runner = service_runner(path, options)
+    owed = load_debt(runner.planning_context(load_snapshot(runner.storage)))
+    return {"table": runner.storage.root, **debt_document(owed)}
+
+
+def show_freshness(
+    path: str,
+    options: Options,
+    *,
+    holding: bool,
+    partitions: bool,
+    wait: tuple[str, str, float] | None,
+) -> Document:
+    """Return completion and freshness; `wait` is an event time, a view and a timeout in seconds."""
+    from lakewright.client.service_client import service_runner
+    from lakewright.table.freshness_report import (
+        freshness_document,
+        load_blocking_log_files,
+        load_freshness,
+        wait_until_complete,
+    )
+
+    runner = service_runner(path, options)
+    storage, clock = runner.storage, runner.clock
+    if wait is not None:
+        time, view, timeout = wait
+        found = wait_until_complete(storage, clock, time, view=view, timeout=timeout, poll=_POLL_S)
+    else:
+        found = load_freshness(storage, clock, runner.options)
+    document = {
+        "table": storage.root,
+        **freshness_document(found, partitions=partitions),
+    }
+    if holding:
+        document["holding_back"] = [
+            asdict(each) for each in load_blocking_log_files(storage, _MOST_HELD)
+        ]
+    return document

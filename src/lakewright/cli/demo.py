@@ -1,18 +1,18 @@
-"""The command `lakewright demo`."""
+"""The command demo."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from lakewright.cli.shared import JsonOption, Later, exit_codes
+from lakewright.cli.common import JsonOption, exit_codes, group
 
-# The demo stands above the interfaces, as any program that uses them does: it is loaded by its
-# name when it is asked for.
-_demo = Later("lakewright.demo.command")
+app = group()
 
 
+@app.command()
 def demo(
     keep: Annotated[
         str | None,
@@ -22,10 +22,12 @@ def demo(
     rides: Annotated[int, typer.Option(metavar="NUMBER", help="How many rides a day has.")] = 3000,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a table of ride events, let all services work on it, and check the result.
+    """Create a table of ride events, run all services on it, and check the result.
 
     Ends with 1 if a check fails. Example: lakewright demo --keep /tmp/rides
     """
     with exit_codes():
-        code = _demo.run_demo(keep, seed=seed, rides=rides, as_json=as_json)
+        # The demo is a program that uses the library: no module of the library imports it.
+        run_demo = import_module("lakewright.demo.command").run_demo
+        code = run_demo(keep, seed=seed, rides=rides, as_json=as_json)
     raise typer.Exit(code)

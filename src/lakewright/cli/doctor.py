@@ -1,16 +1,68 @@
-"""What `doctor` does and tells."""
+"""The command doctor: what is wrong with a table, and its repair."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Annotated
 
-from lakewright.cli.printing import Document, show
+import typer
+
+from lakewright.cli.common import (
+    UNWELL,
+    JsonOption,
+    OptionsFileOption,
+    OptionsOption,
+    PathArgument,
+    example,
+    exit_codes,
+    group,
+    parse_options,
+)
+from lakewright.cli.output import Document, show
 from lakewright.client.service_client import Options, service_runner, with_optimistic_concurrency
 from lakewright.errors import InvalidError
 from lakewright.table.doctor.doctor import examine, repair, to_repair
 from lakewright.table.doctor.findings import Diagnosis, Finding, Severity
 from lakewright.utils.terminal import ask, say
+
+app = group()
+
+
+@app.command(
+    "doctor",
+    epilog=example("lakewright doctor data/trips", "lakewright doctor data/trips --repair --yes"),
+)
+def doctor(
+    path: PathArgument,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what is safe, after asking.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="With --repair: also roll back the newest write if its completed file is damaged. "
+            "Its rows are gone then.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find damage in a table, and repair what is safe to repair. Exits with 10 if there is any."""
+    with exit_codes():
+        healthy = examine_table(
+            path,
+            parse_options(option, options_file),
+            repairing=repair,
+            force=force,
+            asking=not yes,
+            as_json=as_json,
+        )
+    if not healthy:
+        raise typer.Exit(UNWELL)
 
 
 def examine_table(

@@ -1,31 +1,33 @@
-"""`lakewright sync`: a table in a catalog.
-
-What the command does is in `syncing.py` of this folder, which is imported when it runs.
-"""
+"""The command sync: a table in a catalog."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
-from lakewright.cli.shared import (
+from lakewright.catalog.sync import SyncResult
+from lakewright.catalog.sync import sync as sync_catalog
+from lakewright.cli.common import (
     JsonOption,
-    Later,
     OptionsFileOption,
     OptionsOption,
     PathArgument,
     exit_codes,
+    group,
     parse_options,
 )
+from lakewright.cli.output import Document, show
+from lakewright.client.service_client import Options, service_runner
+from lakewright.clock import SystemClock
+from lakewright.errors import InvalidError
+from lakewright.model.plans import Skip
 
-if TYPE_CHECKING:
-    from lakewright.cli import printing, syncing
-else:
-    syncing = Later("lakewright.cli.syncing")
-    printing = Later("lakewright.cli.printing")
+app = group()
 
 
+@app.command()
 def sync(
     path: PathArgument,
     mode: Annotated[
@@ -49,7 +51,9 @@ def sync(
     options_file: OptionsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Register a table and its partitions in a catalog, or tell it what has changed.
+    """Register a table and its partitions in a catalog.
+
+    Later calls update what has changed.
 
     Example: lakewright sync s3://lake/trips --metastore-uris thrift://hms:9083 --database lake
     """
@@ -62,5 +66,21 @@ def sync(
             "hoodie.meta.sync.incremental": "false" if full else None,
         }
         given = {key: word for key, word in words.items() if word is not None}
-        document = syncing.sync_at(path, {**parse_options(option, options_file), **given})
-        printing.show(document, as_json=as_json)
+        document = sync_at(path, {**parse_options(option, options_file), **given})
+        show(document, as_json=as_json)
+
+
+def sync_at(path: str, options: Options) -> Document:
+    """Tell a catalog of the table at a path."""
+    runner = service_runner(path, options)
+    done = sync_catalog(runner.storage, SystemClock(), runner.options, _no_session)
+    if isinstance(done, Skip):
+        return {"table": runner.storage.root, "skipped": done.reason, "synced": []}
+    return {"table": runner.storage.root, "synced": [asdict(each) for each in done]}
+
+
+def _no_session(*_: object) -> tuple[SyncResult, ...]:
+    raise InvalidError(
+        "name the catalog: --metastore-uris thrift://host:9083, or --mode glue; that of a Spark "
+        "session is told by Table.sync, or by writes with hoodie.datasource.meta.sync.enable"
+    )

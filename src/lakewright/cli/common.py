@@ -1,11 +1,13 @@
-"""What the commands of the command line have in common: arguments, options, how errors end them."""
+"""What commands share: arguments, options, exit codes, and stopping between two steps."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Annotated, Any
+from types import FrameType, TracebackType
+from typing import Annotated, Any, Self
 
 import typer
 
@@ -27,7 +29,6 @@ EXIT_CODES: dict[type[LakewrightError], int] = {
     UnsupportedError: 6,
 }
 _OTHER = 1
-_PROPERTIES = "lakewright.format.table_properties"
 # What `doctor` ends with where a table is not well.
 UNWELL = 10
 
@@ -36,7 +37,7 @@ Exit codes:
   0   done, or nothing to do; the output says which
   1   something else failed
   2   the call is wrong: an option, a path, an instant
-  3   somebody else was faster, or is at work: try again
+  3   conflict: another writer committed first, or holds the plan; try again
   4   storage or a lock did not answer: try again
   5   the table is damaged: `lakewright doctor PATH` tells more
   6   the table uses what this version does not support
@@ -66,16 +67,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MasterOption = Annotated[
     str, typer.Option(metavar="URL", help="Where Spark runs, if there is work for it.")
 ]
-
-
-class Later:
-    """A module that is imported when something of it is asked for."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self._name), name)
 
 
 def group(help_text: str = "") -> typer.Typer:
@@ -128,15 +119,63 @@ def _options_in(file: str) -> dict[str, str]:
         raise InvalidError(
             "the file of options cannot be read", file=file, reason=str(error)
         ) from error
+    # The help needs none of the library's formats.
+    from lakewright.format.table_properties import parse_properties
+
     try:
-        found: dict[str, str] = import_module(_PROPERTIES).parse_properties(data)
+        return parse_properties(data)
     except CorruptError as error:
         raise InvalidError(
             "the file of options is no file of properties", file=file, reason=error.message
         ) from error
-    return found
 
 
 def listed(text: str | None) -> tuple[str, ...]:
     """Names that were given as a list with commas."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TOLD = b"stopping after this step; once more to stop at once\n"
+_STDERR = 2
+
+
+class StopRequest:
+    """Whether SIGINT or SIGTERM has come since it was entered; the second one ends the process."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __call__(self) -> bool:
+        """Whether it is time to stop."""
+        return self._asked
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self.listen()
+        return self
+
+    def listen(self) -> None:
+        """Take the signals; again, if somebody else has taken them meanwhile."""
+        if not self._asked:
+            for number in _SIGNALS:
+                signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        self._restore()
+        # Not by way of `sys.stderr`, which may be in the middle of a line.
+        os.write(_STDERR, _TOLD)
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._restore()

@@ -1,30 +1,29 @@
-"""The command `lakewright ui`."""
+"""The command ui: the page of tables in the browser."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from lakewright.cli.shared import (
+from lakewright.cli.common import (
     JsonOption,
-    Later,
     OptionsFileOption,
     OptionsOption,
     exit_codes,
+    group,
     parse_options,
 )
 from lakewright.utils.optional_imports import imported
-
-if TYPE_CHECKING:
-    from lakewright.ui import server
-else:
-    server = Later("lakewright.ui.server")
 
 _EXTRA = "ui"
 _PORT = 8765
 
 
+app = group()
+
+
+@app.command("ui")
 def ui(
     context: typer.Context,
     paths: Annotated[
@@ -51,13 +50,18 @@ def ui(
     ] = "local[*]",
     as_json: JsonOption = False,
 ) -> None:
-    """Show tables on a page in the browser: timeline, partitions, freshness, plans, services.
+    """Show tables on a page in the browser.
+
+    Timeline, partitions, freshness, plans and services.
 
     Example: lakewright ui /data/trips /data/riders --open
     """
     with exit_codes():
         for module in ("starlette", "uvicorn"):
             imported(module, _EXTRA)
+        # The server needs an extra, which the lines above ask for.
+        from lakewright.ui import server
+
         told = context.parent.params.get("load") if context.parent is not None else None
         server.serve(
             paths,

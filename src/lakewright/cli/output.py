@@ -1,4 +1,4 @@
-"""Rows as people and programs want them: a table, JSON, lines of JSON, CSV, a parquet file."""
+"""What commands print: documents as text or JSON, and rows in several formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
@@ -20,9 +20,70 @@ import pyarrow.parquet as pq
 from rich.table import Table
 from rich.text import Text
 
-from lakewright.cli.printing import PIPE_WIDTH
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.utils.terminal import SafeConsole, SafeFile, say
+
+Document = dict[str, Any]
+
+_BYTES = "_bytes"
+_UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
+# Of a pipe nobody knows how wide it is; a table is no wider than its text.
+PIPE_WIDTH = 10_000
+
+
+def show(document: Document, *, as_json: bool, one_line: bool = False) -> None:
+    """Print a document; as JSON on `one_line` if many follow each other."""
+    if as_json:
+        say(json.dumps(document, default=str, indent=None if one_line else 2))
+    else:
+        _print_text(document)
+
+
+def _print_text(document: Document) -> None:
+    console = SafeConsole()
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    for name, value in document.items():
+        if isinstance(value, list) and value:
+            console.print(f"{_words(name)}:")
+            console.print(_table(value))
+        else:
+            console.print(f"{_words(name)}: {_cell(name, value)}")
+
+
+def _table(rows: Sequence[Document]) -> Table:
+    """Rows as a table; what is nested in them is left to JSON."""
+    keys = {key: None for row in rows for key in row}
+    shown = [key for key in keys if not any(isinstance(row.get(key), dict) for row in rows)]
+    table = Table(box=None, padding=(0, 1), pad_edge=True)
+    for key in shown:
+        table.add_column(Text(_words(key)), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(key, row.get(key))) for key in shown))
+    return table
+
+
+def _words(name: str) -> str:
+    return name.replace(_BYTES, "_size").replace("_", " ")
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return str(len(value)) if value else "none"
+    if name.endswith(_BYTES) and isinstance(value, int):
+        return size_text(value)
+    return "-" if value is None or value == "" else str(value)
+
+
+def size_text(count: int) -> str:
+    """A number of bytes, in the unit that people would choose."""
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{count} bytes"
+
 
 Sink = Callable[[pa.RecordBatch], None]
 
@@ -77,7 +138,7 @@ def _new_file(path: str, *, binary: bool) -> Iterator[IO[Any]]:
 
 
 @contextmanager
-def _table(file: IO[str], schema: pa.Schema, told: OutputSummary) -> Iterator[Sink]:
+def _write_table(file: IO[str], schema: pa.Schema, told: OutputSummary) -> Iterator[Sink]:
     table = Table(box=None, padding=(0, 1), pad_edge=True)
     for name in schema.names:
         table.add_column(Text(name), overflow="ellipsis", no_wrap=True)
@@ -88,7 +149,7 @@ def _table(file: IO[str], schema: pa.Schema, told: OutputSummary) -> Iterator[Si
         for row in _rows(batch):
             count += 1
             if told.shown is None or count <= told.shown:
-                table.add_row(*(Text(_cell(value)) for value in row.values()))
+                table.add_row(*(Text(_value_cell(value)) for value in row.values()))
 
     yield sink
     console = SafeConsole(file=file)
@@ -155,7 +216,7 @@ def _parquet(file: IO[bytes], schema: pa.Schema, told: OutputSummary) -> Iterato
 
 
 FORMATS: dict[str, Any] = {
-    "table": _table,
+    "table": _write_table,
     "json": _json,
     "jsonl": _lines,
     "csv": _csv,
@@ -202,7 +263,7 @@ def _plain(value: Any) -> Any:
     return _jsonable(value)
 
 
-def _cell(value: Any) -> str:
+def _value_cell(value: Any) -> str:
     text = "-" if value is None else str(_plain(value))
     text = "".join(char if char.isprintable() else " " for char in text)
     return text if len(text) <= _WIDEST_CELL else f"{text[: _WIDEST_CELL - 1]}…"

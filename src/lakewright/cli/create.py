@@ -1,22 +1,87 @@
-"""What `create` does: a new table from the words of the command line."""
+"""The command create: an empty table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import sqlglot
+import typer
 from sqlglot import expressions as exp
 from sqlglot.errors import SqlglotError
 
-from lakewright.cli.looking import Options, show_info
-from lakewright.cli.printing import Document
+from lakewright.cli.common import (
+    JsonOption,
+    OptionsFileOption,
+    OptionsOption,
+    PathArgument,
+    example,
+    exit_codes,
+    group,
+    listed,
+    parse_options,
+)
+from lakewright.cli.output import Document, show
+from lakewright.cli.table import Options, show_info
 from lakewright.client.command_options import storage_at, table_options
 from lakewright.clock import SystemClock
 from lakewright.errors import InvalidError
 from lakewright.model.table_config import parse_table_type
 from lakewright.table.create import TableSpec, create_table
+
+app = group()
+
+
+@app.command(
+    epilog=example(
+        "lakewright create data/trips --key id --partition-by day --ordering ts --type mor",
+        "lakewright create data/trips --key id --schema 'id string, day date, fare double'",
+    )
+)
+def create(
+    path: PathArgument,
+    key: Annotated[
+        str, typer.Option(metavar="NAMES", help="The record key; none: rows are only inserted.")
+    ] = "",
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="The table's name; by default that of its folder.")
+    ] = "",
+    table_type: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="COPY_ON_WRITE or MERGE_ON_READ.")
+    ] = "COPY_ON_WRITE",
+    partition_by: Annotated[
+        str, typer.Option(metavar="NAMES", help="Columns whose values are folders.")
+    ] = "",
+    ordering: Annotated[
+        str, typer.Option(metavar="NAMES", help="Of two versions of a row the greater one wins.")
+    ] = "",
+    event_time: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The column with the time of events.")
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMNS", help="Names and SQL types; else the first write tells."),
+    ] = None,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create an empty table."""
+    with exit_codes():
+        document = _create_table(
+            path,
+            parse_options(option, options_file),
+            name=name,
+            table_type=table_type,
+            key=listed(key),
+            partition_by=listed(partition_by),
+            ordering=listed(ordering),
+            event_time=event_time,
+            schema=schema,
+        )
+        show(document, as_json=as_json)
+
 
 _KINDS: dict[Any, Callable[[], pa.DataType]] = {
     exp.DataType.Type.BOOLEAN: pa.bool_,
@@ -35,7 +100,7 @@ _KINDS: dict[Any, Callable[[], pa.DataType]] = {
 }
 
 
-def create(
+def _create_table(
     path: str,
     options: Options,
     *,
