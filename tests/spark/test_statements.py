@@ -288,7 +288,7 @@ def test_creating_from_a_query(told: Told) -> None:
     keyed = f"{head} OPTIONS (primaryKey = 'id')"
     query = "WITH few AS (SELECT day, id, v AS `using` FROM TBL WHERE id <> :no) SELECT * FROM few"
     for wrong, message in {
-        f"{head.replace(' USING', ' (id INT) USING')} AS SELECT 1 AS id": "leave one of both out",
+        f"{head.replace(' USING', ' (id INT) USING')} AS SELECT 1 AS id": "leave one of them out",
         f"{head} AS SELECT 1 AS id": "no such column",
         f"{head} AS SELECT nothing": "nothing",
         f"CREATE TABLE n USING hudi LOCATION '{told.path}' AS SELECT 1 AS id": "INSERT INTO adds",

@@ -1,4 +1,4 @@
-"""What commands share: arguments, options, exit codes, and stopping between two steps."""
+"""Arguments, options, exit codes and signal handling that all commands share."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ EXIT_CODES: dict[type[LakewrightError], int] = {
     CorruptError: 5,
     UnsupportedError: 6,
 }
-_OTHER = 1
-# What `doctor` ends with where a table is not well.
+_OTHER_ERROR = 1
+# The exit code of `doctor` if it finds errors or warnings.
 UNWELL = 10
 
 EXIT_CODES_TEXT = """\b
@@ -39,7 +39,7 @@ Exit codes:
   2   the call is wrong: an option, a path, an instant
   3   conflict: another writer committed first, or holds the plan; try again
   4   storage or a lock did not answer: try again
-  5   the table is damaged: `lakewright doctor PATH` tells more
+  5   the table is damaged: `lakewright doctor PATH` shows the findings
   6   the table uses what this version does not support
   10  `doctor` found something
 """
@@ -53,41 +53,48 @@ OptionsOption = Annotated[
         "--option",
         "-o",
         metavar="KEY=VALUE",
-        help="An option of Hudi's, of storage (fs.s3a.endpoint=...) or of Spark (spark.*=...).",
+        help="An option of Hudi, of the storage (fs.s3a.endpoint=...) or of Spark (spark.*=...).",
     ),
 ]
 OptionsFileOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Options in a file of Java properties, key=value in each line; -o goes before it.",
+        help="A Java properties file with options, key=value in each line; -o takes precedence.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MasterOption = Annotated[
-    str, typer.Option(metavar="URL", help="Where Spark runs, if there is work for it.")
+    str, typer.Option(metavar="URL", help="The Spark master, if Spark is needed.")
 ]
 
 
 def group(help_text: str = "") -> typer.Typer:
-    """Commands that belong together; with a help text of their own they get a common name."""
-    # Marked-up help would take half of the time that the help takes.
-    return typer.Typer(help=help_text, no_args_is_help=bool(help_text), rich_markup_mode=None)
+    """Return a new group of commands; with a help text it is a command with subcommands."""
+    # Rich markup would take half of the time of --help.
+    return typer.Typer(
+        help=help_text,
+        no_args_is_help=bool(help_text),
+        add_completion=False,
+        rich_markup_mode=None,
+    )
 
 
 def example(*lines: str) -> str:
-    """How a command is called, for the end of its help."""
+    """Return the examples for the end of the help of a command."""
     return "\b\n" + "\n".join([f"Example{'s' * (len(lines) > 1)}:", *(f"  {x}" for x in lines)])
 
 
 def exit_code(error: LakewrightError) -> int:
-    """The exit code for a kind of error."""
-    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), _OTHER)
+    """Return the exit code of an error."""
+    return next(
+        (code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), _OTHER_ERROR
+    )
 
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Tell errors of the library without a traceback, and exit with the code of their kind."""
+    """Print errors of the library without a traceback, and exit with their exit code."""
     try:
         yield
     except LakewrightError as error:
@@ -100,8 +107,8 @@ def exit_codes() -> Iterator[None]:
 
 
 def parse_options(given: list[str] | None, file: str | None) -> dict[str, str]:
-    """Options that were given as `key=value`, before those in a file."""
-    options = {} if file is None else _options_in(file)
+    """Return the options given as `key=value`, which take precedence, and those in a file."""
+    options = {} if file is None else _load_options(file)
     for text in given or ():
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -110,66 +117,66 @@ def parse_options(given: list[str] | None, file: str | None) -> dict[str, str]:
     return options
 
 
-def _options_in(file: str) -> dict[str, str]:
-    """The options in a file: what is secret need not be among the arguments of a process."""
+def _load_options(file: str) -> dict[str, str]:
+    """Return the options in a file, which keeps secrets out of the arguments of the process."""
     try:
-        with open(file, "rb") as opened:
-            data = opened.read()
+        with open(file, "rb") as stream:
+            data = stream.read()
     except (OSError, ValueError) as error:
         raise InvalidError(
-            "the file of options cannot be read", file=file, reason=str(error)
+            "the options file cannot be read", file=file, reason=str(error)
         ) from error
-    # The help needs none of the library's formats.
+    # Imported here: --help does not need it.
     from lakewright.format.table_properties import parse_properties
 
     try:
         return parse_properties(data)
     except CorruptError as error:
         raise InvalidError(
-            "the file of options is no file of properties", file=file, reason=error.message
+            "the options file is not a Java properties file", file=file, reason=error.message
         ) from error
 
 
 def listed(text: str | None) -> tuple[str, ...]:
-    """Names that were given as a list with commas."""
+    """Return the names in a list separated by commas."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_TOLD = b"stopping after this step; once more to stop at once\n"
+_STOP_MESSAGE = b"stopping after this step; once more to stop at once\n"
 _STDERR = 2
 
 
 class StopRequest:
-    """Whether SIGINT or SIGTERM has come since it was entered; the second one ends the process."""
+    """Whether SIGINT or SIGTERM was received in the block; a second one has its usual effect."""
 
     def __init__(self) -> None:
-        self._asked = False
-        self._before: dict[signal.Signals, Any] = {}
+        self._requested = False
+        self._previous_handlers: dict[signal.Signals, Any] = {}
 
     def __call__(self) -> bool:
-        """Whether it is time to stop."""
-        return self._asked
+        """Whether a signal was received."""
+        return self._requested
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._previous_handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         self.listen()
         return self
 
     def listen(self) -> None:
-        """Take the signals; again, if somebody else has taken them meanwhile."""
-        if not self._asked:
+        """Install the signal handlers; call it again after other code has installed its own."""
+        if not self._requested:
             for number in _SIGNALS:
-                signal.signal(number, self._note)
+                signal.signal(number, self._on_signal)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
-        self._restore()
-        # Not by way of `sys.stderr`, which may be in the middle of a line.
-        os.write(_STDERR, _TOLD)
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._requested = True
+        self._restore_handlers()
+        # Not through `sys.stderr`, which is not safe to use in a signal handler.
+        os.write(_STDERR, _STOP_MESSAGE)
 
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
+    def _restore_handlers(self) -> None:
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def __exit__(
@@ -178,4 +185,4 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._restore()
+        self._restore_handlers()

@@ -1,4 +1,4 @@
-"""The command create: an empty table."""
+"""The command create, and the parser of its column list."""
 
 from __future__ import annotations
 
@@ -30,6 +30,22 @@ from lakewright.errors import InvalidError
 from lakewright.model.table_config import parse_table_type
 from lakewright.table.create import TableSpec, create_table
 
+_SIMPLE_TYPES: dict[Any, Callable[[], pa.DataType]] = {
+    exp.DataType.Type.BOOLEAN: pa.bool_,
+    exp.DataType.Type.TINYINT: pa.int8,
+    exp.DataType.Type.SMALLINT: pa.int16,
+    exp.DataType.Type.INT: pa.int32,
+    exp.DataType.Type.BIGINT: pa.int64,
+    exp.DataType.Type.FLOAT: pa.float32,
+    exp.DataType.Type.DOUBLE: pa.float64,
+    exp.DataType.Type.TEXT: pa.string,
+    exp.DataType.Type.BINARY: pa.binary,
+    exp.DataType.Type.DATE: pa.date32,
+    exp.DataType.Type.TIMESTAMP: lambda: pa.timestamp("us", "UTC"),
+    exp.DataType.Type.TIMESTAMPTZ: lambda: pa.timestamp("us", "UTC"),
+    exp.DataType.Type.TIMESTAMPNTZ: lambda: pa.timestamp("us"),
+}
+
 app = group()
 
 
@@ -42,26 +58,31 @@ app = group()
 def create(
     path: PathArgument,
     key: Annotated[
-        str, typer.Option(metavar="NAMES", help="The record key; none: rows are only inserted.")
+        str,
+        typer.Option(metavar="NAMES", help="The record key; without one rows are only inserted."),
     ] = "",
     name: Annotated[
-        str, typer.Option(metavar="NAME", help="The table's name; by default that of its folder.")
+        str,
+        typer.Option(metavar="NAME", help="The name of the table; by default that of its folder."),
     ] = "",
     table_type: Annotated[
         str, typer.Option("--type", metavar="TYPE", help="COPY_ON_WRITE or MERGE_ON_READ.")
     ] = "COPY_ON_WRITE",
-    partition_by: Annotated[
-        str, typer.Option(metavar="NAMES", help="Columns whose values are folders.")
-    ] = "",
+    partition_by: Annotated[str, typer.Option(metavar="NAMES", help="The partition columns.")] = "",
     ordering: Annotated[
-        str, typer.Option(metavar="NAMES", help="Of two versions of a row the greater one wins.")
+        str,
+        typer.Option(
+            metavar="NAMES", help="The ordering columns: the version with the greater value wins."
+        ),
     ] = "",
     event_time: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The column with the time of events.")
+        str | None, typer.Option(metavar="NAME", help="The column with the event time.")
     ] = None,
     schema: Annotated[
         str | None,
-        typer.Option(metavar="COLUMNS", help="Names and SQL types; else the first write tells."),
+        typer.Option(
+            metavar="COLUMNS", help="Names and SQL types; by default those of the first write."
+        ),
     ] = None,
     option: OptionsOption = None,
     options_file: OptionsFileOption = None,
@@ -83,23 +104,6 @@ def create(
         show(document, as_json=as_json)
 
 
-_KINDS: dict[Any, Callable[[], pa.DataType]] = {
-    exp.DataType.Type.BOOLEAN: pa.bool_,
-    exp.DataType.Type.TINYINT: pa.int8,
-    exp.DataType.Type.SMALLINT: pa.int16,
-    exp.DataType.Type.INT: pa.int32,
-    exp.DataType.Type.BIGINT: pa.int64,
-    exp.DataType.Type.FLOAT: pa.float32,
-    exp.DataType.Type.DOUBLE: pa.float64,
-    exp.DataType.Type.TEXT: pa.string,
-    exp.DataType.Type.BINARY: pa.binary,
-    exp.DataType.Type.DATE: pa.date32,
-    exp.DataType.Type.TIMESTAMP: lambda: pa.timestamp("us", "UTC"),
-    exp.DataType.Type.TIMESTAMPTZ: lambda: pa.timestamp("us", "UTC"),
-    exp.DataType.Type.TIMESTAMPNTZ: lambda: pa.timestamp("us"),
-}
-
-
 def _create_table(
     path: str,
     options: Options,
@@ -112,7 +116,7 @@ def _create_table(
     event_time: str | None,
     schema: str | None,
 ) -> Document:
-    """Make an empty table, and tell what it is."""
+    """Create an empty table, and return its description."""
     storage = storage_at(path, options)
     spec = TableSpec(
         name=name or storage.root.rstrip("/").rpartition("/")[2],
@@ -129,40 +133,47 @@ def _create_table(
 
 
 def parse_columns(text: str) -> pa.Schema:
-    """Columns as SQL writes them between the parentheses of CREATE TABLE."""
+    """Return the schema of a column list, as SQL has it in the parentheses of CREATE TABLE."""
     try:
         tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect="spark")
     except SqlglotError as error:
         raise InvalidError("not a list of columns", schema=text) from error
     table = tree.this
-    more = [name for name, value in tree.args.items() if value and name not in ("this", "kind")]
-    if more or not isinstance(table, exp.Schema) or not isinstance(table.this, exp.Table):
+    other_clauses = [
+        name for name, value in tree.args.items() if value and name not in ("this", "kind")
+    ]
+    if other_clauses or not isinstance(table, exp.Schema) or not isinstance(table.this, exp.Table):
         raise InvalidError("not a list of columns", schema=text)
-    return pa.schema([_field(each, text) for each in table.expressions])
+    return pa.schema([_field(column, text) for column in table.expressions])
 
 
 def _field(node: Any, text: str) -> pa.Field:
     if not isinstance(node, exp.ColumnDef) or node.kind is None:
         raise InvalidError("each column needs a name and a type", schema=text)
-    limits = [each.kind for each in node.args.get("constraints") or ()]
-    if any(not isinstance(each, exp.NotNullColumnConstraint) for each in limits):
-        raise InvalidError("of a column only NOT NULL can be said", schema=text, column=node.name)
-    return pa.field(node.name, _kind(node.kind, text), nullable=not limits)
+    constraints = [constraint.kind for constraint in node.args.get("constraints") or ()]
+    if any(not isinstance(kind, exp.NotNullColumnConstraint) for kind in constraints):
+        raise InvalidError(
+            "the only supported column constraint is NOT NULL", schema=text, column=node.name
+        )
+    return pa.field(node.name, _data_type(node.kind, text), nullable=not constraints)
 
 
-def _kind(node: Any, text: str) -> pa.DataType:
+def _data_type(node: Any, text: str) -> pa.DataType:
     if not isinstance(node, exp.DataType):
         raise InvalidError("a type that is not known here", schema=text, type=str(node))
-    inner = node.expressions
-    if node.this in _KINDS and not inner:
-        return _KINDS[node.this]()
+    parameters = node.expressions
+    if node.this in _SIMPLE_TYPES and not parameters:
+        return _SIMPLE_TYPES[node.this]()
     if node.this is exp.DataType.Type.DECIMAL:
-        precision, scale = (*(int(each.name) for each in inner), *(10, 0)[len(inner) :])
+        precision, scale = (
+            *(int(parameter.name) for parameter in parameters),
+            *(10, 0)[len(parameters) :],
+        )
         return pa.decimal128(precision, scale)
-    if node.this is exp.DataType.Type.ARRAY and len(inner) == 1:
-        return pa.list_(pa.field("element", _kind(inner[0], text)))
-    if node.this is exp.DataType.Type.MAP and len(inner) == 2:
-        return pa.map_(_kind(inner[0], text), _kind(inner[1], text))
-    if node.this is exp.DataType.Type.STRUCT and inner:
-        return pa.struct([_field(each, text) for each in inner])
+    if node.this is exp.DataType.Type.ARRAY and len(parameters) == 1:
+        return pa.list_(pa.field("element", _data_type(parameters[0], text)))
+    if node.this is exp.DataType.Type.MAP and len(parameters) == 2:
+        return pa.map_(_data_type(parameters[0], text), _data_type(parameters[1], text))
+    if node.this is exp.DataType.Type.STRUCT and parameters:
+        return pa.struct([_field(column, text) for column in parameters])
     raise InvalidError("a type that is not known here", schema=text, type=node.sql("spark"))

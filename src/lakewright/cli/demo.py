@@ -1,4 +1,4 @@
-"""The command demo."""
+"""The command demo: it runs the demo program."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ app = group()
 def demo(
     keep: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where the table is made and left; by default a new one."),
+        typer.Option(
+            metavar="DIR", help="The folder of the table, which is kept; by default a new one."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Another one, other rides.")] = 7,
-    rides: Annotated[int, typer.Option(metavar="NUMBER", help="How many rides a day has.")] = 3000,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="The seed of the random rides.")] = 7,
+    rides: Annotated[int, typer.Option(metavar="NUMBER", help="The number of rides a day.")] = 3000,
     as_json: JsonOption = False,
 ) -> None:
     """Create a table of ride events, run all services on it, and check the result.
@@ -27,7 +29,7 @@ def demo(
     Ends with 1 if a check fails. Example: lakewright demo --keep /tmp/rides
     """
     with exit_codes():
-        # The demo is a program that uses the library: no module of the library imports it.
+        # Not an import statement: the demo is a program that uses the library, not a part of it.
         run_demo = import_module("lakewright.demo.command").run_demo
         code = run_demo(keep, seed=seed, rides=rides, as_json=as_json)
     raise typer.Exit(code)

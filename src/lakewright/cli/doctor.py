@@ -1,4 +1,4 @@
-"""The command doctor: what is wrong with a table, and its repair."""
+"""The command doctor: it prints the findings of an examination, and repairs on request."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ app = group()
 def doctor(
     path: PathArgument,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Put right what is safe, after asking.")
+        bool, typer.Option("--repair", help="Repair what is safe to repair, after asking.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
             help="With --repair: also roll back the newest write if its completed file is damaged. "
-            "Its rows are gone then.",
+            "Its rows are deleted.",
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -68,78 +68,78 @@ def doctor(
 def examine_table(
     path: str, options: Options, *, repairing: bool, force: bool, asking: bool, as_json: bool
 ) -> bool:
-    """Tell what is wrong with a table, and whether it is healthy in the end."""
+    """Print the findings on a table, after a repair if requested; return whether it is healthy."""
     if force and not repairing:
         raise InvalidError("--force is for a repair: give --repair as well")
     writer = service_runner(path, with_optimistic_concurrency(options)).writer
-    found = examine(writer.storage, writer.clock, writer.heartbeat)
-    done: tuple[Finding, ...] | None = None
-    wanted = to_repair(found, force=force)
-    if repairing and wanted and (not asking or _agreed(wanted)):
-        found = repair(writer, found, force=force)
-        left = {(each.kind, each.target) for each in found.findings}
-        done = tuple(each for each in wanted if (each.kind, each.target) not in left)
+    diagnosis = examine(writer.storage, writer.clock, writer.heartbeat)
+    repaired: tuple[Finding, ...] | None = None
+    repairable = to_repair(diagnosis, force=force)
+    if repairing and repairable and (not asking or _confirm(repairable)):
+        diagnosis = repair(writer, diagnosis, force=force)
+        remaining = {(finding.kind, finding.target) for finding in diagnosis.findings}
+        repaired = tuple(item for item in repairable if (item.kind, item.target) not in remaining)
     if as_json:
-        show(diagnosis_document(writer.storage.root, found, done), as_json=True)
+        show(diagnosis_document(writer.storage.root, diagnosis, repaired), as_json=True)
     else:
-        say(diagnosis_text(writer.storage.root, found, done))
-    return found.is_healthy
+        say(diagnosis_text(writer.storage.root, diagnosis, repaired))
+    return diagnosis.is_healthy
 
 
-def _agreed(wanted: Sequence[Finding]) -> bool:
-    for each in wanted:
-        say(_block(each), err=True)
-    return ask("Put this right?")
+def _confirm(findings: Sequence[Finding]) -> bool:
+    for finding in findings:
+        say(_finding_text(finding), err=True)
+    return ask("Repair this?")
 
 
 def diagnosis_document(
     table: str, found: Diagnosis, done: Sequence[Finding] | None = None
 ) -> Document:
-    """All that was found; `done` is what was put right before, if anybody wanted that."""
-    repaired = {} if done is None else {"repaired": [finding_document(each) for each in done]}
+    """Return the document of a diagnosis; `done` are the repaired findings, if it was repaired."""
+    repairs = {} if done is None else {"repaired": [finding_document(finding) for finding in done]}
     return {
         "table": table,
         "healthy": found.is_healthy,
-        "findings": [finding_document(each) for each in found.findings],
-        **repaired,
+        "findings": [finding_document(finding) for finding in found.findings],
+        **repairs,
     }
 
 
 def diagnosis_text(table: str, found: Diagnosis, done: Sequence[Finding] | None = None) -> str:
-    """The same for people."""
+    """Return a diagnosis as text; `done` are the repaired findings."""
     lines = [f"table: {table}"]
-    lines += [f"repaired: {each.message}" + _at(each) for each in done or ()]
-    lines += [_block(each) for each in found.findings]
-    counts = Counter(each.severity for each in found.findings)
-    told = ", ".join(_count(counts[each], each) for each in Severity if counts[each]) or "nothing"
-    lines.append(f"{'healthy' if found.is_healthy else 'not healthy'}: {told} found")
+    lines += [f"repaired: {finding.message}" + _target_text(finding) for finding in done or ()]
+    lines += [_finding_text(finding) for finding in found.findings]
+    counts = Counter(finding.severity for finding in found.findings)
+    total = ", ".join(_count(counts[item], item) for item in Severity if counts[item]) or "nothing"
+    lines.append(f"{'healthy' if found.is_healthy else 'not healthy'}: {total} found")
     if found.repairable:
         count = len(found.repairable)
-        lines.append(f"{count} of these can safely be put right: call it again with --repair")
+        lines.append(f"{count} of these can safely be repaired: run it again with --repair")
     if found.repairable_by_force:
         count = len(found.repairable_by_force)
-        lines.append(f"{count} can be put right with --repair --force: rows are lost by it")
+        lines.append(f"{count} can be repaired with --repair --force, which deletes rows")
     return "\n".join(lines)
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" + "s" * (number != 1)
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)
 
 
-def _block(finding: Finding) -> str:
-    mark = " (safe to repair)" if finding.safe else ""
+def _finding_text(finding: Finding) -> str:
+    safe = " (safe to repair)" if finding.safe else ""
     head = f"{finding.severity}: {finding.message}"
     facts = [f"  {name.replace('_', ' ')}: {value}" for name, value in finding.facts.items()]
     target = [f"  at: {finding.target}"] if finding.target else []
-    return "\n".join([head, *target, *facts, f"  to do{mark}: {finding.advice}"])
+    return "\n".join([head, *target, *facts, f"  to do{safe}: {finding.advice}"])
 
 
-def _at(finding: Finding) -> str:
+def _target_text(finding: Finding) -> str:
     return f" ({finding.target})" if finding.target else ""
 
 
 def finding_document(finding: Finding) -> Document:
-    """One thing that was found."""
+    """Return the document of a finding."""
     return {
         "kind": finding.kind.value,
         "severity": finding.severity.value,

@@ -1,4 +1,4 @@
-"""The command ingest: rounds of an ingestion, printed as lines or JSON."""
+"""The command ingest: it runs rounds of an ingestion, and prints each as a line or as JSON."""
 
 from __future__ import annotations
 
@@ -41,9 +41,75 @@ from lakewright.utils.terminal import SafeConsole, say
 app = group()
 
 
+@app.command(
+    epilog=example(
+        "lakewright ingest data/trips --source files -o hoodie.streamer.source.dfs.root=landing",
+        "lakewright ingest data/trips --source kafka --continuous -o ...",
+    )
+)
+def ingest(
+    path: PathArgument,
+    source: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="hudi, files, kafka, s3-events, gcs-events, cloud, or a registered source.",
+        ),
+    ],
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SQL", help="A query on the rows of the source: SELECT ... FROM <SRC>."
+        ),
+    ] = None,
+    operation: Annotated[
+        str, typer.Option(metavar="NAME", help="The write operation, such as upsert or insert.")
+    ] = "upsert",
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Run rounds until SIGINT or SIGTERM.")
+    ] = False,
+    min_interval: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="The least time between the starts of two rounds."),
+    ] = 10.0,
+    table_services: Annotated[
+        str,
+        typer.Option(
+            "--services",
+            metavar="MODE",
+            help="inline: after each commit; async: in the background; off: not in this process.",
+        ),
+    ] = "inline",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="The checkpoint to resume from; ignored if the table has resumed from it before.",
+        ),
+    ] = None,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]",
+    as_json: JsonOption = False,
+) -> None:
+    """Write what a source has into a table: one batch, or batch after batch."""
+    with exit_codes():
+        request = IngestRequest(
+            path,
+            source,
+            parse_options(option, options_file),
+            transform,
+            operation,
+            table_services,
+            checkpoint,
+        )
+        interval = min_interval if continuous else None
+        run_ingest(request, master=master, interval_s=interval, as_json=as_json)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class IngestRequest:
-    """What the command line asks for."""
+    """The arguments of the command."""
 
     table: str
     source: str
@@ -57,39 +123,39 @@ class IngestRequest:
 def run_ingest(
     wanted: IngestRequest, *, master: str, interval_s: float | None, as_json: bool
 ) -> None:
-    """Run one round, or rounds at least `interval_s` apart until a signal says stop.
+    """Run one round, or rounds at least `interval_s` apart until a signal.
 
     Raises:
-        LakewrightError: the failure of a single round, or one that will not pass.
+        LakewrightError: A single round failed, or a round with an error that a retry cannot fix.
     """
     configs = spark_options(wanted.options)
     with StopRequest() as stop:
         spark = start_session(master, configs)
-        # Spark has put a handler of its own in the place of ours.
+        # Spark has installed signal handlers of its own.
         stop.listen()
         try:
-            made = prepared(wanted, spark)
-            storage, far = made.ingester.writer.storage, spark_work(spark)
+            prepared_ingestion = prepared(wanted, spark)
+            storage, work = prepared_ingestion.ingester.writer.storage, spark_work(spark)
             with (
-                RoundPrinter(storage.root, as_json=as_json) as lines,
-                following(storage, lines.tell, far) if lines.is_live else nullcontext(),
+                RoundPrinter(storage.root, as_json=as_json) as printer,
+                following(storage, printer.tell, work) if printer.is_live else nullcontext(),
             ):
                 if interval_s is None:
-                    made.run_once(lines)
+                    prepared_ingestion.run_once(printer)
                 else:
-                    made.run_continuously(interval_s, stop, lines)
+                    prepared_ingestion.run_continuously(interval_s, stop, printer)
         finally:
             spark.stop()
 
 
 def told_to_ingestion(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without those that only the session takes."""
-    session = spark_options(other_options(options))
-    return {key: value for key, value in options.items() if key not in session}
+    """Return the options without those of the Spark session."""
+    session_options = spark_options(other_options(options))
+    return {key: value for key, value in options.items() if key not in session_options}
 
 
 def prepared(wanted: IngestRequest, spark: object) -> Ingestion:
-    """The ingestion that is asked for, not yet begun."""
+    """Create the ingestion of a request, without starting it."""
     return ingestion(
         spark,  # type: ignore[arg-type]
         wanted.source,
@@ -103,15 +169,15 @@ def prepared(wanted: IngestRequest, spark: object) -> Ingestion:
 
 
 class RoundPrinter:
-    """Tells each round in a line; on a terminal, rounds without rows share one that changes."""
+    """Prints a line for each round; on a terminal, rounds without rows share a status line."""
 
     def __init__(self, table: str, *, as_json: bool, console: Console | None = None) -> None:
         self._table = table
         self._as_json = as_json
         self._console = console or SafeConsole()
         self._status: Status | None = None
-        self._skipped = ""
-        self._idle = ""
+        self._skip_reason = ""
+        self._idle_text = ""
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._as_json:
@@ -121,36 +187,36 @@ class RoundPrinter:
 
     @property
     def is_live(self) -> bool:
-        """Whether there is a line that changes, on a terminal."""
+        """Whether there is a status line: on a terminal."""
         return self._status is not None
 
     def tell(self, text: str) -> None:
-        """Say what is going on now, where there is a line that changes."""
-        if self._status is not None and not self._idle:
+        """Show the progress of the round in the status line, if there is one."""
+        if self._status is not None and not self._idle_text:
             self._status.update(Text(text))
 
     def __call__(self, done: IngestResult) -> None:
-        """Tell a round."""
+        """Print the result of a round."""
         if self._as_json:
             show(round_document(self._table, done), as_json=True, one_line=True)
             return
         text = round_text(done)
         if self._status is not None and isinstance(done.outcome, Skip):
-            self._idle = text
+            self._idle_text = text
             self._status.update(Text(text))
-        elif not self._is_repeated(done):
-            self._idle = ""
+        elif not self._is_repeated_skip(done):
+            self._idle_text = ""
             self._print(text)
-        failed = [f"{step.service}: {step.error}" for step in done.services if step.error]
-        for trouble in (*done.troubles, *failed):
-            say(f"warning: {trouble}", err=True)
+        failures = [f"{step.service}: {step.error}" for step in done.services if step.error]
+        for problem in (*done.troubles, *failures):
+            say(f"warning: {problem}", err=True)
 
-    def _is_repeated(self, done: IngestResult) -> bool:
-        """Whether nothing happened once more: whoever reads a file of lines need not be told."""
-        before, self._skipped = self._skipped, ""
-        if isinstance(done.outcome, Skip):
-            self._skipped = done.outcome.reason
-        return bool(self._skipped) and self._skipped == before
+    def _is_repeated_skip(self, result: IngestResult) -> bool:
+        """Whether the round was skipped for the same reason as the one before."""
+        previous, self._skip_reason = self._skip_reason, ""
+        if isinstance(result.outcome, Skip):
+            self._skip_reason = result.outcome.reason
+        return bool(self._skip_reason) and self._skip_reason == previous
 
     def __exit__(
         self,
@@ -160,15 +226,15 @@ class RoundPrinter:
     ) -> None:
         if self._status is not None:
             self._status.stop()
-        if self._idle:
-            self._print(self._idle)
+        if self._idle_text:
+            self._print(self._idle_text)
 
     def _print(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
 
 
 def round_document(table: str, done: IngestResult) -> Document:
-    """All about a round."""
+    """Return the document of a round."""
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     return {
         "table": table,
@@ -184,8 +250,8 @@ def round_document(table: str, done: IngestResult) -> Document:
         "lag_ms": done.lag_ms,
         "objects_waiting": done.waiting,
         "took_ms": done.took_ms,
-        "checkpoint_before": _checkpoint(done.before),
-        "checkpoint_after": _checkpoint(done.after),
+        "checkpoint_before": _checkpoint_text(done.before),
+        "checkpoint_after": _checkpoint_text(done.after),
         "facts": dict(done.facts),
         "troubles": list(done.troubles),
         "services": [
@@ -195,86 +261,23 @@ def round_document(table: str, done: IngestResult) -> Document:
 
 
 def round_text(done: IngestResult) -> str:
-    """What people want to know of a round, in a line."""
+    """Return the result of a round as a line of text."""
     if done.commit is None:
-        told = "failed" if done.error is not None else "nothing"
+        status = "failed" if done.error is not None else "nothing"
         detail = done.error if done.error is not None else getattr(done.outcome, "reason", "")
-        parts = [f"round {done.number}: {told}, {detail}"]
+        parts = [f"round {done.number}: {status}, {detail}"]
     else:
         kinds = {"new": done.inserted, "updated": done.updated, "deleted": done.deleted}
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
         parts = [f"round {done.number}: {done.rows} rows" + (f" ({counts})" if counts else "")]
         parts += [f"commit {done.commit.instant}", f"{done.took_ms / 1000:.1f} s"]
-    shown: list[tuple[int | None, Callable[[int], str]]] = [
+    figures: list[tuple[int | None, Callable[[int], str]]] = [
         (done.bytes, size_text),
         (done.lag_ms, lambda ms: f"{ms / 1000:.1f} s behind"),
         (done.waiting, lambda count: f"{count} waiting"),
     ]
-    return "; ".join([*parts, *(text(value) for value, text in shown if value)])
+    return "; ".join([*parts, *(text(value) for value, text in figures if value)])
 
 
-def _checkpoint(checkpoint: Checkpoint | None) -> str | None:
+def _checkpoint_text(checkpoint: Checkpoint | None) -> str | None:
     return checkpoint.text if checkpoint is not None else None
-
-
-@app.command(
-    epilog=example(
-        "lakewright ingest data/trips --source files -o hoodie.streamer.source.dfs.root=landing",
-        "lakewright ingest data/trips --source kafka --continuous -o ...",
-    )
-)
-def ingest(
-    path: PathArgument,
-    source: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="hudi, files, kafka, s3-events, gcs-events, cloud, or an own one."
-        ),
-    ],
-    transform: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SQL", help="A query on what the source gives: SELECT ... FROM <SRC>."
-        ),
-    ] = None,
-    operation: Annotated[
-        str, typer.Option(metavar="NAME", help="What is done with rows, such as upsert or insert.")
-    ] = "upsert",
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on until a signal says stop.")
-    ] = False,
-    min_interval: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Rounds begin at least this long apart.")
-    ] = 10.0,
-    table_services: Annotated[
-        str,
-        typer.Option(
-            "--services",
-            metavar="MODE",
-            help="inline: after each commit; async: beside the rounds; off: others run them.",
-        ),
-    ] = "inline",
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="Where to go on from; the same one given again means nothing."
-        ),
-    ] = None,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.")] = "local[*]",
-    as_json: JsonOption = False,
-) -> None:
-    """Write what a source has into a table: one batch, or batch after batch."""
-    with exit_codes():
-        wanted = IngestRequest(
-            path,
-            source,
-            parse_options(option, options_file),
-            transform,
-            operation,
-            table_services,
-            checkpoint,
-        )
-        interval = min_interval if continuous else None
-        run_ingest(wanted, master=master, interval_s=interval, as_json=as_json)

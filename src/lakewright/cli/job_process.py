@@ -1,6 +1,6 @@
-"""The process of a job of the page: a command line whose words come by stdin.
+"""Runs a command whose arguments are read from stdin as JSON, for jobs of the page in the browser.
 
-Arguments of a process can be read by every user of a machine, and options may hold credentials.
+Every user of a machine can read the arguments of a process, and options may contain credentials.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `lakewright`: its commands, one module by topic, imported when one is used."""
+"""The entry point of `lakewright`: all commands, whose modules are imported on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakewright.utils.terminal import say, tell_bug
 
 __all__ = ["app", "exit_code", "main"]
 
-# By command: its module, and its line in the help, which is the first one of its own help.
+# By name: the module of the command, and its help line, the first sentence of its docstring.
 COMMANDS = {
     "create": ("create", "Create an empty table."),
     "ingest": ("ingest", "Write what a source has into a table: one batch, or batch after batch."),
@@ -57,26 +57,26 @@ COMMANDS = {
 class LazyGroup(TyperGroup):
     """The commands by name; the module of a command is imported when the command is first used.
 
-    So the help does not wait for what commands need, and no command for what another one needs.
+    So neither the help nor a command waits for the imports of other commands.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order of the help."""
+        """Return the names of all commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import the module of a command and return the command; None if there is none."""
+        """Import the module of a command and return the command; None for an unknown name."""
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write names and lines of all commands without importing them."""
+        """Write the names and help lines of all commands without importing their modules."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
 @cache
 def load_command(name: str) -> Any:
-    """Return the command `name`, or the group of commands of that name."""
+    """Return the command or the group of commands with this name."""
     module = import_module(f"lakewright.cli.{COMMANDS[name][0]}")
     command: Any = typer.main.get_command(getattr(module, f"{name}_app", module.app))
     return getattr(command, "commands", {}).get(name, command)
@@ -88,13 +88,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # which would take half of the time that the help takes
+    rich_markup_mode=None,  # rich markup would take half of the time of --help
     epilog=EXIT_CODES_TEXT,
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         version = import_module("importlib.metadata").version("lakewright")
         say(f"lakewright {version}")
         raise typer.Exit
@@ -118,10 +118,10 @@ def common(
     """Show, write and maintain tables in the Apache Hudi format."""
     with exit_codes():
         for name in load or ():
-            _load(name)
+            _import_extension(name)
 
 
-def _load(name: str) -> None:
+def _import_extension(name: str) -> None:
     try:
         if name.endswith(".py"):
             runpy.run_path(name)
@@ -145,7 +145,7 @@ def _show_warning(
 
 
 def run(words: Sequence[str] | None = None) -> None:
-    """Run a command, by default that of this process, and exit with its code."""
+    """Run the command with these arguments, by default those of this process, and exit."""
     if not sys.warnoptions:
         warnings.showwarning = _show_warning
     sys.excepthook = tell_bug
@@ -153,7 +153,7 @@ def run(words: Sequence[str] | None = None) -> None:
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run the command with the arguments of this process, and exit."""
     run()
 
 

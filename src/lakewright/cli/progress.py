@@ -1,7 +1,7 @@
-"""How far long work has come: on stderr, and only where that is a terminal.
+"""Progress bars on stderr, if it is a terminal.
 
-Spark hands results over when a job ends. What is known before that is what lies on storage: markers
-tell which files a write has begun, and a file that is there is whole.
+Spark returns results only when a job has finished. Until then the progress of a write is read from
+storage: markers name the files that it has started, and a file that exists is complete.
 """
 
 from __future__ import annotations
@@ -43,63 +43,63 @@ class _SizeColumn(ProgressColumn):
 
 @dataclass
 class ProgressBar:
-    """A bar that may not be there."""
+    """A progress bar; without `progress` it shows nothing."""
 
     progress: Progress | None = None
     task: int = 0
     rows: int = 0
 
     def advance(self, size: int) -> None:
-        """So many bytes more are done."""
+        """Add a number of processed bytes."""
         if self.progress is not None:
             self.progress.advance(self.task, size)  # type: ignore[arg-type]
 
     def add_rows(self, count: int) -> None:
-        """So many rows more are done."""
+        """Add a number of processed rows."""
         self.rows += count
         self.tell(f"{self.rows} rows")
 
     def tell(self, text: str, *, done: float | None = None) -> None:
-        """Put a text beside the bar; `done` is how far it has come."""
+        """Show a text beside the bar; `done` is its new position."""
         if self.progress is not None:
-            self.progress.update(self.task, told=text, completed=done)  # type: ignore[arg-type]
+            self.progress.update(self.task, note=text, completed=done)  # type: ignore[arg-type]
 
 
 @contextmanager
 def byte_bar(title: str, total: int) -> Iterator[ProgressBar]:
-    """A bar of bytes, with rows and the time that is left."""
-    with _shown(title, total, _SizeColumn(), TimeRemainingColumn()) as bar:
+    """A bar of bytes, with rows and the remaining time."""
+    with _bar(title, total, _SizeColumn(), TimeRemainingColumn()) as bar:
         yield bar
 
 
 @contextmanager
 def waiting(title: str, planned: int, work: Callable[[], str] = str) -> Iterator[None]:
-    """Time that passes while Spark works on something of a planned size; `work` tells how far."""
-    with _shown(title, None, TimeElapsedColumn()) as bar:
+    """Show the elapsed time, the planned size and the progress of Spark, which `work` returns."""
+    with _bar(title, None, TimeElapsedColumn()) as bar:
         size = f"{size_text(planned)} planned"
         bar.tell(size)
         if bar.progress is None:
             yield
             return
-        with _repeated(lambda: bar.tell(_together(size, work())), "progress"):
+        with _polling(lambda: bar.tell(_joined(size, work())), "progress"):
             yield
 
 
 @contextmanager
 def watching(storage: Storage, instant: str, items: int, planned: int) -> Iterator[None]:
-    """Files that an execution has written so far, of as many pieces of work as were planned."""
-    with _shown("writing", items, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+    """Show the files that an execution has written so far, of `items` planned operations."""
+    with _bar("writing", items, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
         if bar.progress is None:
             yield
             return
 
-        def look() -> None:
-            found = write_progress(storage, instant)
-            text = f"{found.finished} files written, {size_text(found.bytes)}"
+        def update() -> None:
+            written = write_progress(storage, instant)
+            text = f"{written.finished} files written, {size_text(written.bytes)}"
             more = f"; {size_text(planned)} to read in {items} pieces"
-            bar.tell(text + more, done=min(found.finished, items))
+            bar.tell(text + more, done=min(written.finished, items))
 
-        with _repeated(look, f"progress {instant}"):
+        with _polling(update, f"progress {instant}"):
             yield
 
 
@@ -107,58 +107,62 @@ def watching(storage: Storage, instant: str, items: int, planned: int) -> Iterat
 def following(
     storage: Storage, tell: Callable[[str], None], work: Callable[[], str] = str
 ) -> Iterator[None]:
-    """Tell now and then how far the writes have come that are pending on a table.
+    """Report the progress of the pending writes of a table to `tell`, periodically.
 
-    `work` tells how far Spark is with whatever it does now.
+    `work` returns the progress of Spark.
     """
 
-    def look() -> None:
+    def update() -> None:
         pending = load_snapshot(storage).timeline.pending(*WRITE_ACTIONS)
-        found = [(i.requested_at, write_progress(storage, i.requested_at)) for i in pending]
-        told = [f"{at}: {so.finished} files, {size_text(so.bytes)}" for at, so in found if so.begun]
-        doing = "writing " + "; ".join(told) if told else "reading"
-        tell(_together(doing, work()))
+        writes = [(i.requested_at, write_progress(storage, i.requested_at)) for i in pending]
+        texts = [
+            f"{at}: {written.finished} files, {size_text(written.bytes)}"
+            for at, written in writes
+            if written.begun
+        ]
+        phase = "writing " + "; ".join(texts) if texts else "reading"
+        tell(_joined(phase, work()))
 
-    with _repeated(look, "progress"):
+    with _polling(update, "progress"):
         yield
 
 
-def _together(*texts: str) -> str:
+def _joined(*texts: str) -> str:
     return "; ".join(filter(None, texts))
 
 
 @contextmanager
-def _repeated(look: Callable[[], None], name: str) -> Iterator[None]:
-    """Look again and again while a block runs; a look that fails is not worth a failure."""
-    ended = threading.Event()
+def _polling(update: Callable[[], None], name: str) -> Iterator[None]:
+    """Call `update` periodically in a thread until the end of the block; errors are ignored."""
+    stopped = threading.Event()
 
-    def go_on() -> None:
-        while not ended.wait(_POLL_S):
+    def poll() -> None:
+        while not stopped.wait(_POLL_S):
             with suppress(LakewrightError):
-                look()
+                update()
 
-    thread = threading.Thread(target=go_on, name=name, daemon=True)
+    thread = threading.Thread(target=poll, name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        ended.set()
+        stopped.set()
         thread.join()
 
 
 @contextmanager
-def _shown(title: str, total: int | None, *columns: ProgressColumn) -> Iterator[ProgressBar]:
+def _bar(title: str, total: int | None, *columns: ProgressColumn) -> Iterator[ProgressBar]:
     console = SafeConsole(stderr=True)
     if not console.is_terminal:
         yield ProgressBar()
         return
-    told = TextColumn("{task.fields[told]}", markup=False)
+    note = TextColumn("{task.fields[note]}", markup=False)
     with Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        told,
+        note,
         *columns,
         console=console,
         transient=True,
     ) as progress:
-        yield ProgressBar(progress, progress.add_task(title, total=total, told=""))
+        yield ProgressBar(progress, progress.add_task(title, total=total, note=""))

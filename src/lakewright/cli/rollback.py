@@ -1,4 +1,4 @@
-"""Commands that roll back, and that create savepoints and restore them."""
+"""Commands that undo writes: rollback, savepoint and restore."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rollback(
         options = parse_options(option, options_file)
         _require_table(path, options)
         if not yes:
-            ask(f"Take back {instant}? Its rows are gone then.", abort=True)
+            ask(f"Roll back {instant}? Its rows are deleted.", abort=True)
         document = _rollback(path, options, instant, force=force)
         show(document, as_json=as_json)
 
@@ -69,10 +69,10 @@ def rollback(
 def savepoint(
     path: PathArgument,
     instant: InstantArgument,
-    user: Annotated[str, typer.Option(metavar="NAME", help="Who makes it.")] = "",
-    comment: Annotated[str, typer.Option(metavar="TEXT", help="What for.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="The user that creates it.")] = "",
+    comment: Annotated[str, typer.Option(metavar="TEXT", help="Stored with the savepoint.")] = "",
     delete: Annotated[
-        bool, typer.Option("--delete", help="Give the savepoint up: its files may be cleaned.")
+        bool, typer.Option("--delete", help="Delete the savepoint: its files may be cleaned.")
     ] = False,
     option: OptionsOption = None,
     options_file: OptionsFileOption = None,
@@ -102,38 +102,40 @@ def restore(
         options = parse_options(option, options_file)
         _require_table(path, options)
         if not yes:
-            question = f"Take the table back to {instant}? All later writes are gone then."
+            question = f"Restore the table to {instant}? All later writes are rolled back."
             ask(question, abort=True)
         show(_restore(path, options, instant), as_json=as_json)
 
 
 def _require_table(path: str, options: Options) -> None:
-    """InvalidError where there is no table: before anybody is asked whether it may change."""
+    """Raise InvalidError if the table does not exist, before the user is asked to confirm."""
     load_snapshot(storage_at(path, options))
 
 
 def _rollback(path: str, options: Options, instant: str, *, force: bool = False) -> Document:
-    """Take back a write; with `force` also one whose completed file is damaged."""
-    done = savepoints.rollback_instant(_writer(path, options), instant, force=force)
-    return _document(path, "taken_back", instant, done)
+    """Roll back a write; with `force` also one whose completed file is damaged."""
+    completed = savepoints.rollback_instant(_writer(path, options), instant, force=force)
+    return _document(path, "taken_back", instant, completed)
 
 
 def _create_savepoint(
     path: str, options: Options, instant: str, *, user: str, comment: str
 ) -> Document:
-    """Keep a state of the table."""
-    made = savepoints.create_savepoint(_writer(path, options), instant, user=user, comment=comment)
-    return _document(path, "saved", instant, made)
+    """Create a savepoint at a completed write."""
+    completed = savepoints.create_savepoint(
+        _writer(path, options), instant, user=user, comment=comment
+    )
+    return _document(path, "saved", instant, completed)
 
 
 def _delete_savepoint(path: str, options: Options, instant: str) -> Document:
-    """Give a savepoint up."""
+    """Delete a savepoint."""
     savepoints.delete_savepoint(_writer(path, options), instant)
     return {"table": path, "given_up": instant}
 
 
 def _restore(path: str, options: Options, instant: str) -> Document:
-    """Take the table back to a savepoint."""
+    """Restore the table to a savepoint."""
     return _document(
         path, "restored_to", instant, savepoints.restore(_writer(path, options), instant)
     )
@@ -143,11 +145,11 @@ def _writer(path: str, options: Options) -> TransactionManager:
     return service_runner(path, with_optimistic_concurrency(options)).writer
 
 
-def _document(path: str, what: str, target: str, done: Instant) -> Document:
+def _document(path: str, key: str, target: str, completed: Instant) -> Document:
     return {
         "table": path,
-        what: target,
-        "action": done.action,
-        "instant": done.requested_at,
-        "completed_at": done.completed_at,
+        key: target,
+        "action": completed.action,
+        "instant": completed.requested_at,
+        "completed_at": completed.completed_at,
     }

@@ -1,4 +1,7 @@
-"""Commands that print rows: read and changes, in this process, or with Spark for large scans."""
+"""Commands that print rows: read and changes.
+
+This process reads the rows; Spark does for large scans, and for filters that only Spark evaluates.
+"""
 
 from __future__ import annotations
 
@@ -38,25 +41,31 @@ from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
 from lakewright.utils.terminal import say
 
+# Above this size Spark is faster than this process.
+MOST_BYTES_HERE = 1 << 30
+_SHOWN_ROWS = 20
+
+Batches = Iterator[pa.RecordBatch]
+
 app = group()
 
 ColumnsOption = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="Only these columns, with commas between them.")
+    str | None, typer.Option(metavar="NAMES", help="Only these columns, separated by commas.")
 ]
 FormatOption = Annotated[
     str, typer.Option("--format", "-f", metavar="NAME", help="table, json, jsonl, csv or parquet.")
 ]
 OutOption = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Write to this file, which must not be there.")
+    str | None, typer.Option(metavar="FILE", help="Write to this file, which must not exist.")
 ]
 SparkOption = Annotated[
-    bool, typer.Option("--spark", help="Read with Spark, however little there is to read.")
+    bool, typer.Option("--spark", help="Read with Spark, even if there is little to read.")
 ]
 MetaOption = Annotated[
     bool, typer.Option("--meta", help="Also the five columns that Hudi adds to each row.")
 ]
 RowsMasterOption = Annotated[
-    str | None, typer.Option(metavar="URL", help="Read with Spark, at this master.")
+    str | None, typer.Option(metavar="URL", help="Read with Spark, on this Spark master.")
 ]
 
 
@@ -72,19 +81,25 @@ def read(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", "-n", metavar="COUNT", min=0, help="At most so many rows; a table shows 20."
+            "--limit",
+            "-n",
+            metavar="COUNT",
+            min=0,
+            help="At most this many rows; a table shows 20.",
         ),
     ] = None,
     columns: ColumnsOption = None,
     where: Annotated[
         str | None,
-        typer.Option("--filter", "--where", metavar="SQL", help="Only rows that pass this."),
+        typer.Option(
+            "--filter", "--where", metavar="SQL", help="Only rows that match this condition."
+        ),
     ] = None,
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help="As of an instant, or a date and time.")
     ] = None,
     optimized: Annotated[
-        bool, typer.Option("--optimized", help="Base files alone: as old as the last compaction.")
+        bool, typer.Option("--optimized", help="Only base files: as old as the last compaction.")
     ] = False,
     meta: MetaOption = False,
     form: FormatOption = "table",
@@ -97,7 +112,7 @@ def read(
 ) -> None:
     """Print rows of a table, now or as of a time. Without Spark where there is little to read."""
     with exit_codes():
-        chosen = ReadRequest(
+        request = ReadRequest(
             path=path,
             options=parse_options(option, options_file),
             limit=limit,
@@ -108,7 +123,7 @@ def read(
             out=out,
             master=master or ("local[*]" if spark else None),
         )
-        show_read(chosen, as_of=as_of, optimized=optimized)
+        show_read(request, as_of=as_of, optimized=optimized)
 
 
 @app.command(
@@ -123,17 +138,19 @@ def changes(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="After this completion time: the checkpoint of the last call. Else all.",
+            help="After this completion time: the checkpoint of the last call; by default all.",
         ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Up to this completion time; else to now.")
+        str | None,
+        typer.Option(metavar="TIME", help="Up to this completion time; by default the latest."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="COUNT", min=1, help="At most so many instants.")
+        int | None, typer.Option(metavar="COUNT", min=1, help="At most this many instants.")
     ] = None,
     cdc: Annotated[
-        bool, typer.Option("--cdc", help="What was done to each row, with it before and after.")
+        bool,
+        typer.Option("--cdc", help="The operation on each row, with the row before and after."),
     ] = False,
     columns: ColumnsOption = None,
     meta: MetaOption = False,
@@ -147,7 +164,7 @@ def changes(
 ) -> None:
     """Print the rows that changed in a range of completion times. Shows the next checkpoint."""
     with exit_codes():
-        chosen = ReadRequest(
+        request = ReadRequest(
             path=path,
             options=parse_options(option, options_file),
             columns=listed(columns),
@@ -156,19 +173,12 @@ def changes(
             out=out,
             master=master or ("local[*]" if spark else None),
         )
-        show_changes(chosen, since=since, until=until, limit=limit, cdc=cdc)
-
-
-# More than this is read sooner by several tasks than by this process.
-MOST_BYTES_HERE = 1 << 30
-_SHOWN_ROWS = 20
-
-Batches = Iterator[pa.RecordBatch]
+        show_changes(request, since=since, until=until, limit=limit, cdc=cdc)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest:
-    """What the command line asks for; with a master Spark reads."""
+    """The arguments of a command that prints rows; with a master Spark reads."""
 
     path: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -181,14 +191,14 @@ class ReadRequest:
     master: str | None = None
 
     def check(self) -> None:
-        """InvalidError for what cannot be, before anything is read."""
+        """Raise InvalidError for an invalid format, before anything is read."""
         if self.form not in FORMATS:
             raise InvalidError("no such format", format=self.form, known=list(FORMATS))
         if self.form == "parquet" and self.out is None:
             raise InvalidError("parquet is no text: name a file with --out")
 
     def names(self, schema: pa.Schema) -> tuple[str, ...]:
-        """The columns of the result."""
+        """Return the names of the columns of the result."""
         if self.columns:
             return tuple(dict.fromkeys(select_fields(schema, self.columns).names))
         return tuple(name for name in schema.names if self.meta or name not in META_COLUMNS)
@@ -196,7 +206,7 @@ class ReadRequest:
 
 @dataclass(frozen=True)
 class Reading:
-    """A query, planned: which rows of it are wanted, and how many."""
+    """A planned query: its scan plan, columns, filter and limit."""
 
     storage: Storage
     plan: ScanPlan | CdcScanPlan
@@ -206,69 +216,69 @@ class Reading:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the result."""
+        """The schema of the result."""
         return select_fields(self.plan.result_schema, self.names)
 
     def fits_here(self) -> bool:
-        """Whether this process is soon done with it."""
+        """Whether this process can read it in a short time."""
         bounded = self.limit is not None and self.chosen is None
         return bounded or plan_bytes(self.plan) <= MOST_BYTES_HERE
 
 
 def show_read(wanted: ReadRequest, *, as_of: str | None, optimized: bool) -> None:
-    """Show rows of a table."""
+    """Print rows of a table."""
     wanted.check()
     storage = storage_at(wanted.path, wanted.options)
     snapshot = load_snapshot(storage)
     time = query_time(as_of, zone_of(snapshot.config.timeline_zone)) if as_of is not None else None
-    make = plan_read_optimized if optimized else plan_snapshot
+    plan_query = plan_read_optimized if optimized else plan_snapshot
     schema = snapshot.schema(snapshot.view(requested_until=time))
     names = wanted.names(schema)
-    chosen = _filter(wanted.where, schema)
-    needed = dict.fromkeys((*names, *(chosen.columns if chosen else ())))
-    # What Spark filters by is known to Spark alone.
-    left_to_spark = wanted.where is not None and chosen is None
-    plan = make(snapshot, as_of=time, columns=None if left_to_spark else list(needed))
-    if chosen is not None:
-        plan = prune_partitions(plan, chosen)
+    row_filter = _filter(wanted.where, schema)
+    columns = dict.fromkeys((*names, *(row_filter.columns if row_filter else ())))
+    # Only Spark knows which columns such a filter reads.
+    filtered_by_spark = wanted.where is not None and row_filter is None
+    plan = plan_query(snapshot, as_of=time, columns=None if filtered_by_spark else list(columns))
+    if row_filter is not None:
+        plan = prune_partitions(plan, row_filter)
     limit = _SHOWN_ROWS + 1 if wanted.limit is None and wanted.form == "table" else wanted.limit
-    reading = Reading(storage, plan, names, limit, chosen)
-    told = OutputSummary(
-        {"table": storage.root, "as_of": time}, shown=_shown(wanted), more="--limit"
+    reading = Reading(storage, plan, names, limit, row_filter)
+    summary = OutputSummary(
+        {"table": storage.root, "as_of": time}, shown=_max_shown_rows(wanted), more="--limit"
     )
-    _write(wanted, reading, told, spark=left_to_spark)
+    _write(wanted, reading, summary, spark=filtered_by_spark)
 
 
 def show_changes(
     wanted: ReadRequest, *, since: str | None, until: str | None, limit: int | None, cdc: bool
 ) -> None:
-    """Show what changed in a range."""
+    """Print the rows that changed in a range of completion times."""
     wanted.check()
     storage = storage_at(wanted.path, wanted.options)
-    moment = load_consistent_snapshot(storage)
+    snapshot = load_consistent_snapshot(storage)
     begin, end = begin_of_range(since), end_of_range(until)
     if cdc:
-        found = plan_cdc(
-            moment, since=begin, until=end, limit=limit, columns=wanted.columns or None
+        cdc_query = plan_cdc(
+            snapshot, since=begin, until=end, limit=limit, columns=wanted.columns or None
         )
-        read: ScanPlan | CdcScanPlan = found.plan
-        names = tuple(found.plan.result_schema.names)
-        context = found.context
+        plan: ScanPlan | CdcScanPlan = cdc_query.plan
+        names = tuple(cdc_query.plan.result_schema.names)
+        context = cdc_query.context
     else:
         columns = wanted.columns or None
-        changed = plan_changes(moment, since=begin, until=end, limit=limit, columns=columns)
-        read, names = changed.plan, wanted.names(changed.plan.result_schema)
-        context = changed.context
+        query = plan_changes(snapshot, since=begin, until=end, limit=limit, columns=columns)
+        plan, names = query.plan, wanted.names(query.plan.result_schema)
+        context = query.context
     head = {
         "table": storage.root,
         "checkpoint": context.checkpoint,
-        "instants": [each.requested_at for each in context.instants],
+        "instants": [instant.requested_at for instant in context.instants],
     }
-    reading = Reading(storage, read, names)
+    reading = Reading(storage, plan, names)
     _write(
         wanted,
         reading,
-        OutputSummary(head, shown=_shown(wanted), more="another --format"),
+        OutputSummary(head, shown=_max_shown_rows(wanted), more="another --format"),
         spark=False,
     )
 
@@ -276,40 +286,40 @@ def show_changes(
 def _filter(text: str | None, schema: pa.Schema) -> RowFilter | None:
     if text is None:
         return None
-    # Only a query with a filter needs the SQL parser.
+    # Imported here: only a filter needs the SQL parser.
     from lakewright.scan.filters import parse_filter
 
     return parse_filter(text, schema)
 
 
-def _shown(wanted: ReadRequest) -> int | None:
-    return _SHOWN_ROWS if wanted.form == "table" and wanted.limit is None else None
+def _max_shown_rows(request: ReadRequest) -> int | None:
+    return _SHOWN_ROWS if request.form == "table" and request.limit is None else None
 
 
-def _write(wanted: ReadRequest, reading: Reading, told: OutputSummary, *, spark: bool) -> None:
+def _write(request: ReadRequest, reading: Reading, summary: OutputSummary, *, spark: bool) -> None:
     with ExitStack() as stack:
         batches: Callable[[], Batches]
-        if spark or wanted.master is not None or not reading.fits_here():
+        if spark or request.master is not None or not reading.fits_here():
             from lakewright.cli.spark import spark_rows
 
-            batches = stack.enter_context(spark_rows(wanted, reading))
+            batches = stack.enter_context(spark_rows(request, reading))
         else:
-            batches = lambda: _read_with_bar(wanted, reading, stack)  # noqa: E731
-        # Opened last, so that a query that is refused leaves no file.
-        sink = stack.enter_context(writing(wanted.form, wanted.out, reading.schema, told))
+            batches = lambda: _read_with_bar(request, reading, stack)  # noqa: E731
+        # Opened last, so that a rejected query leaves no file.
+        sink = stack.enter_context(writing(request.form, request.out, reading.schema, summary))
         count = 0
         for batch in batches():
             sink(batch)
             count += int(batch.num_rows)
-    if wanted.out is not None:
-        say(f"{count} rows written to {wanted.out}", err=True)
+    if request.out is not None:
+        say(f"{count} rows written to {request.out}", err=True)
 
 
-def _read_with_bar(wanted: ReadRequest, reading: Reading, stack: ExitStack) -> Batches:
-    # Rows that scroll by on the same terminal are progress enough.
-    apart = wanted.out is not None or wanted.form == "table" or not sys.stdout.isatty()
+def _read_with_bar(request: ReadRequest, reading: Reading, stack: ExitStack) -> Batches:
+    # No bar on a terminal on which the rows themselves scroll by.
+    with_bar = request.out is not None or request.form == "table" or not sys.stdout.isatty()
     total = plan_bytes(reading.plan)
-    bar = stack.enter_context(byte_bar("reading", total)) if apart else ProgressBar()
+    bar = stack.enter_context(byte_bar("reading", total)) if with_bar else ProgressBar()
     for batch in read_local(
         reading.storage,
         reading.plan,

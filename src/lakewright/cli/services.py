@@ -45,64 +45,15 @@ from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 
+app = group()
 services_app = group("Run table services.")
 
-
-@services_app.command(
-    "run",
-    epilog=example(
-        "lakewright services run data/trips",
-        "lakewright services run data/trips --service clean --continuous --interval 300",
-    ),
-)
-def services_run(
-    path: PathArgument,
-    service: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Which to run, in this order; by default compaction (if there can be log files), "
-            "clean and archive.",
-        ),
-    ] = None,
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on until a signal says stop.")
-    ] = False,
-    interval: Annotated[
-        float, typer.Option(metavar="SECONDS", help="The pause between two rounds.")
-    ] = 60.0,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    master: MasterOption = "local[*]",
-    as_json: JsonOption = False,
-) -> None:
-    """Execute pending plans, then run the services that are due."""
-    with exit_codes():
-        run_services(
-            path,
-            service or (),
-            parse_options(option, options_file),
-            master=master,
-            interval_s=interval if continuous else None,
-            report=lambda document: show(document, as_json=as_json, one_line=continuous),
-        )
-
-
-@services_app.command("list", epilog=example("lakewright services list --json"))
-def services_list(as_json: JsonOption = False) -> None:
-    """List the services."""
-    with exit_codes():
-        show(list_services(), as_json=as_json)
-
-
-app = group()
-
 ScheduleOption = Annotated[
-    bool, typer.Option("--schedule", help="Only put the plan on the timeline.")
+    bool, typer.Option("--schedule", help="Only schedule: add the plan to the timeline.")
 ]
 ExecuteOption = Annotated[
     str | None,
-    typer.Option(metavar="INSTANT", help="Only execute a plan that is on the timeline."),
+    typer.Option(metavar="INSTANT", help="Only execute this pending plan."),
 ]
 
 
@@ -172,22 +123,6 @@ def archive(
     _run("archive", path, schedule, execute, (option, options_file), master, as_json)
 
 
-def _run(
-    name: str,
-    path: str,
-    schedule: bool,
-    execute: str | None,
-    given: tuple[list[str] | None, str | None],
-    master: str,
-    as_json: bool,
-) -> None:
-    with exit_codes():
-        document = run_service(
-            path, name, parse_options(*given), schedule=schedule, execute=execute, master=master
-        )
-        show(document, as_json=as_json)
-
-
 @app.command(
     epilog=example("lakewright plan data/trips compaction", "lakewright plan data/trips clean")
 )
@@ -208,12 +143,12 @@ def plan(
 )
 def cancel(
     path: PathArgument,
-    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="The plan, by its instant.")],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the rollback.")] = "",
-    user: Annotated[str, typer.Option(metavar="NAME", help="Who asks for it.")] = "",
+    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="The instant of the plan.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Stored with the rollback.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="The user that cancels it.")] = "",
     wait: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="How long to wait for who executes it to stop."),
+        typer.Option(metavar="SECONDS", help="How long to wait for a running execution to stop."),
     ] = 0.0,
     option: OptionsOption = None,
     options_file: OptionsFileOption = None,
@@ -226,6 +161,74 @@ def cancel(
         show(document, as_json=as_json)
 
 
+@services_app.command(
+    "run",
+    epilog=example(
+        "lakewright services run data/trips",
+        "lakewright services run data/trips --service clean --continuous --interval 300",
+    ),
+)
+def services_run(
+    path: PathArgument,
+    service: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A service to run; may be repeated, they run in this order. By default compaction "
+            "(of merge-on-read tables), clean and archive.",
+        ),
+    ] = None,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Run rounds until SIGINT or SIGTERM.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", help="The pause between two rounds.")
+    ] = 60.0,
+    option: OptionsOption = None,
+    options_file: OptionsFileOption = None,
+    master: MasterOption = "local[*]",
+    as_json: JsonOption = False,
+) -> None:
+    """Execute pending plans, then run the services that are due."""
+    with exit_codes():
+        run_services(
+            path,
+            service or (),
+            parse_options(option, options_file),
+            master=master,
+            interval_s=interval if continuous else None,
+            report=lambda document: show(document, as_json=as_json, one_line=continuous),
+        )
+
+
+@services_app.command("list", epilog=example("lakewright services list --json"))
+def services_list(as_json: JsonOption = False) -> None:
+    """List the services."""
+    with exit_codes():
+        show(list_services(), as_json=as_json)
+
+
+def _run(
+    name: str,
+    path: str,
+    schedule: bool,
+    execute: str | None,
+    option_arguments: tuple[list[str] | None, str | None],
+    master: str,
+    as_json: bool,
+) -> None:
+    with exit_codes():
+        document = run_service(
+            path,
+            name,
+            parse_options(*option_arguments),
+            schedule=schedule,
+            execute=execute,
+            master=master,
+        )
+        show(document, as_json=as_json)
+
+
 def run_services(
     path: str,
     names: Sequence[str],
@@ -235,37 +238,42 @@ def run_services(
     interval_s: float | None,
     report: Callable[[Document], None],
 ) -> None:
-    """Run services once, or in rounds `interval_s` apart until a signal says stop.
+    """Run services once, or in rounds `interval_s` apart until a signal.
 
     Raises:
-        LakewrightError: the first failure of a single round; else see `run_continuously`.
+        LakewrightError: The first error of a single round; for rounds see `run_continuously`.
     """
     with StopRequest() as stop, LazySpark(master, options, stop.listen) as engine:
-        runner = _watched(service_runner(path, with_optimistic_concurrency(options), engine))
-        wanted = names or default_services(load_snapshot(runner.storage).config)
+        runner = _with_progress(service_runner(path, with_optimistic_concurrency(options), engine))
+        service_names = names or default_services(load_snapshot(runner.storage).config)
 
-        def report_round(found: MaintenanceRound) -> None:
-            report(_round_document(runner.storage, found))
+        def report_round(result: MaintenanceRound) -> None:
+            report(_round_document(runner.storage, result))
 
         if interval_s is not None:
             clock = runner.clock
             run_continuously(
-                runner, wanted, interval_s=interval_s, clock=clock, stop=stop, report=report_round
+                runner,
+                service_names,
+                interval_s=interval_s,
+                clock=clock,
+                stop=stop,
+                report=report_round,
             )
             return
-        only = MaintenanceRound(1, tuple(run_round(runner, wanted, stop)))
-        report_round(only)
-        for error in only.errors:
+        single = MaintenanceRound(1, tuple(run_round(runner, service_names, stop)))
+        report_round(single)
+        for error in single.errors:
             raise error
 
 
 def list_services() -> Document:
-    """The services there are, own ones and added ones."""
+    """Return all services, built-in and registered ones."""
     return {"services": [service_document(service) for service in services()]}
 
 
 def preview(path: str, name: str, options: Options) -> Document:
-    """What a service would do now."""
+    """Return the plan that a service would schedule now."""
     runner = service_runner(path, options)
     return {"table": runner.storage.root, "service": name, **plan_document(runner.preview(name))}
 
@@ -279,42 +287,44 @@ def run_service(
     execute: str | None,
     master: str,
 ) -> Document:
-    """Plan and execute a service, or do one of the two.
+    """Schedule and execute a service, or only one of the two.
 
     Raises:
-        LakewrightError: it failed; what it began is taken back.
+        LakewrightError: The service failed.
     """
     if schedule and execute is not None:
         raise InvalidError("a plan is either scheduled or executed: give one of the two")
     with StopRequest() as stop, LazySpark(master, options, stop.listen) as engine:
-        runner = _watched(service_runner(path, with_optimistic_concurrency(options), engine))
-        told = {"table": runner.storage.root, "service": name}
+        runner = _with_progress(service_runner(path, with_optimistic_concurrency(options), engine))
+        head = {"table": runner.storage.root, "service": name}
         if schedule:
-            return {**told, **_scheduled(runner.schedule(name))}
+            return {**head, **_schedule_document(runner.schedule(name))}
         if execute is not None:
             _require_plan_of(runner, name, execute)
-            return {**told, **outcome_document(runner.execute(execute))}
-        return {**told, **outcome_document(runner.run(name))}
+            return {**head, **outcome_document(runner.execute(execute))}
+        return {**head, **outcome_document(runner.run(name))}
 
 
-def _watched(runner: ServiceRunner) -> ServiceRunner:
+def _with_progress(runner: ServiceRunner) -> ServiceRunner:
     return replace(runner, progress=partial(watching, runner.storage))
 
 
-def _scheduled(found: Instant | Skip) -> Document:
-    if isinstance(found, Skip):
-        return {"result": "skipped", "detail": found.reason}
-    return {"result": "scheduled", "instant": found.requested_at}
+def _schedule_document(scheduled: Instant | Skip) -> Document:
+    if isinstance(scheduled, Skip):
+        return {"result": "skipped", "detail": scheduled.reason}
+    return {"result": "scheduled", "instant": scheduled.requested_at}
 
 
 def _require_plan_of(runner: ServiceRunner, name: str, instant: str) -> None:
-    """InvalidError for the plan of another service: each has a command of its own."""
-    waiting = load_snapshot(runner.storage).timeline.pending()
+    """Raise InvalidError if the instant is a pending plan of another service."""
+    pending = load_snapshot(runner.storage).timeline.pending()
     action = service_by_name(name).action
-    found = [i.action for i in waiting if i.requested_at == instant]
-    if found and action not in found:
+    planned_actions = [i.action for i in pending if i.requested_at == instant]
+    if planned_actions and action not in planned_actions:
         raise InvalidError(
-            "the plan of this instant is that of another service", instant=instant, action=found[0]
+            "the plan of this instant is that of another service",
+            instant=instant,
+            action=planned_actions[0],
         )
 
 
@@ -336,7 +346,7 @@ class LazySpark:
 
         if self._session is None:
             self._session = start_session(self._master, self._configs)
-            # Spark has put a handler of its own in the place of ours.
+            # Spark has installed signal handlers of its own.
             self._started()
         return SparkEngine(self._session)
 
@@ -350,13 +360,13 @@ class LazySpark:
             self._session.stop()
 
 
-def _round_document(storage: Storage, found: MaintenanceRound) -> Document:
+def _round_document(storage: Storage, result: MaintenanceRound) -> Document:
     now = datetime.fromtimestamp(SystemClock().now_ms() // 1000, UTC)
     return {
         "table": storage.root,
-        "round": found.number,
+        "round": result.number,
         "at": now.isoformat(),
         "steps": [
-            {"service": step.service, **outcome_document(step.outcome)} for step in found.steps
+            {"service": step.service, **outcome_document(step.outcome)} for step in result.steps
         ],
     }

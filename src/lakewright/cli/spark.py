@@ -1,6 +1,6 @@
-"""What the command line does with Spark: its session, the progress of jobs, rows of a query.
+"""Spark for commands: the session, the progress of its stages, and the rows of a query.
 
-Imported only by the command that needs it.
+Imported only by commands that need Spark.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkEngine", "spark_rows", "spark_work", "start_session"]
 
-_QUIET = {
+_DEFAULT_MASTER = "local[*]"
+_DEFAULT_CONFIGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -45,31 +46,36 @@ _QUIET = {
 
 
 def start_session(master: str, configs: Mapping[str, str]) -> SparkSession:
-    """A session at a master; `configs` go before what is usual here."""
-    told = {"spark.master": master, "spark.app.name": "lakewright", **_QUIET, **configs}
-    # Spark's Python imports nothing from the current folder, nor does the command `lakewright`.
+    """Start a session on a master; `configs` override the default settings."""
+    settings = {
+        "spark.master": master,
+        "spark.app.name": "lakewright",
+        **_DEFAULT_CONFIGS,
+        **configs,
+    }
+    # Python workers import nothing from the current folder, like the command `lakewright` itself.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
-    if any(map(is_secret, told)) and not is_remote():
-        _start_jvm({key: value for key, value in told.items() if not is_secret(key)})
+    if any(map(is_secret, settings)) and not is_remote():
+        _start_jvm({key: value for key, value in settings.items() if not is_secret(key)})
     builder = SparkSession.builder
-    for key, value in told.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
 def _start_jvm(configs: Mapping[str, str]) -> None:
-    """Start Spark's JVM, which gets its settings as arguments, and every user can read these.
+    """Start the JVM with settings that are not secret: every user can read its arguments.
 
-    What the session is told beyond them goes through a socket.
+    The session passes its other settings to the JVM through a socket.
     """
     SparkContext._ensure_initialized(conf=SparkConf().setAll(list(configs.items())))
 
 
 @dataclass(frozen=True, slots=True)
 class SparkWork:
-    """The stages that run now: their tasks, and what was read by those that have ended.
+    """The active stages: their tasks, and the rows and bytes that completed tasks have read.
 
-    What Python workers read by themselves is in neither `rows` nor `bytes`.
+    `rows` and `bytes` do not include what Python workers read by themselves.
     """
 
     stages: tuple[int, ...] = ()
@@ -79,41 +85,41 @@ class SparkWork:
     bytes: int = 0
 
     def text(self, running_s: float = 0) -> str:
-        """In words, without what is not known; empty if nothing runs."""
+        """Return the known figures as text; empty if no stage is active."""
         if not self.tasks:
             return ""
         rows = f", {self.rows} rows" if self.rows else ""
         size = f", {size_text(self.bytes)}" if self.bytes else ""
-        left_s = running_s * (self.tasks - self.done) / self.done if self.done else 0
-        left = f", about {left_s:.0f} s left" if left_s >= 1 else ""
-        return f"{self.done} of {self.tasks} tasks{rows}{size}{left}"
+        remaining_s = running_s * (self.tasks - self.done) / self.done if self.done else 0
+        remaining = f", about {remaining_s:.0f} s left" if remaining_s >= 1 else ""
+        return f"{self.done} of {self.tasks} tasks{rows}{size}{remaining}"
 
 
 def spark_work(spark: SparkSession) -> Callable[[], str]:
-    """What tells how far a session is, whenever it is called; nothing while it rests.
+    """Return a function that returns the progress of a session as text, empty if it is idle.
 
-    On Spark Connect, where the driver is elsewhere, it tells nothing.
+    The text is always empty on Spark Connect, where the driver is another process.
     """
     if is_remote():
         return str
-    running: tuple[int, ...] = ()
-    since = 0.0
+    active_stages: tuple[int, ...] = ()
+    started_at = 0.0
 
-    def look() -> str:
-        nonlocal running, since
+    def progress() -> str:
+        nonlocal active_stages, started_at
         try:
-            work = _added(spark._jsc.sc().statusStore().activeStages())
-        except (Py4JError, OSError):  # it stops
+            work = _sum_stages(spark._jsc.sc().statusStore().activeStages())
+        except (Py4JError, OSError):  # the session is stopping
             return ""
         now = time.monotonic()
-        if work.stages != running:
-            running, since = work.stages, now
-        return work.text(now - since)
+        if work.stages != active_stages:
+            active_stages, started_at = work.stages, now
+        return work.text(now - started_at)
 
-    return look
+    return progress
 
 
-def _added(stages: Any) -> SparkWork:
+def _sum_stages(stages: Any) -> SparkWork:
     work = SparkWork()
     for number in range(stages.size()):
         stage = stages.apply(number)
@@ -127,36 +133,33 @@ def _added(stages: Any) -> SparkWork:
     return work
 
 
-_ANYWHERE = "local[*]"
-
-
 @contextmanager
 def spark_rows(
     wanted: ReadRequest, reading: Reading
 ) -> Iterator[Callable[[], Iterator[pa.RecordBatch]]]:
-    """What gives the rows that are asked for, as long as its session lives."""
-    spark = start_session(wanted.master or _ANYWHERE, spark_options(wanted.options))
+    """Return a function that reads the rows; the session is stopped at the end of the block."""
+    spark = start_session(wanted.master or _DEFAULT_MASTER, spark_options(wanted.options))
     try:
-        frame = _chosen(scan(spark, reading.storage, reading.plan), wanted, reading)
+        frame = _select(scan(spark, reading.storage, reading.plan), wanted, reading)
 
         def rows() -> Iterator[pa.RecordBatch]:
             with waiting("reading with Spark", plan_bytes(reading.plan), spark_work(spark)):
-                found = frame.toArrow()
-            yield from found.cast(reading.schema).to_batches()
+                table = frame.toArrow()
+            yield from table.cast(reading.schema).to_batches()
 
         yield rows
     finally:
         spark.stop()
 
 
-def _chosen(frame: DataFrame, wanted: ReadRequest, reading: Reading) -> DataFrame:
-    if wanted.where is not None:
+def _select(frame: DataFrame, request: ReadRequest, reading: Reading) -> DataFrame:
+    if request.where is not None:
         try:
-            frame = frame.where(F.expr(wanted.where))
+            frame = frame.where(F.expr(request.where))
         except (AnalysisException, ParseException) as error:
             cause = str(error).partition("\n")[0]
             raise InvalidError(
-                "not a condition on rows", filter=wanted.where, cause=cause
+                "not a condition on rows", filter=request.where, cause=cause
             ) from error
     frame = frame.select(*(F.col(f"`{name.replace('`', '``')}`") for name in reading.names))
     return frame if reading.limit is None else frame.limit(reading.limit)

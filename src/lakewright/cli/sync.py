@@ -1,4 +1,4 @@
-"""The command sync: a table in a catalog."""
+"""The command sync: it registers a table in a catalog."""
 
 from __future__ import annotations
 
@@ -32,17 +32,20 @@ def sync(
     path: PathArgument,
     mode: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help="hms or glue; told by the rest if left out."),
+        typer.Option(
+            metavar="KIND", help="hms or glue; by default derived from the other options."
+        ),
     ] = None,
     database: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The database; default if left out.")
+        str | None, typer.Option(metavar="NAME", help="The database; by default `default`.")
     ] = None,
     table: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The name; the table's own if left out.")
+        str | None,
+        typer.Option(metavar="NAME", help="The name in the catalog; by default that of the table."),
     ] = None,
     metastore_uris: Annotated[
         str | None,
-        typer.Option(metavar="URIS", help="Where a Hive metastore listens, thrift://host:9083."),
+        typer.Option(metavar="URIS", help="The addresses of a Hive metastore, thrift://host:9083."),
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Compare all partitions, not only what has changed.")
@@ -58,29 +61,29 @@ def sync(
     Example: lakewright sync s3://lake/trips --metastore-uris thrift://hms:9083 --database lake
     """
     with exit_codes():
-        words = {
+        arguments = {
             "hoodie.datasource.hive_sync.mode": mode,
             "hoodie.datasource.hive_sync.database": database,
             "hoodie.datasource.hive_sync.table": table,
             "hoodie.datasource.hive_sync.metastore.uris": metastore_uris,
             "hoodie.meta.sync.incremental": "false" if full else None,
         }
-        given = {key: word for key, word in words.items() if word is not None}
+        given = {key: value for key, value in arguments.items() if value is not None}
         document = sync_at(path, {**parse_options(option, options_file), **given})
         show(document, as_json=as_json)
 
 
 def sync_at(path: str, options: Options) -> Document:
-    """Tell a catalog of the table at a path."""
+    """Register the table at a path in a catalog, or update it there."""
     runner = service_runner(path, options)
-    done = sync_catalog(runner.storage, SystemClock(), runner.options, _no_session)
-    if isinstance(done, Skip):
-        return {"table": runner.storage.root, "skipped": done.reason, "synced": []}
-    return {"table": runner.storage.root, "synced": [asdict(each) for each in done]}
+    results = sync_catalog(runner.storage, SystemClock(), runner.options, _no_session)
+    if isinstance(results, Skip):
+        return {"table": runner.storage.root, "skipped": results.reason, "synced": []}
+    return {"table": runner.storage.root, "synced": [asdict(result) for result in results]}
 
 
 def _no_session(*_: object) -> tuple[SyncResult, ...]:
     raise InvalidError(
-        "name the catalog: --metastore-uris thrift://host:9083, or --mode glue; that of a Spark "
-        "session is told by Table.sync, or by writes with hoodie.datasource.meta.sync.enable"
+        "name the catalog: --metastore-uris thrift://host:9083, or --mode glue; the catalog of a "
+        "Spark session needs Table.sync, or a write with hoodie.datasource.meta.sync.enable"
     )

@@ -25,11 +25,16 @@ from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.model import table_config as keys
 from lakewright.model.file_group import FileSlice
-from lakewright.model.instant import Instant, query_time
+from lakewright.model.instant import Action, Instant, query_time
 from lakewright.model.schema import META_COLUMNS
 from lakewright.table.properties import metadata_partitions
 from lakewright.table.rollback import load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_snapshot
+
+Options = Mapping[str, str]
+
+_MAX_BLOCKING_LOG_FILES = 20
+_POLL_S = 5.0
 
 app = group()
 
@@ -53,10 +58,12 @@ def info(
 def timeline(
     path: PathArgument,
     archived: Annotated[
-        bool, typer.Option("--archived", help="Put the writes and rollbacks in history before it.")
+        bool,
+        typer.Option("--archived", help="Also the writes and rollbacks of the archived timeline."),
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(metavar="COUNT", min=1, help="Only so many, the newest.")
+        int | None,
+        typer.Option(metavar="COUNT", min=1, help="Only this many instants, the newest."),
     ] = None,
     option: OptionsOption = None,
     options_file: OptionsFileOption = None,
@@ -123,7 +130,7 @@ def freshness(
         bool, typer.Option("--holding", help="Also the log files that hold completion back.")
     ] = False,
     partitions: Annotated[
-        bool, typer.Option("--partitions", help="Also every partition: reads all commits.")
+        bool, typer.Option("--partitions", help="Also each partition: reads all commits.")
     ] = False,
     wait: Annotated[
         str | None,
@@ -141,22 +148,19 @@ def freshness(
 ) -> None:
     """Show completion and freshness of both views of a table."""
     with exit_codes():
-        waiting = None if wait is None else (wait, view, timeout)
+        awaited = None if wait is None else (wait, view, timeout)
         document = show_freshness(
             path,
             parse_options(option, options_file),
             holding=holding,
             partitions=partitions,
-            wait=waiting,
+            wait=awaited,
         )
         show(document, as_json=as_json)
 
 
-Options = Mapping[str, str]
-
-
 def show_info(path: str, options: Options, *, size: bool) -> Document:
-    """What a table is, and what happened to it last."""
+    """Return the configuration and columns of a table, and its last write."""
     snapshot = _snapshot(path, options)
     config, timeline = snapshot.config, snapshot.timeline
     writes = timeline.by_completion
@@ -177,7 +181,7 @@ def show_info(path: str, options: Options, *, size: bool) -> Document:
         "timeline_from": timeline.start,
         "savepoints": _joined(sorted(timeline.savepointed)),
         "last_write": _last_write(snapshot, writes[-1]) if writes else None,
-        "pending": [asdict(each) for each in timeline.pending()],
+        "pending": [asdict(instant) for instant in timeline.pending()],
         **(_sizes(snapshot) if size else {}),
         "columns": _columns(snapshot),
     }
@@ -199,8 +203,8 @@ def _columns(snapshot: Snapshot) -> list[Document]:
     if snapshot.avro_schema() is None:
         return []
     schema = snapshot.schema(snapshot.view())
-    shown = [field for field in schema if field.name not in META_COLUMNS]
-    return [{"column": field.name, "type": str(field.type)} for field in shown]
+    fields = [field for field in schema if field.name not in META_COLUMNS]
+    return [{"column": field.name, "type": str(field.type)} for field in fields]
 
 
 def _sizes(snapshot: Snapshot) -> Document:
@@ -216,33 +220,36 @@ def _sizes(snapshot: Snapshot) -> Document:
 
 
 def show_timeline(path: str, options: Options, *, archived: bool, limit: int | None) -> Document:
-    """What has happened to a table."""
+    """Return the instants of a table; `archived` adds those of the archived timeline."""
     snapshot = _snapshot(path, options)
-    told = _told_of(snapshot, archived=archived)
-    # Of what is archived, writes are shown, and why plans are gone.
+    details = _instant_details(snapshot, archived=archived)
+    # Of the archived timeline only writes, and rollbacks, which explain why plans were cancelled.
     active = {*snapshot.timeline}
-    rollbacks = [i for i in told if i.action == "rollback" and i not in active]
-    before = sorted([*snapshot.archived, *rollbacks]) if archived else ()
-    instants = (*before, *snapshot.timeline)
+    rollbacks = [i for i in details if i.action == Action.ROLLBACK and i not in active]
+    older = sorted([*snapshot.archived, *rollbacks]) if archived else ()
+    instants = (*older, *snapshot.timeline)
     shown = instants if limit is None else instants[-limit:]
-    left = {"left_out": len(instants) - len(shown)} if len(shown) < len(instants) else {}
+    left_out = {"left_out": len(instants) - len(shown)} if len(shown) < len(instants) else {}
     return {
         "table": snapshot.storage.root,
-        **left,
-        "instants": [asdict(each) | _detail(told.get(each)) for each in shown],
+        **left_out,
+        "instants": [asdict(instant) | _detail(details.get(instant)) for instant in shown],
     }
 
 
-def _told_of(snapshot: Snapshot, *, archived: bool) -> dict[Instant, str]:
-    """What the names of instants do not tell: what rollbacks take back, which plans may go."""
-    told: dict[Instant, str] = {}
-    # The timeline can be shown, whatever is wrong with the files behind its names.
+def _instant_details(snapshot: Snapshot, *, archived: bool) -> dict[Instant, str]:
+    """Return the targets of rollbacks, and which pending plans are cancellable."""
+    details: dict[Instant, str] = {}
+    # A damaged timeline file must not prevent showing the timeline.
     with suppress(CorruptError, UnsupportedError):
-        told |= {each.instant: str(each) for each in load_rollbacks(snapshot, archived=archived)}
+        details |= {
+            rollback.instant: str(rollback)
+            for rollback in load_rollbacks(snapshot, archived=archived)
+        }
     with suppress(CorruptError, UnsupportedError):
-        waiting = (i for i, plan in snapshot.pending_plans() if plan.cancellable)
-        told |= dict.fromkeys(waiting, "cancellable")
-    return told
+        cancellable = (i for i, plan in snapshot.pending_plans() if plan.cancellable)
+        details |= dict.fromkeys(cancellable, "cancellable")
+    return details
 
 
 def _detail(text: str | None) -> Document:
@@ -257,7 +264,7 @@ def show_files(
     as_of: str | None,
     all_slices: bool,
 ) -> Document:
-    """The files that a query reads."""
+    """Return the file slices that a query reads; `all_slices` adds the older ones."""
     snapshot = _snapshot(path, options)
     time = None
     if as_of is not None:
@@ -278,8 +285,8 @@ def show_files(
     }
 
 
-def _require_partitions(asked: Sequence[str], listed: Container[str]) -> None:
-    missing = [path for path in asked if path.strip("/") not in listed]
+def _require_partitions(requested: Sequence[str], listed: Container[str]) -> None:
+    missing = [path for path in requested if path.strip("/") not in listed]
     if missing:
         raise InvalidError("the table has no such partition", partition=missing[0])
 
@@ -300,20 +307,16 @@ def _snapshot(path: str, options: Options) -> Snapshot:
     return load_snapshot(storage_at(path, options))
 
 
-_MOST_HELD = 20
-_POLL_S = 5.0
-
-
 def show_debt(path: str, options: Options) -> Document:
     """Return the compaction debt of a table."""
-    # `info` imports neither services nor writers.
+    # Imported here: `info` needs neither services nor writers.
     from lakewright.client.documents import debt_document
     from lakewright.client.service_client import service_runner
     from lakewright.services.compaction_debt import load_debt
 
     runner = service_runner(path, options)
-    owed = load_debt(runner.planning_context(load_snapshot(runner.storage)))
-    return {"table": runner.storage.root, **debt_document(owed)}
+    compaction_debt = load_debt(runner.planning_context(load_snapshot(runner.storage)))
+    return {"table": runner.storage.root, **debt_document(compaction_debt)}
 
 
 def show_freshness(
@@ -337,15 +340,15 @@ def show_freshness(
     storage, clock = runner.storage, runner.clock
     if wait is not None:
         time, view, timeout = wait
-        found = wait_until_complete(storage, clock, time, view=view, timeout=timeout, poll=_POLL_S)
+        report = wait_until_complete(storage, clock, time, view=view, timeout=timeout, poll=_POLL_S)
     else:
-        found = load_freshness(storage, clock, runner.options)
+        report = load_freshness(storage, clock, runner.options)
     document = {
         "table": storage.root,
-        **freshness_document(found, partitions=partitions),
+        **freshness_document(report, partitions=partitions),
     }
     if holding:
         document["holding_back"] = [
-            asdict(each) for each in load_blocking_log_files(storage, _MOST_HELD)
+            asdict(file) for file in load_blocking_log_files(storage, _MAX_BLOCKING_LOG_FILES)
         ]
     return document

@@ -1,4 +1,4 @@
-"""The commands ttl: settings and policies of partition TTL."""
+"""The commands of `lakewright ttl`: settings, policies and runs of partition TTL."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from lakewright.cli.common import (
     PathArgument,
     example,
     exit_codes,
+    group,
     parse_options,
 )
 from lakewright.cli.output import Document
@@ -23,13 +24,9 @@ from lakewright.client.ttl import TableTtl, TtlConfig, update_with_bar
 from lakewright.errors import InvalidError
 from lakewright.options import parse_bool
 
-app = typer.Typer(
-    help="Manage partition TTL: delete partitions when they are old.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("Manage partition TTL: delete partitions when they are old.")
 
-# Where --json is the policy to save, another name asks for JSON.
+# For `save`, whose --json is the policy.
 AsJsonOption = Annotated[bool, typer.Option("--as-json", help="Print JSON.")]
 
 
@@ -51,8 +48,8 @@ def on(
 ) -> None:
     """Enable TTL: the policies take effect."""
     with exit_codes():
-        found = _enable(path, parse_options(option, options_file), run_inline)
-        print_document(found, as_json=as_json)
+        document = _enable(path, parse_options(option, options_file), run_inline)
+        print_document(document, as_json=as_json)
 
 
 @app.command("off", epilog=example("lakewright ttl off data/trips"))
@@ -97,14 +94,14 @@ def settings(
 ) -> None:
     """Change settings; TTL stays enabled or disabled."""
     with exit_codes():
-        found = _change_settings(
+        document = _change_settings(
             path,
             parse_options(option, options_file),
             trigger_strategy=trigger_strategy,
             trigger_value=trigger_value,
             resolve_conflicts_by=resolve_conflicts_by,
         )
-        print_document(found, as_json=as_json)
+        print_document(document, as_json=as_json)
 
 
 @app.command("show", epilog=example("lakewright ttl show data/trips --json"))
@@ -213,7 +210,7 @@ def update(
 
 
 def _enable(path: str, options: Options, run_inline: str) -> Document:
-    """Put the policies in force."""
+    """Enable TTL."""
     try:
         inline = parse_bool(run_inline)
     except ValueError as error:
@@ -222,7 +219,7 @@ def _enable(path: str, options: Options, run_inline: str) -> Document:
 
 
 def _disable(path: str, options: Options) -> Document:
-    """Put the policies out of force."""
+    """Disable TTL."""
     return _document(path, _ttl(path, options).off())
 
 
@@ -234,17 +231,17 @@ def _change_settings(
     trigger_value: str | None,
     resolve_conflicts_by: str | None,
 ) -> Document:
-    """Change the settings that are given."""
-    changed = _ttl(path, options).settings(
+    """Change the settings that are not None."""
+    config = _ttl(path, options).settings(
         trigger_strategy=trigger_strategy,
         trigger_value=trigger_value,
         resolve_conflicts_by=resolve_conflicts_by,
     )
-    return _document(path, changed)
+    return _document(path, config)
 
 
 def _show(path: str, options: Options) -> Document:
-    """The settings and policies."""
+    """Return the settings and policies."""
     return _document(path, _ttl(path, options).show())
 
 
@@ -254,34 +251,34 @@ def _save_policy(path: str, options: Options, policy: str) -> Document:
 
 
 def _delete_policy(path: str, options: Options, spec: str) -> Document:
-    """Take out a policy."""
+    """Delete the policy with a spec."""
     return _document(path, _ttl(path, options).delete(spec))
 
 
 def _clear_policies(path: str, options: Options) -> Document:
-    """Take out all policies."""
+    """Delete all policies."""
     return _document(path, _ttl(path, options).empty())
 
 
 def _run(path: str, options: Options) -> Document:
-    """Take the expired partitions out."""
+    """Run the service: delete the expired partitions."""
     runner = service_runner(path, with_optimistic_concurrency(options))
     return {"table": runner.storage.root, **outcome_document(runner.run("ttl"))}
 
 
 def _explain(path: str, options: Options) -> Document:
-    """What would become of each partition."""
+    """Return the decision on each partition."""
     ttl = _ttl(path, options)
-    verdicts = ttl.explain(service_runner(path, options).options)
+    decisions = ttl.explain(service_runner(path, options).options)
     return {
         "table": ttl.storage.root,
         "enabled": bool(ttl.show().settings.enabled),
-        "partitions": [decision_document(each) for each in verdicts],
+        "partitions": [decision_document(decision) for decision in decisions],
     }
 
 
 def _refresh_last_update_times(path: str, options: Options) -> Document:
-    """Fill in when each partition was last written to, with a bar on the terminal."""
+    """Write the last update time into each partition, with a progress bar on a terminal."""
     ttl = _ttl(path, options)
     return {"table": ttl.storage.root, "updated_partitions": update_with_bar(ttl)}
 
@@ -291,8 +288,8 @@ def _ttl(path: str, options: Options) -> TableTtl:
     return TableTtl.for_table(runner.storage, runner.options)
 
 
-def _document(path: str, shown: TtlConfig) -> Document:
-    settings = shown.settings
+def _document(path: str, config: TtlConfig) -> Document:
+    settings = config.settings
     return {
         "table": path,
         "enabled": bool(settings.enabled),
@@ -301,5 +298,5 @@ def _document(path: str, shown: TtlConfig) -> Document:
         "trigger_value": settings.trigger_value,
         "resolve_conflicts_by": settings.conflict_rule.value,
         "max_partitions_per_run": settings.most_partitions,
-        "policies": [policy.document() for policy in shown.policies],
+        "policies": [policy.document() for policy in config.policies],
     }

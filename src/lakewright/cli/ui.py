@@ -1,4 +1,4 @@
-"""The command ui: the page of tables in the browser."""
+"""The command ui: it serves a page that shows tables in the browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from lakewright.utils.optional_imports import imported
 _EXTRA = "ui"
 _PORT = 8765
 
-
 app = group()
 
 
@@ -32,13 +31,14 @@ def ui(
     ],
     allow_writes: Annotated[
         bool,
-        typer.Option("--allow-writes", help="Have buttons that run services and cancel plans."),
+        typer.Option("--allow-writes", help="Show buttons that run services and cancel plans."),
     ] = False,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; others than this machine, too.")
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(metavar="NUMBER", min=0, max=65535, help="0 takes one that is free.")
+        int,
+        typer.Option(metavar="NUMBER", min=0, max=65535, help="The port; 0 chooses a free one."),
     ] = _PORT,
     open_browser: Annotated[
         bool, typer.Option("--open", help="Open the page in the browser.")
@@ -46,7 +46,7 @@ def ui(
     option: OptionsOption = None,
     options_file: OptionsFileOption = None,
     master: Annotated[
-        str, typer.Option(metavar="URL", help="Where Spark runs, if a service has work for it.")
+        str, typer.Option(metavar="URL", help="The Spark master, if a service needs Spark.")
     ] = "local[*]",
     as_json: JsonOption = False,
 ) -> None:
@@ -59,10 +59,10 @@ def ui(
     with exit_codes():
         for module in ("starlette", "uvicorn"):
             imported(module, _EXTRA)
-        # The server needs an extra, which the lines above ask for.
+        # Imported after the check that the packages of the extra are installed.
         from lakewright.ui import server
 
-        told = context.parent.params.get("load") if context.parent is not None else None
+        modules = context.parent.params.get("load") if context.parent is not None else None
         server.serve(
             paths,
             parse_options(option, options_file),
@@ -71,6 +71,6 @@ def ui(
             allow_writes=allow_writes,
             open_browser=open_browser,
             master=master,
-            load=told or (),
+            load=modules or (),
             as_json=as_json,
         )

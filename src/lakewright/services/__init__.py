@@ -1,1 +1,1 @@
-"""Table services: what keeps a table in repair, planned first and done by instant after."""
+"""Table services: maintenance that is planned and scheduled first, then executed by instant."""

@@ -1,4 +1,9 @@
-"""How plans and results of each action stand on the timeline."""
+"""The interface of table services, and how their plans are stored on the timeline.
+
+A table service is one subclass of `TableService`: a name, a method that plans and a method that
+executes a plan. `runner.py` does the rest for all services: scheduling, locks and heartbeats,
+execution attempts and their rollback, options and results.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,7 @@ from lakewright.table.transaction import TransactionManager, WriterContext
 
 @dataclass(frozen=True, slots=True)
 class PlanCodec:
-    """A plan to the bytes of its requested file, and back."""
+    """Serializes the plans, or the results, of an action to bytes and parses them back."""
 
     format: Callable[[Any], bytes]
     parse: Callable[[bytes], Any]
@@ -46,10 +51,10 @@ def _parse_clustering(data: bytes) -> ClusteringPlan:
     return plan
 
 
-_COMPACTION = PlanCodec(format_compaction_plan, parse_compaction_plan)
-_PLANS = {
-    Action.COMPACTION: _COMPACTION,
-    Action.LOG_COMPACTION: _COMPACTION,
+_COMPACTION_CODEC = PlanCodec(format_compaction_plan, parse_compaction_plan)
+_PLAN_CODECS = {
+    Action.COMPACTION: _COMPACTION_CODEC,
+    Action.LOG_COMPACTION: _COMPACTION_CODEC,
     Action.CLUSTERING: PlanCodec(_format_clustering, _parse_clustering),
     Action.CLEAN: PlanCodec(format_clean_plan, parse_clean_plan),
 }
@@ -57,18 +62,18 @@ METADATA_ONLY_RESULTS = {Action.CLEAN: PlanCodec(format_clean, parse_clean)}
 
 
 def plan_codec(action: Action) -> PlanCodec:
-    """How plans of an action are written."""
-    if action not in _PLANS:
-        raise InvalidError("no service can have this action", action=action, known=[*_PLANS])
-    return _PLANS[action]
+    """Return the codec for plans of an action; InvalidError if no service can have the action."""
+    if action not in _PLAN_CODECS:
+        raise InvalidError("no service can have this action", action=action, known=[*_PLAN_CODECS])
+    return _PLAN_CODECS[action]
 
 
 def with_service_metadata(
     plan: Any, name: str, action: Action, *, cancellable: bool = False
 ) -> Any:
-    """The plan with the name of its service, where that is another than its action.
+    """Return the plan with the name of its service, unless that is the name of the action.
 
-    And with the mark of those that others need not wait for, if it is such a plan.
+    A cancellable plan that rewrites file groups is marked as cancellable as well.
     """
     added = {} if name == action else {SERVICE_KEY: name}
     if cancellable and action.is_rewrite:
@@ -76,27 +81,24 @@ def with_service_metadata(
     return replace(plan, extra={**plan.extra, **added}) if added else plan
 
 
-# ------------------------------------------------------------------------------------------------
-# What a table service is: a name, a plan, and a run that obeys it.
-#
-# A service is one class. Scheduling, the timeline, locks and heartbeats, rolling back a failed
-# attempt, options and results come from `runner.py`, the same for all of them.
-
-
 PlanT = TypeVar("PlanT")
 ResultT = TypeVar("ResultT")
 
 
 class ConcurrentWriteError(ConflictError):
-    """An execution has to look at what was written meanwhile: it is to be done once more."""
+    """A concurrent write affects an execution: the plan has to be executed again."""
 
 
 @dataclass(frozen=True)
 class PlanningContext:
-    """The table as planning sees it; nothing in here changes, and planning changes nothing.
+    """What planning reads; planning changes neither this nor the table.
 
-    `instant` is the time that the plan will have on the timeline: writes that completed before it
-    count, and no others. `now_ms` is the same moment by the clock.
+    Attributes:
+        snapshot: The table that the plan is made for.
+        instant: The time that the plan will have on the timeline. Only writes that completed before
+            it count.
+        now_ms: The same moment by the clock, in milliseconds since 1970.
+        options: The options of the run.
     """
 
     snapshot: Snapshot
@@ -107,9 +109,16 @@ class PlanningContext:
 
 @dataclass(frozen=True)
 class ExecutionContext:
-    """What executing a plan works with; `snapshot` is the table when the execution began.
+    """What the execution of a plan works with.
 
-    `attempt` is set where the result is a commit: the names of its files tell of it.
+    Attributes:
+        snapshot: The table when the execution started.
+        instant: The instant of the plan.
+        options: The options of the run.
+        engine: Reads, transforms and writes rows.
+        writer: The storage, the clock and the concurrency settings of this process.
+        attempt: The execution attempt, where the result is a commit: its number is part of the
+            names of the data files. None otherwise.
     """
 
     snapshot: Snapshot
@@ -126,16 +135,19 @@ class ExecutionContext:
 
 
 class TableService(ABC, Generic[PlanT, ResultT]):
-    """One kind of maintenance.
+    """One kind of table maintenance; subclass it to add a service, and `register` an instance.
 
-    - `name` is what people call it; `keys` are the options it reads.
-    - `action` is what its plan is called on the timeline, which decides about the kinds of plan and
-      result: `compaction` and `logcompaction` have a `CompactionPlan` and `CommitMetadata`,
-      `clustering` a `ClusteringPlan` and `CommitMetadata`, `clean` a `CleanPlan` and
-      `CleanMetadata`. Empty for a service that leaves no trace there.
-    - `writes` is for a service without an action whose `execute` is an ordinary write: it takes the
-      table's lock itself, and what it plans is planned anew if somebody else was faster.
-    - `has_pre_plan` is for a service that has something to do whether a plan is due or not.
+    Attributes:
+        name: The name of the service, as in `table.run(name)`.
+        action: The timeline action of its plans, or None for a service without plans on the
+            timeline. It determines the types of plan and result: `CompactionPlan` and
+            `CommitMetadata` for `COMPACTION` and `LOG_COMPACTION`, `ClusteringPlan` and
+            `CommitMetadata` for `CLUSTERING`, `CleanPlan` and `CleanMetadata` for `CLEAN`.
+        writes: For a service without an action: whether `execute` is an ordinary write, which
+            acquires the table's lock itself. The runner plans again if it meets a conflict. A
+            service without an action that does not write is planned and executed under one lock.
+        has_pre_plan: Whether the service implements `pre_plan`.
+        keys: The keys of the options that the service reads.
     """
 
     name: ClassVar[str]
@@ -145,31 +157,103 @@ class TableService(ABC, Generic[PlanT, ResultT]):
     keys: ClassVar[frozenset[str]] = frozenset()
 
     def pre_plan(self, writer: TransactionManager, seen: Snapshot) -> Skip | None:
-        """Do what comes before a plan, and tell it if that was anything; nobody holds the lock."""
+        """Do what has to precede planning, whether a plan is due or not.
+
+        The caller does not hold the table's lock.
+
+        Args:
+            writer: Acquires locks and begins transactions.
+            snapshot: The table; it may have changed since.
+
+        Returns:
+            A description of what was done, or None if nothing was.
+        """
         return None
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:
-        """Why nothing can be due, if timeline and options alone tell that; reads nothing else."""
+        """Check whether a plan is due, by the timeline and the options alone.
+
+        It runs after every write, so it must not read anything else from storage.
+
+        Args:
+            context: The table and the options.
+
+        Returns:
+            Why no plan is due, or None if `plan` is to be called.
+
+        Raises:
+            InvalidError: The service cannot run with these options, or on this table.
+        """
         return None
 
     @abstractmethod
     def plan(self, sight: PlanningContext) -> PlanT | Skip:
-        """What is to be done, or why nothing is; reads the table and changes nothing."""
+        """Plan what to do; reads the table and changes nothing.
+
+        The caller usually holds the table's lock.
+
+        Args:
+            context: The table and the options.
+
+        Returns:
+            The plan, or why there is nothing to do.
+        """
 
     def runs_after(self, name: str, sight: PlanningContext) -> bool:
-        """Whether the service is to run each time that another one has completed."""
+        """Whether to run this service each time that another one has completed.
+
+        Args:
+            name: The name of the service that has completed.
+            context: The table and the options.
+
+        Returns:
+            Whether the runner runs this service now.
+        """
         return False
 
     def plan_instant(self, plan: PlanT, instant: InstantTime) -> str:
-        """The instant at which a plan stands on the timeline; the one it was made for."""
+        """Return the instant at which to schedule a plan, by default the one it was made for.
+
+        Args:
+            plan: The plan.
+            instant: The instant of the planning context.
+
+        Returns:
+            The requested time of the plan.
+        """
         return instant
 
     def verify(self, job: ExecutionContext, result: ResultT, now: Snapshot) -> None:
-        """Raise ConflictError if a result must not complete on the table as it is by then."""
+        """Check, under the table's lock, that a result may still be committed.
+
+        Args:
+            context: What the plan was executed with.
+            result: What `execute` returned.
+            current: The table now.
+
+        Raises:
+            ConflictError: A concurrent operation has made the result invalid.
+            ConcurrentWriteError: The same, and the plan can be executed again at once.
+        """
 
     @abstractmethod
     def execute(self, job: ExecutionContext, plan: PlanT) -> ResultT:
-        """Do it; may be called again after a failure, on the table as it was before."""
+        """Execute a plan, possibly one that another process has scheduled.
+
+        It may be called again for the same plan after a failed attempt, whose files have been
+        rolled back by then.
+
+        Args:
+            context: The table, the options and the engine.
+            plan: What `plan` returned, or what was read from the timeline.
+
+        Returns:
+            The result to store when the instant completes. For a service without an action:
+            the commit, or a Skip.
+
+        Raises:
+            ConflictError: The table no longer matches the plan.
+        """
 
 
 AnyTableService = TableService[Any, Any]

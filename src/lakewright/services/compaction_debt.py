@@ -1,4 +1,4 @@
-"""What a table owes: log files that no compaction has folded in yet, partition by partition."""
+"""Compaction debt: the uncompacted log files of a table, by partition, with the reason."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from lakewright.services.planning import (
 )
 from lakewright.table.snapshot import Snapshot
 
-_NEW = "written since the last plan"
-_NEVER = "no compaction was planned yet"
+_WRITTEN_SINCE = "written since the last plan"
+_NEVER_PLANNED = "no compaction was planned yet"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDebt:
-    """The log files of one partition that wait for a compaction.
+    """The uncompacted log files of one partition.
 
-    `oldest` is the completion time of the write that has waited longest. `reason` tells why the
-    last plan left the partition, which pending plan holds it, or that a plan for it is void.
+    `oldest` is the completion time of the oldest write among them. `reason` says why the last plan
+    skipped the partition, which pending plan locks its file groups, or that a plan for it is
+    superseded.
     """
 
     partition: str
@@ -38,32 +39,32 @@ class PartitionDebt:
 
 @dataclass(frozen=True, slots=True)
 class CompactionDebt:
-    """The partitions that owe work, the oldest debt first."""
+    """The partitions with uncompacted log files, the oldest debt first."""
 
     partitions: tuple[PartitionDebt, ...] = ()
 
     @property
     def log_files(self) -> int:
-        """Log files of all partitions."""
-        return sum(each.log_files for each in self.partitions)
+        """The number of uncompacted log files."""
+        return sum(debt.log_files for debt in self.partitions)
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of these."""
-        return sum(each.log_bytes for each in self.partitions)
+        """The bytes of these log files."""
+        return sum(debt.log_bytes for debt in self.partitions)
 
     @property
     def oldest(self) -> str | None:
-        """The completion time of the write that has waited longest."""
-        return min((each.oldest for each in self.partitions), default=None)
+        """The completion time of the oldest of these writes; None without debt."""
+        return min((debt.oldest for debt in self.partitions), default=None)
 
     def __bool__(self) -> bool:
-        """Whether anything is owed."""
+        """Whether there is any debt."""
         return bool(self.partitions)
 
 
 def load_debt(sight: PlanningContext) -> CompactionDebt:
-    """What the table owes now; looks only into partitions that can owe something."""
+    """Return the debt of a table; lists only partitions that can have uncompacted log files."""
     snapshot = sight.snapshot
     require_merge_on_read(snapshot, "debt")
     window = find_window(sight, Action.COMPACTION)
@@ -72,10 +73,14 @@ def load_debt(sight: PlanningContext) -> CompactionDebt:
     view = snapshot.view()
     files = snapshot.files(window.partitions)
     slices = [group.latest_merged_slice() for group in snapshot.groups(view, files)]
-    held = file_groups_in_pending_plans(snapshot)
-    reasons = _reasons(snapshot)
+    locked = file_groups_in_pending_plans(snapshot)
+    reasons = _last_plan_reasons(snapshot)
     return debt_of(
-        slices, snapshot.with_completion_times(view, files), held, reasons, _void(snapshot)
+        slices,
+        snapshot.with_completion_times(view, files),
+        locked,
+        reasons,
+        _superseded_reasons(snapshot),
     )
 
 
@@ -86,40 +91,42 @@ def debt_of(
     reasons: Mapping[str, str] | None,
     void: Mapping[str, str] | None = None,
 ) -> CompactionDebt:
-    """The debt of these slices; `reasons` are those of the last plan, None if there is none.
+    """Return the debt of these slices.
 
-    `void` tells, by partition, of plans that can never be executed.
+    `locked` are the file groups of pending plans. `reasons` are those of the last plan, by
+    partition; None if there is no plan. `superseded` are the reasons of superseded plans, by
+    partition.
     """
     by_partition: dict[str, list[FileSlice]] = {}
     for item in slices:
         if item.logs:
             by_partition.setdefault(item.partition, []).append(item)
-    found = []
+    debts = []
     for partition, items in by_partition.items():
         holders = sorted({h for i in items if (h := held.get((partition, i.file_id)))})
         logs = [log for item in items for log in item.logs]
         if holders:
             reason = f"held by {', '.join(holders)}"
         else:
-            known = _NEVER if reasons is None else reasons.get(partition, _NEW)
-            reason = (void or {}).get(partition, known)
+            default = _NEVER_PLANNED if reasons is None else reasons.get(partition, _WRITTEN_SINCE)
+            reason = (void or {}).get(partition, default)
         oldest = min(view.completion(log.instant) or log.instant for log in logs)
         size = sum(log.size for log in logs)
-        found.append(PartitionDebt(partition, len(logs), size, oldest, reason))
-    return CompactionDebt(tuple(sorted(found, key=lambda each: (each.oldest, each.partition))))
+        debts.append(PartitionDebt(partition, len(logs), size, oldest, reason))
+    return CompactionDebt(tuple(sorted(debts, key=lambda debt: (debt.oldest, debt.partition))))
 
 
-def _reasons(snapshot: Snapshot) -> dict[str, str] | None:
-    """Why the last plan, executed or not, left partitions; None if there is none."""
-    plans = [at for at, action in snapshot.timeline.plans.items() if action == "compaction"]
+def _last_plan_reasons(snapshot: Snapshot) -> dict[str, str] | None:
+    """Return why the last plan, pending or completed, skipped partitions; None without a plan."""
+    plans = [at for at, action in snapshot.timeline.plans.items() if action == Action.COMPACTION]
     if not plans:
         return None
     plan: CompactionPlan | ClusteringPlan | None = snapshot.plan_of(max(plans), Action.COMPACTION)
     return plan.missing_reasons if plan is not None else None
 
 
-def _void(snapshot: Snapshot) -> dict[str, str]:
-    """Why plans are void, by the partitions that they were for."""
+def _superseded_reasons(snapshot: Snapshot) -> dict[str, str]:
+    """Return why pending plans are superseded, by the partitions of these plans."""
     reasons = superseded_plans(snapshot)
     return {
         partition: reasons[instant.requested_at]

@@ -1,7 +1,7 @@
-"""The services that follow a write, in the same process: what Hudi's writers do unless told not to.
+"""Inline table services: those that a writer runs after each commit, by default as in Hudi.
 
-A service that is not due costs no call to storage: the timeline that the write has seen last tells.
-The write is complete before the first of them begins.
+The write is complete before the first service starts. A service that is not due makes no request
+to storage: its trigger is checked against the timeline that the writer loaded last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TTL = "ttl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineSettings:
-    """Which services follow a write."""
+    """Which services run after a write."""
 
     compaction: bool | None = option(
         "hoodie.compact.inline",
@@ -83,17 +83,17 @@ class InlineSettings:
         None,
         parse=parse_bool,
         doc="Whether the failure of a service after a write is an error, though the write itself "
-        "has completed; else it is a warning. Unset: yes, but not of TTL.",
+        "has completed; else it is a warning. Unset: yes, except for TTL.",
     )
 
     def is_error(self, name: str) -> bool:
-        """Whether a service that fails after a write is an error."""
+        """Whether the failure of a service after a write is an error."""
         return name != _TTL if self.must_succeed is None else self.must_succeed
 
     def steps(self, config: TableConfig, *, ttl: bool = False) -> Iterator[tuple[str, bool]]:
-        """The services of this table, in order; and whether they are only scheduled.
+        """Yield the services to run on this table, in order, and whether they are only scheduled.
 
-        What TTL takes out, the next clean deletes.
+        TTL precedes the clean, which deletes the file groups that TTL has replaced.
         """
         if config.table_type is TableType.MERGE_ON_READ:
             inline = self.compaction
@@ -117,31 +117,31 @@ INLINE_KEYS = option_keys(InlineSettings)
 
 
 def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, ...]:
-    """Run what follows a write; `after` is the table as the write has left it.
+    """Run the services that follow a write; `snapshot` is the table after the commit.
 
-    A plan that cannot be executed stops neither those after it nor the next one from being made.
+    A plan whose execution fails prevents neither the execution nor the scheduling of others.
     """
     settings = settings_from(InlineSettings, runner.options)
-    # Strategies that need no trigger would be asked after every write.
+    # A compaction by event time has no trigger unless one is set: it would plan after every write.
     runner = replace(runner, options={TRIGGER: CompactionTrigger.NUM_COMMITS, **runner.options})
     results: list[Commit | Skip] = []
     steps = deque(settings.steps(after.config, ttl=_ttl_is_due(after, runner.options)))
     while steps:
         name, only_scheduled = steps.popleft()
-        tries = _ServiceAttempts(name)
-        after = _step(runner, name, after, tries, only_scheduled=only_scheduled)
-        results += tries.done
-        if tries.errors and settings.is_error(name):
-            error = tries.errors[0]
+        attempts = _ServiceAttempts(name)
+        after = _run_step(runner, name, after, attempts, only_scheduled=only_scheduled)
+        results += attempts.outcomes
+        if attempts.errors and settings.is_error(name):
+            error = attempts.errors[0]
             error.add_note("The write before it has completed, only this service has not.")
             raise error
-        for error in tries.errors:
+        for error in attempts.errors:
             warnings.warn(f"{name} after a write failed: {error}", RuntimeWarning, stacklevel=3)
     return tuple(results)
 
 
 def _ttl_is_due(after: Snapshot, options: Mapping[str, str]) -> bool:
-    """Whether TTL runs after a write, as the commit says itself; Hudi's own runs after each."""
+    """Whether the commit has triggered TTL; TTL by Hudi's options runs after every commit."""
     settings = ttl_settings_or_off(after.config, options)
     if settings.hudi_inline and settings.hudi_days > 0:
         return True
@@ -153,78 +153,78 @@ def _ttl_is_due(after: Snapshot, options: Mapping[str, str]) -> bool:
 
 @dataclass
 class _ServiceAttempts:
-    """What has become of the things that one service had to do."""
+    """The outcomes of all that one service did after a write, and the errors among them."""
 
     name: str
-    done: list[Commit | Skip] = field(default_factory=list)
+    outcomes: list[Commit | Skip] = field(default_factory=list)
     errors: list[LakewrightError] = field(default_factory=list)
 
     def attempt(self, do: Callable[[], Commit | Skip | None]) -> None:
-        """Do one thing, which may have nothing to tell; a failure is noted."""
+        """Call a function and record its outcome, if it returns one, or its error."""
         try:
-            found = do()
+            outcome = do()
         except ConflictError as error:
-            # Somebody else is at it, which is as good.
-            self.done.append(Skip(f"{self.name}: {error}"))
+            # Another process is doing the same, so nothing is left to do here.
+            self.outcomes.append(Skip(f"{self.name}: {error}"))
         except LakewrightError as error:
-            self.done.append(Skip(f"{self.name}: {error}"))
+            self.outcomes.append(Skip(f"{self.name}: {error}"))
             self.errors.append(error)
         else:
-            self.done += [] if found is None else [found]
+            self.outcomes += [] if outcome is None else [outcome]
 
 
-def _step(
+def _run_step(
     runner: ServiceRunner,
     name: str,
     after: Snapshot,
-    tries: _ServiceAttempts,
+    attempts: _ServiceAttempts,
     *,
     only_scheduled: bool,
 ) -> Snapshot:
-    """Run one service; gives the table as it was seen last."""
+    """Run one service; returns the table after it, or `after` if it has committed nothing."""
     service = service_by_name(name)
     if service.has_pre_plan and after.timeline.pending(*REWRITES):
-        tries.attempt(lambda: runner.pre_plan(service, after))
+        attempts.attempt(lambda: runner.pre_plan(service, after))
     action = service.action
     if not only_scheduled and action:
-        # What others have scheduled, or an attempt that died has left, comes first.
-        tries.attempt(lambda: _execute_waiting(runner, action, after, tries))
-    tries.attempt(lambda: _plan_next(runner, service, after, only_scheduled=only_scheduled))
-    looked = [after]
-    if any(isinstance(each, Commit) for each in tries.done):
-        tries.attempt(lambda: looked.append(load_snapshot(runner.storage)))
-    return looked[-1]
+        # Plans that another process has scheduled, or whose execution crashed, come first.
+        attempts.attempt(lambda: _execute_pending(runner, action, after, attempts))
+    attempts.attempt(lambda: _plan_next(runner, service, after, only_scheduled=only_scheduled))
+    snapshots = [after]
+    if any(isinstance(outcome, Commit) for outcome in attempts.outcomes):
+        attempts.attempt(lambda: snapshots.append(load_snapshot(runner.storage)))
+    return snapshots[-1]
 
 
-def _execute_waiting(
-    runner: ServiceRunner, action: Action, after: Snapshot, tries: _ServiceAttempts
+def _execute_pending(
+    runner: ServiceRunner, action: Action, after: Snapshot, attempts: _ServiceAttempts
 ) -> None:
-    void = superseded_plans(after)
+    superseded = superseded_plans(after)
     for instant in after.timeline.pending(action):
         at = instant.requested_at
-        if at in void:
-            tries.done.append(Skip(void[at]))
+        if at in superseded:
+            attempts.outcomes.append(Skip(superseded[at]))
         else:
-            tries.attempt(partial(_execute_if_there, runner, at))
+            attempts.attempt(partial(_execute_if_pending, runner, at))
 
 
-def _execute_if_there(runner: ServiceRunner, at: str) -> Commit | Skip:
-    """Execute a plan; one that was cancelled since it was seen is no failure of anybody."""
+def _execute_if_pending(runner: ServiceRunner, at: str) -> Commit | Skip:
+    """Execute a plan; Skip if it was cancelled since the timeline was loaded."""
     try:
         return runner.execute(at)
     except InvalidError as error:
         pending = load_snapshot(runner.storage).timeline.pending(*REWRITES)
         if any(instant.requested_at == at for instant in pending):
             raise
-        return Skip(f"{at} is gone: {error}")
+        return Skip(f"{at} is no longer pending: {error}")
 
 
 def _plan_next(
     runner: ServiceRunner, service: AnyTableService, after: Snapshot, *, only_scheduled: bool
 ) -> Commit | Skip:
-    early = service.check_trigger(runner.planning_context(after))
-    if early is not None:
-        return record_outcome(runner.meter, service.name, not_due(early))
+    skip = service.check_trigger(runner.planning_context(after))
+    if skip is not None:
+        return record_outcome(runner.meter, service.name, not_due(skip))
     if not only_scheduled:
         return runner.run(service.name, prepared=True)
     scheduled = runner.schedule(service.name)

@@ -1,4 +1,10 @@
-"""Which file groups have log files that hold parts of rows: these cannot be made one."""
+"""Log compaction: rewrites the many log files of a file group as one log file.
+
+The rows keep their commit times, so incremental queries return nothing new. The new log file holds
+one version of each key, a row or a delete: the result of merging all blocks of the old log files,
+as readers do before they read the base file. Log files with partial updates cannot be rewritten
+that way, and are left to a compaction.
+"""
 
 from __future__ import annotations
 
@@ -38,62 +44,56 @@ from lakewright.write.task import Operation, WriteTask
 
 
 def groups_in_parts(storage: Storage, slices: Sequence[FileSlice]) -> frozenset[GroupKey]:
-    """The groups of those slices that have a block of partial rows; reads headers of blocks."""
+    """Return the groups of those slices that have a block with partial updates; reads headers."""
     logs = [(slice_, log) for slice_ in slices for log in slice_.logs]
-    found = map_in_threads(partial(_holds_parts, storage), logs)
+    partials = map_in_threads(partial(_has_partial_block, storage), logs)
     return frozenset(
         (slice_.partition, slice_.file_id)
-        for (slice_, _), in_parts in zip(logs, found, strict=True)
-        if in_parts
+        for (slice_, _), is_partial in zip(logs, partials, strict=True)
+        if is_partial
     )
 
 
-def _holds_parts(storage: Storage, item: tuple[FileSlice, LogFile]) -> bool:
+def _has_partial_block(storage: Storage, item: tuple[FileSlice, LogFile]) -> bool:
     slice_, log = item
     path = slice_.path(log)
     heads = parse_heads(partial(storage.read_range, path), log.size, file_name=path)
     return any(block.is_partial for block in heads)
 
 
-# ------------------------------------------------------------------------------------------------
-# The options of log compaction, with Hudi's own keys and defaults.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCompactionSettings(LogPlanningSettings):
-    """When log files are worth to be made one."""
+    """The options of log compaction, with Hudi's keys and defaults."""
 
     blocks_threshold: int = option(
         "hoodie.log.compaction.blocks.threshold",
         5,
         parse=at_least(1),
-        doc="How many log files, since its base file or the last log compaction, make a file group "
-        "worth it; and how many delta commits before it is tried.",
+        doc="How many log files, since its base file or the last log compaction, a file group "
+        "needs to be log-compacted; and how many delta commits make a log compaction due.",
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# Which file groups have so many log files that they are better made one; pure decisions.
+# Planning: pure decisions
 
-
-# By this name Hudi knows how to execute the plan.
+# Hudi finds the executor of the plan by this class name.
 _EXECUTOR = "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
-_FEWEST_LOGS = 2
+_MIN_LOGS = 2
 
-# Tells which of these file groups have log files with parts of rows.
+# Returns which of these file groups have log files with partial updates.
 InParts = Callable[[Sequence[FileSlice]], Collection[GroupKey]]
 
 
 def check_log_compaction_trigger(
     timeline: Timeline, settings: LogCompactionSettings
 ) -> Skip | None:
-    """Why it is too early for a log compaction; None if it may be tried."""
-    own = timeline.completed_services(Action.LOG_COMPACTION)
+    """Return why a log compaction is not due; None if it is."""
+    log_compactions = timeline.completed_services(Action.LOG_COMPACTION)
     compaction = last_compaction(timeline) or ""
-    since = max([compaction, *(i.requested_at for i in own)])
-    # A log compaction is a delta commit itself, once it is completed.
+    since = max([compaction, *(i.requested_at for i in log_compactions)])
+    # A log compaction completes as a delta commit, which does not count here.
     count = delta_commits(timeline, since or None)
-    count -= sum(1 for i in own if (i.completed_at or "") > since)
+    count -= sum(1 for i in log_compactions if (i.completed_at or "") > since)
     if count >= settings.blocks_threshold:
         return None
     kind = "compaction" if since == compaction else "log compaction"
@@ -103,7 +103,11 @@ def check_log_compaction_trigger(
 
 @dataclass(frozen=True, slots=True)
 class LogHistory:
-    """What the timeline tells about log files: who made them, and who is not done yet."""
+    """What the timeline says about log files.
+
+    `compacted` are the instants of completed log compactions, `completions` the completion times of
+    delta commits, `first_pending` the first pending delta commit.
+    """
 
     compacted: frozenset[str]
     completions: Mapping[str, str]
@@ -111,7 +115,7 @@ class LogHistory:
 
     @classmethod
     def of(cls, timeline: Timeline) -> LogHistory:
-        """The history as of a timeline."""
+        """Return what a timeline says about log files."""
         pending = (i.requested_at for i in timeline.pending(Action.DELTA_COMMIT))
         return cls(
             frozenset(i.requested_at for i in timeline.completed_services(Action.LOG_COMPACTION)),
@@ -120,20 +124,20 @@ class LogHistory:
         )
 
     def settled(self, slice_: FileSlice) -> FileSlice:
-        """The slice without log files that a pending write may yet have to be merged before.
+        """Return the slice without the log files that follow the first pending write.
 
-        One log file takes the place of all that it is made of. If a write between them completes
-        later, its rows would be merged after rows that are newer.
+        A log compaction replaces several log files by one. If a pending write between them
+        completed later, readers would merge its rows after rows that are newer.
         """
         if self.first_pending is None:
             return slice_
-        first = self.first_pending
-        return replace(slice_, logs=tuple(log for log in slice_.logs if log.instant < first))
+        limit = self.first_pending
+        return replace(slice_, logs=tuple(log for log in slice_.logs if log.instant < limit))
 
     def fresh(self, slice_: FileSlice) -> int:
-        """How many log files came after the last log compaction, or altogether without one."""
+        """Return how many log files follow the last log compaction; all if there is none."""
         last = max((i.instant for i in slice_.logs if i.instant in self.compacted), default="")
-        # What was archived, or is not known, completed long ago.
+        # A write without a known completion time is archived: its requested time is near enough.
         return sum(
             1
             for log in slice_.logs
@@ -151,115 +155,105 @@ def plan_log_compaction(
     held: Mapping[GroupKey, str],
     in_parts: InParts,
 ) -> CompactionPlan | Skip:
-    """The plan for these slices, the newest of their file groups; or why there is none.
+    """Return the plan for these slices, the newest of their file groups; or why there is none.
 
-    An operation names all settled log files of its slice, those that an earlier log compaction was
-    made of as well, as in real plans: who executes it finds out which of them count. `in_parts` is
-    asked about the slices that are worth it otherwise.
+    An operation names all settled log files of its slice, also those that an earlier log compaction
+    has replaced, as Hudi's plans do: the executor finds out which of them are effective.
+    `find_partial` is called with the slices that are selected otherwise.
     """
-    left = SkippedPartitions()
-    worth: list[tuple[FileSlice, FileSlice]] = []
-    least = settings.blocks_threshold
-    for slice_ in free_slices(slices, held, left):
+    skipped = SkippedPartitions()
+    selected: list[tuple[FileSlice, FileSlice]] = []
+    threshold = settings.blocks_threshold
+    for slice_ in free_slices(slices, held, skipped):
         settled = history.settled(slice_)
-        if history.fresh(slice_) < least or len(slice_.logs) < _FEWEST_LOGS:
-            left.add(slice_.partition, f"fewer than {max(least, _FEWEST_LOGS)} new log files")
-        elif history.fresh(settled) < least or len(settled.logs) < _FEWEST_LOGS:
-            left.add(slice_.partition, f"write {history.first_pending} is not done")
+        if history.fresh(slice_) < threshold or len(slice_.logs) < _MIN_LOGS:
+            skipped.add(slice_.partition, f"fewer than {max(threshold, _MIN_LOGS)} new log files")
+        elif history.fresh(settled) < threshold or len(settled.logs) < _MIN_LOGS:
+            skipped.add(slice_.partition, f"write {history.first_pending} is pending")
         else:
-            worth.append((slice_, settled))
-    refused = in_parts([settled for _, settled in worth])
+            selected.append((slice_, settled))
+    with_partial_updates = in_parts([settled for _, settled in selected])
     operations: list[CompactionOperation] = []
-    for slice_, settled in worth:
-        if (slice_.partition, slice_.file_id) in refused:
-            left.add(slice_.partition, "log files hold parts of rows")
+    for slice_, settled in selected:
+        if (slice_.partition, slice_.file_id) in with_partial_updates:
+            skipped.add(slice_.partition, "log files hold partial updates")
             continue
         operations.append(candidate(settled, settings.max_file_size).operation)
         if len(settled.logs) < len(slice_.logs):
-            left.add(slice_.partition, f"write {history.first_pending} is not done")
-    plan = finish_plan(operations, left, window)
+            skipped.add(slice_.partition, f"write {history.first_pending} is pending")
+    plan = finish_plan(operations, skipped, window)
     if plan is None:
-        return Skip(why_nothing("compact in log files", left))
+        return Skip(why_nothing("compact in log files", skipped))
     return replace(plan, strategy=CompactionStrategy(class_name=_EXECUTOR), preserve_metadata=True)
 
 
-# ------------------------------------------------------------------------------------------------
-# Log compaction, done: many log files of a group written once more as one.
-#
-# The rows keep their commit times, so incremental queries see nothing new. Of each key there is
-# one
-# version, a row or a delete: what readers make of all the blocks before they look at the base
-# file.
+# Execution
 
 
 def execute_log_compaction(job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
-    """Execute a plan, whoever made it; gives what the commit records.
+    """Execute a plan and return the commit metadata.
 
-    A group whose log files hold parts of rows stays as it is: the plan ends, and a compaction can
-    have the group.
+    A file group whose log files hold partial updates is left as it is: the plan completes, and a
+    compaction can rewrite the group.
 
     Raises:
-        ConflictError: the groups are not what they were when they were planned.
+        ConflictError: the file groups have changed since they were planned.
     """
     check_plan_is_current(
         job.snapshot, Instant(job.instant, Action.LOG_COMPACTION, State.INFLIGHT), plan
     )
     task = rewrite_task(job, Operation.LOG_COMPACT)
-    return run_rewrite(job, task, partial(_join, task), plan.operations, size=io_bytes)
+    return run_rewrite(job, task, partial(_rewrite_logs, task), plan.operations, size=io_bytes)
 
 
-def _join(task: WriteTask, operation: CompactionOperation, groups: FileGroupWriter) -> None:
+def _rewrite_logs(task: WriteTask, operation: CompactionOperation, groups: FileGroupWriter) -> None:
     item = slice_of(operation)
     blocks = read_blocks(task.storage, item)
     if any(block.is_partial for block in blocks):
         return
-    counting = effective_blocks(blocks)
-    outcome = merge_blocks(counting, item, task.stored_schema, task.rule)
-    stays = ~outcome.deleted
-    parts = {block.instant for block in blocks}
+    effective = effective_blocks(blocks)
+    merged = merge_blocks(effective, item, task.stored_schema, task.rule)
+    has_row = ~merged.deleted
+    instants = {block.instant for block in blocks}
     for block in blocks:
-        parts.update(block.compacted_instants)
+        instants.update(block.compacted_instants)
     groups.rewrite_logs(
         item,
-        outcome.rows.take(pa.array(outcome.row[stays])),
-        delete_records(item.partition, outcome),
-        compacted=sorted(parts),
+        merged.rows.take(pa.array(merged.row[has_row])),
+        delete_records(item.partition, merged),
+        compacted=sorted(instants),
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# Log compaction as a table service.
-
-
 class LogCompaction(TableService[CompactionPlan, CommitMetadata]):
-    """Makes one log file of the many of a file group."""
+    """The table service that rewrites the log files of file groups as one log file each."""
 
     name: ClassVar[str] = "logcompaction"
     action: ClassVar[Action | None] = Action.LOG_COMPACTION
     keys: ClassVar[frozenset[str]] = option_keys(LogCompactionSettings)
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:
-        """Why there were too few writes to look for many log files."""
+        """Return why too few delta commits have completed; None if a log compaction is due."""
         settings = settings_from(LogCompactionSettings, sight.options)
         require_merge_on_read(sight.snapshot, self.name)
         return check_log_compaction_trigger(sight.snapshot.timeline, settings)
 
     def plan(self, sight: PlanningContext) -> CompactionPlan | Skip:
-        """The file groups with many log files."""
+        """Plan the file groups with many log files."""
         settings = settings_from(LogCompactionSettings, sight.options)
         window = find_window(sight, Action.LOG_COMPACTION, enabled=settings.incremental)
         if window.is_empty:
             return Skip("nothing was written or left since the last log compaction")
-        seen = load_planning_input(sight, window, list)
+        planning_input = load_planning_input(sight, window, list)
         return plan_log_compaction(
-            seen.slices,
+            planning_input.slices,
             settings=settings,
             history=LogHistory.of(sight.snapshot.timeline),
             window=window,
-            held=seen.held,
+            held=planning_input.held,
             in_parts=partial(groups_in_parts, sight.snapshot.storage),
         )
 
     def execute(self, job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
-        """Write the new log files."""
+        """Write the new log files and return the commit metadata."""
         return execute_log_compaction(job, plan)

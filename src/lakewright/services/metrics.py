@@ -1,4 +1,4 @@
-"""What services do, told as metrics: runs, why there was nothing to do, failures."""
+"""Metrics of table services: skipped runs and their reasons, failures, compaction debt."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lakewright.services.compaction_debt import load_debt
 from lakewright.write.writer import Commit
 
 NOT_DUE = "not_due"
-_NOTHING = "nothing_to_do"
+_NOTHING_TO_DO = "nothing_to_do"
 
 
 def not_due(skip: Skip) -> Skip:
-    """The same, known as one that a trigger gave and no plan."""
+    """Return the Skip with the kind that says that a trigger, not a planner, decided it."""
     return replace(skip, kind=NOT_DUE)
 
 
@@ -27,7 +27,7 @@ def not_due(skip: Skip) -> Skip:
 def record_failures(
     meter: MetricsRecorder, service: str, *, cancellable: bool = False
 ) -> Iterator[None]:
-    """Count what becomes of an execution that fails."""
+    """Count an execution that fails, and whether it was preempted."""
     try:
         yield
     except LakewrightError as error:
@@ -40,9 +40,9 @@ def record_failures(
 def record_outcome(
     meter: MetricsRecorder, service: str, done: Commit | Skip, took_ms: int = 0
 ) -> Commit | Skip:
-    """Tell what a service did, or why it did nothing; gives it back."""
+    """Record what a service did, or why it did nothing; returns `outcome` unchanged."""
     if isinstance(done, Skip):
-        meter.count("service.skipped", service=service, reason=done.kind or _NOTHING)
+        meter.count("service.skipped", service=service, reason=done.kind or _NOTHING_TO_DO)
     elif service == "archive":
         meter.gauge([("archive.duration", took_ms), ("archive.numInstantsArchived", done.files)])
         meter.count("archive.completed.counter")
@@ -52,7 +52,7 @@ def record_outcome(
 
 
 def record_debt(meter: MetricsRecorder, look: Callable[[], PlanningContext]) -> None:
-    """Tell how many log files wait, where that is wanted; what cannot be counted is not told."""
+    """Record how many log files are uncompacted, if enabled; nothing if that cannot be loaded."""
     if not meter.is_on or not meter.settings.debt:
         return
     with suppress(LakewrightError):
@@ -61,7 +61,7 @@ def record_debt(meter: MetricsRecorder, look: Callable[[], PlanningContext]) -> 
 
 
 def record_clean(meter: MetricsRecorder, result: CleanMetadata) -> None:
-    """Tell what a clean did."""
+    """Record what a clean did."""
     meter.gauge(
         [("clean.duration", result.took_ms), ("clean.numFilesDeleted", result.files_deleted)]
     )

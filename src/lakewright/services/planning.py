@@ -1,4 +1,13 @@
-"""Plans that wait and can never be executed: others have compacted their file groups since."""
+"""What planning needs to know about a table, for all services that rewrite file groups.
+
+- Superseded plans: pending plans that can never be executed, as a later compaction has rewritten
+  some of their file groups.
+- The incremental window: the partitions in which something may have become due since the last plan
+  of the same kind, so that planning need not list the whole table.
+- Skipped partitions: what a plan does not schedule completely, each with its reason. The reasons
+  are stored with the plan, and the next window contains these partitions again.
+- Locked file groups: those of pending plans, which a new plan must leave out.
+"""
 
 from __future__ import annotations
 
@@ -21,96 +30,97 @@ from lakewright.table.snapshot import FilesByPartition, Snapshot
 
 Plan = CompactionPlan | ClusteringPlan
 
-_OVERTAKEN = (Action.COMPACTION, Action.LOG_COMPACTION)
+_SUPERSEDABLE = (Action.COMPACTION, Action.LOG_COMPACTION)
 
 
 def superseded_plans(snapshot: Snapshot) -> dict[str, str]:
-    """Why pending plans are void, by their requested time; reads plans only if some may be."""
+    """Return why pending plans are superseded, by their requested time.
+
+    Plans are read only if a compaction has completed after they were requested.
+    """
     last = _last_compaction(snapshot)
-    waiting = [i for i in snapshot.timeline.pending(*_OVERTAKEN) if i.requested_at < last]
-    found = {}
-    for instant in waiting:
+    older = [i for i in snapshot.timeline.pending(*_SUPERSEDABLE) if i.requested_at < last]
+    reasons = {}
+    for instant in older:
         plan = snapshot.plan_of(instant.requested_at, instant.action)
         reason = superseded_reason(snapshot, instant, plan) if plan is not None else None
         if reason is not None:
-            found[instant.requested_at] = reason
-    return found
+            reasons[instant.requested_at] = reason
+    return reasons
 
 
 def superseded_reason(snapshot: Snapshot, instant: Instant, plan: Plan) -> str | None:
-    """Why a plan cannot be executed any more; None if nothing like that is known of it.
+    """Return why a plan can no longer be executed; None if it is not superseded.
 
-    One file group is enough, as a plan is executed as a whole.
+    One file group that was compacted since is enough, as a plan is executed as a whole.
     """
     planned_at = plan.planned_at(instant.requested_at)
-    if instant.action not in _OVERTAKEN or planned_at > _last_compaction(snapshot):
+    if instant.action not in _SUPERSEDABLE or planned_at > _last_compaction(snapshot):
         return None
-    done = snapshot.timeline.completed_services(Action.COMPACTION)
-    later = [i for i in done if (i.completed_at or "") > planned_at]
+    completed = snapshot.timeline.completed_services(Action.COMPACTION)
+    later = [i for i in completed if (i.completed_at or "") > planned_at]
     for other, commit in zip(later, snapshot.commits(later), strict=True):
         if not plan.file_groups.isdisjoint(commit.file_groups()):
             return (
-                f"{instant.action} {instant.requested_at} is void, as compaction "
+                f"{instant.action} {instant.requested_at} is superseded, as compaction "
                 f"{other.requested_at} has compacted its file groups since: roll it back"
             )
     return None
 
 
 def _last_compaction(snapshot: Snapshot) -> str:
-    done = snapshot.timeline.completed_services(Action.COMPACTION)
-    return max((i.completed_at or "" for i in done), default="")
+    completed = snapshot.timeline.completed_services(Action.COMPACTION)
+    return max((i.completed_at or "" for i in completed), default="")
 
 
-# ------------------------------------------------------------------------------------------------
-# The options that services which rewrite file groups have in common.
+# Options that several services share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningSettings:
-    """How much of the table planning looks at."""
+    """How much of the table planning reads."""
 
     incremental: bool = option(
         "hoodie.table.services.incremental.enabled",
         True,
         parse=parse_bool,
-        doc="Whether planning looks only at partitions that were written, or left out, since the "
-        "last plan; else at all of the table.",
+        doc="Whether planning reads only the partitions that were written since the last plan, or "
+        "skipped by it; otherwise it reads the whole table.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlanningSettings(PlanningSettings):
-    """The same, where plans weigh log files."""
+    """Options of plans whose costs depend on log files."""
 
     max_file_size: int = option(
         "hoodie.parquet.max.file.size",
         125_829_120,
         parse=at_least(1),
-        doc="What writing a base file is taken to cost where there is none yet.",
+        doc="The assumed size of a base file that does not exist yet, for the costs of a plan.",
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# Why a plan left partitions out: kept with the plan, so that anybody can ask later.
+# Skipped partitions
 
 
 @dataclass
 class SkippedPartitions:
-    """The partitions that a plan does not schedule completely, each with the first reason met."""
+    """The partitions that a plan does not schedule completely, each with the first reason."""
 
     reasons: dict[str, str] = field(default_factory=dict)
 
     def add(self, partition: str, reason: str) -> None:
-        """Note that something in a partition is left; an earlier reason stands."""
+        """Add a partition that is not scheduled completely; an earlier reason is kept."""
         self.reasons.setdefault(partition, reason)
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The partitions, sorted."""
+        """The skipped partitions, sorted."""
         return tuple(sorted(self.reasons))
 
     def to_extra_metadata(self) -> dict[str, str]:
-        """What is stored in the plan, for `missing_reasons`; nothing if nothing is left."""
+        """Return the reasons as extra metadata of a plan, which `missing_reasons` parses."""
         if not self.reasons:
             return {}
         by_reason: dict[str, list[str]] = {}
@@ -119,36 +129,32 @@ class SkippedPartitions:
         return {MISSING_REASONS: json.dumps(by_reason, separators=(",", ":"))}
 
 
-# ------------------------------------------------------------------------------------------------
-# Which partitions planning has to look at: the one place that finds them for all services.
-#
-# The window is [requested time of the last completed service of the kind, instant of this plan),
-# over
-# the completion times of writes. The partitions written in it, together with those that the last
-# plan
-# could not schedule, are all that may have become due since.
+# The incremental window: [requested time of the last completed service of the kind, instant of
+# this plan), over the completion times of writes. Only partitions written in it, and those that
+# the last plan skipped, can have become due since.
 
 
 @runtime_checkable
 class IncrementalPartitionAwareStrategy(Protocol):
-    """A strategy that can be asked about some partitions without seeing all of the table."""
+    """A strategy that can select from some of the partitions without knowing all of them."""
 
     def filter_partition_paths(
         self, settings: Any, partitions: Sequence[str]
     ) -> tuple[list[str], list[str]]:
-        """Those to process, and those left out, which the next plan looks at again.
+        """Return the partitions to process, and those skipped, which the next plan reads again.
 
-        What a strategy leaves out is recorded in the plan whether it is in the second list or not.
+        A partition in neither list is recorded as skipped as well.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class IncrementalWindow:
-    """The partitions that planning looks at, sorted.
+    """The partitions that planning reads, sorted.
 
-    `partitions` is None where all of the table are to be listed, `reason` tells why. `is_recorded`
-    tells whether the plan records what it leaves out: not where incremental planning is off.
+    `partitions` is None if the whole table has to be listed, for the `reason`. `records_missing` is
+    whether the plan records the partitions it skips, which it does unless incremental planning is
+    off.
     """
 
     partitions: tuple[str, ...] | None
@@ -157,14 +163,14 @@ class IncrementalWindow:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing can have become due."""
+        """Whether nothing can have become due, so that there is nothing to list."""
         return self.partitions == ()
 
     def missing(self, looked_at: Iterable[str], done: Iterable[str]) -> tuple[str, ...] | None:
-        """The partitions that a plan must name as not scheduled completely; None if it names none.
+        """Return the partitions that the plan records as missing; None if it records none.
 
-        `looked_at` are all that were considered (those of the window, or of the whole table), and
-        `done` those in which nothing is left.
+        `considered` are the partitions of the window, or of the whole table; `scheduled` those that
+        are scheduled completely.
         """
         return tuple(sorted(set(looked_at) - set(done))) if self.is_recorded else None
 
@@ -177,28 +183,29 @@ def find_window(
     aware: bool = True,
     service: str | None = None,
 ) -> IncrementalWindow:
-    """The window of a plan of `action`; all partitions where there is nothing to begin it with.
+    """Return the window of a plan of `action`: all partitions if the last plan does not bound it.
 
-    `aware` tells whether the strategy can do with some of the partitions. `service` is the name of
-    a service that shares the action of another: each has its own last plan.
+    `partition_aware` is whether the strategy can select from some of the partitions. `service` is
+    the name of a service that shares its action with another one: each has its own last plan.
     """
     if not enabled:
         return IncrementalWindow(None, "incremental planning is switched off", is_recorded=False)
     if not aware:
-        return IncrementalWindow(None, "the strategy wants to see all partitions")
+        return IncrementalWindow(None, "the strategy needs all partitions")
     snapshot = sight.snapshot
     last, plan = last_service(snapshot, action, service or action)
     if last is None:
         return IncrementalWindow(None, f"no {action} has completed on the active timeline")
     if plan is None:
-        return IncrementalWindow(None, f"the plan of the last {action} is not there any more")
+        return IncrementalWindow(None, f"the plan of the last {action} no longer exists")
     if plan.missing_partitions is None:
-        return IncrementalWindow(None, f"the plan of the last {action} does not tell what it left")
+        return IncrementalWindow(
+            None, f"the plan of the last {action} does not record what it skipped"
+        )
     return IncrementalWindow(partitions_since(snapshot, last, plan, until=sight.instant))
 
 
-# ------------------------------------------------------------------------------------------------
-# What planning reads of a table: the slices of some partitions, and who holds them.
+# File slices to plan with, and the file groups that pending plans lock
 
 
 KeepPartitions = Callable[[Sequence[str]], Sequence[str]]
@@ -206,7 +213,7 @@ KeepPartitions = Callable[[Sequence[str]], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class PlanningInput:
-    """The newest slice of each file group, by partition and file id; groups that are spoken for."""
+    """The newest slice of each file group, and the locked groups with the plan that locks each."""
 
     slices: list[FileSlice]
     held: dict[GroupKey, str]
@@ -215,7 +222,10 @@ class PlanningInput:
 def load_planning_input(
     sight: PlanningContext, window: IncrementalWindow, keep: KeepPartitions
 ) -> PlanningInput:
-    """List the partitions of a window that `keep` leaves in, and no others if it names any."""
+    """List the partitions of a window that `select` returns, and load their newest slices.
+
+    Only these are listed, unless the window is the whole table.
+    """
     if window.partitions is not None:
         files = sight.snapshot.files(keep(window.partitions))
     else:
@@ -225,92 +235,105 @@ def load_planning_input(
 
 
 def latest_slices(sight: PlanningContext, files: FilesByPartition) -> list[FileSlice]:
-    """The slices as they are at the instant of the plan: what completes later is not in them."""
+    """Return the newest slice of each file group, from writes completed before the plan."""
     snapshot = sight.snapshot
-    late = any((i.completed_at or "") >= sight.instant for i in snapshot.timeline.completed_writes)
-    # The bound needs the completion times of archived writes, which cost a look into history.
-    view = snapshot.view(completed_until=sight.instant) if late else snapshot.view()
+    needs_bound = any(
+        (i.completed_at or "") >= sight.instant for i in snapshot.timeline.completed_writes
+    )
+    # The bound needs the completion times of archived writes, so it reads the archived timeline.
+    view = snapshot.view(completed_until=sight.instant) if needs_bound else snapshot.view()
     return [group.latest_merged_slice() for group in snapshot.groups(view, files)]
 
 
 @dataclass(frozen=True)
 class CancellablePlans:
-    """The pending plans that others need not wait for, and which of them are being executed."""
+    """The pending plans that are cancellable, and which of them are being executed."""
 
     plans: Mapping[Instant, Plan]
     executing: frozenset[Instant]
 
     @classmethod
     def of(cls, sight: PlanningContext, plans: Iterable[tuple[Instant, Plan]]) -> CancellablePlans:
-        """Those among some plans; asks for heartbeats only if there are any."""
-        found = {instant: plan for instant, plan in plans if plan.cancellable}
-        if not found:
+        """Return the cancellable ones among some plans; lists heartbeats only if there are any."""
+        cancellable = {instant: plan for instant, plan in plans if plan.cancellable}
+        if not cancellable:
             return cls({}, frozenset())
         settings = settings_from(HeartbeatSettings, sight.options)
-        times = {instant.requested_at for instant in found}
-        living = live_heartbeats(sight.snapshot.storage, times, settings, sight.now_ms)
-        return cls(found, frozenset(i for i in found if i.requested_at in living))
+        times = {instant.requested_at for instant in cancellable}
+        live = live_heartbeats(sight.snapshot.storage, times, settings, sight.now_ms)
+        return cls(cancellable, frozenset(i for i in cancellable if i.requested_at in live))
 
     def with_groups_of(self, plan: Plan) -> list[Instant]:
-        """Those that have file groups in common with a plan."""
-        mine = plan.file_groups
-        return [i for i, other in self.plans.items() if not mine.isdisjoint(other.file_groups)]
+        """Return those that have file groups in common with a plan."""
+        groups = plan.file_groups
+        return [i for i, other in self.plans.items() if not groups.isdisjoint(other.file_groups)]
 
 
 def locked_file_groups(sight: PlanningContext) -> dict[GroupKey, str]:
-    """The file groups that a plan must leave to others, each with what it waits for.
+    """Return the file groups that a new plan must leave out, each with the plan that locks it.
 
-    A plan that is not cancellable goes over those that are, unless they are being executed.
+    A plan that is not cancellable may supersede cancellable ones, unless they are being executed.
     """
     plans = sight.snapshot.pending_plans()
-    held = _held(sight.snapshot, plans)
+    locked = _locked_groups(sight.snapshot, plans)
     if plan_settings(sight.snapshot.config, sight.options).cancellable:
-        return held
-    passed = CancellablePlans.of(sight, plans)
-    over = {_named(instant) for instant in passed.plans if instant not in passed.executing}
-    busy = {_named(i): f"{_named(i)}, which is being executed" for i in passed.executing}
-    return {key: busy.get(holder, holder) for key, holder in held.items() if holder not in over}
+        return locked
+    cancellable = CancellablePlans.of(sight, plans)
+    supersedable = {
+        _label(instant) for instant in cancellable.plans if instant not in cancellable.executing
+    }
+    executing = {_label(i): f"{_label(i)}, which is being executed" for i in cancellable.executing}
+    return {
+        key: executing.get(label, label)
+        for key, label in locked.items()
+        if label not in supersedable
+    }
 
 
 def plans_to_supersede(sight: PlanningContext, plan: Plan) -> tuple[Instant, ...] | Skip:
-    """The cancellable plans that have to go before a plan appears; Skip if one is being executed.
+    """Return the cancellable plans to roll back before a plan is scheduled.
 
-    Whoever made the plan may not have asked for the groups to leave.
+    Skip if one of them is being executed, or if the plan itself is cancellable. That happens if the
+    planner, which may be a user's, has not left out the locked file groups.
     """
-    found = CancellablePlans.of(sight, sight.snapshot.pending_plans())
-    below = found.with_groups_of(plan)
-    firm = [i for i in below if superseded_reason(sight.snapshot, i, found.plans[i]) is None]
-    if plan.cancellable and firm:
-        return Skip(f"{_named(firm[0])} has some of its file groups already")
-    busy = [instant for instant in below if instant in found.executing]
-    if busy:
-        return Skip(f"{_named(busy[0])} has some of its file groups, and is being executed")
-    return tuple(below)
+    cancellable = CancellablePlans.of(sight, sight.snapshot.pending_plans())
+    overlapping = cancellable.with_groups_of(plan)
+    executable = [
+        i for i in overlapping if superseded_reason(sight.snapshot, i, cancellable.plans[i]) is None
+    ]
+    if plan.cancellable and executable:
+        return Skip(f"{_label(executable[0])} has some of its file groups already")
+    executing = [instant for instant in overlapping if instant in cancellable.executing]
+    if executing:
+        return Skip(f"{_label(executing[0])} has some of its file groups, and is being executed")
+    return tuple(overlapping)
 
 
 def file_groups_in_pending_plans(snapshot: Snapshot) -> dict[GroupKey, str]:
-    """The file groups that pending plans are going to rewrite, each with what it waits for.
+    """Return the file groups that pending plans will rewrite, each with the plan that locks it.
 
-    A plan that can never be executed holds nothing.
+    A superseded plan locks nothing, as it can never be executed.
     """
-    return _held(snapshot, snapshot.pending_plans())
+    return _locked_groups(snapshot, snapshot.pending_plans())
 
 
-def _held(snapshot: Snapshot, plans: Iterable[tuple[Instant, Plan]]) -> dict[GroupKey, str]:
+def _locked_groups(
+    snapshot: Snapshot, plans: Iterable[tuple[Instant, Plan]]
+) -> dict[GroupKey, str]:
     return {
-        key: _named(instant)
+        key: _label(instant)
         for instant, plan in plans
         if superseded_reason(snapshot, instant, plan) is None
         for key in plan.file_groups
     }
 
 
-def _named(instant: Instant) -> str:
+def _label(instant: Instant) -> str:
     return f"{instant.action} {instant.requested_at}"
 
 
 def require_merge_on_read(snapshot: Snapshot, service: str) -> None:
-    """Raise InvalidError for a table that never has log files."""
+    """Raise InvalidError for a copy-on-write table, which never has log files."""
     if snapshot.config.table_type is not TableType.MERGE_ON_READ:
         raise InvalidError(
             "a copy-on-write table has no log files", service=service, table=snapshot.config.name

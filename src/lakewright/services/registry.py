@@ -1,4 +1,4 @@
-"""The services there are, by name; open to those that users add."""
+"""The registry of table services, by name: the built-in ones and those that users add."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakewright.services.compaction.service import Compaction
 from lakewright.services.log_compaction import LogCompaction
 from lakewright.services.ttl.service import PartitionTtl
 
-_OWN: tuple[AnyTableService, ...] = (
+_BUILT_IN: tuple[AnyTableService, ...] = (
     Compaction(),
     LogCompaction(),
     Clustering(),
@@ -24,51 +24,51 @@ _OWN: tuple[AnyTableService, ...] = (
     Archiving(),
     PartitionTtl(),
 )
-_SERVICES: dict[str, AnyTableService] = {service.name: service for service in _OWN}
+_SERVICES: dict[str, AnyTableService] = {service.name: service for service in _BUILT_IN}
 
 
 def register(service: AnyTableService) -> None:
-    """Add a service, or put another in the place of one that was added; own ones stay."""
+    """Add a service, or replace one that was added; a built-in service cannot be replaced."""
     if service.action:
         plan_codec(service.action)
-    if any(service.name == own.name for own in _OWN):
+    if any(service.name == built_in.name for built_in in _BUILT_IN):
         raise InvalidError("a service of this name is built in", service=service.name)
     _SERVICES[service.name] = service
     ADDED_OPTIONS[f"service {service.name}"] = frozenset(service.keys)
 
 
 def unregister(name: str) -> None:
-    """Take an added service out again."""
-    if any(name == own.name for own in _OWN):
+    """Remove a service that was added."""
+    if any(name == built_in.name for built_in in _BUILT_IN):
         raise InvalidError("a service of this name is built in", service=name)
     _SERVICES.pop(name, None)
     ADDED_OPTIONS.pop(f"service {name}", None)
 
 
 def services() -> tuple[AnyTableService, ...]:
-    """All services."""
+    """Return all services, the built-in ones first."""
     return tuple(_SERVICES.values())
 
 
 def service_keys() -> frozenset[str]:
-    """The options that some service reads."""
+    """Return the keys of the options that any service reads."""
     return frozenset().union(*(service.keys for service in services()))
 
 
 def service_by_name(name: str) -> AnyTableService:
-    """The service that people call by a name."""
-    found = _SERVICES.get(name.strip().lower())
-    if found is None:
+    """Return the service with a name, in any case; InvalidError if there is none."""
+    service = _SERVICES.get(name.strip().lower())
+    if service is None:
         raise InvalidError("there is no such service", service=name, known=sorted(_SERVICES))
-    return found
+    return service
 
 
 def service_of_plan(action: Action, extra: Mapping[str, str]) -> AnyTableService:
-    """Who executes a plan: the service that made it, else the one that the action names."""
+    """Return the service that executes a plan: the one that made it, else that of the action."""
     name = extra.get(SERVICE_KEY)
     if name is not None and name in _SERVICES:
         return _SERVICES[name]
-    found = next((service for service in _OWN if service.action == action), None)
-    if found is None:
+    built_in = next((service for service in _BUILT_IN if service.action == action), None)
+    if built_in is None:
         raise InvalidError("no service executes plans of this action", action=action)
-    return found
+    return built_in

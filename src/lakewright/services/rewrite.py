@@ -1,4 +1,4 @@
-"""What services that rewrite rows share: how work is dealt out, and what the commit records."""
+"""Execution of plans that rewrite file groups: runs the tasks and builds the commit metadata."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Item = TypeVar("Item")
 
 
 def rewrite_task(job: ExecutionContext, operation: Operation) -> WriteTask:
-    """An execution, as every worker needs to know it."""
+    """Return the write task of an execution, which every executor gets."""
     snapshot = job.snapshot
     settings = write_settings(snapshot.config, job.options)
-    # What was written after the plan may be rolled back, and its columns with it.
+    # A write requested after the plan may be rolled back, and its new columns with it.
     schema = snapshot.avro_schema(snapshot.view(requested_until=job.instant))
     if schema is None:
         raise InvalidError("the table has no schema yet: nothing was written")
@@ -50,17 +50,20 @@ def run_rewrite(
     size: Callable[[Item], int],
     replaced: Mapping[str, tuple[str, ...]] | None = None,
 ) -> CommitMetadata:
-    """Let workers do each item, and gather what they wrote; a failure leaves no file."""
-    outcomes = job.engine.map(partial(_outcome, task, do), items, size)
-    raise_worker_errors(task, outcomes)
+    """Process each item on the engine and return the commit metadata of what was written.
+
+    If an item fails, no file is left. `size` returns the bytes that an item reads.
+    """
+    statuses = job.engine.map(partial(_process_item, task, do), items, size)
+    raise_worker_errors(task, statuses)
     stats: dict[str, list[WriteStat]] = {}
     notes: Counter[str] = Counter()
-    for outcome in outcomes:
-        notes.update(outcome.notes)
-        for stat in outcome.stats:
+    for status in statuses:
+        notes.update(status.notes)
+        for stat in status.stats:
             stats.setdefault(stat.partition_path or "", []).append(stat)
     return CommitMetadata(
-        stats={partition: tuple(found) for partition, found in sorted(stats.items())},
+        stats={path: tuple(written) for path, written in sorted(stats.items())},
         operation=task.operation.value,
         compacted=task.operation is Operation.COMPACT,
         extra={SCHEMA_KEY: task.schema, **{key: str(count) for key, count in notes.items()}},
@@ -68,10 +71,13 @@ def run_rewrite(
     )
 
 
-def _outcome(
+def _process_item(
     task: WriteTask, do: Callable[[Item, FileGroupWriter], None], item: Item, token: WriteToken
 ) -> WriteStatus:
-    """An error of ours comes back as a value, so that no task is tried again."""
+    """Process one item on an executor.
+
+    A LakewrightError is returned with the status, so that the engine does not retry the task.
+    """
     if task.attempt is not None:
         token = replace(token, stage=task.attempt.number)
     groups = FileGroupWriter(task, token)
@@ -84,16 +90,19 @@ def _outcome(
 
 
 def _check_stop_requested(task: WriteTask) -> None:
-    """ConflictError before a file group, if somebody has asked the execution to stop."""
+    """Raise ConflictError if another process has requested the rollback of the plan.
+
+    This is called before each file group.
+    """
     if task.attempt is None or not task.attempt.stoppable:
         return
-    now = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
-    asked = pending_rollback_of(now, task.instant)
-    if asked is not None:
+    current = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
+    rollback = pending_rollback_of(current, task.instant)
+    if rollback is not None:
         raise ConflictError(
             "the execution was asked to stop",
             instant=task.instant,
-            rollback=asked.instant.requested_at,
-            other=asked.plan.caused_by,
-            reason=asked.plan.reason,
+            rollback=rollback.instant.requested_at,
+            other=rollback.plan.caused_by,
+            reason=rollback.plan.reason,
         )

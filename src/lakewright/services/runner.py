@@ -1,8 +1,36 @@
-"""The one cycle of every service: plan, put it on the timeline, execute it by instant, complete.
+"""Plans, schedules, executes and cancels table services; the same procedure for every service.
 
-Planning and scheduling happen under the table's lock, on the table as it is then. An execution
-holds no lock while it works; it completes like any write. What fails is taken back and the plan
-stays, so that it can be executed again, by anybody; unless it is cancellable.
+Terms:
+
+- Plan: what a service will do, computed from a snapshot. Planning writes nothing.
+- Schedule: make a plan and create its requested file on the timeline. From then on any process can
+  execute the plan by its instant, real Hudi as well.
+- Execute: do what the plan of a pending instant says and complete the instant.
+- Execution attempt: one try to execute a plan that rewrites file groups. An attempt that crashed is
+  rolled back before the next one starts; the plan and its instant stay the same.
+- Run: schedule and execute.
+- Cancel: roll back a pending plan that is cancellable.
+
+Running a compaction, a log compaction or a clustering:
+
+    pre_plan        no lock     whatever the service does before planning
+    schedule        lock        check_trigger; plan; create the requested file
+    begin attempt   lock        roll back a crashed attempt; start the heartbeat, unless there is
+                                a single writer; create the inflight file and the attempt's marker
+    execute         no lock     the engine writes data files
+    commit          lock        check conflicts, the schema and `TableService.verify`; create the
+                                completed file
+
+An attempt that fails deletes its files and its inflight file. The plan stays requested, and any
+process can execute it again. A cancellable plan has only one attempt: when it fails, the plan is
+rolled back with it. Executing a plan that has completed returns its result again.
+
+Other services differ in the last three steps:
+
+- A plan that writes no data files (a clean) needs no attempt: two processes may execute it at the
+  same time, and the first one completes it (`_execute_metadata_plan`).
+- A service without an action leaves no plan on the timeline. It plans and executes under one lock
+  (`_run_under_lock`, archiving), or as an ordinary write (`_run_as_write`, TTL).
 """
 
 from __future__ import annotations
@@ -63,20 +91,20 @@ from lakewright.write.writer import Commit, commit_result, commit_with_hooks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """How much one run takes on."""
+    """How much one run does."""
 
     partial_progress: bool = option(
         "lakewright.services.partial.progress",
         False,
         parse=parse_bool,
-        doc="Whether a run goes on, plan after plan, while plans leave something: each is a commit "
-        "of its own, and what is done stays done if a later one fails.",
+        doc="Whether one run makes and executes further plans as long as plans skip partitions: "
+        "each is a commit of its own, and completed ones stay if a later one fails.",
     )
 
 
 @dataclass(frozen=True)
-class _Scheduled:
-    """A plan on the timeline, and who executes it."""
+class _ScheduledPlan:
+    """A pending plan, and the service that executes it."""
 
     service: AnyTableService
     instant: Instant
@@ -84,21 +112,20 @@ class _Scheduled:
 
 
 def read_plan_bytes(snapshot: Snapshot, instant: Instant) -> bytes | None:
-    """The plan that was scheduled as an instant, as it is stored; None if it is gone."""
+    """Return the content of a plan's requested file; None if the file no longer exists."""
     requested = replace(instant, state=State.REQUESTED)
     return read_optional(snapshot.storage, snapshot.timeline_path(requested))
 
 
 def parse_plan(instant: Instant, data: bytes) -> tuple[AnyTableService, Instant, Any]:
-    """The service that a stored plan is for, its instant, and the plan."""
+    """Parse a stored plan; returns the service that executes it, its instant and the plan."""
     with found_in(instant.file_name):
         plan = plan_codec(instant.action).parse(data)
     return service_of_plan(instant.action, plan.extra), instant, plan
 
 
 RUN_KEYS = option_keys(RunSettings)
-_BESIDE_OTHERS = {"hoodie.write.concurrency.mode": Concurrency.OPTIMISTIC.value}
-
+_MULTI_WRITER_OPTIONS = {"hoodie.write.concurrency.mode": Concurrency.OPTIMISTIC.value}
 
 ProgressCallback = Callable[[str, int, int], AbstractContextManager[None]]
 
@@ -109,10 +136,10 @@ def _no_progress(instant: InstantTime, items: int, size: int) -> AbstractContext
 
 @dataclass(frozen=True)
 class ServiceRunner:
-    """Plans, schedules and executes table services on one table, with one set of options.
+    """Plans, schedules, executes and cancels table services of one table, with one set of options.
 
-    `engine` is started when an execution first needs it. `progress` is called with the instant, the
-    number of items and their bytes when an execution begins to work.
+    `engine` is called when an execution first needs an engine. `progress` is called with the
+    instant, the number of items and their bytes when the engine starts to process them.
     """
 
     storage: Storage
@@ -122,92 +149,103 @@ class ServiceRunner:
     progress: ProgressCallback = _no_progress
 
     def preview(self, name: str) -> Any:
-        """The plan that scheduling would make now, or `Skip`; nothing is written."""
+        """Return the plan that `schedule` would make now, or `Skip`; writes nothing."""
         service = service_by_name(name)
         snapshot = load_snapshot(self.storage)
         check_writable(snapshot.config)
-        sight = self.planning_context(snapshot)
-        early = service.check_trigger(sight)
-        return self._planned(service, sight)[0] if early is None else early
+        context = self.planning_context(snapshot)
+        skip = service.check_trigger(context)
+        return self._make_plan(service, context)[0] if skip is None else skip
 
     def schedule(self, name: str) -> Instant | Skip:
-        """Put a plan on the timeline."""
+        """Make a plan and create its requested file; returns its instant, or why nothing is due."""
         service = service_by_name(name)
         if not service.action:
             return Skip(f"{name} keeps no plan on the timeline: run it")
-        done = self.pre_plan(service)
-        found = self._schedule(service)
-        return _merge_skips(found, done) if isinstance(found, Skip) else found.instant
+        pre_planned = self.pre_plan(service)
+        scheduled = self._schedule(service)
+        return (
+            _merge_skips(scheduled, pre_planned)
+            if isinstance(scheduled, Skip)
+            else scheduled.instant
+        )
 
     def pre_plan(self, service: AnyTableService, seen: Snapshot | None = None) -> Skip | None:
-        """Let a service put right what comes before its plan; tells what it did, if anything."""
+        """Let a service do what precedes planning; returns what it did, or None."""
         if not service.has_pre_plan:
             return None
         return service.pre_plan(self.writer, seen or load_snapshot(self.storage))
 
-    def _planned(
-        self, service: AnyTableService, sight: PlanningContext
+    def _make_plan(
+        self, service: AnyTableService, context: PlanningContext
     ) -> tuple[Any, tuple[Instant, ...]]:
-        """A plan as it would stand on the timeline, or Skip; and the plans that go before it."""
-        plan = service.plan(sight)
+        """Return the plan to schedule, or Skip; and the cancellable plans that it supersedes."""
+        plan = service.plan(context)
         if isinstance(plan, Skip) or not service.action:
             return plan, ()
         action = Action(service.action)
-        cancellable = plan_settings(sight.snapshot.config, self.options).cancellable
+        cancellable = plan_settings(context.snapshot.config, self.options).cancellable
         plan = with_service_metadata(plan, service.name, action, cancellable=cancellable)
-        below = plans_to_supersede(sight, plan) if action.is_rewrite else ()
-        return (below, ()) if isinstance(below, Skip) else (plan, below)
+        superseded = plans_to_supersede(context, plan) if action.is_rewrite else ()
+        return (superseded, ()) if isinstance(superseded, Skip) else (plan, superseded)
 
-    def _schedule(self, service: AnyTableService, *, triggered: bool = True) -> _Scheduled | Skip:
+    def _schedule(
+        self, service: AnyTableService, *, triggered: bool = True
+    ) -> _ScheduledPlan | Skip:
         action = Action(service.action or "")
 
         def plan_locked(snapshot: Snapshot, next_time: Callable[[], str]) -> PlanRequest | Skip:
-            # Taking a time means waiting, where writers may have different clocks.
-            due = service.check_trigger(self.planning_context(snapshot)) if triggered else None
-            if due is not None:
-                return not_due(due)
+            # The trigger comes first: a new instant time may have to wait for clock skew.
+            skip = service.check_trigger(self.planning_context(snapshot)) if triggered else None
+            if skip is not None:
+                return not_due(skip)
             instant = next_time()
-            plan, below = self._planned(service, self.planning_context(snapshot, instant))
+            plan, superseded = self._make_plan(service, self.planning_context(snapshot, instant))
             if isinstance(plan, Skip):
                 return plan
             at = service.plan_instant(plan, instant)
-            return PlanRequest(at, plan, plan_codec(action).format(plan), below)
+            return PlanRequest(at, plan, plan_codec(action).format(plan), superseded)
 
         scheduled = schedule_plan(self.writer, action, plan_locked)
         if isinstance(scheduled, Skip):
             return scheduled
         instant, request = scheduled
-        return _Scheduled(service, instant, request.plan)
+        return _ScheduledPlan(service, instant, request.plan)
 
     def execute(self, instant: InstantTime) -> Commit:
-        """Execute a plan, whoever made it; one that was executed gives its result once more."""
+        """Execute a plan that any process has scheduled; returns the result of a completed one.
+
+        Raises:
+            InvalidError: there is no plan at this instant, or it was rolled back.
+            ConflictError: another process executes the plan, or the table no longer matches it.
+        """
         snapshot = load_snapshot(self.storage)
-        done = self._completed_result(snapshot, instant)
-        if done is not None:
-            return done
-        planned = _waiting_at(snapshot, instant)
+        result = self._completed_result(snapshot, instant)
+        if result is not None:
+            return result
+        planned = _pending_plan_at(snapshot, instant)
         data = read_plan_bytes(snapshot, planned)
         if data is None:
-            raise InvalidError("the plan is not there any more", instant=instant)
+            raise InvalidError("the plan no longer exists", instant=instant)
         if not data and not planned.action.is_rewrite:
-            self._delete_planless(planned)
-            raise ConflictError("there was no plan in its file: it was taken back", instant=instant)
-        return self._execute(_Scheduled(*parse_plan(planned, data)))
+            self._delete_empty_plan(planned)
+            raise ConflictError("the plan's file was empty: it was deleted", instant=instant)
+        return self._execute(_ScheduledPlan(*parse_plan(planned, data)))
 
-    def _delete_planless(self, planned: Instant) -> None:
-        """Take a plan off the timeline whose writer died before it was in its file."""
+    def _delete_empty_plan(self, planned: Instant) -> None:
+        """Delete the requested file of a process that crashed before the plan was in it."""
 
-        def gone(lock: Lock) -> bool:
+        def delete_locked(lock: Lock) -> bool:
             lock.verify()
             return delete_planless_clean(load_snapshot(self.storage), planned)
 
-        self.writer.run_locked(gone)
+        self.writer.run_locked(delete_locked)
 
-    def _execute(self, scheduled: _Scheduled) -> Commit:
-        writes = scheduled.instant.action.is_rewrite
-        cancellable = writes and scheduled.plan.cancellable
+    def _execute(self, scheduled: _ScheduledPlan) -> Commit:
+        is_rewrite = scheduled.instant.action.is_rewrite
+        cancellable = is_rewrite and scheduled.plan.cancellable
         with record_failures(self.meter, scheduled.service.name, cancellable=cancellable):
-            if not writes:
+            if not is_rewrite:
                 return self._execute_metadata_plan(scheduled)
             try:
                 return self._execute_write_plan(scheduled)
@@ -216,144 +254,151 @@ class ServiceRunner:
                     raise
                 return self._execute_write_plan(scheduled)
 
-    def _run_dependents(self, name: str, sight: PlanningContext) -> Iterator[Commit | Skip]:
-        """Run the services that follow another one."""
+    def _run_dependents(self, name: str, context: PlanningContext) -> Iterator[Commit | Skip]:
+        """Run the services that run after the named one."""
         for service in services():
-            if not service.runs_after(name, sight):
+            if not service.runs_after(name, context):
                 continue
             try:
                 yield self.run(service.name)
             except LakewrightError as error:
-                # The other one has completed, whatever becomes of this one.
+                # The named service has completed: a failure of this one must not fail it.
                 warnings.warn(f"{service.name} after {name} failed: {error}", stacklevel=2)
                 yield Skip(f"{service.name}: {error}")
 
     def run(self, name: str, *, prepared: bool = False) -> Commit | Skip:
-        """Schedule and execute; `prepared` tells that `prepare` was called just now."""
-        service, began_ms = service_by_name(name), self.clock.monotonic_ms()
-        done = self._run(service, prepared=prepared)
+        """Schedule and execute; `skip_pre_plan` if the caller has just called `pre_plan`."""
+        service, started_ms = service_by_name(name), self.clock.monotonic_ms()
+        outcome = self._run(service, skip_pre_plan=prepared)
         if service.name == "compaction":
             record_debt(self.meter, lambda: self.planning_context(load_snapshot(self.storage)))
-        return record_outcome(self.meter, service.name, done, self.clock.monotonic_ms() - began_ms)
+        return record_outcome(
+            self.meter, service.name, outcome, self.clock.monotonic_ms() - started_ms
+        )
 
     @property
     def meter(self) -> MetricsRecorder:
-        """What tells figures of the table."""
+        """The recorder of the table's metrics."""
         return MetricsRecorder.create(self.storage, self.clock, self.options)
 
-    def _run(self, service: AnyTableService, *, prepared: bool) -> Commit | Skip:
+    def _run(self, service: AnyTableService, *, skip_pre_plan: bool) -> Commit | Skip:
         if service.writes or not service.action:
             with record_failures(self.meter, service.name):
-                done_at_once = self._run_as_write if service.writes else self._run_under_lock
-                return done_at_once(service)
-        done_before = None if prepared else self.pre_plan(service)
+                run = self._run_as_write if service.writes else self._run_under_lock
+                return run(service)
+        pre_planned = None if skip_pre_plan else self.pre_plan(service)
         scheduled = self._schedule(service)
         if isinstance(scheduled, Skip):
-            return _merge_skips(scheduled, done_before)
-        done = self._execute(scheduled)
-        goes_on = settings_from(RunSettings, self.options).partial_progress
-        if not goes_on or service.action not in REWRITES:
-            return done
-        return replace(done, services=tuple(self._continue(scheduled)))
+            return _merge_skips(scheduled, pre_planned)
+        commit = self._execute(scheduled)
+        partial_progress = settings_from(RunSettings, self.options).partial_progress
+        if not partial_progress or service.action not in REWRITES:
+            return commit
+        return replace(commit, services=tuple(self._run_further_plans(scheduled)))
 
     def cancel(
         self, instant: InstantTime, *, user: str = "", reason: str = "", wait_s: float = 0.0
     ) -> Instant:
-        """Take a cancellable plan back, whoever made it, or ask who executes it to stop.
+        """Roll back a cancellable plan, or request that the process that executes it stops.
 
-        Gives its rollback, which is completed once the plan is gone; waits so long for that.
+        Waits up to `wait_s` seconds for the execution to stop.
+
+        Returns:
+            The rollback. It is completed if the plan has been rolled back, else requested.
         """
         cause = RollbackCause(
             f"request of {user}" if user else "request", reason or "no reason was given"
         )
-        # Whoever made or executes the plan may be another process, so its lock is taken.
+        # Another process may have scheduled the plan or be executing it, so the lock is needed.
         writer = TransactionManager.from_options(
-            self.storage, self.clock, {**_BESIDE_OTHERS, **self.options}
+            self.storage, self.clock, {**_MULTI_WRITER_OPTIONS, **self.options}
         )
-        done = cancel_plan(writer, instant, cause, wait_s=wait_s)
+        rollback = cancel_plan(writer, instant, cause, wait_s=wait_s)
         self.meter.count("plan.cancelled")
-        return done
+        return rollback
 
-    def _continue(self, scheduled: _Scheduled) -> Iterator[Commit]:
-        """Go on while plans leave something and the next one finds something to do."""
+    def _run_further_plans(self, scheduled: _ScheduledPlan) -> Iterator[Commit]:
+        """Schedule and execute plans until one skips no partition or there is nothing to do."""
         while scheduled.plan.missing_partitions:
-            found = self._schedule(scheduled.service, triggered=False)
-            if isinstance(found, Skip):
+            following = self._schedule(scheduled.service, triggered=False)
+            if isinstance(following, Skip):
                 return
-            scheduled = found
+            scheduled = following
             yield self._execute(scheduled)
 
     @property
     def writer(self) -> TransactionManager:
-        """What takes locks and begins transactions."""
+        """The transaction manager, which acquires locks and begins transactions."""
         return TransactionManager.from_options(self.storage, self.clock, self.options)
 
-    def _execute_write_plan(self, scheduled: _Scheduled) -> Commit:
+    def _execute_write_plan(self, scheduled: _ScheduledPlan) -> Commit:
         at = scheduled.instant.requested_at
         partition = next(iter(scheduled.plan.partitions), "")
-        began_ms = self.clock.monotonic_ms()
-        known, cancellable = scheduled.plan.planned_at(at), scheduled.plan.cancellable
-        begun = begin_execution(
-            self.writer, scheduled.instant, partition, known, cancellable=cancellable
+        started_ms = self.clock.monotonic_ms()
+        planned_at, cancellable = scheduled.plan.planned_at(at), scheduled.plan.cancellable
+        execution = begin_execution(
+            self.writer, scheduled.instant, partition, planned_at, cancellable=cancellable
         )
-        with begun as transaction:
+        with execution as transaction:
             transaction.check_preemption(scheduled.plan)
-            job = replace(
+            context = replace(
                 self._execution_context(transaction.snapshot, at), attempt=transaction.attempt
             )
-            metadata = scheduled.service.execute(job, scheduled.plan)
-            validator = _ExecutionValidator(scheduled.service, job, metadata)
+            metadata = scheduled.service.execute(context, scheduled.plan)
+            validator = _ExecutionValidator(scheduled.service, context, metadata)
             return commit_with_hooks(
-                transaction, metadata, self.options, [validator], began_ms=began_ms
+                transaction, metadata, self.options, [validator], began_ms=started_ms
             )
 
-    def _execute_metadata_plan(self, scheduled: _Scheduled) -> Commit:
+    def _execute_metadata_plan(self, scheduled: _ScheduledPlan) -> Commit:
         planned, service = scheduled.instant, scheduled.service
-        job = self._execution_context(
+        context = self._execution_context(
             start_metadata_action(self.writer, planned), planned.requested_at
         )
-        result = service.execute(job, scheduled.plan)
+        result = service.execute(context, scheduled.plan)
         data = METADATA_ONLY_RESULTS[planned.action].format(result)
-        done = _plain_commit(complete_metadata_action(self.writer, planned, data), result)
+        commit = _metadata_commit(complete_metadata_action(self.writer, planned, data), result)
         record_clean(self.meter, result)
-        followed = self._run_dependents(service.name, self.planning_context(job.snapshot))
-        return replace(done, services=tuple(followed))
+        dependents = self._run_dependents(service.name, self.planning_context(context.snapshot))
+        return replace(commit, services=tuple(dependents))
 
     def _run_under_lock(self, service: AnyTableService) -> Commit | Skip:
-        """Plan and do under one lock: nothing on the timeline tells others of it."""
+        """Plan and execute under one lock, as other processes see no plan on the timeline."""
 
-        def done(lock: Lock) -> Commit | Skip:
+        def run_locked(lock: Lock) -> Commit | Skip:
             snapshot = load_snapshot(self.storage)
             check_write_can_begin(
                 snapshot.config, snapshot.timeline, self.writer.transaction.concurrency
             )
-            sight = self.planning_context(snapshot)
-            plan = _plan(service, sight)
+            context = self.planning_context(snapshot)
+            plan = _plan_if_due(service, context)
             if isinstance(plan, Skip):
                 return plan
             lock.verify()
-            result: Commit = service.execute(self._execution_context(snapshot, sight.instant), plan)
-            return result
+            commit: Commit = service.execute(
+                self._execution_context(snapshot, context.instant), plan
+            )
+            return commit
 
-        return self.writer.run_locked(done)
+        return self.writer.run_locked(run_locked)
 
     def _run_as_write(self, service: AnyTableService) -> Commit | Skip:
-        """Plan, and let the service write; anew if somebody else was faster."""
-        for last in (False, False, True):
-            sight = self.planning_context(load_snapshot(self.storage))
-            check_writable(sight.snapshot.config)
-            plan = _plan(service, sight)
+        """Plan and let the service write; after a conflict plan and write again, twice at most."""
+        for is_last in (False, False, True):
+            context = self.planning_context(load_snapshot(self.storage))
+            check_writable(context.snapshot.config)
+            plan = _plan_if_due(service, context)
             if isinstance(plan, Skip):
                 return plan
             try:
-                done: Commit | Skip = service.execute(
-                    self._execution_context(sight.snapshot, sight.instant), plan
+                outcome: Commit | Skip = service.execute(
+                    self._execution_context(context.snapshot, context.instant), plan
                 )
             except ConflictError:
-                if last:
+                if is_last:
                     raise
             else:
-                return done
+                return outcome
         raise AssertionError("the last attempt returns or raises")
 
     def _execution_context(self, snapshot: Snapshot, instant: InstantTime) -> ExecutionContext:
@@ -361,7 +406,7 @@ class ServiceRunner:
         return ExecutionContext(snapshot, instant, self.options, engine, self.writer)
 
     def planning_context(self, snapshot: Snapshot, instant: InstantTime = "") -> PlanningContext:
-        """What a plan made now, or of this instant, would see."""
+        """Return the context of a plan that is made now, at `instant` if that is given."""
         now_ms = self.clock.now_ms()
         if not instant:
             zone = zone_of(snapshot.config.timeline_zone)
@@ -370,81 +415,87 @@ class ServiceRunner:
         return PlanningContext(snapshot, instant, now_ms, self.options)
 
     def _completed_result(self, snapshot: Snapshot, at: str) -> Commit | None:
-        """The result of a service that has completed, from the timeline or from history."""
+        """Return the result of a completed plan, from the active or the archived timeline."""
         for instant in snapshot.timeline.completed():
             if instant.requested_at == at and instant.action in METADATA_ONLY_RESULTS:
                 path = snapshot.timeline_path(instant)
                 with found_in(path):
                     result = METADATA_ONLY_RESULTS[instant.action].parse(self.storage.read(path))
-                return _plain_commit(instant, result)
+                return _metadata_commit(instant, result)
             if instant.requested_at == at and at in snapshot.timeline.plans:
                 return commit_result(instant, snapshot.commits([instant])[0])
         if snapshot.timeline.is_archived(at) and at in snapshot.archived_times:
-            found = next(i for i in snapshot.archived if i.requested_at == at)
-            (commit,) = snapshot.commits([found])
-            return commit_result(found, commit) if commit.operation in SERVICE_OPERATIONS else None
+            archived = next(i for i in snapshot.archived if i.requested_at == at)
+            (commit,) = snapshot.commits([archived])
+            return (
+                commit_result(archived, commit) if commit.operation in SERVICE_OPERATIONS else None
+            )
         return None
 
 
 @dataclass(frozen=True)
 class _ExecutionValidator:
-    """Refuses the commit of an execution whose result does not fit the table any more."""
+    """Refuses the commit of an execution whose result no longer fits the table."""
 
     service: AnyTableService
     context: ExecutionContext
     metadata: CommitMetadata
 
     def validate(self, current: Snapshot) -> None:
-        """Raise ConflictError if the schema has changed, or the service says so."""
+        """Raise ConflictError if the schema has changed, or if the service refuses the result."""
         self._check_schema(current)
         self.service.verify(self.context, self.metadata, current)
 
     def _check_schema(self, current: Snapshot) -> None:
-        """Refuse to hide a column that a write which began before the plan has added since."""
+        """Refuse a result that would hide a new column.
+
+        A write requested before the plan may have added the column after the execution started.
+        """
         at, base = self.context.instant, self.context.snapshot
         if current.avro_schema(current.view(requested_until=at)) != base.avro_schema(
             base.view(requested_until=at)
         ):
             raise ConflictError(
-                "the table's schema was changed meanwhile: execute the plan again", instant=at
+                "a concurrent write changed the table's schema: execute the plan again", instant=at
             )
 
 
-def _merge_skips(skip: Skip, prepared: Skip | None) -> Skip:
-    """Why nothing was planned, after what was done before that."""
-    return skip if prepared is None else replace(skip, reason=f"{prepared}; {skip}")
+def _merge_skips(skip: Skip, pre_planned: Skip | None) -> Skip:
+    """Return why nothing was planned, preceded by what `pre_plan` did."""
+    return skip if pre_planned is None else replace(skip, reason=f"{pre_planned}; {skip}")
 
 
-def _plan(service: AnyTableService, sight: PlanningContext) -> Any:
-    early = service.check_trigger(sight)
-    return service.plan(sight) if early is None else not_due(early)
+def _plan_if_due(service: AnyTableService, context: PlanningContext) -> Any:
+    skip = service.check_trigger(context)
+    return service.plan(context) if skip is None else not_due(skip)
 
 
-def _waiting_at(snapshot: Snapshot, at: str) -> Instant:
+def _pending_plan_at(snapshot: Snapshot, at: str) -> Instant:
+    """Return the pending plan of an instant; InvalidError with the reason if there is none."""
     actions = (*REWRITES, *METADATA_ONLY_RESULTS)
-    found = [i for i in snapshot.timeline.pending() if i.requested_at == at]
-    for instant in found:
+    pending = [i for i in snapshot.timeline.pending() if i.requested_at == at]
+    for instant in pending:
         if instant.action in actions:
             return instant
-    if found:
+    if pending:
         raise InvalidError(
-            "this is a write of its own, and no plan to execute", instant=at, action=found[0].action
+            "this is a pending write, not a plan to execute", instant=at, action=pending[0].action
         )
     rollback = completed_rollback_of(snapshot, at)
     if rollback is not None:
-        told = load_rollback(snapshot, rollback)
+        metadata = load_rollback(snapshot, rollback)
         raise InvalidError(
             "the plan of this instant was rolled back",
             instant=at,
             rollback=rollback.requested_at,
-            by=told.caused_by,
-            reason=told.reason,
+            by=metadata.caused_by,
+            reason=metadata.reason,
         )
-    waiting = [i.requested_at for i in snapshot.timeline.pending(*actions)]
-    raise InvalidError("there is no plan at this instant", instant=at, waiting=waiting)
+    plans = [i.requested_at for i in snapshot.timeline.pending(*actions)]
+    raise InvalidError("there is no plan at this instant", instant=at, waiting=plans)
 
 
-def _plain_commit(instant: Instant, result: CleanMetadata) -> Commit:
+def _metadata_commit(instant: Instant, result: CleanMetadata) -> Commit:
     return Commit(
         instant=instant.requested_at,
         completed_at=instant.completed_at or "",

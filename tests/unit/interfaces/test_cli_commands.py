@@ -223,7 +223,7 @@ def test_a_table_shows_the_first_rows_and_says_so(
     monkeypatch.setattr(rows, "_SHOWN_ROWS", 3)
     result = call("read", root(table))
     assert len(result.stdout.splitlines()) == 4
-    assert "the first 3 rows; --limit gives more" in result.stderr
+    assert "the first 3 rows; --limit shows more" in result.stderr
 
 
 def test_control_characters_of_rows_do_not_reach_the_terminal(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lakewright.cli.output import FORMATS, OutputSummary, writing
-from lakewright.errors import InvalidError
+from lakewright.errors import InvalidError, UnavailableError
 
 ROW = pa.table(
     {
@@ -90,3 +90,14 @@ def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidError), writing("csv", str(path), ROW.schema, OutputSummary()):
         raise InvalidError("no rows after all")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_that_another_process_is_writing_stays(tmp_path: Path) -> None:
+    (tmp_path / "x.csv.part").write_text("theirs")
+    schema = pa.schema([pa.field("id", pa.string())])
+    with (
+        pytest.raises(UnavailableError),
+        writing("csv", str(tmp_path / "x.csv"), schema, OutputSummary({})),
+    ):
+        pass
+    assert (tmp_path / "x.csv.part").read_text() == "theirs"

@@ -58,7 +58,7 @@ def test_it_tells_where_it_is(path: str, served: list[Any]) -> None:
     result = ui(path)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("written: http://127.0.0.1:")
-    assert "may look at these tables: keep it to yourself" in result.stdout
+    assert "may read these tables: do not share it" in result.stdout
     assert served
 
 
@@ -70,7 +70,7 @@ def test_the_link_has_a_token_that_no_request_carries(
     assert "/#token=" in first
     assert len(first.partition("#token=")[2].split()[0]) >= 32
     assert first.partition("#token=")[2] != second.partition("#token=")[2]
-    assert ("cancel plans: keep it to yourself" in first) is bool(more)
+    assert ("cancel plans: do not share it" in first) is bool(more)
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""Compaction: the log files of a file group become part of its next base file."""
+"""Compaction: merges the log files of file groups into new base files."""

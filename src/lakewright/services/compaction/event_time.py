@@ -1,6 +1,15 @@
-"""Compaction by event time: base files that hold everything up to a time that can be named.
+"""Compaction by event time: base files that hold all rows before an event time, the threshold.
 
-The threshold is turned into the instant of the plan, which lies in the past: see `place`.
+The threshold determines the instant of the plan, which lies in the past (`choose_plan_instant`).
+A reader attaches a log file to the file slice with the greatest base instant that is not above the
+completion time of the log file. So the instant X of the new base files determines which log files
+of a file group are compacted: exactly those that completed before X; newer ones stay uncompacted.
+
+For every reader to see the same rows at every moment, X must lie in a gap between the writes of
+each group: above the completion time of each write that is compacted, and below the requested time
+of each write that is not. Where writes overlap, X moves up until it is in a gap, and the plan
+compacts more than the threshold asks for. If there is no gap before now, the plan is an ordinary
+compaction.
 """
 
 from __future__ import annotations
@@ -38,9 +47,10 @@ from lakewright.write.options import write_settings
 
 @dataclass(frozen=True, slots=True)
 class LogFileStats:
-    """What is known of a log file: when its write completed, and its least event time, if told.
+    """When the write of a log file completed, and what its commit records of the file.
 
-    One that `repeats` was written by a service: it holds versions that older files hold, too.
+    `is_rewrite` is whether a table service wrote the log file: it holds versions that were in older
+    files. Event times are None if they are not recorded.
     """
 
     completed_at: InstantTime
@@ -51,24 +61,25 @@ class LogFileStats:
 
     @property
     def order(self) -> float:
-        """Sorts by what happened first; what nobody waits for comes last."""
+        """The sort key by event time; log files without one come last."""
         return inf if self.least is None else self.least
 
     def is_before(self, threshold_ms: int) -> bool:
-        """Whether it may hold something that happened before a time."""
+        """Whether the log file may hold an event time before the threshold."""
         return not self.is_applied and (self.least is None or self.least < threshold_ms)
 
     @property
     def is_applied(self) -> bool:
-        """Whether it holds nothing but deletes that are in the base file as well."""
+        """Whether it holds only deletes that are applied to the base file already."""
         return self.repeats and self.rows == 0 and self.least is None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLogs:
-    """A file group, and what is known of each of its log files, in their order.
+    """The newest slice of a file group, and the stats of each of its log files, in their order.
 
-    `base_greatest` is the greatest event time in the base file, where the timeline tells it.
+    `base_completed_at` is when the rows of the base file were first visible, empty if no write
+    bounds it. `base_max_event_time` is the greatest event time in the base file, None if unknown.
     """
 
     slice: FileSlice
@@ -77,36 +88,40 @@ class GroupLogs:
     base_greatest: int | None = None
 
     def slice_at(self, instant: InstantTime) -> FileSlice:
-        """The slice as a base file at an instant folds it."""
+        """Return the slice with the log files that a base file at an instant compacts."""
         pairs = zip(self.slice.logs, self.facts, strict=True)
-        kept = tuple(log for log, facts in pairs if facts.completed_at < instant)
-        return replace(self.slice, logs=kept)
+        logs = tuple(log for log, stats in pairs if stats.completed_at < instant)
+        return replace(self.slice, logs=logs)
 
     def min_instant(self, threshold_ms: int) -> str:
-        """The time above which a base file must lie that holds all before a threshold."""
-        held = (f.completed_at for f in self.facts if f.repeats or f.is_before(threshold_ms))
-        return max((self.slice.base_instant, self.base_completed_at, *held))
+        """Return the time above which a base file with all rows before the threshold must lie."""
+        completions = (
+            stats.completed_at
+            for stats in self.facts
+            if stats.repeats or stats.is_before(threshold_ms)
+        )
+        return max((self.slice.base_instant, self.base_completed_at, *completions))
 
     def is_before(self, threshold_ms: int) -> bool:
-        """Whether some log file may hold something that happened before a time."""
-        return any(facts.is_before(threshold_ms) for facts in self.facts)
+        """Whether any log file may hold an event time before the threshold."""
+        return any(stats.is_before(threshold_ms) for stats in self.facts)
 
     def base_exceeds(self, threshold_ms: int) -> bool:
-        """Whether the base file is known to hold something from a time on."""
+        """Whether the base file is known to hold event times from the threshold on."""
         return self.base_greatest is not None and self.base_greatest >= threshold_ms
 
     def earliest(self) -> tuple[LogFile, LogFileStats]:
-        """The log file that holds what happened first."""
+        """Return the log file with the least event time."""
         pairs = list(zip(self.slice.logs, self.facts, strict=True))
         return min(pairs, key=lambda pair: pair[1].order)
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineConstraints:
-    """What the timeline demands of the instant of a plan.
+    """What the timeline requires of the instant of a plan.
 
-    It stays above `above`, below the first write that is `pending`, and takes no time that is
-    `taken`. `now` is the instant of an ordinary compaction.
+    It is greater than `lower_bound`, less than the `first_pending` write, and none of the
+    `used_times`. `now` is the instant of an ordinary compaction.
     """
 
     now: str
@@ -117,7 +132,7 @@ class TimelineConstraints:
 
 @dataclass(frozen=True, slots=True)
 class PlanInstant:
-    """The instant of a plan; `reason` tells why it could not be in the past."""
+    """The instant of a plan; `reason` says why it could not be in the past."""
 
     instant: InstantTime
     reason: str | None = None
@@ -126,14 +141,14 @@ class PlanInstant:
 def choose_plan_instant(
     groups: Sequence[GroupLogs], threshold_ms: int, around: TimelineConstraints
 ) -> PlanInstant:
-    """The least instant whose base files hold everything before a threshold, for any reader."""
+    """Return the least instant at which base files hold all rows before a threshold."""
     floors = (group.min_instant(threshold_ms) for group in groups)
-    instant = _free(next_instant_time(max((around.above, *floors))), around)
-    for began, completed in _spans(groups):
-        if began > instant:
+    instant = _next_unused(next_instant_time(max((around.above, *floors))), around)
+    for requested_at, completed_at in _write_spans(groups):
+        if requested_at > instant:
             break
-        if completed >= instant:
-            instant = _free(next_instant_time(completed), around)
+        if completed_at >= instant:
+            instant = _next_unused(next_instant_time(completed_at), around)
     if instant >= around.now:
         return PlanInstant(around.now, "writes overlap up to now")
     if around.pending is not None and around.pending <= instant:
@@ -141,36 +156,24 @@ def choose_plan_instant(
     return PlanInstant(instant)
 
 
-def _spans(groups: Iterable[GroupLogs]) -> list[tuple[str, str]]:
-    """When the writes of all log files began and completed, by their beginning."""
+def _write_spans(groups: Iterable[GroupLogs]) -> list[tuple[str, str]]:
+    """Return the requested and completion times of the writes of all log files, sorted."""
     return sorted(
         {
-            (log.instant, facts.completed_at)
+            (log.instant, stats.completed_at)
             for group in groups
-            for log, facts in zip(group.slice.logs, group.facts, strict=True)
+            for log, stats in zip(group.slice.logs, group.facts, strict=True)
         }
     )
 
 
-def _free(instant: InstantTime, around: TimelineConstraints) -> str:
-    while instant in around.taken:
+def _next_unused(instant: InstantTime, constraints: TimelineConstraints) -> str:
+    while instant in constraints.taken:
         instant = next_instant_time(instant)
     return instant
 
 
-# ------------------------------------------------------------------------------------------------
-# Where in the past a compaction stands that leaves newer log files out. Pure.
-#
-# A reader attaches a log file to the slice with the greatest base instant that is not above the
-# log
-# file's completion time. So the instant X of the new base files decides which log files are in
-# them:
-# those of a file group that completed before X, all of them and no others. For every reader to see
-# the same rows at every moment, X must lie in a gap between writes of each group: above the
-# completion of what is in, and below the beginning of what is not. Where writes overlap, X moves
-# up
-# until it is in a gap, and the plan takes more.
-
+# The strategy, and the candidates of a plan
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPTIONS = "hoodie.compaction.event.time."
@@ -178,9 +181,10 @@ _OPTIONS = "hoodie.compaction.event.time."
 
 @dataclass(frozen=True, slots=True)
 class EventTimeBasedCompactionStrategy(Unbounded):
-    """Takes the file groups with data before a threshold, as far as that needs.
+    """Selects the file groups with event times before a threshold, and the log files to compact.
 
-    `zone` is that of the table's instants. A class of one's own need only tell its threshold.
+    `zone` is the time zone of the table's instants. A subclass need only override
+    `calc_event_time_threshold`.
     """
 
     zone: tzinfo = UTC
@@ -188,7 +192,7 @@ class EventTimeBasedCompactionStrategy(Unbounded):
     def calc_event_time_threshold(
         self, compaction_instant: str, settings: CompactionSettings
     ) -> str:
-        """The time, as an instant, before which everything is to be in base files."""
+        """Return the threshold as an instant: base files are to hold all rows before it."""
         fixed, now = settings.threshold, parse_time(compaction_instant, self.zone)
         derived = settings.lateness_ms is not None or settings.rounding is not None
         if fixed is not None and derived:
@@ -203,7 +207,7 @@ class EventTimeBasedCompactionStrategy(Unbounded):
             )
         if not derived:
             raise InvalidError(
-                "a compaction by event time needs to know how far it goes",
+                "a compaction by event time needs a threshold: set one of these options",
                 options=[f"{_OPTIONS}{name}" for name in ("threshold", "lateness", "floor")],
             )
         return format_time(earlier(now, settings.lateness_ms, settings.rounding), self.zone)
@@ -211,7 +215,7 @@ class EventTimeBasedCompactionStrategy(Unbounded):
 
 @dataclass(frozen=True, slots=True)
 class PlacedCandidates:
-    """The file groups with something before the threshold, cut to what the plan folds."""
+    """The file groups to select from, each with the log files that the plan would compact."""
 
     candidates: list[Candidate]
     extra: Mapping[str, str] = field(default_factory=dict)
@@ -219,7 +223,7 @@ class PlacedCandidates:
 
 @dataclass(frozen=True, slots=True)
 class EventTimeLimit:
-    """The event time up to which a plan goes: as an instant, and in milliseconds."""
+    """The event time threshold of a plan: as an instant, and in milliseconds since 1970."""
 
     instant: InstantTime
     ms: int
@@ -228,7 +232,7 @@ class EventTimeLimit:
 def threshold_of(
     strategy: EventTimeBasedCompactionStrategy, sight: PlanningContext, settings: CompactionSettings
 ) -> EventTimeLimit:
-    """The threshold of a plan; InvalidError for one that cannot be kept."""
+    """Return the threshold of a plan; InvalidError if it lies in the future."""
     instant = full_time(strategy.calc_event_time_threshold(sight.instant, settings))
     if instant > sight.instant:
         raise InvalidError(
@@ -242,7 +246,7 @@ def threshold_of(
 def check_event_time_table(
     snapshot: Snapshot, settings: CompactionSettings, event_time: str | None
 ) -> None:
-    """InvalidError if the table's rows tell no event times, or no order to split them by."""
+    """Raise InvalidError if the table has no event times, or no ordering to split rows by."""
     if event_time is None:
         raise InvalidError(
             "the table keeps no event times: name the column when it is created (event_time=...), "
@@ -267,66 +271,69 @@ def placed_candidates(
     settings: CompactionSettings,
     left: SkippedPartitions,
 ) -> PlacedCandidates | Skip:
-    """What a plan up to a threshold may take on; why not the others is noted in `left`."""
-    empties = settings.exact_split and _has_buckets(sight)
-    waiting = _group_logs(slices, sight.snapshot, with_bases=empties)
-    due = []
-    for group in waiting:
+    """Return the candidates of a plan up to a threshold; adds the others to `skipped`."""
+    removes_base_rows = settings.exact_split and _has_buckets(sight)
+    groups = _group_logs(slices, sight.snapshot, with_bases=removes_base_rows)
+    selected = []
+    for group in groups:
         if group.is_before(threshold.ms) or group.base_exceeds(threshold.ms):
-            due.append(group)
+            selected.append(group)
         elif group.slice.logs:
             left.add(group.slice.partition, f"nothing before {threshold.instant}")
-    if not due:
-        return Skip(_why_nothing(waiting, threshold))
-    placement = choose_plan_instant(due, threshold.ms, _timeline_constraints(sight))
-    cut = [
+    if not selected:
+        return Skip(_why_nothing(groups, threshold))
+    placement = choose_plan_instant(selected, threshold.ms, _timeline_constraints(sight))
+    candidates = [
         candidate(group.slice_at(placement.instant), settings.max_file_size, placement.instant)
-        for group in due
+        for group in selected
     ]
-    return PlacedCandidates(cut, _extra(placement, threshold, settings, sight.instant))
-
-
-def _has_buckets(sight: PlanningContext) -> bool:
-    """Whether rows can be taken out of a base file: another index would not find them again."""
-    return write_settings(sight.snapshot.config, sight.options).index_type is IndexType.BUCKET
-
-
-def _extra(
-    placement: PlanInstant, threshold: EventTimeLimit, settings: CompactionSettings, now: str
-) -> dict[str, str]:
-    told = {EVENT_TIME_THRESHOLD: threshold.instant, PLANNED_AT: now}
-    if settings.exact_split:
-        told[EXACT_SPLIT] = "true"
-    if placement.reason is not None:
-        told[WIDENED] = f"an ordinary compaction, as {placement.reason}"
-    return told
-
-
-def _why_nothing(waiting: Sequence[GroupLogs], threshold: EventTimeLimit) -> str:
-    told = [(group, *group.earliest()) for group in waiting if group.slice.logs]
-    group, log, facts = min(told, key=lambda item: item[2].order, default=(None, None, None))
-    if group is None or log is None or facts is None:
-        return "nothing to compact: no log files"
-    if facts.least is None:
-        return "nothing to compact: log files hold only deletes that base files have seen"
-    until = _EPOCH + timedelta(milliseconds=facts.least)
-    return (
-        f"nothing to compact before {threshold.instant}: what happened first is at {facts.least} "
-        f"({until.isoformat(timespec='milliseconds')}) in log file {log.name} of partition "
-        f"{group.slice.partition!r}, written by {log.instant}, and waits until the threshold is "
-        "above that"
+    return PlacedCandidates(
+        candidates, _plan_metadata(placement, threshold, settings, sight.instant)
     )
 
 
-def _timeline_constraints(sight: PlanningContext) -> TimelineConstraints:
-    snapshot = sight.snapshot
+def _has_buckets(context: PlanningContext) -> bool:
+    """Whether rows can be removed from a base file: other indexes could not find them any more."""
+    return write_settings(context.snapshot.config, context.options).index_type is IndexType.BUCKET
+
+
+def _plan_metadata(
+    placement: PlanInstant, threshold: EventTimeLimit, settings: CompactionSettings, now: str
+) -> dict[str, str]:
+    extra = {EVENT_TIME_THRESHOLD: threshold.instant, PLANNED_AT: now}
+    if settings.exact_split:
+        extra[EXACT_SPLIT] = "true"
+    if placement.reason is not None:
+        extra[WIDENED] = f"an ordinary compaction, as {placement.reason}"
+    return extra
+
+
+def _why_nothing(groups: Sequence[GroupLogs], threshold: EventTimeLimit) -> str:
+    earliest = [(group, *group.earliest()) for group in groups if group.slice.logs]
+    group, log, stats = min(earliest, key=lambda item: item[2].order, default=(None, None, None))
+    if group is None or log is None or stats is None:
+        return "nothing to compact: no log files"
+    if stats.least is None:
+        return "nothing to compact: log files hold only deletes that base files reflect already"
+    moment = _EPOCH + timedelta(milliseconds=stats.least)
+    return (
+        f"nothing to compact before {threshold.instant}: the least event time is {stats.least} "
+        f"({moment.isoformat(timespec='milliseconds')}) in log file {log.name} of partition "
+        f"{group.slice.partition!r}, written by {log.instant}, which stays uncompacted until the "
+        "threshold is above that"
+    )
+
+
+def _timeline_constraints(context: PlanningContext) -> TimelineConstraints:
+    snapshot = context.snapshot
     timeline = snapshot.timeline
     compactions = [
         *timeline.completed_services(Action.COMPACTION),
         *timeline.pending(Action.COMPACTION, Action.LOG_COMPACTION),
     ]
     archived = load_manifest(snapshot.storage, snapshot.config.history_folder).files
-    # Below the first write on the timeline a file that is left behind would count as archived.
+    # A file with an instant below the first write on the active timeline counts as a file of an
+    # archived write, even if it is an orphan file of a failed compaction.
     first = (
         timeline.writes_without_savepoint[0].requested_at
         if timeline.writes_without_savepoint
@@ -334,19 +341,19 @@ def _timeline_constraints(sight: PlanningContext) -> TimelineConstraints:
     )
     above = [first, *(file.last for file in archived), *(i.requested_at for i in compactions)]
     pending = [i.requested_at for i in timeline.pending(Action.DELTA_COMMIT)]
-    taken = {time for i in timeline for time in (i.requested_at, i.completed_at) if time}
-    # What is told of a plan that was rolled back must not be taken for told of this one; who was
-    # executing that one may still come late.
-    taken |= {each.target.requested_at for each in load_rollbacks(snapshot)}
+    used = {time for i in timeline for time in (i.requested_at, i.completed_at) if time}
+    # The instant of a plan that was rolled back is not used again: its rollback would count for
+    # this plan, and the process that executed it may still be writing.
+    used |= {rollback.target.requested_at for rollback in load_rollbacks(snapshot)}
     return TimelineConstraints(
-        sight.instant, max(above), min(pending, default=None), frozenset(taken)
+        context.instant, max(above), min(pending, default=None), frozenset(used)
     )
 
 
 def _group_logs(
     slices: Sequence[FileSlice], snapshot: Snapshot, *, with_bases: bool
 ) -> list[GroupLogs]:
-    """The slices with what the commits of their log files tell, and of base files if asked for."""
+    """Return the slices with the stats of their log files, and of base files `with_bases`."""
     commits = load_known_commits(snapshot, {log.instant for item in slices for log in item.logs})
     stats = {
         (stat.partition_path or "", _name(stat)): (commit, stat)
@@ -354,18 +361,18 @@ def _group_logs(
         for stat in commit.write_stats()
     }
     view = _completions(slices, snapshot)
-    found = []
+    groups = []
     for item in slices:
-        told = (stats.get((item.partition, log.name)) for log in item.logs)
-        ends = (view.completion(log.instant) or log.instant for log in item.logs)
-        facts = tuple(map(_facts, ends, told))
-        greatest = _base_greatest(item, snapshot) if with_bases else None
-        found.append(GroupLogs(item, facts, _base_completion(item, view), greatest))
-    return found
+        recorded = (stats.get((item.partition, log.name)) for log in item.logs)
+        completions = (view.completion(log.instant) or log.instant for log in item.logs)
+        log_stats = tuple(map(_log_stats, completions, recorded))
+        greatest = _max_base_event_time(item, snapshot) if with_bases else None
+        groups.append(GroupLogs(item, log_stats, _base_completion(item, view), greatest))
+    return groups
 
 
-def _base_greatest(item: FileSlice, snapshot: Snapshot) -> int | None:
-    """The greatest event time in a base file; of archived writes, which are long past, none."""
+def _max_base_event_time(item: FileSlice, snapshot: Snapshot) -> int | None:
+    """Return the greatest event time in a base file; None if its write is archived."""
     instant = snapshot.timeline.by_time.get(item.base.instant) if item.base is not None else None
     if instant is None or item.base is None:
         return None
@@ -375,18 +382,21 @@ def _base_greatest(item: FileSlice, snapshot: Snapshot) -> int | None:
 
 
 def _base_completion(item: FileSlice, view: TimelineView) -> str:
-    """When the rows of a base file were there; those of a compaction were there before it."""
-    if item.base is None or view.timeline.plans.get(item.base.instant) == "compaction":
+    """Return when the write of a base file completed.
+
+    Empty for a compaction: its rows were visible before it completed.
+    """
+    if item.base is None or view.timeline.plans.get(item.base.instant) == Action.COMPACTION:
         return ""
     return view.completion(item.base.instant) or ""
 
 
-def _facts(
-    completed_at: InstantTime, told: tuple[CommitMetadata, WriteStat] | None
+def _log_stats(
+    completed_at: InstantTime, recorded: tuple[CommitMetadata, WriteStat] | None
 ) -> LogFileStats:
-    if told is None:
+    if recorded is None:
         return LogFileStats(completed_at)
-    commit, stat = told
+    commit, stat = recorded
     return LogFileStats(
         completed_at,
         stat.min_event_time,

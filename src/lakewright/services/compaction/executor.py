@@ -1,8 +1,15 @@
-"""Whether file groups still are what the plan of a compaction says they are.
+"""Executes compaction plans: merges the log files of file groups into new base files.
 
-A write may choose its completion time, and its file appear only after a plan was made at a later
-time, where storage is slow or writers have no lock in common. Its log file would lie below the new
-base file, where nobody reads it.
+- Before it starts, the driver checks that the file groups still have the files that the plan names
+  (`check_plan_is_current`). A write can choose its completion time before a plan is made and
+  complete after that, if storage is slow or the writers share no lock. No reader would read its log
+  file, which would lie below the new base file.
+- Each file group is one task. It keeps the merged versions of the group's log files in memory and
+  streams the rows of the old base file past them, so a file group bounds its memory, not a
+  partition.
+- A plan by event time leaves newer log files uncompacted. With an exact split it also leaves rows
+  from the threshold on out of the base file: these stay in a log file beside it (`SplitMerge`). A
+  delete that competes with versions in newer log files is kept in a log file as well.
 """
 
 from __future__ import annotations
@@ -69,14 +76,14 @@ from lakewright.write.file_group_writer import FileGroupWriter
 from lakewright.write.operations import delete_records
 from lakewright.write.task import Operation, WriteTask
 
-_CHANGE_FILES = ".cdc"
-_PARTITIONS_AT_ONCE = 1000
+_CDC_SUFFIX = ".cdc"
+_PARTITION_CHUNK = 1000
 
 
 def check_plan_is_current(snapshot: Snapshot, planned: Instant, plan: CompactionPlan) -> None:
-    """ConflictError unless the groups of a plan hold, below its instant, the files that it names.
+    """Raise ConflictError unless file groups have, below the plan's instant, the files it names.
 
-    Beside a log compaction log files may stay, but none that are merged before those it names.
+    A log compaction may leave other log files, but none that are merged before those it names.
     """
     if len(plan.file_groups) < len(plan.operations):
         raise CorruptError("a plan names a file group twice", instant=planned.requested_at)
@@ -84,44 +91,45 @@ def check_plan_is_current(snapshot: Snapshot, planned: Instant, plan: Compaction
     if reason is not None:
         raise ConflictError(reason, instant=planned.requested_at)
     partitions = plan.partitions
-    for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
-        some = set(partitions[start : start + _PARTITIONS_AT_ONCE])
-        named = {(o.partition, o.file_id): o for o in plan.operations if o.partition in some}
-        _compare(snapshot, planned, named)
+    for start in range(0, len(partitions), _PARTITION_CHUNK):
+        chunk = set(partitions[start : start + _PARTITION_CHUNK])
+        operations = {(o.partition, o.file_id): o for o in plan.operations if o.partition in chunk}
+        _check_operations(snapshot, planned, operations)
 
 
 def logs_after_plan(
     snapshot: Snapshot, at: str, plan: CompactionPlan
 ) -> dict[GroupKey, tuple[LogFile, ...]]:
-    """The log files from a plan's instant on in its groups, whether they count yet or not."""
-    found: dict[GroupKey, tuple[LogFile, ...]] = {}
+    """Return the log files after a plan's instant in its groups, of pending writes as well."""
+    logs: dict[GroupKey, tuple[LogFile, ...]] = {}
     groups = plan.file_groups
     partitions = plan.partitions
-    for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
-        listed = snapshot.files(partitions[start : start + _PARTITIONS_AT_ONCE])
+    for start in range(0, len(partitions), _PARTITION_CHUNK):
+        listed = snapshot.files(partitions[start : start + _PARTITION_CHUNK])
         for partition, files in listed.items():
             for file in files:
                 key = (partition, file.file_id)
                 if isinstance(file, LogFile) and file.instant > at and key in groups:
-                    found[key] = (*found.get(key, ()), file)
-    return found
+                    logs[key] = (*logs.get(key, ()), file)
+    return logs
 
 
-def _compare(
-    snapshot: Snapshot, planned: Instant, named: Mapping[GroupKey, CompactionOperation]
+def _check_operations(
+    snapshot: Snapshot, planned: Instant, operations: Mapping[GroupKey, CompactionOperation]
 ) -> None:
-    listed = snapshot.files(sorted({partition for partition, _ in named}))
+    listed = snapshot.files(sorted({partition for partition, _ in operations}))
     files = {
-        partition: [file for file in found if (partition, file.file_id) in named]
-        for partition, found in listed.items()
+        partition: [file for file in all_files if (partition, file.file_id) in operations]
+        for partition, all_files in listed.items()
     }
     at = planned.requested_at
-    # A base file counts by its requested time, whenever it completed: so it would be hidden.
+    # Base files are ordered by requested time, whenever they completed, so the new base file would
+    # hide one that was requested before it.
     view = snapshot.with_completion_times(snapshot.view(requested_until=at), files)
-    groups = [group for p, found in files.items() for group in build_groups(p, found, view)]
+    groups = [group for p, all_files in files.items() for group in build_groups(p, all_files, view)]
     slices = {group.key: group.latest_merged_slice() for group in groups}
-    for key, operation in named.items():
-        changed = _changed(planned, operation, slices.get(key), view)
+    for key, operation in operations.items():
+        changed = _changed_files(planned, operation, slices.get(key), view)
         if changed:
             raise ConflictError(
                 f"a file group has changed since its {planned.action} was planned: roll the "
@@ -133,16 +141,16 @@ def _compare(
             )
 
 
-def _changed(
-    planned: Instant, operation: CompactionOperation, found: FileSlice | None, view: TimelineView
+def _changed_files(
+    planned: Instant, operation: CompactionOperation, current: FileSlice | None, view: TimelineView
 ) -> list[str]:
-    """The files that are there and not in the plan, or the other way round."""
-    logs = _logs_below(planned.requested_at, found, view) if found is not None else {}
-    base = found.base.name if found is not None and found.base is not None else None
-    expected = {name for name in operation.logs if not name.endswith(_CHANGE_FILES)}
+    """Return the files that exist but are not in the plan, and those that no longer exist."""
+    logs = _logs_below(planned.requested_at, current, view) if current is not None else {}
+    base = current.base.name if current is not None and current.base is not None else None
+    expected = {name for name in operation.logs if not name.endswith(_CDC_SUFFIX)}
     bases = {base, operation.base_file} - {None} if base != operation.base_file else set()
     missing, added = expected - logs.keys(), logs.keys() - expected
-    if planned.action == "logcompaction":
+    if planned.action == Action.LOG_COMPACTION:
         last = max((logs[name].order for name in expected & logs.keys()), default=None)
         added = {name for name in added if last is not None and logs[name].order < last}
     return sorted(str(name) for name in bases | missing | added)
@@ -154,17 +162,17 @@ def _logs_below(at: str, slice_: FileSlice, view: TimelineView) -> dict[str, Log
     }
 
 
-# ------------------------------------------------------------------------------------------------
-# What a compaction makes of a slice: what goes into the base file, and what stays beside it.
+# The split of a slice into the rows of the new base file and those that stay in a log file
 
 
 @dataclass
 class SplitMerge:
-    """The log versions that a base file takes, and those that stay back.
+    """The log versions that go into the new base file, and those that stay in a log file.
 
-    `held` are rows of the old base file that stay back as well. `beyond` counts, when all rows were
-    taken, those from the threshold on that had to go into the base file. `undone` are deletes that
-    are not applied to it.
+    `late_base_rows` are rows of the old base file that move to the log file as well. `rows_beyond`
+    counts, once all rows were consumed, the rows from the threshold on that had to go into the base
+    file. `unapplied_deletes` are deletes that stay in the log file and are not applied to the base
+    file.
     """
 
     logs: SplitLogRecords
@@ -175,66 +183,67 @@ class SplitMerge:
 
     @classmethod
     def whole(cls, outcome: MergedLogRecords) -> SplitMerge:
-        """Everything goes into the base file."""
+        """Return a split in which everything goes into the base file."""
         return cls(SplitLogRecords(outcome, outcome.select(np.arange(0))))
 
     @property
     def versions(self) -> int:
-        """How many versions won among those of their keys."""
+        """The number of keys that log files have a version of."""
         return len(self.logs.taken.keys) + len(self.logs.remaining.keys)
 
     def without_deletes_of(self, keys: pa.Array, *, unconditional: bool) -> None:
-        """Leave the rows of keys that come back later in the base file; their deletes stay back.
+        """Keep the base rows of keys that newer log files write again: do not apply their deletes.
 
-        All of their deletes, or those alone that have no ordering value.
+        These deletes stay in the log file. With `unconditional` that is only for deletes without an
+        ordering value.
         """
         taken = self.logs.taken
-        back = np.asarray(pc.is_in(taken.keys, value_set=keys), dtype=bool) & taken.deleted
-        back &= taken.beats_any_base if unconditional else True
-        self.undone = taken.select(np.flatnonzero(back))
-        rest = taken.select(np.flatnonzero(~back))
-        self.logs = SplitLogRecords(rest, self.logs.remaining)
+        unapplied = np.asarray(pc.is_in(taken.keys, value_set=keys), dtype=bool) & taken.deleted
+        unapplied &= taken.beats_any_base if unconditional else True
+        self.undone = taken.select(np.flatnonzero(unapplied))
+        applied = taken.select(np.flatnonzero(~unapplied))
+        self.logs = SplitLogRecords(applied, self.logs.remaining)
 
     def deleted_from(self, event_time: str | None) -> int | None:
-        """The least event time of the deletes that stay back, if there are any."""
-        late = self.logs.remaining
+        """Return the least event time of the deletes in the log file; None without any."""
+        remaining = self.logs.remaining
         if self.undone is not None and len(self.undone.keys):
             return UNKNOWN_OPERATION
-        if event_time is None or not late.deleted.any():
+        if event_time is None or not remaining.deleted.any():
             return None
-        gone = pa.array(np.flatnonzero(late.deleted))
-        return event_range(late.ordering[0].take(gone), event_time)[0]
+        deletes = pa.array(np.flatnonzero(remaining.deleted))
+        return event_range(remaining.ordering[0].take(deletes), event_time)[0]
 
     def base(self, tables: Iterable[pa.Table], rule: MergeRule) -> Iterator[pa.Table]:
-        """The rows of the old base file that may stay in one."""
+        """Yield the rows of the old base file that may stay in the new one; moves out late ones."""
         for table in tables:
             late = self.cut.is_late(table) if self.cut is not None else None
             if late is None or not late.any():
                 yield table
                 continue
             rows = table.filter(pa.array(late))
-            beaten = list(
+            overwritten = list(
                 overwritten_rows(rows.combine_chunks().to_batches(), self.logs.taken, rule)
             )
-            stays = np.ones(len(rows), bool)
-            stays[np.concatenate([np.zeros(0, np.int64), *beaten])] = False
-            self.held.append(rows.filter(pa.array(stays)))
+            is_live = np.ones(len(rows), bool)
+            is_live[np.concatenate([np.zeros(0, np.int64), *overwritten])] = False
+            self.held.append(rows.filter(pa.array(is_live)))
             yield table.filter(pa.array(~late))
 
     def counted(
         self, tables: Iterable[pa.Table], cut: EventTimeThreshold | None
     ) -> Iterator[pa.Table]:
-        """The rows of the new base file, counted where they are late."""
+        """Yield the rows of the new base file; counts those from the threshold on."""
         for table in tables:
             if cut is not None:
                 self.beyond += int(cut.is_late(table).sum())
             yield table
 
     def left(self) -> pa.Table:
-        """The rows that stay beside the base file, stronger ones of a key last."""
+        """Return the rows for the log file; of two rows of a key the one that wins comes last."""
         schema = self.logs.remaining.rows.schema
-        stays = pa.Table.from_batches(self.logs.remain_logs_iterator(), schema)
-        return pa.concat_tables([*self.held, stays])
+        log_rows = pa.Table.from_batches(self.logs.remain_logs_iterator(), schema)
+        return pa.concat_tables([*self.held, log_rows])
 
 
 def split_slice(
@@ -242,8 +251,8 @@ def split_slice(
 ) -> SplitMerge:
     """Split a slice at an event time, as far as the table's index allows.
 
-    With a bucket index everything late stays out of the base file, rows of the old one too. Other
-    indexes find a row by its key in a base file, so that some version must stay there.
+    With a bucket index all late rows stay out of the base file, also those of the old base file.
+    Other indexes find a key only in base files, so some version of it must stay there.
     """
     in_base = None if task.buckets else _KeysInBase(task, item)
     logs = split_logs(changes, task.stored_schema, task.rule, cut, in_base)
@@ -252,102 +261,99 @@ def split_slice(
 
 @dataclass(frozen=True, slots=True)
 class _KeysInBase:
-    """Which of some keys a base file has, by reading its keys alone."""
+    """Returns which of some keys a base file has; reads only its key column."""
 
     task: WriteTask
     item: FileSlice
 
     def __call__(self, keys: pa.Array) -> Flags:
         schema = pa.schema([self.task.stored_schema.field(RECORD_KEY)])
-        found = np.zeros(len(keys), bool)
+        in_base = np.zeros(len(keys), bool)
         for table in base_rows(self.task.storage, self.item, schema):
-            found |= np.asarray(pc.is_in(keys, value_set=table.column(RECORD_KEY)), dtype=bool)
-        return found
+            in_base |= np.asarray(pc.is_in(keys, value_set=table.column(RECORD_KEY)), dtype=bool)
+        return in_base
 
 
-# ------------------------------------------------------------------------------------------------
-# Compaction, done: the log files of a group folded into its next base file.
-#
-# A worker holds the winners of one group's log files, and streams its base file past them: its
-# memory
-# is bounded by a file group, never by a partition.
+# Execution
 
-
-# Where a commit tells how many rows from the threshold on it had to leave in base files.
+# Keys of the commit metadata: how many rows from the threshold on had to stay in base files, and
+# how many deletes with an ordering value were dropped, as no newer log file competed with them.
 BEYOND = "lakewright.event.time.beyond"
-# Where a commit tells how many deletes with an ordering value ended with it, as nothing newer was
-# there for them to compete with.
 DROPPED = "lakewright.event.time.deletes.dropped"
 _MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _CompactionTask:
-    """One operation; `carries` tells that newer log files may hold what it deletes.
+    """One operation, and what a plan by event time leaves beside its new base file.
 
-    `newer` are those that count already. `by_time` tells that the plan goes by event time.
+    `keeps_deletes` is whether newer log files may hold versions of the keys that it deletes;
+    `newer_logs` are those of completed writes. `by_event_time` is whether the plan is by event
+    time.
     """
 
     operation: CompactionOperation
-    carries: bool = False
-    newer: tuple[LogFile, ...] = ()
-    by_time: bool = False
+    keeps_deletes: bool = False
+    newer_logs: tuple[LogFile, ...] = ()
+    by_event_time: bool = False
 
 
 def execute_compaction(job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
-    """Execute a plan, whoever made it; gives what the commit records.
+    """Execute a plan and return the commit metadata.
 
     Raises:
-        ConflictError: the groups are not what they were when they were planned.
+        ConflictError: the file groups have changed since they were planned.
     """
     check_plan_is_current(
         job.snapshot, Instant(job.instant, Action.COMPACTION, State.INFLIGHT), plan
     )
     task = rewrite_task(job, Operation.COMPACT)
-    cut = _cut(task, plan)
-    works = list(_works(job, plan))
-    done = run_rewrite(job, task, partial(_compact_group, task, cut), works, size=_size)
-    told = {k: v for k, v in plan.extra.items() if k in (EVENT_TIME_THRESHOLD, EXACT_SPLIT)}
-    return replace(done, extra={**done.extra, **told})
+    threshold = _split_threshold(task, plan)
+    works = list(_compaction_tasks(job, plan))
+    metadata = run_rewrite(
+        job, task, partial(_compact_group, task, threshold), works, size=_read_bytes
+    )
+    extra = {k: v for k, v in plan.extra.items() if k in (EVENT_TIME_THRESHOLD, EXACT_SPLIT)}
+    return replace(metadata, extra={**metadata.extra, **extra})
 
 
 def io_bytes(operation: CompactionOperation) -> int:
-    """How many bytes an operation reads, as its plan tells; where it does not, the least."""
+    """Return how many bytes an operation reads, by its plan; 1 if the plan has no metrics."""
     metrics = operation.metrics
     logs = int(metrics.get("TOTAL_LOG_FILES_SIZE", 0))
     return max(1, logs + int(metrics.get("TOTAL_IO_READ_MB", 0) * _MB))
 
 
 def slice_of(operation: CompactionOperation) -> FileSlice:
-    """The files that an operation names, as a slice; their sizes are not known."""
+    """Return the files that an operation names as a slice; their sizes are unknown."""
     base = parse_data_file(operation.base_file) if operation.base_file else None
     logs = [parse_data_file(name) for name in operation.logs]
     if not (base is None or isinstance(base, BaseFile)) or any(
         not isinstance(log, LogFile) for log in logs
     ):
         raise CorruptError(
-            "a plan names files that are none of a file group",
+            "a plan names files that belong to no file group",
             partition=operation.partition,
             files=[operation.base_file, *operation.logs],
         )
-    named = sorted((log for log in logs if isinstance(log, LogFile)), key=lambda log: log.order)
+    log_files = sorted((log for log in logs if isinstance(log, LogFile)), key=lambda log: log.order)
     return FileSlice(
-        operation.partition, operation.file_id, operation.base_instant, base, tuple(named)
+        operation.partition, operation.file_id, operation.base_instant, base, tuple(log_files)
     )
 
 
-def _size(work: _CompactionTask) -> int:
+def _read_bytes(work: _CompactionTask) -> int:
     return io_bytes(work.operation)
 
 
-def _cut(task: WriteTask, plan: CompactionPlan) -> EventTimeThreshold | None:
-    """Where rows are split, if the plan says so."""
+def _split_threshold(task: WriteTask, plan: CompactionPlan) -> EventTimeThreshold | None:
+    """Return the threshold at which rows are split; None without an exact split."""
     if plan.extra.get(EXACT_SPLIT) != "true":
         return None
     threshold = plan.extra.get(EVENT_TIME_THRESHOLD)
     if threshold is None or task.event_time is None or not task.rule.ordering:
         raise InvalidError(
-            "a plan splits rows by event time, which the table does not tell any more",
+            "the plan splits rows by event time, but the table has no event times or ordering now",
             instant=task.instant,
             threshold=threshold,
             event_time=task.event_time,
@@ -358,117 +364,125 @@ def _cut(task: WriteTask, plan: CompactionPlan) -> EventTimeThreshold | None:
     )
 
 
-def _works(job: ExecutionContext, plan: CompactionPlan) -> Iterator[_CompactionTask]:
-    """The operations, with the log files that a plan in the past leaves out."""
-    by_time = EVENT_TIME_THRESHOLD in plan.extra
-    timeline = job.snapshot.timeline
-    newer = logs_after_plan(job.snapshot, job.instant, plan) if by_time else {}
-    # What is being written now may come to any group.
-    awaited = by_time and bool(timeline.pending(Action.DELTA_COMMIT))
+def _compaction_tasks(context: ExecutionContext, plan: CompactionPlan) -> Iterator[_CompactionTask]:
+    """Yield the operations, with the newer log files that a plan by event time leaves out."""
+    by_event_time = EVENT_TIME_THRESHOLD in plan.extra
+    timeline = context.snapshot.timeline
+    newer = logs_after_plan(context.snapshot, context.instant, plan) if by_event_time else {}
+    # A pending write may yet add a log file to any group.
+    has_pending_writes = by_event_time and bool(timeline.pending(Action.DELTA_COMMIT))
     for operation in plan.operations:
         logs = newer.get((operation.partition, operation.file_id), ())
-        counting = tuple(log for log in logs if timeline.is_committed(log.instant))
-        yield _CompactionTask(operation, awaited or bool(logs), counting, by_time)
+        committed = tuple(log for log in logs if timeline.is_committed(log.instant))
+        yield _CompactionTask(operation, has_pending_writes or bool(logs), committed, by_event_time)
 
 
 def check_dropped_deletes(before: Snapshot, metadata: CommitMetadata, now: Snapshot) -> None:
-    """WrittenMeanwhileError if a write has completed that a delete was to be carried for.
+    """Raise ConcurrentWriteError if a write has completed that a dropped delete competes with.
 
-    It may hold an older version of a deleted row, which would come back.
+    It may hold an older version of a deleted row, which readers would see again.
     """
     if metadata.extra.get(DROPPED, "0") == "0":
         return
     stats = metadata.write_stats()
-    carried = {(s.partition_path or "", s.file_id) for s in stats if is_log(s)}
-    dropped = metadata.file_groups() - carried
-    known = {i.requested_at for i in before.timeline.completed_writes}
-    new = [i for i in now.timeline.completed(Action.DELTA_COMMIT) if i.requested_at not in known]
+    with_log = {(s.partition_path or "", s.file_id) for s in stats if is_log(s)}
+    without_log = metadata.file_groups() - with_log
+    completed = {i.requested_at for i in before.timeline.completed_writes}
+    new = [
+        i for i in now.timeline.completed(Action.DELTA_COMMIT) if i.requested_at not in completed
+    ]
     for instant, commit in zip(new, now.commits(new), strict=True):
-        if not dropped.isdisjoint(commit.file_groups()):
+        if not without_log.isdisjoint(commit.file_groups()):
             raise ConcurrentWriteError(
-                "log files came to file groups while deletes in them were compacted: execute the "
-                "plan again",
+                "a concurrent write added log files to file groups whose deletes were compacted: "
+                "execute the plan again",
                 other=instant.requested_at,
             )
 
 
 def _compact_group(
-    task: WriteTask, cut: EventTimeThreshold | None, work: _CompactionTask, groups: FileGroupWriter
+    task: WriteTask,
+    threshold: EventTimeThreshold | None,
+    work: _CompactionTask,
+    groups: FileGroupWriter,
 ) -> None:
     item = slice_of(work.operation)
-    started = task.clock.now_ms()
+    started_ms = task.clock.now_ms()
     blocks = read_blocks(task.storage, item)
     size = sum(len(block.content) for block in blocks)
-    counting = effective_blocks(blocks)
+    effective = effective_blocks(blocks)
     with found_in(f"log files of {item.partition}/{item.file_id}"):
-        changes = [block_changes(block, task.stored_schema, item.file_id) for block in counting]
-        if cut is None or any(block.is_partial for block in counting):
-            fold = SplitMerge.whole(merge_logs(changes, task.stored_schema, task.rule))
+        changes = [block_changes(block, task.stored_schema, item.file_id) for block in effective]
+        if threshold is None or any(block.is_partial for block in effective):
+            split = SplitMerge.whole(merge_logs(changes, task.stored_schema, task.rule))
         else:
-            fold = split_slice(task, item, changes, cut)
-    if work.newer and fold.logs.taken.deleted.any():
-        came_back = _keys_in(task, replace(item, base=None, logs=work.newer))
-        fold.without_deletes_of(came_back, unconditional=task.buckets)
-    took = task.clock.now_ms() - started
-    versions = fold.versions
-    tally = MergeCounts()
-    stored = ahead(base_rows(task.storage, item, task.stored_schema))
-    base = batches_of(fold.base(stored, task.rule))
-    rows = fold.counted(merge_with_base(base, fold.logs.taken, task.rule, tally), cut)
+            split = split_slice(task, item, changes, threshold)
+    if work.newer_logs and split.logs.taken.deleted.any():
+        rewritten_keys = _keys_in_logs(task, replace(item, base=None, logs=work.newer_logs))
+        split.without_deletes_of(rewritten_keys, unconditional=task.buckets)
+    took_ms = task.clock.now_ms() - started_ms
+    versions = split.versions
+    counts = MergeCounts()
+    old_rows = ahead(base_rows(task.storage, item, task.stored_schema))
+    base = batches_of(split.base(old_rows, task.rule))
+    rows = split.counted(merge_with_base(base, split.logs.taken, task.rule, counts), threshold)
 
-    def facts() -> Mapping[str, int]:
+    def write_stats() -> Mapping[str, int]:
         return {
-            "num_update_writes": tally.updated,
-            "num_inserts": tally.inserted,
-            "num_deletes": tally.deleted,
+            "num_update_writes": counts.updated,
+            "num_inserts": counts.inserted,
+            "num_deletes": counts.deleted,
             "total_log_records": versions,
             "total_updated_records_compacted": versions,
             "total_log_blocks": len(blocks),
             "total_log_files_compacted": len(item.logs),
             "total_log_size_compacted": size,
-            "total_log_read_time_ms": took,
+            "total_log_read_time_ms": took_ms,
         }
 
-    groups.write_compacted(item, rows, facts)
-    _write_remaining(task, item, fold, work, groups)
-    if cut is not None:
-        groups.notes[BEYOND] += fold.beyond
+    groups.write_compacted(item, rows, write_stats)
+    _write_remaining(task, item, split, work, groups)
+    if threshold is not None:
+        groups.notes[BEYOND] += split.beyond
 
 
-def _keys_in(task: WriteTask, item: FileSlice) -> pa.Array:
-    """The keys that log files have rows of."""
+def _keys_in_logs(task: WriteTask, item: FileSlice) -> pa.Array:
+    """Return the keys of the rows in the log files of a slice."""
     changes = (
         block_changes(block, task.stored_schema, item.file_id)
         for block in effective_blocks(read_blocks(task.storage, item))
     )
-    rows = [each.rows.column(RECORD_KEY) for each in changes if isinstance(each, Upserts)]
-    chunks = [chunk for column in rows for chunk in column.chunks]
+    keys = [change.rows.column(RECORD_KEY) for change in changes if isinstance(change, Upserts)]
+    chunks = [chunk for column in keys for chunk in column.chunks]
     return pa.concat_arrays([pa.array([], pa.string()), *chunks])
 
 
 def _write_remaining(
     task: WriteTask,
     item: FileSlice,
-    fold: SplitMerge,
+    split: SplitMerge,
     work: _CompactionTask,
     groups: FileGroupWriter,
 ) -> None:
-    """Write beside the base file what it does not hold, and what newer log files must meet."""
-    rows, deletes = fold.left(), delete_records(item.partition, fold.logs.remaining)
-    if fold.undone is not None:
-        deletes = deletes.plus(delete_records(item.partition, fold.undone))
-    carried = ordered_deletes(fold.logs.taken)
-    if work.carries:
-        deletes = deletes.plus(delete_records(item.partition, carried))
-    elif work.by_time and len(carried.keys):
-        groups.notes[DROPPED] += len(carried.keys)
+    """Write the log file beside the base file, if there are rows or deletes for it.
+
+    It holds what the base file does not, and the deletes that compete with newer log files.
+    """
+    rows, deletes = split.left(), delete_records(item.partition, split.logs.remaining)
+    if split.undone is not None:
+        deletes = deletes.plus(delete_records(item.partition, split.undone))
+    competing = ordered_deletes(split.logs.taken)
+    if work.keeps_deletes:
+        deletes = deletes.plus(delete_records(item.partition, competing))
+    elif work.by_event_time and len(competing.keys):
+        groups.notes[DROPPED] += len(competing.keys)
     if len(rows) or len(deletes):
-        groups.rewrite_logs(item, rows, deletes, deleted_from=fold.deleted_from(task.event_time))
+        groups.rewrite_logs(item, rows, deletes, deleted_from=split.deleted_from(task.event_time))
 
 
 def ordered_deletes(outcome: MergedLogRecords) -> MergedLogRecords:
-    """The deletes that compete with older versions in log files to come.
+    """Return the deletes with an ordering value: these compete with versions in newer log files.
 
-    One without ordering value ends what was before it and nothing else.
+    A delete without one removes the versions before it, and does not affect newer log files.
     """
     return outcome.select(np.flatnonzero(outcome.deleted & ~outcome.beats_any_base))

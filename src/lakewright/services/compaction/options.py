@@ -1,4 +1,8 @@
-"""Up to which event time a compaction goes, as people say it."""
+"""The options of compaction, with Hudi's keys and defaults, and the parsers of their values.
+
+The event time threshold of a compaction is a fixed time, or derived from the present: less the
+allowed lateness, rounded down to a full hour or day.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +23,27 @@ from lakewright.options import (
 )
 from lakewright.services.planning import LogPlanningSettings
 
-_WORDS = ("hour", "day")
+_UNITS = ("hour", "day")
 
 
 @dataclass(frozen=True, slots=True)
 class ThresholdRounding:
-    """The beginning of the hour or day that a moment lies in, by the clocks of a zone."""
+    """Rounds a moment down to the start of its hour or day, in a time zone."""
 
     unit: str
     zone: tzinfo = UTC
 
     def of(self, moment: datetime) -> datetime:
-        """The last full hour or day before a moment, or the moment itself if it is one."""
+        """Return the start of the hour or day that a moment lies in."""
         local = moment.astimezone(self.zone)
-        cut = local.replace(minute=0, second=0, microsecond=0)
-        return cut.replace(hour=0, fold=0) if self.unit == "day" else cut
+        hour = local.replace(minute=0, second=0, microsecond=0)
+        return hour.replace(hour=0, fold=0) if self.unit == "day" else hour
 
 
 def parse_rounding(text: str) -> ThresholdRounding:
-    """`hour` or `day`, and the name of a zone after a blank or a comma."""
+    """Parse `hour` or `day`, and the name of a time zone after a blank or a comma."""
     unit, *zones = text.replace(",", " ").split() or [""]
-    if unit.lower() not in _WORDS or len(zones) > 1:
+    if unit.lower() not in _UNITS or len(zones) > 1:
         raise ValueError("hour or day expected, with or without a zone, such as day Europe/Berlin")
     try:
         zone: tzinfo = ZoneInfo(zones[0]) if zones else UTC
@@ -49,7 +53,7 @@ def parse_rounding(text: str) -> ThresholdRounding:
 
 
 def parse_threshold(text: str) -> str:
-    """An instant, or a time that tells its zone; given back as it stands."""
+    """Validate an instant, which is returned in full length, or an ISO time with its zone."""
     if is_time(text.strip()):
         return full_time(text.strip())
     moment = datetime.fromisoformat(text.strip())
@@ -59,13 +63,9 @@ def parse_threshold(text: str) -> str:
 
 
 def earlier(moment: datetime, lateness_ms: int | None, floor: ThresholdRounding | None) -> datetime:
-    """A moment less the lateness that is allowed, floored."""
-    late = moment - timedelta(milliseconds=lateness_ms or 0)
-    return floor.of(late) if floor is not None else late
-
-
-# ------------------------------------------------------------------------------------------------
-# The options of compaction, with Hudi's own keys and defaults.
+    """Return a moment less the allowed lateness, rounded down."""
+    latest = moment - timedelta(milliseconds=lateness_ms or 0)
+    return floor.of(latest) if floor is not None else latest
 
 
 TRIGGER = "hoodie.compact.inline.trigger.strategy"
@@ -73,7 +73,7 @@ OLDEST_DEBT_FIRST = "oldest_debt_first"
 
 
 class CompactionTrigger(StrEnum):
-    """What has to happen before a compaction is scheduled."""
+    """When a compaction is due, by Hudi's names."""
 
     NUM_COMMITS = "NUM_COMMITS"
     NUM_COMMITS_AFTER_LAST_REQUEST = "NUM_COMMITS_AFTER_LAST_REQUEST"
@@ -82,14 +82,14 @@ class CompactionTrigger(StrEnum):
     NUM_OR_TIME = "NUM_OR_TIME"
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _parse_names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise ValueError("the name of a strategy expected, or several with commas between them")
     return names
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def _parse_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
@@ -98,89 +98,89 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings(LogPlanningSettings):
-    """When a compaction is due, and what it may take on."""
+    """When a compaction is due, and which file groups it compacts."""
 
     strategies: tuple[str, ...] = option(
         "hoodie.compaction.strategy",
         ("log_file_size",),
-        parse=_names,
+        parse=_parse_names,
         doc="Which file groups are compacted: `log_file_size`, `log_file_num`, `bounded_io`, "
         "`unbounded`, `day_based`, `bounded_partition`, `unbounded_partition`, `partition_regex`, "
-        "`event_time`, or Hudi's class of that kind. Several, with commas between them, choose one "
-        "after the other from what the one before has left in.",
+        "`event_time`, or the name of Hudi's class. Several, separated by commas, are applied in "
+        "order: each selects from what the one before has selected.",
     )
     target_io_mb: int = option(
         "hoodie.compaction.target.io",
         512_000,
         parse=at_least(1),
         doc="How many megabytes a compaction reads and writes, for strategies with a budget. The "
-        "file group that goes beyond it is the last one.",
+        "file group that exceeds it is the last one.",
     )
     log_size_threshold: int = option(
         "hoodie.compaction.logfile.size.threshold",
         0,
         parse=at_least(0),
-        doc="`log_file_size` leaves out file groups with fewer bytes in their log files.",
+        doc="`log_file_size` skips file groups with fewer bytes in their log files.",
     )
     log_count_threshold: int = option(
         "hoodie.compaction.logfile.num.threshold",
         0,
         parse=at_least(0),
-        doc="`log_file_num` leaves out file groups with fewer log files.",
+        doc="`log_file_num` skips file groups with fewer log files.",
     )
     target_partitions: int = option(
         "hoodie.compaction.daybased.target.partitions",
         10,
         parse=at_least(1),
-        doc="`day_based` takes this many partitions, the latest days first; `bounded_partition` "
+        doc="`day_based` compacts this many partitions, the latest days first; `bounded_partition` "
         "those from this many days before today on, and `unbounded_partition` the others.",
     )
     partition_pattern: re.Pattern[str] | None = option(
         "hoodie.compaction.partition.path.regex",
         None,
-        parse=_pattern,
-        doc="`partition_regex` takes the partitions in whose path this is found.",
+        parse=_parse_pattern,
+        doc="`partition_regex` compacts the partitions in whose path this pattern is found.",
     )
     threshold: str | None = option(
         "hoodie.compaction.event.time.threshold",
         None,
         parse=parse_threshold,
-        doc="`event_time` takes what happened before this: a time with its zone, such as "
-        "2026-01-31T00:00:00Z, or an instant.",
+        doc="`event_time` compacts rows with event times before this: a time with its zone, such "
+        "as 2026-01-31T00:00:00Z, or an instant.",
     )
     lateness_ms: int | None = option(
         "hoodie.compaction.event.time.lateness",
         None,
         parse=parse_duration,
-        doc="`event_time` takes what happened longer ago than this, such as 2h.",
+        doc="`event_time` compacts rows with event times longer ago than this, such as 2h.",
     )
     rounding: ThresholdRounding | None = option(
         "hoodie.compaction.event.time.floor",
         None,
         parse=parse_rounding,
-        doc="`event_time` takes what happened before the last full `hour` or `day`, by UTC or by "
-        "a zone such as `day Europe/Berlin`; after the lateness, where one is given.",
+        doc="`event_time` compacts rows with event times before the last full `hour` or `day`, in "
+        "UTC or in a zone, as in `day Europe/Berlin`. A lateness is subtracted first.",
     )
     exact_split: bool = option(
         "hoodie.compaction.event.time.exact.split",
         False,
         parse=parse_bool,
         doc="Whether `event_time` leaves rows from the threshold on out of base files: they stay "
-        "in a log file. Needs EVENT_TIME_ORDERING.",
+        "in a log file. Requires EVENT_TIME_ORDERING.",
     )
     order: str = option(
         "lakewright.compaction.order",
         "strategy",
         parse=parse_choice("strategy", OLDEST_DEBT_FIRST),
-        doc="Which file groups come first where a budget ends the list: in the order of the "
-        "`strategy`, or `oldest_debt_first`, those whose log files have waited longest.",
+        doc="Which file groups a budget is spent on first: those that the `strategy` prefers, or "
+        "`oldest_debt_first`, those with the oldest uncompacted log files.",
     )
     most_operations: int = option(
         "lakewright.compaction.plan.operations",
         0,
         parse=at_least(0),
-        doc="How many file groups one plan takes on at most; 0: as many as the strategy chooses. "
-        "The next plan takes up what is left.",
+        doc="How many file groups one plan has at most; 0: as many as the strategy chooses. "
+        "The next plan continues with the others.",
     )
     trigger: CompactionTrigger = option(
         TRIGGER,

@@ -1,4 +1,8 @@
-"""Strategies by name, and several of them one after the other."""
+"""Plans compactions: applies strategies to file slices and makes a plan of their selection.
+
+Strategies are registered by name; `StrategyChain` applies several in order. Nothing here reads or
+writes the table.
+"""
 
 from __future__ import annotations
 
@@ -55,18 +59,22 @@ _FACTORIES: dict[str, Factory] = {
     "log_file_num": lambda _: LogFileNum(),
     "bounded_io": lambda _: BoundedIO(),
     "unbounded": lambda _: Unbounded(),
-    "day_based": lambda scene: DayBased(scene.today),
-    "bounded_partition": lambda scene: BoundedPartition(scene.today),
-    "unbounded_partition": lambda scene: UnboundedPartition(scene.today),
+    "day_based": lambda context: DayBased(context.today),
+    "bounded_partition": lambda context: BoundedPartition(context.today),
+    "unbounded_partition": lambda context: UnboundedPartition(context.today),
     "partition_regex": lambda _: PartitionRegex(),
-    "event_time": lambda scene: EventTimeBasedCompactionStrategy(scene.zone),
+    "event_time": lambda context: EventTimeBasedCompactionStrategy(context.zone),
 }
 
 
 def register_strategy(name: str, factory: Factory) -> None:
-    """Make a strategy known under a name for `hoodie.compaction.strategy`, in this process.
+    """Register a strategy for `hoodie.compaction.strategy`, in this process.
 
-    The last one of a name counts; it may be the name of a class, but has no comma in it.
+    A strategy that is registered later replaces one of the same name. The name may be that of a
+    class; it has no comma.
+
+    Raises:
+        InvalidError: the name is empty or has a comma.
     """
     if not name.strip() or "," in name:
         raise InvalidError("no name for a strategy", name=name)
@@ -75,82 +83,80 @@ def register_strategy(name: str, factory: Factory) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StrategyChain:
-    """One strategy or several by name: each chooses from what the one before has left in."""
+    """One strategy or several, with names: each selects from what the one before has selected."""
 
     parts: tuple[tuple[str, Strategy], ...]
 
     @property
     def by_event_time(self) -> EventTimeBasedCompactionStrategy | None:
-        """The strategy that goes by event times, if there is one."""
-        found = (p for _, p in self.parts if isinstance(p, EventTimeBasedCompactionStrategy))
-        return next(found, None)
+        """The strategy that selects by event time; None if there is none."""
+        strategies = (p for _, p in self.parts if isinstance(p, EventTimeBasedCompactionStrategy))
+        return next(strategies, None)
 
     @property
     def is_aware(self) -> bool:
-        """Whether it can do with some of the partitions."""
+        """Whether all strategies can select from some of the partitions."""
         return all(isinstance(part, IncrementalPartitionAwareStrategy) for _, part in self.parts)
 
     def filter_partitions(
         self, settings: CompactionSettings, partitions: Sequence[str], left: SkippedPartitions
     ) -> list[str]:
-        """The partitions to look into; why not the others is noted in `left`."""
-        kept = list(partitions)
+        """Return the partitions to list; adds the others to `skipped`."""
+        remaining = list(partitions)
         for name, part in self.parts:
             if not isinstance(part, IncrementalPartitionAwareStrategy):
                 continue
-            wanted = set(part.filter_partition_paths(settings, kept)[0])
-            for path in kept:
-                if path not in wanted:
-                    told = (
+            selected = set(part.filter_partition_paths(settings, remaining)[0])
+            for path in remaining:
+                if path not in selected:
+                    reason = (
                         part.why_left_out(settings, path)
                         if isinstance(part, ExplainsSkips)
                         else None
                     )
-                    left.add(path, told or f"filtered by {name}")
-            kept = [path for path in kept if path in wanted]
-        return kept
+                    left.add(path, reason or f"filtered by {name}")
+            remaining = [path for path in remaining if path in selected]
+        return remaining
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
-        """What is left in by all of them, in the order of the last, and why not the others."""
-        left: dict[GroupKey, str] = {}
-        kept = candidates
+        """Return what all strategies select, in the order of the last, and why not the others."""
+        skipped: dict[GroupKey, str] = {}
+        remaining = candidates
         for name, part in self.parts:
-            choice = part.choose(settings, kept)
-            chosen = {c.key for c in choice.chosen}
-            left |= {
-                c.key: choice.left.get(c.key, f"not chosen by {name}")
-                for c in kept
+            selection = part.choose(settings, remaining)
+            chosen = {c.key for c in selection.chosen}
+            skipped |= {
+                c.key: selection.left.get(c.key, f"not chosen by {name}")
+                for c in remaining
                 if c.key not in chosen
             }
-            kept = choice.chosen
-        return Selection(kept, left)
+            remaining = selection.chosen
+        return Selection(remaining, skipped)
 
 
 def strategy_for(settings: CompactionSettings, scene: StrategyContext) -> StrategyChain:
-    """The strategies that the settings name, made for one plan."""
+    """Return the strategies that the settings name, created for one plan."""
     return StrategyChain(
-        tuple((_short(name), _factory(name)(scene)) for name in settings.strategies)
+        tuple((_short_name(name), _factory(name)(scene)) for name in settings.strategies)
     )
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     return _HUDI_CLASSES.get(name.removeprefix(_HUDI_PACKAGE), name)
 
 
 def _factory(name: str) -> Factory:
-    found = _FACTORIES.get(name) or _FACTORIES.get(_short(name))
-    if found is None:
+    factory = _FACTORIES.get(name) or _FACTORIES.get(_short_name(name))
+    if factory is None:
         raise InvalidError(
             "there is no such compaction strategy", strategy=name, known=sorted(_FACTORIES)
         )
-    return found
+    return factory
 
 
-# ------------------------------------------------------------------------------------------------
-# Slices and what a strategy makes of them, turned into a plan; nothing here touches the table.
+# Making plans
 
-
-_MOST_REASONS = 5
+_MAX_REASONS = 5
 
 Placing = Callable[[Sequence[FileSlice], SkippedPartitions], PlacedCandidates | Skip]
 
@@ -165,40 +171,43 @@ def plan_compaction(
     filtered: Mapping[str, str] | None = None,
     placing: Placing | None = None,
 ) -> CompactionPlan | Skip:
-    """The plan for these slices, the newest of their file groups; or why there is none.
+    """Return the plan for these slices, the newest of their file groups; or why there is none.
 
-    `held` names the pending plan that a file group waits for. `filtered` are the partitions of the
-    window that were not even looked into, with the reason. `placing` is asked first where a plan
-    goes up to some event time.
+    `locked` are the file groups of pending plans, with the plan. `filtered` are the partitions of
+    the window that were not listed, with the reason. `find_candidates` replaces the slices with
+    candidates first, for a plan by event time.
     """
-    left = SkippedPartitions(dict(filtered or {}))
-    slices = free_slices(slices, held, left, bare=settings.exact_split)
-    placed = placing(slices, left) if placing is not None else None
+    skipped = SkippedPartitions(dict(filtered or {}))
+    slices = free_slices(slices, held, skipped, bare=settings.exact_split)
+    placed = placing(slices, skipped) if placing is not None else None
     if isinstance(placed, Skip):
-        return placed if slices else Skip(why_nothing("compact", left))
+        return placed if slices else Skip(why_nothing("compact", skipped))
     free = placed.candidates if placed else candidates(slices, settings.max_file_size)
-    choice = _limited(strategy.choose(settings, free), settings.most_operations)
-    _check(choice, free)
-    chosen = {c.key for c in choice.chosen}
+    selection = _limit(strategy.choose(settings, free), settings.most_operations)
+    _check_selection(selection, free)
+    chosen = {c.key for c in selection.chosen}
     for item in free:
         if item.key not in chosen:
-            left.add(item.slice.partition, choice.left.get(item.key, "not chosen"))
+            skipped.add(item.slice.partition, selection.left.get(item.key, "not chosen"))
         elif settings.exact_split:
-            left.add(item.slice.partition, "what is after the threshold stays in log files")
-    operations = tuple(c.operation for c in choice.chosen)
-    plan = finish_plan(operations, left, window)
+            skipped.add(item.slice.partition, "what is after the threshold stays in log files")
+    operations = tuple(c.operation for c in selection.chosen)
+    plan = finish_plan(operations, skipped, window)
     if plan is None:
-        return Skip(why_nothing("compact", left))
+        return Skip(why_nothing("compact", skipped))
     return replace(plan, extra={**plan.extra, **placed.extra}) if placed else plan
 
 
-def _limited(choice: Selection, most: int) -> Selection:
-    """The first of what was chosen, where a plan may hold only so many operations."""
-    over = choice.chosen[most:] if most else ()
-    if not over:
-        return choice
-    reason = f"over the limit of {most} file groups"
-    return Selection(choice.chosen[:most], {**choice.left, **{c.key: reason for c in over}})
+def _limit(selection: Selection, max_operations: int) -> Selection:
+    """Return the first candidates of a selection, up to the limit; 0 is no limit."""
+    excess = selection.chosen[max_operations:] if max_operations else ()
+    if not excess:
+        return selection
+    reason = f"over the limit of {max_operations} file groups"
+    return Selection(
+        selection.chosen[:max_operations],
+        {**selection.left, **{c.key: reason for c in excess}},
+    )
 
 
 def free_slices(
@@ -208,26 +217,26 @@ def free_slices(
     *,
     bare: bool = False,
 ) -> list[FileSlice]:
-    """The slices with log files that no pending plan holds; the held ones are noted in `left`.
+    """Return the slices with log files that no pending plan locks; adds the others to `skipped`.
 
-    With `bare` those without log files are among them.
+    With `without_logs` slices without log files are returned as well.
     """
     free = []
     for slice_ in slices:
-        holder = held.get((slice_.partition, slice_.file_id))
+        pending_plan = held.get((slice_.partition, slice_.file_id))
         if not slice_.logs and not bare:
             continue
-        if holder is None:
+        if pending_plan is None:
             free.append(slice_)
         else:
-            left.add(slice_.partition, f"held by {holder}")
+            left.add(slice_.partition, f"held by {pending_plan}")
     return free
 
 
 def finish_plan(
     operations: Sequence[CompactionOperation], left: SkippedPartitions, window: IncrementalWindow
 ) -> CompactionPlan | None:
-    """The plan of these operations; None without any: such a plan may not be written."""
+    """Return the plan of these operations; None without any, as no plan may be empty."""
     if not operations:
         return None
     if not window.is_recorded:
@@ -240,16 +249,16 @@ def finish_plan(
 
 
 def why_nothing(verb: str, left: SkippedPartitions) -> str:
-    """The reason for a plan without operations, by what held the partitions back."""
+    """Return why a plan has no operations, by the most frequent reasons of skipped partitions."""
     if not left.reasons:
         return f"nothing to {verb}: no log files"
     counts = sorted(Counter(left.reasons.values()).items(), key=lambda item: (-item[1], item[0]))
-    told = [f"{reason} ({_partitions(count)})" for reason, count in counts[:_MOST_REASONS]]
-    more = [f"{len(counts) - _MOST_REASONS} more reasons"] * (len(counts) > _MOST_REASONS)
-    return f"nothing to {verb}: {'; '.join([*told, *more])}"
+    reasons = [f"{reason} ({_count_text(count)})" for reason, count in counts[:_MAX_REASONS]]
+    more = [f"{len(counts) - _MAX_REASONS} more reasons"] * (len(counts) > _MAX_REASONS)
+    return f"nothing to {verb}: {'; '.join([*reasons, *more])}"
 
 
-def _partitions(count: int) -> str:
+def _count_text(count: int) -> str:
     return f"{count} partition{'s' * (count > 1)}"
 
 
@@ -257,21 +266,22 @@ def _files(operation: CompactionOperation) -> tuple[str, str | None, list[str]]:
     return operation.base_instant, operation.base_file, sorted(operation.logs)
 
 
-def _check(choice: Selection, free: Sequence[Candidate]) -> None:
-    """Strategies may come from anywhere; a plan that they bend would lose rows.
+def _check_selection(selection: Selection, free: Sequence[Candidate]) -> None:
+    """Raise InvalidError if a strategy, which may be a user's, has changed the candidates.
 
-    A log file that a plan leaves out would lie below the new base file, where nobody reads it.
+    A log file that is missing in a plan would lie below the new base file, where no reader reads
+    it: its rows would be lost.
     """
-    known = {item.key: _files(item.operation) for item in free}
-    seen: set[GroupKey] = set()
-    for item in choice.chosen:
+    expected = {item.key: _files(item.operation) for item in free}
+    checked: set[GroupKey] = set()
+    for item in selection.chosen:
         operation = item.operation
         key = (operation.partition, operation.file_id)
-        if key in seen or item.key != key or known.get(key) != _files(operation):
+        if key in checked or item.key != key or expected.get(key) != _files(operation):
             raise InvalidError(
-                "the strategy chose what it was not given, or not all of it",
+                "the strategy chose what is no candidate, or not all files of one",
                 partition=operation.partition,
                 file_id=operation.file_id,
                 logs=operation.logs,
             )
-        seen.add(key)
+        checked.add(key)

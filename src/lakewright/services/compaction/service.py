@@ -1,4 +1,4 @@
-"""Compaction as a table service."""
+"""Compaction as a table service, and its trigger."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from lakewright.write.options import write_settings
 def check_compaction_trigger(
     timeline: Timeline, settings: CompactionSettings, instant: InstantTime, zone: tzinfo = UTC
 ) -> Skip | None:
-    """Why a compaction at `instant` is too early; None if it is due.
+    """Return why a compaction at `instant` is not due; None if it is.
 
-    Only completed delta commits count: replace commits leave no log files behind, and a pending
-    write may yet be rolled back. They count from the moment they completed: the log files of a
-    write that the last compaction overlapped are on top of it.
+    Only completed delta commits count: replace commits write no log files, and a pending write may
+    yet be rolled back. They count from their completion: the log files of a write that overlaps the
+    last compaction are on top of its base files.
     """
-    few = _few_commits(timeline, settings)
-    early = _early(timeline, settings, instant, zone)
+    few = _too_few_commits(timeline, settings)
+    early = _too_early(timeline, settings, instant, zone)
     match settings.trigger:
         case CompactionTrigger.NUM_COMMITS | CompactionTrigger.NUM_COMMITS_AFTER_LAST_REQUEST:
             return few
@@ -63,8 +63,8 @@ def check_compaction_trigger(
 
 
 def last_compaction(timeline: Timeline, *, requested: bool = False) -> str | None:
-    """The requested time of the last completed compaction, or of the last requested one."""
-    # A commit of a merge-on-read table is a compaction.
+    """Return the requested time of the last completed compaction, or of any if `requested`."""
+    # On a merge-on-read table every commit is a compaction.
     times = [i.requested_at for i in timeline.completed(Action.COMMIT)]
     if requested:
         times += [i.requested_at for i in timeline.pending(Action.COMPACTION)]
@@ -72,12 +72,12 @@ def last_compaction(timeline: Timeline, *, requested: bool = False) -> str | Non
 
 
 def delta_commits(timeline: Timeline, since: str | None) -> int:
-    """How many delta commits have completed, all in all or after a time."""
-    done = timeline.completed(Action.DELTA_COMMIT)
-    return sum(1 for i in done if since is None or (i.completed_at or "") > since)
+    """Return how many delta commits have completed, after a time if one is given."""
+    completed = timeline.completed(Action.DELTA_COMMIT)
+    return sum(1 for i in completed if since is None or (i.completed_at or "") > since)
 
 
-def _few_commits(timeline: Timeline, settings: CompactionSettings) -> Skip | None:
+def _too_few_commits(timeline: Timeline, settings: CompactionSettings) -> Skip | None:
     requested = settings.trigger is CompactionTrigger.NUM_COMMITS_AFTER_LAST_REQUEST
     since = last_compaction(timeline, requested=requested)
     count = delta_commits(timeline, since)
@@ -87,34 +87,30 @@ def _few_commits(timeline: Timeline, settings: CompactionSettings) -> Skip | Non
     return Skip(f"{count} of {settings.max_delta_commits} delta commits {beginning}")
 
 
-def _early(
+def _too_early(
     timeline: Timeline, settings: CompactionSettings, instant: InstantTime, zone: tzinfo
 ) -> Skip | None:
     since = last_compaction(timeline)
-    first = min((i.requested_at for i in timeline if i.action == "deltacommit"), default=None)
+    first = min((i.requested_at for i in timeline if i.action == Action.DELTA_COMMIT), default=None)
     start = since or first
     if start is None:
         return Skip("nothing was written yet")
     seconds = _seconds(instant, zone) - _seconds(start, zone)
     if seconds >= settings.max_delta_seconds:
         return None
-    begun = "compaction" if since else "the first delta commit"
-    return Skip(f"{seconds} of {settings.max_delta_seconds} seconds since {begun} {start}")
+    origin = "compaction" if since else "the first delta commit"
+    return Skip(f"{seconds} of {settings.max_delta_seconds} seconds since {origin} {start}")
 
 
 def _seconds(time: str, zone: tzinfo) -> int:
     try:
         return int(parse_time(time, zone).timestamp())
     except InvalidError:
-        # The first instants of bootstrapped tables are no times; they are long past.
+        # The first instants of bootstrapped tables are no times, and before all others.
         return 0
 
 
-# ------------------------------------------------------------------------------------------------
-# Whether a compaction is due, by the timeline alone.
-
-
-_TRIGGERS = frozenset(
+_TRIGGER_KEYS = frozenset(
     {
         TRIGGER,
         "hoodie.compact.inline.max.delta.commits",
@@ -124,26 +120,30 @@ _TRIGGERS = frozenset(
 
 
 class Compaction(TableService[CompactionPlan, CommitMetadata]):
-    """Folds the log files of file groups into new base files."""
+    """The table service that merges the log files of file groups into new base files."""
 
     name: ClassVar[str] = "compaction"
     action: ClassVar[Action | None] = Action.COMPACTION
     keys: ClassVar[frozenset[str]] = option_keys(CompactionSettings)
 
     def check_trigger(self, sight: PlanningContext) -> Skip | None:
-        """Why the trigger has not gone off; options that make no plan are refused here."""
+        """Return why no compaction is due; None if one is.
+
+        Raises:
+            InvalidError: the table has no log files, or no plan can be made with these options.
+        """
         settings = settings_from(CompactionSettings, sight.options)
         require_merge_on_read(sight.snapshot, self.name)
         strategy = _strategy(sight, settings)
-        _placing(sight, settings, strategy)
-        if strategy.by_event_time is not None and _TRIGGERS.isdisjoint(sight.options):
-            # What lies before the threshold is due, unless somebody says when to look.
+        _candidate_finder(sight, settings, strategy)
+        if strategy.by_event_time is not None and _TRIGGER_KEYS.isdisjoint(sight.options):
+            # By event time a compaction is always due, unless the options set a trigger.
             return None
         zone = zone_of(sight.snapshot.config.timeline_zone)
         return check_compaction_trigger(sight.snapshot.timeline, settings, sight.instant, zone)
 
     def plan(self, sight: PlanningContext) -> CompactionPlan | Skip:
-        """The file groups to compact, as the strategy chooses them."""
+        """Plan the file groups that the strategy selects."""
         settings = settings_from(CompactionSettings, sight.options)
         strategy = _strategy(sight, settings)
         window = find_window(
@@ -151,52 +151,58 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
         )
         if window.is_empty:
             return Skip("nothing was written or left since the last compaction")
-        left, placing = SkippedPartitions(), _placing(sight, settings, strategy)
-        seen = load_planning_input(
-            sight, window, lambda paths: strategy.filter_partitions(settings, paths, left)
+        skipped, find_candidates = SkippedPartitions(), _candidate_finder(sight, settings, strategy)
+        planning_input = load_planning_input(
+            sight, window, lambda paths: strategy.filter_partitions(settings, paths, skipped)
         )
         return plan_compaction(
-            seen.slices,
+            planning_input.slices,
             strategy=strategy,
             settings=settings,
             window=window,
-            held=seen.held,
-            filtered=left.reasons,
-            placing=placing,
+            held=planning_input.held,
+            filtered=skipped.reasons,
+            placing=find_candidates,
         )
 
     def plan_instant(self, plan: CompactionPlan, instant: InstantTime) -> str:
-        """A plan by event time stands in the past."""
+        """Return the instant of the new base files: in the past for a plan by event time."""
         return next((o.next_base_instant for o in plan.operations if o.next_base_instant), instant)
 
     def verify(self, job: ExecutionContext, result: CommitMetadata, now: Snapshot) -> None:
-        """Deletes that were dropped must have nothing to compete with."""
+        """Raise ConcurrentWriteError if dropped deletes compete with a concurrent write."""
         check_dropped_deletes(job.snapshot, result, now)
 
     def execute(self, job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
-        """Write the new base files."""
+        """Write the new base files and return the commit metadata."""
         return execute_compaction(job, plan)
 
 
-def _strategy(sight: PlanningContext, settings: CompactionSettings) -> StrategyChain:
-    zone = zone_of(sight.snapshot.config.timeline_zone)
-    today = datetime.fromtimestamp(sight.now_ms / 1000, zone).date()
+def _strategy(context: PlanningContext, settings: CompactionSettings) -> StrategyChain:
+    zone = zone_of(context.snapshot.config.timeline_zone)
+    today = datetime.fromtimestamp(context.now_ms / 1000, zone).date()
     return strategy_for(
-        settings, StrategyContext(sight.snapshot.timeline, sight.instant, today, zone)
+        settings, StrategyContext(context.snapshot.timeline, context.instant, today, zone)
     )
 
 
-def _placing(
-    sight: PlanningContext, settings: CompactionSettings, strategy: StrategyChain
+def _candidate_finder(
+    context: PlanningContext, settings: CompactionSettings, strategy: StrategyChain
 ) -> Placing | None:
-    """How a plan by event time is placed; options that make none are refused here."""
+    """Return how a plan by event time finds its candidates; None for other plans.
+
+    Raises:
+        InvalidError: no plan by event time can be made with these options, or for this table.
+    """
     if strategy.by_event_time is None:
         return None
-    event_time = write_settings(sight.snapshot.config, sight.options).event_time
-    check_event_time_table(sight.snapshot, settings, event_time)
-    threshold = threshold_of(strategy.by_event_time, sight, settings)
+    event_time = write_settings(context.snapshot.config, context.options).event_time
+    check_event_time_table(context.snapshot, settings, event_time)
+    threshold = threshold_of(strategy.by_event_time, context, settings)
 
-    def placing(slices: Sequence[FileSlice], left: SkippedPartitions) -> PlacedCandidates | Skip:
-        return placed_candidates(slices, sight, threshold, settings, left)
+    def find_candidates(
+        slices: Sequence[FileSlice], skipped: SkippedPartitions
+    ) -> PlacedCandidates | Skip:
+        return placed_candidates(slices, context, threshold, settings, skipped)
 
-    return placing
+    return find_candidates

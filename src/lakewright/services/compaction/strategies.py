@@ -1,6 +1,8 @@
-"""Which file groups a compaction takes on: strategies by sizes, counts, paths and days.
+"""Compaction strategies: which file groups a compaction selects, and in which order.
 
-`planner.py` finds them all by name.
+A strategy selects among candidates (a file slice with the costs of compacting it) by the size or
+the number of log files, by partition path, or by the day in the partition path. `planner.py`
+registers the strategies by name.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _LOG_SIZE = "TOTAL_LOG_FILES_SIZE"
 
 @dataclass(frozen=True, slots=True)
 class StrategyContext:
-    """What a strategy is told of the table when it is made."""
+    """What a strategy can know about the table and the plan when it is created."""
 
     timeline: Timeline
     instant: InstantTime
@@ -36,37 +38,37 @@ class StrategyContext:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file slice, and the operation that would compact it, which names all of its files."""
+    """A file slice, and the operation that would compact all of its files."""
 
     slice: FileSlice
     operation: CompactionOperation
 
     @property
     def key(self) -> GroupKey:
-        """The file group."""
+        """The key of the file group."""
         return self.slice.partition, self.slice.file_id
 
     @property
     def log_size(self) -> int:
-        """Bytes of the log files."""
+        """The bytes of the log files."""
         return int(self.operation.metrics[_LOG_SIZE])
 
     @property
     def io_mb(self) -> int:
-        """What compacting it reads and writes."""
+        """The megabytes that compacting it reads and writes."""
         return int(self.operation.metrics[_TOTAL_IO])
 
     @property
     def oldest_log(self) -> str:
-        """The instant of the log file that has waited longest."""
+        """The instant of the oldest log file; empty without log files."""
         return min((log.instant for log in self.slice.logs), default="")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The candidates that are compacted, in this order, and why others are not.
+    """The candidates to compact, in this order, and why others are skipped.
 
-    A candidate that is in neither is left out as well.
+    A candidate in neither is skipped as well.
     """
 
     chosen: Sequence[Candidate]
@@ -74,9 +76,9 @@ class Selection:
 
 
 def candidate(slice_: FileSlice, max_file_size: int, at: str | None = None) -> Candidate:
-    """A slice with all of its log files; `max_file_size` is the cost of a first base file.
+    """Return the candidate of a slice; `max_file_size` is the assumed size of a first base file.
 
-    `at` is the instant of the new base file, where that is not simply the plan's.
+    `at` is the instant of the new base file, for a plan by event time.
     """
     operation = CompactionOperation(
         partition=slice_.partition,
@@ -93,12 +95,12 @@ def candidate(slice_: FileSlice, max_file_size: int, at: str | None = None) -> C
 def candidates(
     slices: Iterable[FileSlice], max_file_size: int, at: str | None = None
 ) -> list[Candidate]:
-    """The slices as candidates, in their order."""
+    """Return the candidates of slices, in their order."""
     return [candidate(slice_, max_file_size, at) for slice_ in slices]
 
 
 def _metrics(slice_: FileSlice, max_file_size: int) -> dict[str, float]:
-    # Whole megabytes, cut off on either side, as every other planner counts them.
+    # Whole megabytes, each rounded down, as in the plans of Hudi.
     read = slice_.size // MB
     base_size = slice_.base.size if slice_.base else 0
     write = (base_size or max_file_size) // MB
@@ -111,86 +113,85 @@ def _metrics(slice_: FileSlice, max_file_size: int) -> dict[str, float]:
     }
 
 
-# ------------------------------------------------------------------------------------------------
-# A file group that may be compacted, what that costs, and what a strategy chose.
+# Strategies by size, number and path
 
 
 class Strategy(Protocol):
-    """How a compaction chooses.
+    """How a compaction selects file groups.
 
-    A strategy that is an `IncrementalPartitionAwareStrategy` as well is asked about partitions
-    before their files are listed; another one sees the candidates of the whole table.
+    A strategy that is an `IncrementalPartitionAwareStrategy` as well filters partitions before
+    their files are listed; any other one gets the candidates of the whole table.
     """
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
-        """Of file groups with log files those to compact, in order, and why not the others."""
+        """Return the candidates to compact, in order, and why the others are skipped."""
         ...
 
 
 @runtime_checkable
 class ExplainsSkips(Protocol):
-    """A strategy that has more to say about a partition than that it was filtered out."""
+    """A strategy that has its own reasons for skipping partitions."""
 
     def why_left_out(self, settings: Any, partition: str) -> str | None:
-        """The reason, or None for the usual one."""
+        """Return why a partition is skipped; None for the default reason."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Unbounded:
-    """Takes everything."""
+    """Selects all candidates."""
 
     def filter_partition_paths(
         self, settings: CompactionSettings, partitions: Sequence[str]
     ) -> tuple[list[str], list[str]]:
-        """All of them."""
+        """Return all partitions."""
         return list(partitions), []
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
-        """All of them."""
+        """Select all candidates."""
         return Selection(in_order(candidates, settings))
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedIO(Unbounded):
-    """Takes what comes until the budget is spent."""
+    """Selects candidates as they come until the budget is spent."""
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
-        """The first ones; the one that goes beyond the budget is the last."""
+        """Select the first candidates, up to the one that exceeds the budget."""
         return within_budget(in_order(candidates, settings), settings)
 
 
 @dataclass(frozen=True, slots=True)
 class LogFileSize(Unbounded):
-    """Takes the largest log files first, from a threshold on, until the budget is spent."""
+    """Selects by size of log files, the largest first, with a minimum and within the budget."""
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
-        """Those with large log files."""
+        """Select the candidates with large log files."""
         small = {c.key for c in candidates if c.log_size < settings.log_size_threshold}
-        reason = f"log files below the threshold of {_size(settings.log_size_threshold)}"
-        return _largest(candidates, settings, small, reason, lambda c: c.log_size)
+        reason = f"log files below the threshold of {_size_text(settings.log_size_threshold)}"
+        return _select_largest(candidates, settings, small, reason, lambda c: c.log_size)
 
 
 @dataclass(frozen=True, slots=True)
 class LogFileNum(Unbounded):
-    """Takes the most log files first, from a threshold on, until the budget is spent."""
+    """Selects by number of log files, the most first, with a minimum and within the budget."""
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
-        """Those with many log files."""
-        least = settings.log_count_threshold
-        few = {c.key for c in candidates if len(c.operation.logs) < least}
-        reason = f"fewer than {least} log files"
-        return _largest(candidates, settings, few, reason, lambda c: len(c.operation.logs))
+        """Select the candidates with many log files."""
+        threshold = settings.log_count_threshold
+        few = {c.key for c in candidates if len(c.operation.logs) < threshold}
+        reason = f"fewer than {threshold} log files"
+        return _select_largest(candidates, settings, few, reason, lambda c: len(c.operation.logs))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRegex(Unbounded):
-    """Takes the partitions in whose path a pattern is found, and all that is in them."""
+    """Selects the partitions in whose path a pattern is found, and all candidates in them."""
 
     def filter_partition_paths(
         self, settings: CompactionSettings, partitions: Sequence[str]
     ) -> tuple[list[str], list[str]]:
-        """Those that match, and the others."""
+        """Return the partitions that match the pattern, and the others."""
         pattern = settings.partition_pattern
         if pattern is None:
             raise InvalidError(
@@ -198,8 +199,8 @@ class PartitionRegex(Unbounded):
                 strategy="partition_regex",
                 option="hoodie.compaction.partition.path.regex",
             )
-        kept = [path for path in partitions if pattern.search(path)]
-        return kept, [path for path in partitions if not pattern.search(path)]
+        matching = [path for path in partitions if pattern.search(path)]
+        return matching, [path for path in partitions if not pattern.search(path)]
 
 
 def in_order(
@@ -207,41 +208,40 @@ def in_order(
     settings: CompactionSettings,
     key: Callable[[Candidate], int] | None = None,
 ) -> list[Candidate]:
-    """The candidates by descending `key`, or in the order that the settings prefer to that."""
+    """Return the candidates by descending `key`, or the oldest first if the settings say so."""
     if settings.order == OLDEST_DEBT_FIRST:
         return sorted(candidates, key=lambda c: c.oldest_log)
     return list(candidates) if key is None else sorted(candidates, key=key, reverse=True)
 
 
 def within_budget(candidates: Sequence[Candidate], settings: CompactionSettings) -> Selection:
-    """The first of the candidates, up to the one that goes beyond the budget."""
-    rest = settings.target_io_mb
+    """Select the first candidates, up to the one that exceeds the budget."""
+    remaining_mb = settings.target_io_mb
     for count, item in enumerate(candidates):
-        if rest <= 0:
+        if remaining_mb <= 0:
             reason = f"over the budget of {settings.target_io_mb} MB"
             return Selection(candidates[:count], {c.key: reason for c in candidates[count:]})
-        rest -= item.io_mb
+        remaining_mb -= item.io_mb
     return Selection(candidates)
 
 
-def _largest(
+def _select_largest(
     candidates: Sequence[Candidate],
     settings: CompactionSettings,
     excluded: set[GroupKey],
     reason: str,
     key: Callable[[Candidate], int],
 ) -> Selection:
-    large = [c for c in candidates if c.key not in excluded]
-    choice = within_budget(in_order(large, settings, key), settings)
-    return Selection(choice.chosen, {**choice.left, **dict.fromkeys(excluded, reason)})
+    included = [c for c in candidates if c.key not in excluded]
+    selection = within_budget(in_order(included, settings, key), settings)
+    return Selection(selection.chosen, {**selection.left, **dict.fromkeys(excluded, reason)})
 
 
-def _size(count: int) -> str:
+def _size_text(count: int) -> str:
     return f"{count / MB:g} MB" if count >= MB else f"{count} bytes"
 
 
-# ------------------------------------------------------------------------------------------------
-# The compaction strategies that go by the day in a partition's path.
+# Strategies by the day in the partition path
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,47 +249,47 @@ class _ByDay(Unbounded):
     today: date
 
     def why_left_out(self, settings: Any, partition: str) -> str | None:
-        """Partitions without a day are left by all of these strategies, and stay left."""
+        """Return the reason for partitions without a day, which all these strategies skip."""
         has_day = partition_day(partition) is not None
         return None if has_day else "no day such as 2026/01/31 in the partition path"
 
 
 @dataclass(frozen=True, slots=True)
 class DayBased(_ByDay):
-    """Takes the partitions of the latest days, and of these what the budget allows."""
+    """Selects the partitions of the latest days, and candidates in them within the budget."""
 
     def filter_partition_paths(
         self, settings: CompactionSettings, partitions: Sequence[str]
     ) -> tuple[list[str], list[str]]:
-        """The partitions with the latest days, and the others."""
+        """Return the partitions with the latest days, and the others."""
         days = {path: day for path in partitions if (day := partition_day(path)) is not None}
         latest = sorted(days, key=lambda path: days[path], reverse=True)
-        kept = latest[: settings.target_partitions]
-        return kept, [path for path in partitions if path not in set(kept)]
+        selected = latest[: settings.target_partitions]
+        return selected, [path for path in partitions if path not in set(selected)]
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
-        """Those of the latest days first, until the budget is spent."""
+        """Select within the budget, the latest days first."""
         latest = in_order(candidates, settings, lambda c: _ordinal(c.slice.partition))
         return within_budget(latest, settings)
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedPartition(_ByDay):
-    """Takes the partitions from some days before today on, and all that is in them."""
+    """Selects the partitions from some days before today on, and all candidates in them."""
 
     def filter_partition_paths(
         self, settings: CompactionSettings, partitions: Sequence[str]
     ) -> tuple[list[str], list[str]]:
-        """The recent and future days, and the others."""
-        kept = [path for path in partitions if self._is_recent(settings, path)]
-        return kept, [path for path in partitions if path not in set(kept)]
+        """Return the partitions of recent and future days, and the others."""
+        selected = [path for path in partitions if self._is_recent(settings, path)]
+        return selected, [path for path in partitions if path not in set(selected)]
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
-        """All of them, the latest days first."""
+        """Select all candidates, the latest days first."""
         return Selection(in_order(candidates, settings, lambda c: _ordinal(c.slice.partition)))
 
     def _is_recent(self, settings: CompactionSettings, path: str) -> bool | None:
-        """Whether the day of a path is recent; None if it has none."""
+        """Whether the day of a path is recent; None if the path has no day."""
         day = partition_day(path)
         first = self.today - timedelta(days=settings.target_partitions)
         return None if day is None else day >= first
@@ -297,14 +297,14 @@ class BoundedPartition(_ByDay):
 
 @dataclass(frozen=True, slots=True)
 class UnboundedPartition(BoundedPartition):
-    """Takes the days that `BoundedPartition` leaves out."""
+    """Selects the days that `BoundedPartition` skips."""
 
     def filter_partition_paths(
         self, settings: CompactionSettings, partitions: Sequence[str]
     ) -> tuple[list[str], list[str]]:
-        """The days long past, and the others."""
-        kept = [path for path in partitions if self._is_recent(settings, path) is False]
-        return kept, [path for path in partitions if path not in set(kept)]
+        """Return the partitions of earlier days, and the others."""
+        selected = [path for path in partitions if self._is_recent(settings, path) is False]
+        return selected, [path for path in partitions if path not in set(selected)]
 
 
 def _ordinal(path: str) -> int:
