@@ -1,6 +1,6 @@
-"""Create, read, write and keep in repair lakehouse tables in the Apache Hudi format.
+"""Create, read, write and maintain Apache Hudi tables from PySpark.
 
-The names below are loaded when they are first used: what needs no Spark does not wait for it.
+Public names are imported on first use, so that code that needs no Spark does not import it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from lakewright.table.freshness import BlockingLogFile
     from lakewright.write.writer import Commit
 
-# Spark starts its Python workers with the first `python3` on PATH, where this library is not if it
-# was installed into a virtual environment; it must be told before a session starts.
+# Spark starts its Python workers with the first `python3` on PATH. In a virtual environment that
+# interpreter does not have this library, and the variable must be set before a session starts.
 if sys.prefix != sys.base_prefix:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
@@ -68,7 +68,7 @@ __all__ = [
     "uninstall",
 ]
 
-_HOMES = {
+_MODULES = {
     "Changes": "api.table",
     "Commit": "write.writer",
     "META_COLUMNS": "model.schema",
@@ -90,17 +90,17 @@ _HOMES = {
     "uninstall": "installation",
 }
 
-# Names of version 0.1; they go with version 0.3.
+# Deprecated names of version 0.1, to be removed in version 0.3.
 _RENAMED = {"HeldBack": "BlockingLogFile", "IngestRound": "IngestResult"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its home module."""
+    """Import a public name from its module on first use."""
     if name in _RENAMED:
         current = _RENAMED[name]
         warnings.warn(f"lakewright.{name} is now lakewright.{current}", DeprecationWarning, 2)
         return __getattr__(current)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, original = _HOMES.get(name, "errors").partition(":")
+    module, _, original = _MODULES.get(name, "errors").partition(":")
     return getattr(import_module(f"{__name__}.{module}"), original or name)

@@ -1,9 +1,9 @@
-"""`format("hudi")` and SQL on a session: wraps a few methods of the session's own classes.
+"""`format("hudi")` and SQL on a Spark session, by wrapping methods of the session's classes.
 
-Spark asks a Python data source for all columns and passes it no path for catalog tables, lets it
-know nothing of save modes, and on classic Spark readers and writers keep nothing of what they were
-told on the Python side. So their methods note what they are told, and `load`, `save` and `start`
-hand over to the library where the format is ours.
+Spark asks a Python data source for all columns, passes it no path for catalog tables, and does not
+support save modes for it. Readers and writers of classic Spark do not keep their options on the
+Python side. So the wrapped methods record their arguments, and `load`, `save` and `start` call this
+library if the format is `hudi`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 _INSTALLED = "spark.lakewright.installed"
 _ORIGINAL = "_lakewright_original"
-_ASKED = "_lakewright_asked"
+_CAPTURED_ATTRIBUTE = "_lakewright_asked"
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
-# What a method notes: where, and what Spark calls its argument.
-_NOTED = {
+# For each captured method, the attribute of _CapturedOptions and Spark's name of the argument.
+_CAPTURED_ARGUMENTS = {
     "format": ("format", "source"),
     "schema": ("schema", "schema"),
     "mode": ("mode", "saveMode"),
@@ -54,42 +54,65 @@ _NOTED = {
 
 
 def install(spark: SparkSession) -> None:
-    """Make `format("hudi")` and SQL over tables work on this session; twice is harmless.
+    """Enable `format("hudi")`, SQL and `CALL` procedures for Hudi tables on a Spark session.
+
+    Call this once after the session was started; repeating the call has no effect.
+
+    Args:
+        spark: The Spark session, classic or Spark Connect.
 
     Raises:
-        InvalidError: Spark's workers run a Python without this library, or with another version.
+        InvalidError: The Python workers of Spark do not have this library, or another version of
+            it.
+
+    Example:
+        ```python
+        lw.install(spark)
+        df.write.format("hudi").options(**hudi_options).mode("append").save("s3a://lake/trips")
+        spark.read.format("hudi").load("s3a://lake/trips").show()
+        spark.sql("CALL show_freshness(path => 's3a://lake/trips')").show()
+        ```
     """
     require_workers(spark)
     register_source(spark)
     spark.conf.set(_INSTALLED, "true")
     reader = type(spark.read)
     for name in ("format", "schema", "option", "options"):
-        _wrap(reader, name, _noting(name))
+        _wrap(reader, name, _capturing(name))
     _wrap(reader, "load", _load)
-    source = type(spark.readStream)
+    stream_reader = type(spark.readStream)
     for name in ("format", "schema", "option", "options"):
-        _wrap(source, name, _noting(name))
-    _wrap(source, "load", _load_stream)
-    empty = spark.range(0)
-    writer = type(empty.write)
+        _wrap(stream_reader, name, _capturing(name))
+    _wrap(stream_reader, "load", _load_stream)
+    empty_frame = spark.range(0)
+    writer = type(empty_frame.write)
     for name in ("format", "option", "options", "mode", "partitionBy"):
-        _wrap(writer, name, _noting(name))
+        _wrap(writer, name, _capturing(name))
     _wrap(writer, "save", _save)
-    stream = type(spark.readStream.format("rate").load().writeStream)
+    stream_writer = type(spark.readStream.format("rate").load().writeStream)
     for name in ("format", "option", "options", "partitionBy", "outputMode", "queryName"):
-        _wrap(stream, name, _noting(name))
-    _wrap(stream, "start", _start)
+        _wrap(stream_writer, name, _capturing(name))
+    _wrap(stream_writer, "start", _start)
     _wrap(type(spark), "sql", _sql)
 
 
 def uninstall(spark: SparkSession) -> None:
-    """Undo `install` for this session; the classes' methods then pass everything through."""
+    """Undo `install` for a session: Spark handles `format("hudi")` and SQL by itself again.
+
+    Args:
+        spark: The Spark session.
+
+    Example:
+        ```python
+        lw.uninstall(spark)
+        ```
+    """
     spark.conf.unset(_INSTALLED)
 
 
 @dataclass
 class _CapturedOptions:
-    """What a reader or writer was told so far."""
+    """The settings that were passed to a reader or writer."""
 
     format: str | None = None
     schema: T.StructType | str | None = None
@@ -100,18 +123,20 @@ class _CapturedOptions:
     options: dict[str, str] = field(default_factory=dict)
 
 
-def _wrap(owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _wrap(
+    owner: type, name: str, make_wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
     original = getattr(owner, name)
     if not hasattr(original, _ORIGINAL):
-        wrapped = functools.wraps(original)(make(original))
+        wrapped = functools.wraps(original)(make_wrapper(original))
         setattr(wrapped, _ORIGINAL, original)
         setattr(owner, name, wrapped)
 
 
-def _noting(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _capturing(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            _note(_asked(self), name, args, kwargs)
+            _capture(_captured(self), name, args, kwargs)
             return original(self, *args, **kwargs)
 
         return wrapped
@@ -119,30 +144,30 @@ def _noting(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return make
 
 
-def _asked(reader: Any) -> _CapturedOptions:
-    asked: _CapturedOptions = reader.__dict__.setdefault(_ASKED, _CapturedOptions())
-    return asked
+def _captured(reader: Any) -> _CapturedOptions:
+    captured: _CapturedOptions = reader.__dict__.setdefault(_CAPTURED_ATTRIBUTE, _CapturedOptions())
+    return captured
 
 
-def _note(
-    asked: _CapturedOptions, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+def _capture(
+    captured: _CapturedOptions, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    if name in _NOTED:
-        attribute, argument = _NOTED[name]
-        setattr(asked, attribute, args[0] if args else kwargs[argument])
+    if name in _CAPTURED_ARGUMENTS:
+        attribute, argument = _CAPTURED_ARGUMENTS[name]
+        setattr(captured, attribute, args[0] if args else kwargs[argument])
     elif name == "partitionBy":
-        asked.partition_by = _flat(args)
+        captured.partition_by = _flat(args)
     elif name == "option":
-        told = dict(zip(("key", "value"), args, strict=False)) | kwargs
-        asked.options[told["key"]] = _text(told["value"])
+        pair = dict(zip(("key", "value"), args, strict=False)) | kwargs
+        captured.options[pair["key"]] = _text(pair["value"])
     else:
-        asked.options.update({key: _text(value) for key, value in kwargs.items()})
+        captured.options.update({key: _text(value) for key, value in kwargs.items()})
 
 
 def _flat(columns: tuple[Any, ...]) -> tuple[str, ...]:
-    """Column names that were given one by one or as a list."""
-    listed = columns[0] if len(columns) == 1 and isinstance(columns[0], (list, tuple)) else columns
-    return tuple(listed)
+    """Return column names that were given one by one or as a list."""
+    names = columns[0] if len(columns) == 1 and isinstance(columns[0], (list, tuple)) else columns
+    return tuple(names)
 
 
 def _text(value: object) -> str:
@@ -153,12 +178,12 @@ def _load(original: Callable[..., Any]) -> Callable[..., Any]:
     def load(
         self: Any, path: Any = None, format: str | None = None, schema: Any = None, **options: Any
     ) -> Any:
-        asked = _asked(self)
+        captured = _captured(self)
         spark = getattr(self, "_spark", None) or self._client
-        if (format or asked.format) not in FORMATS or not _is_installed(spark):
+        if (format or captured.format) not in FORMATS or not _is_installed(spark):
             return original(self, path, format, schema, **options)
-        told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
-        return _read(spark, path, told, schema or asked.schema)
+        all_options = {**captured.options, **{key: _text(value) for key, value in options.items()}}
+        return _read(spark, path, all_options, schema or captured.schema)
 
     return load
 
@@ -173,36 +198,36 @@ def _read(
 
 
 def _one_path(path: object, options: dict[str, str]) -> str:
-    """The path of the table that is to be read."""
-    found = path or options.get("path")
-    if not isinstance(found, str) or not found:
+    """Return the path of the table to read."""
+    table_path = path or options.get("path")
+    if not isinstance(table_path, str) or not table_path:
         raise InvalidError(
             "one path of a table expected: give it to load; several tables are read one by one",
-            path=found,
+            path=table_path,
         )
-    return found
+    return table_path
 
 
 def _load_stream(original: Callable[..., Any]) -> Callable[..., Any]:
     def load(
         self: Any, path: Any = None, format: str | None = None, schema: Any = None, **options: Any
     ) -> Any:
-        asked = _asked(self)
+        captured = _captured(self)
         spark = getattr(self, "_spark", None) or self._client
-        if (format or asked.format) not in FORMATS or not _is_installed(spark):
+        if (format or captured.format) not in FORMATS or not _is_installed(spark):
             return original(self, path, format, schema, **options)
-        told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
-        for key in ignored_stream_options(told):
+        all_options = {**captured.options, **{key: _text(value) for key, value in options.items()}}
+        for key in ignored_stream_options(all_options):
             warnings.warn(f"option {key} has no effect on a stream", stacklevel=2)
-        named = schema or asked.schema
-        # Who names columns wants no others, also if the table gets some.
-        told = {**({NEW_COLUMNS: "ignore"} if named else {}), **told}
-        told = {**told, "path": _one_path(path, told)}
-        # What the session says about storage travels with the source, not as options.
+        given_schema = schema or captured.schema
+        # A stream with a schema keeps its columns even if the table gets new ones.
+        all_options = {**({NEW_COLUMNS: "ignore"} if given_schema else {}), **all_options}
+        all_options = {**all_options, "path": _one_path(path, all_options)}
+        # Storage options of the session are passed with the data source, not as options.
         register_source(spark)
-        known = {**session_storage_options(spark), **told}
-        columns = stream_schema(known, struct_of(named) if named else None)
-        return original(self, told.pop("path"), FORMATS[0], columns, **told)
+        source_options = {**session_storage_options(spark), **all_options}
+        columns = stream_schema(source_options, struct_of(given_schema) if given_schema else None)
+        return original(self, all_options.pop("path"), FORMATS[0], columns, **all_options)
 
     return load
 
@@ -216,23 +241,29 @@ def _save(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: Any = None,
         **options: Any,
     ) -> Any:
-        asked = _asked(self)
-        if (format or asked.format) not in FORMATS or not _is_installed(self._spark):
+        captured = _captured(self)
+        if (format or captured.format) not in FORMATS or not _is_installed(self._spark):
             return original(self, path, format, mode, partitionBy, **options)
-        told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
-        by = _flat((partitionBy,)) if partitionBy else asked.partition_by
-        storage, rest = _target(self._spark, path, told)
-        save(storage, _frame_of(self), rest, mode or asked.mode or "error", by)
+        all_options = {**captured.options, **{key: _text(value) for key, value in options.items()}}
+        partition_columns = _flat((partitionBy,)) if partitionBy else captured.partition_by
+        storage, write_options = _target(self._spark, path, all_options)
+        save(
+            storage,
+            _frame_of(self),
+            write_options,
+            mode or captured.mode or "error",
+            partition_columns,
+        )
         return None
 
     return save_frame
 
 
 def _frame_of(writer: Any) -> DataFrame:
-    """The DataFrame that a writer was made from; on Spark Connect it keeps only its plan."""
-    kind = type(writer._spark.range(0))
+    """Return the DataFrame of a writer; a Spark Connect writer holds only its plan."""
+    frame_type = type(writer._spark.range(0))
     frame: DataFrame = (
-        writer._df if isinstance(writer._df, kind) else kind(writer._df, writer._spark)
+        writer._df if isinstance(writer._df, frame_type) else frame_type(writer._df, writer._spark)
     )
     return frame
 
@@ -247,35 +278,39 @@ def _start(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,
         **options: Any,
     ) -> Any:
-        asked = _asked(self)
+        captured = _captured(self)
         spark = getattr(self, "_spark", None) or self._session
-        if (format or asked.format) not in FORMATS or not _is_installed(spark):
+        if (format or captured.format) not in FORMATS or not _is_installed(spark):
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
-        told = {**asked.options, **{key: _text(value) for key, value in options.items()}}
-        by = _flat((partitionBy,)) if partitionBy else asked.partition_by
-        storage, rest = _target(spark, path, told)
-        kept = {key: rest.pop(key) for key in list(rest) if key.lower() == "checkpointlocation"}
-        name = queryName or asked.query_name
-        checkpoint = _checkpoint(spark, next(iter(kept.values()), None), name)
+        all_options = {**captured.options, **{key: _text(value) for key, value in options.items()}}
+        partition_columns = _flat((partitionBy,)) if partitionBy else captured.partition_by
+        storage, write_options = _target(spark, path, all_options)
+        checkpoint_options = {
+            key: write_options.pop(key)
+            for key in list(write_options)
+            if key.lower() == "checkpointlocation"
+        }
+        name = queryName or captured.query_name
+        checkpoint = _checkpoint(spark, next(iter(checkpoint_options.values()), None), name)
         sink = StreamSink(
             storage,
-            rest,
-            by,
+            write_options,
+            partition_columns,
             checkpoint,
-            places={**session_storage_options(spark), **storage_options(told)},
+            places={**session_storage_options(spark), **storage_options(all_options)},
             fresh=checkpoint is None,
-            complete=(outputMode or asked.output_mode or "").lower() == "complete",
+            complete=(outputMode or captured.output_mode or "").lower() == "complete",
         )
         query = self.foreachBatch(sink)
-        return original(query, outputMode=outputMode, queryName=queryName, **kept)
+        return original(query, outputMode=outputMode, queryName=queryName, **checkpoint_options)
 
     return start
 
 
-def _checkpoint(spark: SparkSession, told: str | None, name: str | None) -> str | None:
-    """Where Spark keeps the checkpoint of a query; None if in a place that is used this once."""
-    if told is not None:
-        return told
+def _checkpoint(spark: SparkSession, location: str | None, name: str | None) -> str | None:
+    """Return the checkpoint location of a query; None if Spark uses a temporary one."""
+    if location is not None:
+        return location
     folder = spark.conf.get(_CHECKPOINTS, "")
     return f"{folder.rstrip('/')}/{name}" if folder and name else None
 
@@ -283,27 +318,31 @@ def _checkpoint(spark: SparkSession, told: str | None, name: str | None) -> str 
 def _target(
     spark: SparkSession, path: str | None, options: dict[str, str]
 ) -> tuple[Storage, dict[str, str]]:
-    """Where a write goes, and the options that are not about that."""
+    """Return the storage of the table to write to, and the options that are not for the storage."""
     address = path or next((v for k, v in options.items() if k.lower() == "path"), None)
     if not address:
         raise InvalidError(
             "the table's path is missing: give it to save or start, or as an option", option="path"
         )
-    places = {**session_storage_options(spark), **storage_options(options)}
-    rest = {key: value for key, value in other_options(options).items() if key.lower() != "path"}
-    return storage_for(address, places), rest
+    all_storage_options = {**session_storage_options(spark), **storage_options(options)}
+    write_options = {
+        key: value for key, value in other_options(options).items() if key.lower() != "path"
+    }
+    return storage_for(address, all_storage_options), write_options
 
 
 def _sql(original: Callable[..., Any]) -> Callable[..., Any]:
     def sql(self: Any, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:
         if not _is_installed(self):
             return original(self, sqlQuery, *args, **kwargs)
-        told = {key: value for key, value in kwargs.items() if key != "args"}
-        markers = args[0] if args else kwargs.get("args")
-        opened = functools.partial(open_table, spark=self)
-        session = Session(self, functools.partial(original, self), opened, markers, told)
-        done = run_sql(session, sqlQuery)
-        return original(self, sqlQuery, *args, **kwargs) if done is None else done
+        named_arguments = {key: value for key, value in kwargs.items() if key != "args"}
+        parameters = args[0] if args else kwargs.get("args")
+        open_with_session = functools.partial(open_table, spark=self)
+        session = Session(
+            self, functools.partial(original, self), open_with_session, parameters, named_arguments
+        )
+        result = run_sql(session, sqlQuery)
+        return original(self, sqlQuery, *args, **kwargs) if result is None else result
 
     return sql
 

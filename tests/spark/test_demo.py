@@ -9,11 +9,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakewright as lw
-from lakewright.demo.consumer import Consumer
+from lakewright.demo.checks import (
+    ask_hudi_rs,
+    compare_totals,
+    expected_rows,
+    expected_totals,
+    rows_of,
+)
 from lakewright.demo.events import Recipe, make_batches
-from lakewright.demo.expected import compare_totals, expected_rows, expected_totals
-from lakewright.demo.judge import ask_hudi_rs, rows_of
-from lakewright.demo.play import play
+from lakewright.demo.scenario import Consumer, play
 from lakewright.demo.story import Story, summary
 
 

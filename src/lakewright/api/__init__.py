@@ -1,1 +1,1 @@
-"""What people and programs call: parse, call, render; nothing is decided here."""
+"""The public Python API: functions and classes that parse arguments and call the library."""

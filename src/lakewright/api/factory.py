@@ -1,4 +1,4 @@
-"""Tables by their path: new ones, and those that are there."""
+"""Create and open tables by path: `lw.create` and `lw.open`."""
 
 from __future__ import annotations
 
@@ -36,17 +36,53 @@ def create(
     schema: T.StructType | str | None = None,
     options: Options = None,
 ) -> Table:
-    """Make an empty table at a path; its schema comes with the first write, or is given here.
+    """Create an empty table at a path.
 
-    `options` are table properties, key generator options, and for its storage such as
-    `fs.s3a.endpoint` or `durable`.
+    The table gets its schema from `schema` or from the first write.
+
+    Args:
+        path: URI or local path of the table.
+        spark: Spark session for reads, writes and services. Its storage configuration
+            (`spark.hadoop.fs.*`) applies to the table.
+        name: Table name.
+        table_type: `COPY_ON_WRITE` or `MERGE_ON_READ`.
+        record_key: Columns of the record key, as a sequence or separated by commas. Rows of a table
+            without a record key can only be inserted.
+        partition_by: Partition columns, as a sequence or separated by commas.
+        ordering: Ordering columns: of two rows with the same key, the one with the greater value
+            wins. Without them, the row of the later write wins.
+        event_time: Column with the event time, for completion, freshness and event-time compaction.
+        schema: Columns of the table, as a `StructType` or a DDL string.
+        options: Table properties, key generator options and storage options such as
+            `fs.s3a.endpoint` or `durable`.
+
+    Returns:
+        The new table.
+
+    Raises:
+        InvalidError: An option is unknown or invalid, or a table or data files exist at the path.
+        UnsupportedError: An option asks for a feature that this library does not have.
+
+    Example:
+        ```python
+        table = lw.create(
+            "s3a://lake/trips",
+            spark=spark,
+            name="trips",
+            table_type="MERGE_ON_READ",
+            record_key="id",
+            partition_by=["day"],
+            ordering="ts",
+        )
+        table.upsert(df)
+        ```
     """
-    session = session_storage_options(spark) if spark is not None else {}
-    told = {key: str(value) for key, value in (options or {}).items()}
-    places = {**session, **storage_options(told)}
-    storage = storage_for(path, places)
-    rest = other_options(told)
-    check_names(rest, also=storage_option_names())
+    session_options = session_storage_options(spark) if spark is not None else {}
+    given_options = {key: str(value) for key, value in (options or {}).items()}
+    all_storage_options = {**session_options, **storage_options(given_options)}
+    storage = storage_for(path, all_storage_options)
+    table_options = other_options(given_options)
+    check_names(table_options, also=storage_option_names())
     spec = TableSpec(
         name=name,
         table_type=parse_table_type(table_type),
@@ -55,28 +91,47 @@ def create(
         ordering=_names(ordering),
         event_time=event_time,
         schema=None if schema is None else arrow_schema(struct_of(schema)),
-        options=rest,
+        options=table_options,
     )
     create_table(storage, SystemClock(), spec)
-    return Table(storage, spark, places=places)
+    return Table(storage, spark, places=all_storage_options)
 
 
 def _names(fields: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Field names from a list, or from a text that separates them by commas."""
-    listed = fields.split(",") if isinstance(fields, str) else fields or ()
-    return tuple(name.strip() for name in listed if name.strip())
+    """Return field names from a sequence or from a comma-separated string."""
+    names = fields.split(",") if isinstance(fields, str) else fields or ()
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def open_table(
     path: str, spark: SparkSession | None = None, *, options: Mapping[str, str] | None = None
 ) -> Table:
-    """The table at a path.
+    """Open the table at a path.
 
-    `options` are for its storage, such as `fs.s3a.endpoint` or `durable`; what the session is
-    configured with (`spark.hadoop.fs.s3a.endpoint`) counts where they say nothing.
+    Args:
+        path: URI or local path of the table.
+        spark: Spark session for reads, writes and services; the active session if omitted.
+        options: Storage options such as `fs.s3a.endpoint` or `durable`. They take precedence over
+            the storage configuration of the session (`spark.hadoop.fs.*`).
+
+    Returns:
+        The table.
+
+    Raises:
+        InvalidError: There is no table at the path.
+        UnsupportedError: The table has a version or feature that this library does not support.
+
+    Example:
+        ```python
+        table = lw.open("s3a://lake/trips", spark=spark)
+        table.read().where("day = '2026-01-31'").show()
+        ```
     """
-    session = session_storage_options(spark) if spark is not None else {}
-    places = {**session, **{key: str(value) for key, value in (options or {}).items()}}
-    table = Table(storage_for(path, places), spark, places=places)
+    session_options = session_storage_options(spark) if spark is not None else {}
+    all_storage_options = {
+        **session_options,
+        **{key: str(value) for key, value in (options or {}).items()},
+    }
+    table = Table(storage_for(path, all_storage_options), spark, places=all_storage_options)
     table.snapshot()
     return table

@@ -1,4 +1,4 @@
-"""The table as people hold it in their hands; it only forwards."""
+"""`Table`, the public interface of a table: each method calls one function of the library."""
 
 from __future__ import annotations
 
@@ -65,7 +65,14 @@ _CHANGE_FORMATS: dict[str, Callable[..., IncrementalScan | CdcScan]] = {
 
 @dataclass(frozen=True)
 class Changes:
-    """The rows that changed in a range, and where to go on from next time."""
+    """The result of `Table.changes`.
+
+    Attributes:
+        dataframe: The changed rows.
+        checkpoint: The completion time at which the range ends; pass it as `since` to the next
+            call.
+        instants: The instants of the range, in completion order.
+    """
 
     dataframe: DataFrame
     checkpoint: str | None
@@ -73,7 +80,20 @@ class Changes:
 
 
 class Table:
-    """A table at a path. Each call looks at the table as it is then."""
+    """A table at a path, as returned by `lw.open` and `lw.create`.
+
+    Each call reads the current state of the table; nothing is cached between calls. Methods that
+    take `options` accept Hudi's option keys and storage options. Methods that take an instant
+    accept an `Instant` or its requested time.
+
+    Example:
+        ```python
+        table = lw.open("s3a://lake/trips", spark=spark)
+        table.upsert(df)
+        table.run("compaction")
+        table.read().count()
+        ```
+    """
 
     def __init__(
         self,
@@ -82,38 +102,65 @@ class Table:
         *,
         places: Mapping[str, str] | None = None,
     ) -> None:
-        """`places` are options for storage that a stream's checkpoint may need as well."""
+        """Use `lw.open` or `lw.create` instead.
+
+        Args:
+            storage: The storage of the table.
+            spark: Spark session; the active session if omitted.
+            places: Storage options with which the storage was opened. They also apply to the
+                storage of a stream's checkpoint.
+        """
         self.storage = storage
         self._spark = spark
-        self._place = OpenedStorage(storage, dict(places or {}))
+        self._opened_storage = OpenedStorage(storage, dict(places or {}))
 
     @property
     def path(self) -> str:
-        """Where the table is, as a URI."""
+        """The location of the table, as a URI."""
         return self.storage.root
 
     @property
     def config(self) -> TableConfig:
-        """The table's properties."""
+        """The table properties (`hoodie.properties`)."""
         return self.snapshot().config
 
     def snapshot(self) -> Snapshot:
-        """The table's state now, as a value."""
+        """Return the current state of the table as an immutable value."""
         return load_snapshot(self.storage)
 
     def timeline(self, *, archived: bool = False) -> tuple[Instant, ...]:
-        """The instants of the active timeline, oldest first; `archived` puts history before it."""
+        """Return the instants of the timeline, oldest first.
+
+        Args:
+            archived: Whether to include the archived timeline.
+        """
         snapshot = self.snapshot()
-        before = snapshot.archived if archived else ()
-        return (*before, *snapshot.timeline)
+        archived_instants = snapshot.archived if archived else ()
+        return (*archived_instants, *snapshot.timeline)
 
     def read(
         self, as_of: str | datetime | Instant | None = None, *, columns: Sequence[str] | None = None
     ) -> DataFrame:
-        """All rows as they are, or as they were at `as_of`.
+        """Return all rows of the table: a snapshot query, or time travel with `as_of`.
 
-        `as_of` is an instant, compared with requested times, or a date and time. `columns` spares
-        the work for others where log files must be merged; elsewhere Spark prunes by itself.
+        Args:
+            as_of: An instant, compared with requested times, or a date and time. A date and time
+                without a zone is in the zone of the table's timeline. The current state if omitted.
+            columns: Columns to merge in file slices with log files. Spark prunes columns of other
+                file slices by itself.
+
+        Returns:
+            The rows, with the five Hudi meta columns first.
+
+        Raises:
+            InvalidError: There is no Spark session, or the table has no such column.
+
+        Example:
+            ```python
+            table.read().where("city = 'Oslo'").show()
+            table.read(as_of="2026-01-31 12:00:00").count()
+            table.read(as_of=table.timeline()[0]).drop(*lw.META_COLUMNS)
+            ```
         """
         snapshot = self.snapshot()
         time = None
@@ -123,7 +170,11 @@ class Table:
         return self._scan(plan_snapshot(snapshot, as_of=time, columns=columns))
 
     def read_optimized(self, *, columns: Sequence[str] | None = None) -> DataFrame:
-        """The rows of base files alone: fast, and as old as the last compaction."""
+        """Return the rows of base files only, as of the last compaction: faster than `read`.
+
+        Args:
+            columns: Columns to read; all if omitted.
+        """
         return self._scan(plan_read_optimized(self.snapshot(), columns=columns))
 
     def changes(
@@ -136,11 +187,37 @@ class Table:
         columns: Sequence[str] | None = None,
         fallback: bool = True,
     ) -> Changes:
-        """The rows that changed in (since, until], by completion time, as they were at `until`.
+        """Return the rows that changed in a range of completion times: an incremental or CDC query.
 
-        Where files of the range were cleaned its rows are looked for in the newest files; without
-        `fallback` that is an error. The format `cdc` tells what was done to each row instead, with
-        `columns` of it before and after.
+        The range is `(since, until]`. It holds the rows that its writes wrote, as of `until`. A
+        write that completes late is in the range of its completion, so no write is missed.
+
+        Args:
+            since: Completion time or instant after which the range begins; the beginning of the
+                table if omitted.
+            until: Completion time or instant at which the range ends; the newest if omitted.
+            limit: Maximum number of instants in the range.
+            format: `latest_state` for each changed row as of the end of the range, or `cdc` for
+                each insert, update and delete with the row before and after it.
+            columns: Columns to return; with `cdc`, the columns in `before` and `after`.
+            fallback: Whether to read the latest files if the cleaner has deleted files of the
+                range. Otherwise that is an error.
+
+        Returns:
+            The rows and the checkpoint from which to continue.
+
+        Raises:
+            InvalidError: There is no such format, or files of the range were cleaned and cannot be
+                replaced.
+
+        Example:
+            ```python
+            changes = table.changes(since=None)
+            changes.dataframe.show()
+            later = table.changes(since=changes.checkpoint)
+            cdc = table.changes(since=changes.checkpoint, format="cdc")
+            cdc.dataframe.select("op", "before", "after").show()
+            ```
         """
         if format not in _CHANGE_FORMATS:
             raise InvalidError(
@@ -157,70 +234,228 @@ class Table:
         return Changes(self._scan(plan.plan), plan.context.checkpoint, plan.context.instants)
 
     def upsert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
-        """Update the rows whose key the table has, insert the others."""
-        return write_frame(self._place, frame, Operation.UPSERT, options)
+        """Update rows whose record key is in the table and insert the others.
+
+        Args:
+            frame: The rows. Of several rows with the same key, the one with the greatest ordering
+                value is written. A row with a lower ordering value than the stored row changes
+                nothing.
+            options: Write options with Hudi's keys, and storage options.
+
+        Returns:
+            The commit, or `Skip` if `frame` has no columns.
+
+        Raises:
+            ConflictError: A concurrent operation changed the same file groups; nothing was
+                committed.
+            InvalidError: An option, a column or a value is invalid; nothing was committed.
+            UnavailableError: The storage or the lock did not respond.
+
+        Example:
+            ```python
+            commit = table.upsert(df)
+            print(commit.instant, commit.inserted, commit.updated)
+            ```
+        """
+        return write_frame(self._opened_storage, frame, Operation.UPSERT, options)
 
     def insert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
-        """Add rows without looking for their keys; small files are filled first."""
-        return write_frame(self._place, frame, Operation.INSERT, options)
+        """Insert rows without an index lookup; small files are filled first.
+
+        Args:
+            frame: The rows.
+            options: Write options with Hudi's keys, and storage options.
+        """
+        return write_frame(self._opened_storage, frame, Operation.INSERT, options)
 
     def bulk_insert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
-        """Add rows, each task into files of its own: the fastest way to load many."""
-        return write_frame(self._place, frame, Operation.BULK_INSERT, options)
+        """Insert rows, each task into its own files: the fastest way to load many rows.
+
+        Args:
+            frame: The rows.
+            options: Write options with Hudi's keys, and storage options.
+        """
+        return write_frame(self._opened_storage, frame, Operation.BULK_INSERT, options)
 
     def delete(
         self, frame: DataFrame, options: Options = None, *, ordered: bool = False
     ) -> Commit | Skip:
-        """Delete the rows whose key and partition columns are in `frame`.
+        """Delete the rows whose record key and partition columns are in `frame`.
 
-        An `ordered` delete competes by the ordering columns: it spares a row that is newer.
+        Args:
+            frame: Rows with the key and partition columns; with `ordered`, also the ordering
+                columns.
+            options: Write options with Hudi's keys, and storage options.
+            ordered: Whether to compare ordering values, so that a newer row is not deleted.
+
+        Returns:
+            The commit, or `Skip` if `frame` has no columns.
+
+        Raises:
+            ConflictError: A concurrent operation changed the same file groups; nothing was
+                committed.
+            InvalidError: An option or a column is invalid; nothing was committed.
+
+        Example:
+            ```python
+            table.delete(table.read().where("rider = 'r-17'"))
+            ```
         """
-        return write_frame(self._place, frame, Operation.DELETE, options, ordered=ordered)
+        return write_frame(self._opened_storage, frame, Operation.DELETE, options, ordered=ordered)
 
     def insert_overwrite(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
-        """Replace all rows of the partitions that `frame` has rows for."""
-        return write_frame(self._place, frame, Operation.INSERT_OVERWRITE, options)
+        """Replace all rows of the partitions that `frame` has rows for.
+
+        Args:
+            frame: The rows.
+            options: Write options with Hudi's keys, and storage options.
+        """
+        return write_frame(self._opened_storage, frame, Operation.INSERT_OVERWRITE, options)
 
     def insert_overwrite_table(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
-        """Replace all rows of the table."""
-        return write_frame(self._place, frame, Operation.INSERT_OVERWRITE_TABLE, options)
+        """Replace all rows of the table.
+
+        Args:
+            frame: The rows.
+            options: Write options with Hudi's keys, and storage options.
+        """
+        return write_frame(self._opened_storage, frame, Operation.INSERT_OVERWRITE_TABLE, options)
 
     def delete_partitions(
         self, partitions: Sequence[str] | str, options: Options = None
     ) -> Commit | Skip:
-        """Take partitions out of the table: paths, or patterns with `*` and `?` for each level."""
-        return WriteClient.create(self._place, options).delete_partitions(partitions)
+        """Delete partitions from the table; a later clean deletes their files.
+
+        Args:
+            partitions: Partition paths, or patterns with `*` and `?` within one level.
+            options: Write options with Hudi's keys, and storage options.
+
+        Returns:
+            The commit, or `Skip` if no partition matches.
+
+        Example:
+            ```python
+            table.delete_partitions(["day=2026-01-*"])
+            ```
+        """
+        return WriteClient.create(self._opened_storage, options).delete_partitions(partitions)
 
     def stream_sink(self, options: Options = None, *, checkpoint: str | None = None) -> StreamSink:
-        """A function for `foreachBatch` that writes each batch exactly once.
+        """Return a function for `foreachBatch` that writes each batch exactly once.
 
-        The operation is an upsert unless `hoodie.datasource.write.operation` says otherwise.
-        `checkpoint` is the query's checkpoint location. Without it batches of another query would
-        be taken for replayed ones, unless an option gives each query an identifier of its own.
+        The sink upserts unless the option `hoodie.datasource.write.operation` names another
+        operation.
+
+        Args:
+            options: Write options with Hudi's keys, and storage options.
+            checkpoint: Checkpoint location of the query, by which the sink distinguishes its
+                batches from those of other queries. Required unless the option
+                `hoodie.datasource.write.streaming.checkpoint.identifier` names the query.
+
+        Returns:
+            The sink.
+
+        Raises:
+            InvalidError: Neither a checkpoint location nor an identifier is given.
+
+        Example:
+            ```python
+            checkpoint = "s3a://lake/checkpoints/trips"
+            sink = table.stream_sink(checkpoint=checkpoint)
+            writer = stream.writeStream.foreachBatch(sink)
+            query = writer.option("checkpointLocation", checkpoint).start()
+            ```
         """
-        told = other_options(options or {})
-        place = self._place.with_options(options or {})
-        if checkpoint is None and not names_stream(told):
+        write_options = other_options(options or {})
+        opened_storage = self._opened_storage.with_options(options or {})
+        if checkpoint is None and not names_stream(write_options):
             raise InvalidError(
-                "a stream must be told from others: give checkpoint=, or name it by the option",
+                "a stream needs an identity of its own: give checkpoint=, or name it by the option",
                 option=IDENTIFIER,
             )
-        return StreamSink(place.storage, told, checkpoint=checkpoint, places=place.options)
+        return StreamSink(
+            opened_storage.storage,
+            write_options,
+            checkpoint=checkpoint,
+            places=opened_storage.options,
+        )
 
     def preview(self, service: str, options: Options = None) -> Any:
-        """The plan that a service would make now, or `Skip`; nothing is written."""
+        """Return the plan that a service would schedule now, or `Skip`; nothing is written.
+
+        Args:
+            service: Name of the service, such as `compaction` or `ttl`.
+            options: Options of the service, and storage options.
+        """
         return self.services(options).preview(service)
 
     def schedule(self, service: str, options: Options = None) -> Instant | Skip:
-        """Put the plan of a service on the timeline, for anybody to execute."""
+        """Schedule a table service: write its plan to the timeline, for any process to execute.
+
+        Args:
+            service: Name of the service: `compaction`, `logcompaction`, `clustering`, `clean`, or
+                the name of a registered service.
+            options: Options of the service, and storage options.
+
+        Returns:
+            The instant of the plan, or `Skip` if there is nothing to do.
+
+        Raises:
+            InvalidError: There is no such service, or an option is invalid.
+
+        Example:
+            ```python
+            instant = table.schedule("compaction")
+            if instant:
+                table.execute(instant)
+            ```
+        """
         return self.services(options).schedule(service)
 
     def execute(self, instant: InstantTime | Instant, options: Options = None) -> Commit | Skip:
-        """Execute a plan on the timeline, whoever made it; done already: its result."""
+        """Execute a plan on the timeline, no matter which process scheduled it.
+
+        Args:
+            instant: The instant of the plan.
+            options: Options of the service, and storage options.
+
+        Returns:
+            The commit; of a plan that has completed already, its commit again.
+
+        Raises:
+            ConflictError: Another process is executing the plan, or a concurrent write conflicts
+                with it.
+            InvalidError: There is no pending plan with this instant.
+
+        Example:
+            ```python
+            commit = table.execute("20260131120000123")
+            print(commit.files)
+            ```
+        """
         return self.services(options).execute(_time(instant))
 
     def run(self, service: str, options: Options = None) -> Commit | Skip:
-        """Schedule a service and execute it."""
+        """Schedule a table service and execute it.
+
+        Args:
+            service: Name of the service: `compaction`, `logcompaction`, `clustering`, `clean`,
+                `archive`, `ttl`, or the name of a registered service.
+            options: Options of the service, and storage options.
+
+        Returns:
+            The commit, or `Skip` with the reason if there is nothing to do.
+
+        Raises:
+            ConflictError: A concurrent operation conflicts with the service.
+            InvalidError: There is no such service, or an option is invalid.
+
+        Example:
+            ```python
+            table.run("compaction")
+            table.run("clustering", {"hoodie.clustering.plan.strategy.sort.columns": "city"})
+            ```
+        """
         return self.services(options).run(service)
 
     def cancel(
@@ -232,56 +467,107 @@ class Table:
         reason: str = "",
         wait: float = 0.0,
     ) -> Instant:
-        """Take a cancellable plan back, whoever made it; gives its rollback. May be repeated.
+        """Cancel a cancellable plan, no matter which process scheduled it.
 
-        A plan that is being executed is asked to stop: the rollback is in state REQUESTED until
-        that has happened, and `wait` is how many seconds to wait for it.
+        If a process is executing the plan, the rollback is only requested: that process stops and
+        rolls the plan back, or the next writer does if it crashed. Repeating the call is safe.
+
+        Args:
+            instant: The instant of the plan.
+            options: Options, and storage options.
+            user: Name of the user, recorded in the rollback.
+            reason: Reason, recorded in the rollback.
+            wait: Maximum number of seconds to wait for the execution to stop.
+
+        Returns:
+            The rollback of the plan, in state REQUESTED until the execution has stopped.
+
+        Raises:
+            InvalidError: There is no such plan, it has completed, or it is not cancellable.
+
+        Example:
+            ```python
+            night = {"hoodie.table.service.plan.cancellable": "true"}
+            instant = table.schedule("clustering", night)
+            table.cancel(instant, reason="the morning load starts", wait=60)
+            ```
         """
         runner = self.services(options)
         return runner.cancel(_time(instant), user=user, reason=reason, wait_s=wait)
 
     def rollbacks(self, *, archived: bool = False) -> tuple[RollbackInfo, ...]:
-        """The rollbacks on the active timeline: what they took back, by what caused, and why.
+        """Return the rollbacks on the timeline, oldest first, with their target, cause and reason.
 
-        `archived` adds those in history.
+        Args:
+            archived: Whether to include the archived timeline.
         """
         return load_rollbacks(self.snapshot(), archived=archived)
 
     @property
     def ttl(self) -> TableTtl:
-        """The settings and policies by which old partitions leave the table."""
+        """The TTL settings and policies, by which old partitions and rows are deleted."""
         return TableTtl.for_table(self.storage)
 
     def doctor(
         self, options: Options = None, *, repair: bool = False, force: bool = False
     ) -> Diagnosis:
-        """What is wrong with the table: findings, each with what to do about it.
+        """Check the table for damage and leftover files.
 
-        `repair` puts right what can safely be, under the table's lock, and gives what is left. With
-        `force` it also rolls the newest write back if its completed file is empty or cut off.
+        Args:
+            options: Options of locks and heartbeats, and storage options.
+            repair: Whether to repair, under the table's lock, the findings that are safe to repair.
+            force: With `repair`, also roll back the newest write if its completed file on the
+                timeline is empty or truncated. Its rows are lost.
+
+        Returns:
+            The findings, each with a remedy; after a repair, those that remain.
+
+        Raises:
+            InvalidError: `force` was given without `repair`.
         """
         if force and not repair:
             raise InvalidError("force is for a repair: ask for that as well")
-        writer = WriteClient.create(self._place, options).writer()
-        found = examine(writer.storage, writer.clock, writer.heartbeat)
-        return repair_table(writer, found, force=force) if repair else found
+        writer = WriteClient.create(self._opened_storage, options).writer()
+        diagnosis = examine(writer.storage, writer.clock, writer.heartbeat)
+        return repair_table(writer, diagnosis, force=force) if repair else diagnosis
 
     def debt(self) -> CompactionDebt:
-        """What the table owes: log files that no compaction has folded in yet, and why."""
+        """Return the compaction debt: the uncompacted log files by partition, with the reasons."""
         return load_debt(self.services().planning_context(self.snapshot()))
 
     def freshness(self, options: Options = None) -> Freshness:
-        """Completion and freshness of the snapshot and of the read-optimized view.
+        """Return completion and freshness of the snapshot and of the read-optimized view.
 
-        They are told from commits, no data file is read. An option says how far in the future an
-        event time may lie before it is flagged: `lakewright.event.time.future.tolerance.ms`.
+        Both are computed from commit metadata; no data file is read. The table must have an
+        event-time column.
+
+        Args:
+            options: `lakewright.event.time.future.tolerance.ms` says how far in the future an event
+                time may be before it is reported in `Freshness.future`. Storage options are
+                accepted as well.
+
+        Returns:
+            Event times in milliseconds since 1970; None where a value is unknown.
+
+        Example:
+            ```python
+            freshness = table.freshness()
+            freshness.read_optimized.completion  # all rows up to this event time are in base files
+            freshness.partitions["day=2026-01-31"].snapshot.freshness
+            ```
         """
-        told = other_options(options or {})
-        check_names(told, also=storage_option_names())
-        return load_freshness(self._place.with_options(options or {}).storage, SystemClock(), told)
+        given_options = other_options(options or {})
+        check_names(given_options, also=storage_option_names())
+        return load_freshness(
+            self._opened_storage.with_options(options or {}).storage, SystemClock(), given_options
+        )
 
     def holding_back(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
-        """The log files that hold read-optimized completion back, the worst first."""
+        """Return the log files that block read-optimized completion, the most blocking ones first.
+
+        Args:
+            limit: Maximum number of log files.
+        """
         return load_blocking_log_files(self.storage, limit)
 
     def wait_until_complete(
@@ -291,46 +577,116 @@ class Table:
         timeout: float = 600.0,
         poll: float = 5.0,
     ) -> Freshness:
-        """Wait until a view is complete up to an event time; gives the freshness seen then.
+        """Wait until a view is complete up to an event time.
 
-        `time` is in milliseconds since 1970, a date and time, or an instant. UnavailableError after
-        `timeout` seconds tells what holds the view back.
+        Args:
+            time: Event time: milliseconds since 1970, a date and time, or an instant time.
+            view: `read_optimized` or `snapshot`.
+            timeout: Maximum number of seconds to wait.
+            poll: Number of seconds between two checks.
+
+        Returns:
+            The freshness at which the view was complete.
+
+        Raises:
+            UnavailableError: The view was not complete within `timeout`; the error lists the log
+                files that block it.
+            InvalidError: There is no such view.
+
+        Example:
+            ```python
+            table.wait_until_complete("2026-02-01T00:00:00Z", timeout=900)
+            table.read_optimized().where("day = '2026-01-31'").count()
+            ```
         """
         return wait_until_complete(
             self.storage, SystemClock(), time, view=view, timeout=timeout, poll=poll
         )
 
     def sync_catalog(self, name: str, catalog: Catalog | None = None) -> dict[str, str | None]:
-        """Put completion and freshness among the properties of a table in a catalog.
+        """Write completion and freshness to the properties of a table in a catalog.
 
-        That is the catalog of the Spark session unless another one is given. Gives what was set;
-        what is unknown is taken away there.
+        Args:
+            name: Name of the table in the catalog.
+            catalog: The catalog; that of the Spark session if omitted.
+
+        Returns:
+            The properties; one whose value is None is unknown and was removed from the catalog.
         """
         properties = catalog_properties(self.freshness())
         (catalog or SparkCatalog(self._session(), self.path)).set_properties(name, properties)
         return properties
 
     def sync(self, options: Options = None) -> tuple[SyncResult, ...] | Skip:
-        """Register the table and its partitions in a catalog, or tell it what has changed.
+        """Register the table and its partitions in a catalog, or update what is registered.
 
-        Options in Hudi's words name the catalog; without them it is that of the Spark session.
+        Args:
+            options: Hudi's `hoodie.datasource.hive_sync.*` and `hoodie.meta.sync.*` options, which
+                name the catalog: a Hive metastore, AWS Glue, or by default the catalog of the Spark
+                session.
+
+        Returns:
+            One result for each name of the table in the catalog, or `Skip` if the table has no
+            schema yet.
+
+        Raises:
+            ConflictError: The catalog has another table of this name.
+            InvalidError: An option is invalid, or the catalog rejected a request.
+            UnavailableError: The catalog did not respond.
+
+        Example:
+            ```python
+            table.sync(
+                {
+                    "hoodie.datasource.hive_sync.mode": "hms",
+                    "hoodie.datasource.hive_sync.metastore.uris": "thrift://metastore:9083",
+                    "hoodie.datasource.hive_sync.database": "lake",
+                }
+            )
+            ```
         """
-        writer = WriteClient.create(self._place, options)
+        writer = WriteClient.create(self._opened_storage, options)
         return sync(writer.storage, writer.clock, writer.options, spark_catalog_sync(self._session))
 
     def services(self, options: Options = None) -> ServiceRunner:
-        """What runs services on the table, with some options."""
-        return WriteClient.create(self._place, options, spark=self._spark).services
+        """Return the service runner of the table, for the methods that `Table` does not have.
+
+        Args:
+            options: Options of the services, and storage options.
+        """
+        return WriteClient.create(self._opened_storage, options, spark=self._spark).services
 
     def rollback(
         self, instant: InstantTime | Instant, options: Options = None, *, force: bool = False
     ) -> Instant | Skip:
-        """Take back a write, its files and its place on the timeline; the newest ones first.
+        """Roll back a write or service: delete its files and remove its instant from the timeline.
 
-        With `force` also one whose completed file on the timeline is empty or cut off, as after a
-        power cut: its data files are found by name, and its rows are gone then.
+        Completed writes must be rolled back newest first.
+
+        Args:
+            instant: The instant to roll back.
+            options: Options of locks and rollbacks, and storage options.
+            force: Whether to roll back a completed write whose file on the timeline is empty or
+                truncated, as after a power cut. Its data files are found by name; its rows are
+                lost.
+
+        Returns:
+            The rollback.
+
+        Raises:
+            ConflictError: The completed file is damaged and its writer has a live heartbeat.
+            CorruptError: The completed file is damaged and `force` was not given.
+            InvalidError: There is no such instant, or a later write must be rolled back first.
+
+        Example:
+            ```python
+            commit = table.upsert(df)
+            table.rollback(commit.instant)
+            ```
         """
-        return WriteClient.create(self._place, options).rollback(_time(instant), force=force)
+        return WriteClient.create(self._opened_storage, options).rollback(
+            _time(instant), force=force
+        )
 
     def savepoint(
         self,
@@ -340,13 +696,54 @@ class Table:
         user: str = "",
         comment: str = "",
     ) -> Instant:
-        """Keep the files of the table as of a completed write, so that it can be restored."""
-        writer = WriteClient.create(self._place, options)
+        """Create a savepoint: cleans keep the files of the table as of a completed write.
+
+        Args:
+            instant: The completed write. Saving it again returns the existing savepoint.
+            options: Options of locks, and storage options.
+            user: Name of the user, recorded in the savepoint.
+            comment: Comment, recorded in the savepoint.
+
+        Returns:
+            The savepoint.
+
+        Raises:
+            InvalidError: The write is not completed, is archived, or some of its files were
+                cleaned.
+
+        Example:
+            ```python
+            instant = table.timeline()[-1]
+            table.savepoint(instant, user="ops", comment="before the backfill")
+            table.restore(instant)
+            ```
+        """
+        writer = WriteClient.create(self._opened_storage, options)
         return writer.savepoint(_time(instant), user=user, comment=comment)
 
     def restore(self, instant: InstantTime | Instant, options: Options = None) -> Instant:
-        """Take the table back to a savepoint."""
-        return WriteClient.create(self._place, options).restore(_time(instant))
+        """Restore the table to a savepoint: roll back all later writes and services.
+
+        An interrupted restore is completed by repeating the call.
+
+        Args:
+            instant: The instant of the savepoint.
+            options: Options of locks, and storage options.
+
+        Returns:
+            The completed restore.
+
+        Raises:
+            InvalidError: There is no such savepoint, a later savepoint exists, or later writes were
+                archived.
+            CorruptError: A file of the savepoint is missing.
+
+        Example:
+            ```python
+            table.restore("20260131120000123")
+            ```
+        """
+        return WriteClient.create(self._opened_storage, options).restore(_time(instant))
 
     def _scan(self, plan: ScanPlan | CdcScanPlan) -> DataFrame:
         return scan(self._session(), self.storage, plan)

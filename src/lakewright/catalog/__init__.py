@@ -1,1 +1,1 @@
-"""Tables and their partitions in catalogs: Hive metastores, AWS Glue, that of a Spark session."""
+"""Catalog sync: tables and partitions in Hive metastores, AWS Glue and Spark session catalogs."""

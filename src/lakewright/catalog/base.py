@@ -1,4 +1,4 @@
-"""What a catalog knows of a table, as values, and what is asked of a catalog."""
+"""The interface of catalogs, their tables as values, and column types of Hive and Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUERY_AS_RO = "hoodie.query.as.ro.table"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogTable:
-    """A table in a catalog; `columns` are without those of the partitions."""
+    """A table in a catalog; `columns` does not include the partition columns."""
 
     location: str
     columns: tuple[Column, ...] = ()
@@ -34,13 +34,13 @@ class CatalogTable:
 
     @property
     def realtime(self) -> bool:
-        """Whether log files count."""
+        """Whether queries read log files (a snapshot, not a read-optimized query)."""
         return self.serde.get(QUERY_AS_RO) != "true"
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table's name in a catalog."""
+    """The name of a table in a catalog."""
 
     database: str
     table: str
@@ -50,16 +50,16 @@ class TableName:
 
 
 class MetaCatalog(Protocol):
-    """A catalog with tables and partitions; errors of its own come out as ours."""
+    """A catalog with tables and partitions; it raises errors of this library."""
 
     kind: str
 
     def ensure_database(self, database: str, *, create: bool) -> None:
-        """Make a database if it is missing; InvalidError if that is not wanted."""
+        """Create a missing database if `create` is set; InvalidError otherwise."""
         ...
 
     def load(self, name: TableName) -> CatalogTable | None:
-        """A table as it is registered; None if it is not."""
+        """Return a registered table; None if it is not registered."""
         ...
 
     def create(self, name: TableName, table: CatalogTable) -> None:
@@ -67,31 +67,29 @@ class MetaCatalog(Protocol):
         ...
 
     def alter(self, name: TableName, table: CatalogTable) -> None:
-        """Put all of a table's properties and columns in the place of those there."""
+        """Replace all columns and properties of a table."""
         ...
 
     def partitions(
         self, name: TableName, wanted: Iterable[Values] | None = None
     ) -> dict[Values, str]:
-        """The locations of a table's partitions: of all, or of those wanted that are there."""
+        """Return the locations of registered partitions: all, or the `wanted` ones that exist."""
         ...
 
     def add(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
-        """Register partitions; those that are there stay."""
+        """Register partitions; existing ones are not changed."""
         ...
 
     def move(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
-        """Give partitions another location."""
+        """Change the locations of partitions."""
         ...
 
     def drop(self, name: TableName, gone: Sequence[Values]) -> None:
-        """Take partitions out; their files stay. Those that are gone already are no error."""
+        """Drop partitions from the catalog, not their files; missing ones are no error."""
         ...
 
 
-# ------------------------------------------------------------------------------------------------
-# The classes by which engines know Hudi's tables in a catalog; without them they read nothing.
-
+# Input and output formats by which query engines recognize Hudi tables in a catalog.
 
 INPUT = "org.apache.hudi.hadoop.HoodieParquetInputFormat"
 INPUT_REALTIME = "org.apache.hudi.hadoop.realtime.HoodieParquetRealtimeInputFormat"
@@ -99,11 +97,9 @@ OUTPUT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat"
 SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
 
 
-# ------------------------------------------------------------------------------------------------
-# Column types in the words of Hive, and of Spark's schemas. Pure.
+# Column types of Hive and of Spark's JSON schemas.
 
-
-_HIVE = (
+_HIVE_TYPES = (
     (pt.is_boolean, "boolean"),
     (pt.is_int8, "tinyint"),
     (pt.is_int16, "smallint"),
@@ -121,7 +117,7 @@ _HIVE = (
         "binary",
     ),
 )
-_SPARK = {
+_SPARK_TYPES = {
     "boolean": "boolean",
     "tinyint": "byte",
     "smallint": "short",
@@ -136,7 +132,7 @@ _SPARK = {
 
 
 def hive_type(kind: pa.DataType) -> str:
-    """A type as Hive and Glue write it."""
+    """Return the type name in Hive and Glue."""
     if pt.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pt.is_struct(kind):
@@ -150,14 +146,14 @@ def hive_type(kind: pa.DataType) -> str:
 
 
 def _simple(kind: pa.DataType) -> str:
-    for fits, word in _HIVE:
-        if fits(kind):
-            return word
+    for matches, name in _HIVE_TYPES:
+        if matches(kind):
+            return name
     raise UnsupportedError("no catalog has such a column type", type=str(kind))
 
 
 def spark_type(kind: pa.DataType) -> Any:
-    """A type as Spark's schemas have it in JSON."""
+    """Return the type in Spark's JSON schemas."""
     if pt.is_struct(kind):
         return _struct(list(kind))
     if pt.is_map(kind):
@@ -168,12 +164,12 @@ def spark_type(kind: pa.DataType) -> Any:
             "valueContainsNull": True,
         }
     if pt.is_list(kind) or pt.is_large_list(kind):
-        inner = spark_type(kind.value_type)
-        return {"type": "array", "elementType": inner, "containsNull": True}
+        element = spark_type(kind.value_type)
+        return {"type": "array", "elementType": element, "containsNull": True}
     if pt.is_timestamp(kind):
         return "timestamp" if kind.tz else "timestamp_ntz"
-    word = hive_type(kind)
-    return _SPARK.get(word, word)
+    name = hive_type(kind)
+    return _SPARK_TYPES.get(name, name)
 
 
 def _struct(fields: Sequence[pa.Field]) -> dict[str, Any]:
@@ -190,8 +186,8 @@ def _field(field: pa.Field) -> dict[str, Any]:
 
 
 def spark_schema_json(schema: pa.Schema, metadata: Mapping[str, Any]) -> str:
-    """A schema of Spark's as text; the first column carries the metadata."""
-    found = _struct(list(schema))
-    if found["fields"]:
-        found["fields"][0]["metadata"] = dict(metadata)
-    return json.dumps(found, separators=(",", ":"))
+    """Return the JSON of a Spark schema; the first column has the metadata."""
+    struct = _struct(list(schema))
+    if struct["fields"]:
+        struct["fields"][0]["metadata"] = dict(metadata)
+    return json.dumps(struct, separators=(",", ":"))

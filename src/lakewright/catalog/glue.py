@@ -1,4 +1,4 @@
-"""The catalog of AWS Glue."""
+"""The AWS Glue catalog."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lakewright.errors import ConflictError, InvalidError, LakewrightError, Unav
 from lakewright.utils.optional_imports import imported
 
 _EXTRA = "glue"
-# The most that one call takes.
-_MOST_ADDED = 100
-_MOST_DROPPED = 25
-_MOST_ASKED = 1000
+# Limits of Glue for one call.
+_MAX_ADDED = 100
+_MAX_DROPPED = 25
+_MAX_REQUESTED = 1000
 _MISSING = "EntityNotFoundException"
-_THERE = "AlreadyExistsException"
-_PASSING = {
+_EXISTS = "AlreadyExistsException"
+_RETRYABLE_CODES = {
     "InternalServiceException",
     "OperationTimeoutException",
     "ThrottlingException",
@@ -37,7 +37,7 @@ Item = TypeVar("Item")
 
 
 def glue_catalog(region: str | None, endpoint: str | None) -> GlueCatalog:
-    """The catalog of an account in a region, with the credentials that boto3 finds."""
+    """Return the catalog of an account in a region, with the credentials that boto3 finds."""
     boto3 = imported("boto3", _EXTRA)
     errors = imported("botocore.exceptions", _EXTRA)
     try:
@@ -58,120 +58,135 @@ class GlueCatalog:
 
     def ensure_database(self, database: str, *, create: bool) -> None:
         """See `MetaCatalog`."""
-        if self._ask(lambda: self._client.get_database(Name=database), _MISSING) is not None:
+        if (
+            self._call_or_none(lambda: self._client.get_database(Name=database), _MISSING)
+            is not None
+        ):
             return
         if not create:
             raise InvalidError("Glue has no such database", database=database)
-        told = {"Name": database}
-        self._ask(lambda: self._client.create_database(DatabaseInput=told), _THERE)
+        database_input = {"Name": database}
+        self._call_or_none(
+            lambda: self._client.create_database(DatabaseInput=database_input), _EXISTS
+        )
 
     def load(self, name: TableName) -> CatalogTable | None:
         """See `MetaCatalog`."""
-        found = self._get(name)
-        if found is None:
+        table = self._get(name)
+        if table is None:
             return None
-        storage = found.get("StorageDescriptor", {})
+        storage = table.get("StorageDescriptor", {})
         return CatalogTable(
             location=storage.get("Location", ""),
             columns=_pairs(storage.get("Columns", ())),
-            partition_columns=_pairs(found.get("PartitionKeys", ())),
-            properties=dict(found.get("Parameters", {})),
+            partition_columns=_pairs(table.get("PartitionKeys", ())),
+            properties=dict(table.get("Parameters", {})),
             serde=dict(storage.get("SerdeInfo", {}).get("Parameters", {})),
         )
 
     def create(self, name: TableName, table: CatalogTable) -> None:
         """See `MetaCatalog`."""
-        told = {"TableType": "EXTERNAL_TABLE", **_table_input(name, table)}
-        self._ask(
-            lambda: self._client.create_table(DatabaseName=name.database, TableInput=told), _THERE
+        table_input = {"TableType": "EXTERNAL_TABLE", **_table_input(name, table)}
+        self._call_or_none(
+            lambda: self._client.create_table(DatabaseName=name.database, TableInput=table_input),
+            _EXISTS,
         )
 
     def alter(self, name: TableName, table: CatalogTable) -> None:
         """See `MetaCatalog`."""
-        found = self._get(name) or {}
-        kept = {key: found[key] for key in _KEPT_BY_UPDATE if key in found}
-        told = {**kept, **_table_input(name, table)}
-        self._ask(lambda: self._client.update_table(DatabaseName=name.database, TableInput=told))
+        registered = self._get(name) or {}
+        kept = {key: registered[key] for key in _KEPT_BY_UPDATE if key in registered}
+        table_input = {**kept, **_table_input(name, table)}
+        self._call_or_none(
+            lambda: self._client.update_table(DatabaseName=name.database, TableInput=table_input)
+        )
 
     def partitions(
         self, name: TableName, wanted: Iterable[Values] | None = None
     ) -> dict[Values, str]:
         """See `MetaCatalog`."""
-        found = self._all(name) if wanted is None else self._some(name, wanted)
-        return {tuple(each["Values"]): each["StorageDescriptor"]["Location"] for each in found}
-
-    def _all(self, name: TableName) -> list[dict[str, Any]]:
-        pages = self._client.get_paginator("get_partitions")
-        where = {"DatabaseName": name.database, "TableName": name.table}
-        told = {**where, "ExcludeColumnSchema": True}
-        found: list[dict[str, Any]] = self._asked(
-            lambda: [p for page in pages.paginate(**told) for p in page["Partitions"]]
+        partitions = (
+            self._all_partitions(name) if wanted is None else self._some_partitions(name, wanted)
         )
-        return found
+        return {
+            tuple(partition["Values"]): partition["StorageDescriptor"]["Location"]
+            for partition in partitions
+        }
 
-    def _some(self, name: TableName, wanted: Iterable[Values]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for some in _batches(sorted(wanted), _MOST_ASKED):
-            keys = [{"Values": list(values)} for values in some]
-            found += self._batch("batch_get_partition", name, PartitionsToGet=keys)["Partitions"]
-        return found
+    def _all_partitions(self, name: TableName) -> list[dict[str, Any]]:
+        pages = self._client.get_paginator("get_partitions")
+        table_arguments = {"DatabaseName": name.database, "TableName": name.table}
+        arguments = {**table_arguments, "ExcludeColumnSchema": True}
+        partitions: list[dict[str, Any]] = self._call(
+            lambda: [p for page in pages.paginate(**arguments) for p in page["Partitions"]]
+        )
+        return partitions
+
+    def _some_partitions(self, name: TableName, wanted: Iterable[Values]) -> list[dict[str, Any]]:
+        partitions: list[dict[str, Any]] = []
+        for batch in _batches(sorted(wanted), _MAX_REQUESTED):
+            keys = [{"Values": list(values)} for values in batch]
+            partitions += self._batch("batch_get_partition", name, PartitionsToGet=keys)[
+                "Partitions"
+            ]
+        return partitions
 
     def add(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
         """See `MetaCatalog`."""
-        for some in _batches(new, _MOST_ADDED):
-            told = [_partition_input(table, values, location) for values, location in some]
-            answer = self._batch("batch_create_partition", name, PartitionInputList=told)
-            self._require(answer, _THERE)
+        for batch in _batches(new, _MAX_ADDED):
+            inputs = [_partition_input(table, values, location) for values, location in batch]
+            response = self._batch("batch_create_partition", name, PartitionInputList=inputs)
+            self._check_errors(response, _EXISTS)
 
     def move(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
         """See `MetaCatalog`."""
-        for some in _batches(new, _MOST_ADDED):
-            told = [
+        for batch in _batches(new, _MAX_ADDED):
+            entries = [
                 {
                     "PartitionValueList": list(values),
                     "PartitionInput": _partition_input(table, values, location),
                 }
-                for values, location in some
+                for values, location in batch
             ]
-            self._require(self._batch("batch_update_partition", name, Entries=told), None)
+            self._check_errors(self._batch("batch_update_partition", name, Entries=entries), None)
 
     def drop(self, name: TableName, gone: Sequence[Values]) -> None:
         """See `MetaCatalog`."""
-        for some in _batches(gone, _MOST_DROPPED):
-            told = [{"Values": list(values)} for values in some]
-            answer = self._batch("batch_delete_partition", name, PartitionsToDelete=told)
-            self._require(answer, _MISSING)
+        for batch in _batches(gone, _MAX_DROPPED):
+            keys = [{"Values": list(values)} for values in batch]
+            response = self._batch("batch_delete_partition", name, PartitionsToDelete=keys)
+            self._check_errors(response, _MISSING)
 
     def _get(self, name: TableName) -> dict[str, Any] | None:
-        found = self._ask(
+        response = self._call_or_none(
             lambda: self._client.get_table(DatabaseName=name.database, Name=name.table), _MISSING
         )
-        table: dict[str, Any] | None = found["Table"] if found is not None else None
+        table: dict[str, Any] | None = response["Table"] if response is not None else None
         return table
 
-    def _batch(self, call: str, name: TableName, **told: Any) -> Any:
-        where = {"DatabaseName": name.database, "TableName": name.table}
-        return self._asked(lambda: getattr(self._client, call)(**where, **told))
+    def _batch(self, call: str, name: TableName, **arguments: Any) -> Any:
+        table_arguments = {"DatabaseName": name.database, "TableName": name.table}
+        return self._call(lambda: getattr(self._client, call)(**table_arguments, **arguments))
 
-    def _require(self, answer: Any, fine: str | None) -> None:
-        """A call for many fails for some of them without an error of its own."""
-        for each in answer.get("Errors", ()):
-            detail = each.get("ErrorDetail") or each.get("PartitionError") or {}
-            if detail.get("ErrorCode") != fine:
+    def _check_errors(self, response: Any, ignored: str | None) -> None:
+        """Raise the errors of a batch call, which reports them for single items in its response."""
+        for item in response.get("Errors", ()):
+            detail = item.get("ErrorDetail") or item.get("PartitionError") or {}
+            if detail.get("ErrorCode") != ignored:
                 raise _translate_error(
-                    detail.get("ErrorCode", ""), detail.get("ErrorMessage", str(each))
+                    detail.get("ErrorCode", ""), detail.get("ErrorMessage", str(item))
                 )
 
-    def _asked(self, ask: Callable[[], Any]) -> Any:
-        return self._ask(ask)
+    def _call(self, call: Callable[[], Any]) -> Any:
+        return self._call_or_none(call)
 
-    def _ask(self, ask: Callable[[], Any], nothing: str | None = None) -> Any:
-        """What Glue answers; None for the one error that says that there is none."""
+    def _call_or_none(self, call: Callable[[], Any], ignored: str | None = None) -> Any:
+        """Return the response of a call; None for the error code `ignored`."""
         try:
-            return ask()
+            return call()
         except self._errors.ClientError as error:
             detail = error.response.get("Error", {})
-            if nothing is not None and detail.get("Code") == nothing:
+            if ignored is not None and detail.get("Code") == ignored:
                 return None
             raise _translate_error(
                 detail.get("Code", ""), detail.get("Message", str(error))
@@ -182,8 +197,8 @@ class GlueCatalog:
 
 def _translate_error(code: str, message: str) -> LakewrightError:
     if code == "ConcurrentModificationException":
-        return ConflictError("somebody else changes the table in Glue", reason=message)
-    if code in _PASSING:
+        return ConflictError("another process is changing the table in Glue", reason=message)
+    if code in _RETRYABLE_CODES:
         return UnavailableError("AWS Glue does not answer", code=code, reason=message)
     return InvalidError("AWS Glue refuses", code=code, reason=message)
 
@@ -220,6 +235,6 @@ def _partition_input(table: CatalogTable, values: Values, location: str) -> dict
 
 
 def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    left = iter(items)
-    while some := list(islice(left, size)):
-        yield some
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -1,4 +1,4 @@
-"""A Hive metastore, over Thrift, without Hive."""
+"""A Hive metastore over Thrift, without Hive."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from lakewright.utils.optional_imports import imported
 _EXTRA = "hive"
 _PORT = 9083
 _TIMEOUT_MS = 60_000
-_ALL = -1
+_NO_LIMIT = -1
 
 Result = TypeVar("Result")
 
 
 @contextmanager
 def hive_catalog(uris: Sequence[str]) -> Iterator[HiveCatalog]:
-    """The metastore at the first address that answers."""
+    """Connect to the metastore at the first address that answers."""
     thrift = imported("pymetastore.hive_metastore.ThriftHiveMetastore", _EXTRA)
-    kinds = imported("pymetastore.hive_metastore.ttypes", _EXTRA)
+    types = imported("pymetastore.hive_metastore.ttypes", _EXTRA)
     sockets = imported("thrift.transport.TSocket", _EXTRA)
     transports = imported("thrift.transport.TTransport", _EXTRA)
     protocols = imported("thrift.protocol.TBinaryProtocol", _EXTRA)
-    troubles = {}
+    failures = {}
     for uri in uris:
         host, port = _address(uri)
         socket = sockets.TSocket(host, port)
@@ -44,15 +44,15 @@ def hive_catalog(uris: Sequence[str]) -> Iterator[HiveCatalog]:
         try:
             transport.open()
         except transports.TTransportException as error:
-            troubles[uri] = str(error)
+            failures[uri] = str(error)
             continue
         try:
             client = thrift.Client(protocols.TBinaryProtocol(transport))
-            yield HiveCatalog(client, kinds, transports.TTransportException)
+            yield HiveCatalog(client, types, transports.TTransportException)
         finally:
             transport.close()
         return
-    raise UnavailableError("no Hive metastore answers", tried=troubles)
+    raise UnavailableError("no Hive metastore answers", tried=failures)
 
 
 def _address(uri: str) -> tuple[str, int]:
@@ -69,35 +69,37 @@ class HiveCatalog:
 
     def __init__(self, client: Any, kinds: Any, broken: type[Exception]) -> None:
         self._client = client
-        self._kinds = kinds
-        self._broken = broken
+        self._types = kinds
+        self._connection_error = broken
 
     def ensure_database(self, database: str, *, create: bool) -> None:
         """See `MetaCatalog`."""
-        missing = self._kinds.NoSuchObjectException
-        if self._ask(lambda: self._client.get_database(database), missing) is not None:
+        missing = self._types.NoSuchObjectException
+        if self._call(lambda: self._client.get_database(database), missing) is not None:
             return
         if not create:
             raise InvalidError("the metastore has no such database", database=database)
-        made = self._kinds.Database(name=database, parameters={})
-        self._ask(lambda: self._client.create_database(made), self._kinds.AlreadyExistsException)
+        definition = self._types.Database(name=database, parameters={})
+        self._call(
+            lambda: self._client.create_database(definition), self._types.AlreadyExistsException
+        )
 
     def load(self, name: TableName) -> CatalogTable | None:
         """See `MetaCatalog`."""
-        found = self._get(name)
-        if found is None:
+        table = self._get(name)
+        if table is None:
             return None
         return CatalogTable(
-            location=found.sd.location or "",
-            columns=tuple((column.name, column.type) for column in found.sd.cols),
-            partition_columns=tuple((key.name, key.type) for key in found.partitionKeys or ()),
-            properties=dict(found.parameters or {}),
-            serde=dict(found.sd.serdeInfo.parameters or {}),
+            location=table.sd.location or "",
+            columns=tuple((column.name, column.type) for column in table.sd.cols),
+            partition_columns=tuple((key.name, key.type) for key in table.partitionKeys or ()),
+            properties=dict(table.parameters or {}),
+            serde=dict(table.sd.serdeInfo.parameters or {}),
         )
 
     def create(self, name: TableName, table: CatalogTable) -> None:
         """See `MetaCatalog`."""
-        made = self._kinds.Table(
+        definition = self._types.Table(
             dbName=name.database,
             tableName=name.table,
             owner="",
@@ -109,76 +111,85 @@ class HiveCatalog:
             parameters=dict(table.properties),
             tableType="EXTERNAL_TABLE",
         )
-        self._ask(lambda: self._client.create_table(made), self._kinds.AlreadyExistsException)
+        self._call(
+            lambda: self._client.create_table(definition), self._types.AlreadyExistsException
+        )
 
     def alter(self, name: TableName, table: CatalogTable) -> None:
         """See `MetaCatalog`."""
-        found = self._get(name)
-        if found is None:
-            raise UnavailableError("the table was dropped from the catalog meanwhile", table=name)
+        registered = self._get(name)
+        if registered is None:
+            raise UnavailableError(
+                "the table was concurrently dropped from the catalog", table=name
+            )
         fields = self._fields(table.columns)
-        # Partitions have columns of their own, which engines go by.
-        cascade = fields != found.sd.cols and bool(found.partitionKeys)
-        found.sd.cols = fields
-        found.sd.serdeInfo.parameters = dict(table.serde)
-        found.parameters = dict(table.properties)
-        where = name.database, name.table
-        self._ask(lambda: self._client.alter_table_with_cascade(*where, found, cascade))
+        # Each partition has its own columns, which query engines use.
+        cascade = fields != registered.sd.cols and bool(registered.partitionKeys)
+        registered.sd.cols = fields
+        registered.sd.serdeInfo.parameters = dict(table.serde)
+        registered.parameters = dict(table.properties)
+        names = name.database, name.table
+        self._call(lambda: self._client.alter_table_with_cascade(*names, registered, cascade))
 
     def partitions(
         self, name: TableName, wanted: Iterable[Values] | None = None
     ) -> dict[Values, str]:
         """See `MetaCatalog`."""
-        where = name.database, name.table
+        names = name.database, name.table
         if wanted is None:
-            found = self._ask(lambda: self._client.get_partitions(*where, _ALL)) or []
+            partitions = self._call(lambda: self._client.get_partitions(*names, _NO_LIMIT)) or []
         else:
             keys = [key.name for key in self._required(name).partitionKeys]
-            names = [partition_name(keys, values) for values in sorted(wanted)]
-            found = self._ask(lambda: self._client.get_partitions_by_names(*where, names)) or []
-        return {tuple(each.values): each.sd.location for each in found}
+            partition_names = [partition_name(keys, values) for values in sorted(wanted)]
+            partitions = (
+                self._call(lambda: self._client.get_partitions_by_names(*names, partition_names))
+                or []
+            )
+        return {tuple(partition.values): partition.sd.location for partition in partitions}
 
     def add(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
         """See `MetaCatalog`."""
-        request = self._kinds.AddPartitionsRequest(
+        request = self._types.AddPartitionsRequest(
             dbName=name.database,
             tblName=name.table,
             parts=self._partitions(name, table, new),
             ifNotExists=True,
             needResult=False,
         )
-        self._ask(lambda: self._client.add_partitions_req(request))
+        self._call(lambda: self._client.add_partitions_req(request))
 
     def move(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
         """See `MetaCatalog`."""
         parts = self._partitions(name, table, new)
-        self._ask(lambda: self._client.alter_partitions(name.database, name.table, parts))
+        self._call(lambda: self._client.alter_partitions(name.database, name.table, parts))
 
     def drop(self, name: TableName, gone: Sequence[Values]) -> None:
         """See `MetaCatalog`."""
         for values in gone:
-            told = (name.database, name.table, list(values), False)
-            self._drop_one(told)
+            arguments = (name.database, name.table, list(values), False)
+            self._drop_one(arguments)
 
-    def _drop_one(self, told: tuple[str, str, list[str], bool]) -> None:
-        missing = self._kinds.NoSuchObjectException
-        self._ask(lambda: self._client.drop_partition(*told), missing)
+    def _drop_one(self, arguments: tuple[str, str, list[str], bool]) -> None:
+        missing = self._types.NoSuchObjectException
+        self._call(lambda: self._client.drop_partition(*arguments), missing)
 
     def _get(self, name: TableName) -> Any:
-        missing = self._kinds.NoSuchObjectException
-        return self._ask(lambda: self._client.get_table(name.database, name.table), missing)
+        missing = self._types.NoSuchObjectException
+        return self._call(lambda: self._client.get_table(name.database, name.table), missing)
 
     def _required(self, name: TableName) -> Any:
-        found = self._get(name)
-        if found is None:
-            raise UnavailableError("the table was dropped from the catalog meanwhile", table=name)
-        return found
+        table = self._get(name)
+        if table is None:
+            raise UnavailableError(
+                "the table was concurrently dropped from the catalog", table=name
+            )
+        return table
 
     def _partitions(
         self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]
     ) -> list[Any]:
         return [
-            self._kinds.Partition(
+            self._types.Partition(
                 values=list(values),
                 dbName=name.database,
                 tableName=name.table,
@@ -191,14 +202,14 @@ class HiveCatalog:
         ]
 
     def _storage(self, table: CatalogTable, location: str) -> Any:
-        return self._kinds.StorageDescriptor(
+        return self._types.StorageDescriptor(
             cols=self._fields(table.columns),
             location=location,
             inputFormat=INPUT_REALTIME if table.realtime else INPUT,
             outputFormat=OUTPUT,
             compressed=False,
             numBuckets=-1,
-            serdeInfo=self._kinds.SerDeInfo(
+            serdeInfo=self._types.SerDeInfo(
                 name="", serializationLib=SERDE, parameters=dict(table.serde)
             ),
             bucketCols=[],
@@ -207,30 +218,30 @@ class HiveCatalog:
         )
 
     def _fields(self, columns: Iterable[tuple[str, str]]) -> list[Any]:
-        return [self._kinds.FieldSchema(name=name, type=kind) for name, kind in columns]
+        return [self._types.FieldSchema(name=name, type=kind) for name, kind in columns]
 
-    def _ask(
-        self, ask: Callable[[], Result], nothing: type[Exception] | None = None
+    def _call(
+        self, call: Callable[[], Result], ignored: type[Exception] | None = None
     ) -> Result | None:
-        """What the metastore answers; None for the one exception that says that there is none."""
+        """Return the result of a call; None for an exception of the type `ignored`."""
         try:
-            return ask()
-        except self._broken as error:
+            return call()
+        except self._connection_error as error:
             raise UnavailableError("the metastore does not answer", reason=str(error)) from error
-        except self._kinds.MetaException as error:
-            raise _refused(error) from error
+        except self._types.MetaException as error:
+            raise _rejection(error) from error
         except (
-            self._kinds.NoSuchObjectException,
-            self._kinds.AlreadyExistsException,
-            self._kinds.InvalidObjectException,
-            self._kinds.InvalidOperationException,
+            self._types.NoSuchObjectException,
+            self._types.AlreadyExistsException,
+            self._types.InvalidObjectException,
+            self._types.InvalidOperationException,
         ) as error:
-            if nothing is not None and isinstance(error, nothing):
+            if ignored is not None and isinstance(error, ignored):
                 return None
-            raise _refused(error) from error
+            raise _rejection(error) from error
 
 
-def _refused(error: Any) -> LakewrightError:
+def _rejection(error: Any) -> LakewrightError:
     return InvalidError("the Hive metastore refuses", reason=error.message or str(error))
 
 
@@ -238,7 +249,7 @@ _ESCAPED = frozenset("\"#%'*/:=?\\{[]^" + "\x7f")
 
 
 def partition_name(keys: Sequence[str], values: Values) -> str:
-    """The name by which a metastore finds a partition.
+    """Return the name of a partition in a metastore.
 
     >>> partition_name(["city", "day"], ("a b", "2026/01/02"))
     'city=a b/day=2026%2F01%2F02'

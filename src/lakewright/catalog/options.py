@@ -1,4 +1,4 @@
-"""Settings of catalog sync, by Hudi's keys."""
+"""Options of catalog sync, with Hudi's keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HIVE_TOOL = "hivesynctool"
 
 
 class SyncMode(StrEnum):
-    """Which kind of catalog is told."""
+    """The kind of catalog."""
 
     HMS = "HMS"
     GLUE = "GLUE"
@@ -22,7 +22,7 @@ class SyncMode(StrEnum):
 
 
 class TableStrategy(StrEnum):
-    """Which views of a merge-on-read table get a name."""
+    """Which views of a merge-on-read table are registered."""
 
     ALL = "ALL"
     RO = "RO"
@@ -30,12 +30,12 @@ class TableStrategy(StrEnum):
 
 
 def _mode(text: str) -> SyncMode:
-    word = text.strip().upper()
-    if word in ("JDBC", "HIVEQL"):
+    name = text.strip().upper()
+    if name in ("JDBC", "HIVEQL"):
         raise ValueError("a Hive server is not asked: use hms, with the metastore's address")
-    if word not in list(SyncMode):
+    if name not in list(SyncMode):
         raise ValueError("hms, glue or spark expected")
-    return SyncMode(word)
+    return SyncMode(name)
 
 
 def _tool(text: str) -> SyncMode:
@@ -55,10 +55,10 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _name(text: str) -> str:
-    word = text.strip()
-    if not word or not all(char.isalnum() or char == "_" for char in word):
+    name = text.strip()
+    if not name or not all(char.isalnum() or char == "_" for char in name):
         raise ValueError("letters, digits and underscores expected")
-    return word.lower()
+    return name.lower()
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class SyncSettings:
         "hoodie.meta.sync.client.tool.class",
         None,
         parse=_tool,
-        doc="Hudi's name for the same: AwsGlueCatalogSyncTool is glue, HiveSyncTool is hms.",
+        doc="Hudi's class for the same: AwsGlueCatalogSyncTool is glue, HiveSyncTool is hms.",
     )
     database: str = option(
         "hoodie.datasource.hive_sync.database",
@@ -112,13 +112,13 @@ class SyncSettings:
         "hoodie.datasource.hive_sync.partition_fields",
         (),
         parse=_names,
-        doc="Checked against the table, which knows its partition columns.",
+        doc="Only checked: they must be the partition columns of the table.",
     )
     create_database: bool = option(
         "hoodie.datasource.hive_sync.auto_create_database",
         True,
         parse=parse_bool,
-        doc="Whether a database that is missing is made.",
+        doc="Whether to create a missing database.",
     )
     properties: tuple[tuple[str, str], ...] = option(
         "hoodie.datasource.hive_sync.table_properties",
@@ -143,21 +143,21 @@ class SyncSettings:
         "hoodie.datasource.hive_sync.batch_num",
         1000,
         parse=at_least(1),
-        doc="How many partitions are told at once.",
+        doc="How many partitions are changed in one call.",
     )
     incremental: bool = option(
         "hoodie.meta.sync.incremental",
         True,
         parse=parse_bool,
-        doc="Whether partitions are told from the timeline since the last sync; else all are "
-        "listed and compared.",
+        doc="Whether changed partitions are read from the timeline since the last sync; otherwise "
+        "all are listed and compared.",
     )
     ignore_errors: bool = option(
         "hoodie.datasource.hive_sync.ignore_exceptions",
         True,
         parse=parse_bool,
-        doc="Whether a sync that fails after a write is a warning. If false it is an error, though "
-        "the write has completed; in Hudi that is the default.",
+        doc="Whether a sync that fails after a write is a warning. If false it is an error, "
+        "although the write has completed; in Hudi that is the default.",
     )
     region: str | None = option(
         "lakewright.sync.glue.region",
@@ -186,11 +186,11 @@ SYNC_KEYS = option_keys(SyncSettings)
 
 
 def sync_settings(options: Mapping[str, str]) -> SyncSettings:
-    """The settings that options name."""
+    """Parse the sync options."""
     settings = settings_from(SyncSettings, options)
     if settings.enabled and settings.kind is SyncMode.HMS and not settings.uris:
         raise InvalidError(
-            "a Hive metastore is told of the table: say where it listens",
+            "a sync to a Hive metastore needs its address: give the option",
             option="hoodie.datasource.hive_sync.metastore.uris",
         )
     return settings

@@ -1,4 +1,4 @@
-"""What a catalog must be told, from what it knows and what a table is. Pure."""
+"""Plan a catalog sync: the table as it should be registered, and the changes to the catalog."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from lakewright.model.table_config import SLASH_DATES, TableConfig
 from lakewright.table.snapshot import Snapshot
 
 _SCHEMA = "spark.sql.sources.schema"
-# What catalogs themselves keep among a table's properties.
-_OURS = ("lakewright.", "spark.sql.", LAST_REQUEST, LAST_COMPLETION)
+# Prefixes of the table properties that a sync owns.
+_OWNED_PREFIXES = ("lakewright.", "spark.sql.", LAST_REQUEST, LAST_COMPLETION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredTable:
-    """A table as it is: what should be registered.
+    """The table as it should be registered.
 
-    `present` and `gone` are its partitions that are told, by values with locations; `whole` says
-    that `present` are all there are.
+    `present` are partitions by values with their locations, `gone` those to drop. If `whole`,
+    `present` are all partitions of the table; otherwise only those that changed since the last
+    sync.
     """
 
     table: CatalogTable
@@ -49,7 +50,7 @@ class DesiredTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogChanges:
-    """What a catalog is told, in this order; empty where it knows all already."""
+    """The changes to a catalog, in the order in which they are applied; false if there are none."""
 
     create: CatalogTable | None = None
     alter: CatalogTable | None = None
@@ -64,70 +65,72 @@ class CatalogChanges:
 def plan_sync(
     known: CatalogTable | None, partitions: Mapping[Values, str], wanted: DesiredTable
 ) -> CatalogChanges:
-    """The changes that make a catalog know a table as it is.
+    """Return the changes that make a catalog match the table.
 
-    `partitions` are those that the catalog has of the ones in question: of all, if the table's
-    partitions are `whole`.
+    `partitions` are the registered ones among the partitions in question: all, if the partitions of
+    the table are `whole`.
     """
     present = wanted.present
-    add = tuple((v, at) for v, at in sorted(present.items()) if v not in partitions)
+    add = tuple((v, location) for v, location in sorted(present.items()) if v not in partitions)
     move = tuple(
-        (v, at) for v, at in sorted(present.items()) if _plain(partitions.get(v, at)) != _plain(at)
+        (v, location)
+        for v, location in sorted(present.items())
+        if _normalized(partitions.get(v, location)) != _normalized(location)
     )
-    gone = partitions.keys() - present.keys()
-    drop = tuple(sorted(gone if wanted.whole else gone & wanted.gone))
+    missing = partitions.keys() - present.keys()
+    drop = tuple(sorted(missing if wanted.whole else missing & wanted.gone))
     if known is None:
         return CatalogChanges(create=wanted.table, add=add)
-    merged = _merged(known, wanted.table)
+    merged = _merge(known, wanted.table)
     return CatalogChanges(alter=merged if merged != known else None, add=add, move=move, drop=drop)
 
 
 def require_same(name: object, known: CatalogTable, wanted: CatalogTable) -> None:
-    """Refuse to take a name that stands for something else."""
-    if _plain(known.location) != _plain(wanted.location):
+    """Raise ConflictError if the name is registered for another table."""
+    if _normalized(known.location) != _normalized(wanted.location):
         raise ConflictError(
             "the catalog has another table of this name: drop it there, or give another name",
             table=str(name),
             location=known.location,
             wanted=wanted.location,
         )
-    before = [column for column, _ in known.partition_columns]
-    after = [column for column, _ in wanted.partition_columns]
-    if before != after:
+    registered_columns = [column for column, _ in known.partition_columns]
+    wanted_columns = [column for column, _ in wanted.partition_columns]
+    if registered_columns != wanted_columns:
         raise ConflictError(
             "the table is registered with other partition columns, which no catalog can change: "
             "drop it there (its files stay), then sync again",
             table=str(name),
-            registered=before,
-            wanted=after,
+            registered=registered_columns,
+            wanted=wanted_columns,
         )
 
 
 def last_synced_time(known: CatalogTable | None) -> str | None:
-    """The completion time up to which a catalog knows a table; None if that cannot be told."""
+    """Return the completion time up to which a catalog is in sync; None if unknown."""
     if known is None or known.properties.get(PROVIDER) != HUDI:
         return None
     return known.properties.get(LAST_COMPLETION) or None
 
 
-def _merged(known: CatalogTable, wanted: CatalogTable) -> CatalogTable:
-    """What is registered, with what is wanted; properties of others stay, ours that ended go."""
-    kept = {
+def _merge(registered: CatalogTable, wanted: CatalogTable) -> CatalogTable:
+    """Return the registered table with the wanted values; foreign properties are kept."""
+    foreign_properties = {
         key: value
-        for key, value in known.properties.items()
-        if not key.startswith(_OURS) or key == "spark.sql.create.version"
+        for key, value in registered.properties.items()
+        if not key.startswith(_OWNED_PREFIXES) or key == "spark.sql.create.version"
     }
     return replace(
-        known,
+        registered,
         columns=wanted.columns,
-        # The type of a partition column is what it was when it was registered.
-        properties={**kept, **wanted.properties},
-        serde={**known.serde, **wanted.serde},
+        # The types of partition columns stay as they were registered.
+        properties={**foreign_properties, **wanted.properties},
+        serde={**registered.serde, **wanted.serde},
     )
 
 
-def _plain(location: str) -> str:
-    """A location, however its scheme is written: `file:/a` is `file:///a`, `s3a` is `s3`."""
+def _normalized(location: str) -> str:
+    """Return a location in a canonical form: `file:/a` equals `file:///a`, `s3a` equals `s3`."""
     scheme, colon, rest = location.rstrip("/").partition(":")
     if not colon:
         return location.rstrip("/")
@@ -136,44 +139,42 @@ def _plain(location: str) -> str:
     return rest if scheme == "file" else f"{scheme}:{rest}"
 
 
-# ------------------------------------------------------------------------------------------------
-# A table as a catalog should know it: columns, properties, and its partitions since a sync.
+# The table as it should be registered: columns, properties, and partitions changed since a sync.
 
-
-_MOST_TEXT = 4000  # of a property, in the databases behind metastores
+_MAX_PROPERTY_LENGTH = 4000  # maximum length of a property in metastore databases
 _OPTIONS = "lakewright.options"
-_MADE_TEXT = ("TIMESTAMP", "CUSTOM", "TIMESTAMP_AVRO", "CUSTOM_AVRO")
+_FORMATTED_GENERATORS = ("TIMESTAMP", "CUSTOM", "TIMESTAMP_AVRO", "CUSTOM_AVRO")
 _META = {field.name for field in META_FIELDS}
 _READ_OPTIMIZED = {"hoodie.datasource.query.type": "read_optimized"}
 
 
 @dataclass(frozen=True)
 class TableMetadata:
-    """What all names of a table in a catalog have in common."""
+    """The metadata that all registered names of a table have in common."""
 
     snapshot: Snapshot
     settings: SyncSettings
     more: Mapping[str, str]
 
     def catalog_table(self, *, read_optimized: bool) -> CatalogTable:
-        """The table under one of its names."""
+        """Return the table for one of its names."""
         config = self.snapshot.config
         schema = self._schema()
-        columns, by = _columns(config, schema)
+        columns, partition_columns = _columns(config, schema)
         location = self.snapshot.storage.root
         options = {"path": location, **(_READ_OPTIMIZED if read_optimized else {})}
         properties = {
             "EXTERNAL": "TRUE",
             **dict(self.settings.properties),
             **self.more,
-            **spark_properties(schema, options, [name for name, _ in by]),
+            **spark_properties(schema, options, [name for name, _ in partition_columns]),
             **sync_position(self.snapshot),
         }
         serde = {"path": location, QUERY_AS_RO: str(read_optimized).lower()}
         return CatalogTable(
             location=location,
             columns=columns,
-            partition_columns=by,
+            partition_columns=partition_columns,
             properties=properties,
             serde=serde,
         )
@@ -185,26 +186,28 @@ class TableMetadata:
         return pa.schema([field for field in schema if field.name not in _META])
 
     def desired(self, table: CatalogTable, since: str | None) -> DesiredTable:
-        """The table with its partitions: those touched since a completion time, or all."""
+        """Return the table with its partitions: those changed since a completion time, or all."""
         if not table.partition_columns:
             return DesiredTable(table=table, present={}, whole=True)
-        touched = None
+        changed = None
         if since is not None and self.settings.incremental:
-            touched = changed_partitions_since(self.snapshot, since)
-        if touched is None:
-            return DesiredTable(table=table, present=self._located(self._visible(None)), whole=True)
-        written, doubtful = touched
-        still = self._visible(doubtful) if doubtful else set()
-        gone = {self._values(path) for path in doubtful - still}
-        present = self._located(written | still)
-        return DesiredTable(table=table, present=present, gone=frozenset(gone - present.keys()))
+            changed = changed_partitions_since(self.snapshot, since)
+        if changed is None:
+            return DesiredTable(
+                table=table, present=self._locations(self._visible(None)), whole=True
+            )
+        written, possibly_dropped = changed
+        still_visible = self._visible(possibly_dropped) if possibly_dropped else set()
+        dropped = {self._values(path) for path in possibly_dropped - still_visible}
+        present = self._locations(written | still_visible)
+        return DesiredTable(table=table, present=present, gone=frozenset(dropped - present.keys()))
 
     def _visible(self, partitions: Iterable[str] | None) -> set[str]:
-        """The partitions, or those of some, that hold rows for a reader."""
+        """Return the partitions, of all or of the given ones, that have rows for a reader."""
         files = self.snapshot.files(partitions)
         return {group.partition for group in self.snapshot.groups(self.snapshot.view(), files)}
 
-    def _located(self, paths: Iterable[str]) -> dict[Values, str]:
+    def _locations(self, paths: Iterable[str]) -> dict[Values, str]:
         root = self.snapshot.storage.root
         return {self._values(path): f"{root}/{path}" for path in paths}
 
@@ -213,48 +216,49 @@ class TableMetadata:
 
 
 def values_of(config: TableConfig, path: str) -> Values:
-    """The values of the partition columns in a partition's path."""
-    found = partition_values(
+    """Return the values of the partition columns in a partition path."""
+    values = partition_values(
         path,
         config.partition_fields,
         hive_style=config.hive_style,
         url_encoded=config.url_encoded,
         slashes_for_dashes=config.flag(SLASH_DATES),
     )
-    return tuple(DEFAULT_PARTITION if value is None else value for value in found)
+    return tuple(DEFAULT_PARTITION if value is None else value for value in values)
 
 
 def check_partition_fields(config: TableConfig, settings: SyncSettings) -> None:
-    """Refuse partition columns that are not the table's."""
-    told = settings.partition_fields
-    if told and told != config.partition_fields:
+    """Raise InvalidError if the options name other partition columns than the table has."""
+    given = settings.partition_fields
+    if given and given != config.partition_fields:
         raise InvalidError(
             "the table is partitioned by other columns: leave the option out, or give these",
-            given=",".join(told),
+            given=",".join(given),
             columns=",".join(config.partition_fields),
         )
 
 
 def changed_partitions_since(snapshot: Snapshot, since: str) -> tuple[set[str], set[str]] | None:
-    """The partitions that were written, and those that may be gone; None if all may have changed.
+    """Return the partitions that were written, and those that may have been dropped.
 
-    A rollback takes back what a sync has told before, and a restore much of it.
+    None if any partition may have changed: a rollback undoes writes that were synced before, and a
+    restore undoes many.
     """
-    undone = snapshot.timeline.completed(Action.ROLLBACK, Action.RESTORE)
-    if any((instant.completed_at or "") > since for instant in undone):
+    undo_instants = snapshot.timeline.completed(Action.ROLLBACK, Action.RESTORE)
+    if any((instant.completed_at or "") > since for instant in undo_instants):
         return None
     active = [i for i in snapshot.timeline.completed_writes if (i.completed_at or "") > since]
-    late = [i for i in snapshot.archived_after(since) if (i.completed_at or "") > since]
+    archived = [i for i in snapshot.archived_after(since) if (i.completed_at or "") > since]
     written: set[str] = set()
-    doubtful: set[str] = set()
-    for commit in snapshot.commits([*late, *active]):
+    possibly_dropped: set[str] = set()
+    for commit in snapshot.commits([*archived, *active]):
         written |= commit.stats.keys()
-        doubtful |= dropped_partitions(commit)
-    return written - doubtful, doubtful
+        possibly_dropped |= dropped_partitions(commit)
+    return written - possibly_dropped, possibly_dropped
 
 
 def sync_position(snapshot: Snapshot) -> dict[str, str]:
-    """Up to where a catalog knows a table, in Hudi's words."""
+    """Return the position of a sync as table properties, with Hudi's keys."""
     writes: tuple[Instant, ...] = snapshot.timeline.completed_writes
     if not writes:
         return {}
@@ -267,31 +271,37 @@ def sync_position(snapshot: Snapshot) -> dict[str, str]:
 def spark_properties(
     schema: pa.Schema, options: Mapping[str, str], partition_columns: list[str]
 ) -> dict[str, str]:
-    """What makes the table one of the source `hudi` for Spark, and never plain parquet."""
+    """Return the properties by which Spark uses the source `hudi`, and not plain Parquet."""
     metadata: dict[str, Any] = {_OPTIONS: dict(options)}
-    known = set(schema.names)
-    last = [schema.field(name) for name in partition_columns if name in known]
-    first = [field for field in schema if field.name not in partition_columns]
-    text = spark_schema_json(pa.schema([*first, *last]), metadata)
-    parts = [text[at : at + _MOST_TEXT] for at in range(0, len(text), _MOST_TEXT)]
-    found = {PROVIDER: HUDI, "spark.sql.sources.schema.numParts": str(len(parts))}
+    schema_names = set(schema.names)
+    partition_fields = [schema.field(name) for name in partition_columns if name in schema_names]
+    data_fields = [field for field in schema if field.name not in partition_columns]
+    text = spark_schema_json(pa.schema([*data_fields, *partition_fields]), metadata)
+    parts = [
+        text[start : start + _MAX_PROPERTY_LENGTH]
+        for start in range(0, len(text), _MAX_PROPERTY_LENGTH)
+    ]
+    properties = {PROVIDER: HUDI, "spark.sql.sources.schema.numParts": str(len(parts))}
     for number, part in enumerate(parts):
-        found[f"spark.sql.sources.schema.part.{number}"] = part
-    if last and len(last) == len(partition_columns):
-        found["spark.sql.sources.schema.numPartCols"] = str(len(last))
-        for number, field in enumerate(last):
-            found[f"spark.sql.sources.schema.partCol.{number}"] = field.name
-    return found
+        properties[f"spark.sql.sources.schema.part.{number}"] = part
+    if partition_fields and len(partition_fields) == len(partition_columns):
+        properties["spark.sql.sources.schema.numPartCols"] = str(len(partition_fields))
+        for number, field in enumerate(partition_fields):
+            properties[f"spark.sql.sources.schema.partCol.{number}"] = field.name
+    return properties
 
 
 def _columns(
     config: TableConfig, schema: pa.Schema
 ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """Hive's columns, and those of partitions: text where the path is no plain value."""
-    made = config.key_generator in _MADE_TEXT
+    """Return Hive's columns and partition columns; the latter are strings if formatted in paths."""
+    is_formatted = config.key_generator in _FORMATTED_GENERATORS
     types = {field.name: hive_type(field.type) for field in schema}
-    by = tuple(
-        (name, "string" if made else types.get(name, "string")) for name in config.partition_fields
+    partition_columns = tuple(
+        (name, "string" if is_formatted else types.get(name, "string"))
+        for name in config.partition_fields
     )
-    names = set(config.partition_fields)
-    return tuple((name, kind) for name, kind in types.items() if name not in names), by
+    partition_names = set(config.partition_fields)
+    return tuple(
+        (name, kind) for name, kind in types.items() if name not in partition_names
+    ), partition_columns

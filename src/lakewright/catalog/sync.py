@@ -1,4 +1,4 @@
-"""One sync: look at the table, look at the catalog, plan, tell."""
+"""Catalog sync: plan the changes to a catalog and apply them, after a write or on request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What a catalog was told about one name of a table."""
+    """The changes that a sync made for one registered name of a table."""
 
     catalog: str
     table: str
@@ -46,17 +46,17 @@ class SyncResult:
 
     @property
     def changed(self) -> bool:
-        """Whether anything was told."""
+        """Whether the sync changed anything."""
         return self.created or self.altered or bool(self.added + self.moved + self.dropped)
 
 
 def sync_table(
     snapshot: Snapshot, settings: SyncSettings, catalog: MetaCatalog, more: Mapping[str, str]
 ) -> tuple[SyncResult, ...] | Skip:
-    """Tell a catalog of a table as it is in a snapshot; `more` are properties to be set.
+    """Sync a catalog with a snapshot of a table; `more` are properties to set.
 
-    Partitions first, and how far the catalog knows the table last: who dies in between is
-    followed by one who tells the same again.
+    Partitions are changed first and the sync position last: after a crash in between, the next sync
+    makes the same changes again.
     """
     check_partition_fields(snapshot.config, settings)
     if snapshot.avro_schema() is None:
@@ -70,7 +70,7 @@ def sync_table(
 
 
 def names_of(config: TableConfig, settings: SyncSettings) -> list[tuple[TableName, bool]]:
-    """The names that a table gets, and which of them are read-optimized."""
+    """Return the names under which a table is registered, and whether each is read-optimized."""
     name = settings.table or matching_name(config.name)
     plain = TableName(settings.database, name)
     if config.table_type is not TableType.MERGE_ON_READ:
@@ -85,9 +85,9 @@ def names_of(config: TableConfig, settings: SyncSettings) -> list[tuple[TableNam
 
 
 def matching_name(name: str) -> str:
-    """A table's own name as catalogs take it.
+    """Return the name of a table in the form that catalogs accept.
 
-    >>> fitting("Rides-2026")
+    >>> matching_name("Rides-2026")
     'rides_2026'
     """
     return "".join(char if char.isalnum() else "_" for char in name).lower()
@@ -96,17 +96,17 @@ def matching_name(name: str) -> str:
 def _sync_name(
     table: TableMetadata, catalog: MetaCatalog, name: TableName, *, read_optimized: bool
 ) -> SyncResult:
-    known = catalog.load(name)
+    registered = catalog.load(name)
     target = table.catalog_table(read_optimized=read_optimized)
-    if known is not None:
-        require_same(name, known, target)
-    wanted = table.desired(target, last_synced_time(known))
-    asked = None if wanted.whole else {*wanted.present, *wanted.gone}
-    there = {}
-    if known is not None and target.partition_columns and (asked is None or asked):
-        there = catalog.partitions(name, asked)
-    changes = plan_sync(known, there, wanted)
-    _apply_changes(catalog, name, changes, known or target, table.settings.batch)
+    if registered is not None:
+        require_same(name, registered, target)
+    desired = table.desired(target, last_synced_time(registered))
+    requested = None if desired.whole else {*desired.present, *desired.gone}
+    partitions = {}
+    if registered is not None and target.partition_columns and (requested is None or requested):
+        partitions = catalog.partitions(name, requested)
+    changes = plan_sync(registered, partitions, desired)
+    _apply_changes(catalog, name, changes, registered or target, table.settings.batch)
     return SyncResult(
         catalog=catalog.kind,
         table=str(name),
@@ -122,67 +122,65 @@ def _apply_changes(
     catalog: MetaCatalog, name: TableName, changes: CatalogChanges, table: CatalogTable, batch: int
 ) -> None:
     if changes.create is not None:
-        # Without its position: only when the partitions are there as well is it known.
+        # Without the sync position, which is valid only after the partitions were registered.
         catalog.create(name, without_position(changes.create))
     for new in _batches(changes.add, batch):
         catalog.add(name, table, new)
     for new in _batches(changes.move, batch):
         catalog.move(name, table, new)
-    for gone in _batches(changes.drop, batch):
-        catalog.drop(name, gone)
+    for dropped in _batches(changes.drop, batch):
+        catalog.drop(name, dropped)
     last = changes.create or changes.alter
     if last is not None:
         catalog.alter(name, last)
 
 
 def without_position(table: CatalogTable) -> CatalogTable:
-    """A table of which a catalog does not know up to where it knows it."""
-    kept = {k: v for k, v in table.properties.items() if not k.startswith("last_commit_")}
+    """Return a table without its sync position."""
+    properties = {k: v for k, v in table.properties.items() if not k.startswith("last_commit_")}
     return CatalogTable(
         location=table.location,
         columns=table.columns,
         partition_columns=table.partition_columns,
-        properties=kept,
+        properties=properties,
         serde=table.serde,
     )
 
 
 def _batches(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
-    return [items[at : at + size] for at in range(0, len(items), size)]
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-# ------------------------------------------------------------------------------------------------
-# Catalog sync for people: options in, what was told out; after a write, or when asked for.
-
+# Sync by options: after a write, or on request.
 
 Properties = Mapping[str, str | None]
-# Tells the catalog of a Spark session; who has none needs no Spark either.
+# Syncs the catalog of a Spark session; passed as a function, since other catalogs need no Spark.
 InSession = Callable[[Snapshot, SyncSettings, Properties], tuple[SyncResult, ...] | Skip]
 
 
 def sync(
     storage: Storage, clock: Clock, options: Mapping[str, str], in_session: InSession
 ) -> tuple[SyncResult, ...] | Skip:
-    """Tell the catalog that options name of a table."""
+    """Sync the catalog that options name with the current state of a table."""
     settings = sync_settings(options)
     snapshot = load_snapshot(storage)
     meter = MetricsRecorder.create(storage, clock, options, snapshot.config.name)
     kind = settings.kind.lower()
     try:
         properties = catalog_properties(freshness_of(snapshot, clock, options))
-        done = _sync_one(snapshot, settings, properties, in_session)
+        results = _sync_one(snapshot, settings, properties, in_session)
     except LakewrightError as error:
         meter.count("catalog.syncs", catalog=kind, outcome=kind_of(error))
         raise
-    told = not isinstance(done, Skip) and any(each.changed for each in done)
-    meter.count("catalog.syncs", catalog=kind, outcome="changed" if told else "unchanged")
-    return done
+    changed = not isinstance(results, Skip) and any(result.changed for result in results)
+    meter.count("catalog.syncs", catalog=kind, outcome="changed" if changed else "unchanged")
+    return results
 
 
 def sync_after_write(
     storage: Storage, clock: Clock, options: Mapping[str, str], in_session: InSession
 ) -> None:
-    """Sync where options ask for it; a failure is a warning, unless they say otherwise."""
+    """Sync if options enable it; a failure is a warning, unless they say otherwise."""
     settings = sync_settings(options)
     if not settings.enabled:
         return
@@ -190,9 +188,9 @@ def sync_after_write(
         sync(storage, clock, options, in_session)
     except LakewrightError as error:
         if not settings.ignore_errors:
-            error.add_note("The write before it has completed, only the catalog was not told.")
+            error.add_note("The write before it has completed; only the catalog was not updated.")
             raise
-        text = f"the catalog was not told of the write, which has completed: {error}"
+        text = f"the catalog was not updated after the write, which has completed: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
@@ -204,9 +202,9 @@ def _sync_one(
 ) -> tuple[SyncResult, ...] | Skip:
     if settings.kind is SyncMode.SPARK:
         return in_session(snapshot, settings, properties)
-    known = {key: value for key, value in properties.items() if value is not None}
+    known_properties = {key: value for key, value in properties.items() if value is not None}
     with _catalog(settings) as catalog:
-        return sync_table(snapshot, settings, catalog, known)
+        return sync_table(snapshot, settings, catalog, known_properties)
 
 
 def _catalog(settings: SyncSettings) -> AbstractContextManager[MetaCatalog]:

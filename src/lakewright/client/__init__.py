@@ -1,1 +1,1 @@
-"""Writes, services and TTL of one table, by Hudi's options."""
+"""Clients of one table: writes, services, TTL and stream sinks, configured by Hudi's options."""

@@ -1,6 +1,7 @@
-"""The options of a command: all names are checked, then storage gets its own.
+"""Options of a command: check all names, then separate storage, Spark and table options.
 
-Who looks at a table imports neither services nor writers: the names of their options are known.
+Commands that only read a table need not import services or writers: option names are declared apart
+from them.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ _SPARK = "spark."
 
 
 def spark_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that a session is started with."""
+    """Return the options for starting a Spark session."""
     return {key: value for key, value in options.items() if key.startswith(_SPARK)}
 
 
 def table_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that are neither storage's nor of a Spark session.
+    """Return the options that are neither storage options nor Spark options.
 
     Raises:
-        InvalidError: there is no such option.
+        InvalidError: An option is unknown.
     """
     rest = {k: v for k, v in other_options(options).items() if not k.startswith(_SPARK)}
     check_names(rest, also=storage_option_names())
@@ -36,6 +37,6 @@ def table_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def storage_at(path: str, options: Mapping[str, str]) -> Storage:
-    """The storage of the table at a path, after a check of all options."""
+    """Check all options and return the storage of the table at a path."""
     table_options(options)
     return storage_for(path, storage_options(options))

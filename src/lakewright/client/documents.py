@@ -1,4 +1,4 @@
-"""Values as documents, which `printing.py` shows as text or JSON."""
+"""Convert results to documents (dicts), which `printing.py` prints as text or JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Document = dict[str, Any]
 
 
 def plan_document(plan: Any) -> Document:
-    """A plan of any service, or why there is none; with the reason for each partition left."""
+    """Return the document of a plan of any service, or of the reason why there is none.
+
+    Skipped partitions are listed with their reasons.
+    """
     match plan:
         case Skip():
             return {"planned": False, "reason": plan.reason}
@@ -34,15 +37,15 @@ def plan_document(plan: Any) -> Document:
             return {
                 "planned": True,
                 **_event_time_document(plan),
-                "operations": [_operation_document(each) for each in plan.operations],
+                "operations": [_operation_document(item) for item in plan.operations],
                 "missing": _missing(plan.missing_partitions, plan.missing_reasons),
             }
         case CleanPlan():
-            kept = plan.earliest_to_retain
+            earliest = plan.earliest_to_retain
             return {
                 "planned": True,
                 "policy": plan.policy,
-                "retained_from": kept.requested_at if kept is not None else None,
+                "retained_from": earliest.requested_at if earliest is not None else None,
                 "operations": [
                     {"partition": partition, "file": file.path.rpartition("/")[2]}
                     for partition, files in plan.files.items()
@@ -53,16 +56,16 @@ def plan_document(plan: Any) -> Document:
         case TtlPlan():
             return {
                 "planned": True,
-                "operations": [decision_document(each) for each in plan.operations],
-                "records": [decision_document(each) for each in plan.records],
+                "operations": [decision_document(item) for item in plan.operations],
+                "records": [decision_document(item) for item in plan.records],
                 "missing": _missing(plan.missing_partitions, plan.missing_reasons),
             }
     instants = getattr(plan, "instants", ())
-    return {"planned": True, "instants": [instant_document(each) for each in instants]}
+    return {"planned": True, "instants": [instant_document(item) for item in instants]}
 
 
 def _event_time_document(plan: CompactionPlan | ClusteringPlan) -> Document:
-    """Up to when a plan goes, and where it stands for that; nothing for other plans."""
+    """Return the event-time threshold of a plan and its position; empty for other plans."""
     if EVENT_TIME_THRESHOLD not in plan.extra:
         return {}
     return {
@@ -73,12 +76,12 @@ def _event_time_document(plan: CompactionPlan | ClusteringPlan) -> Document:
 
 
 def decision_document(verdict: TtlDecision) -> Document:
-    """What becomes of a partition, and why."""
+    """Return the document of a TTL decision on a partition."""
     policy = verdict.policy
-    told = f"{policy.spec}: {policy.value} {policy.units}" if policy is not None else None
+    policy_text = f"{policy.spec}: {policy.value} {policy.units}" if policy is not None else None
     return {
         "partition": verdict.partition,
-        "policy": told,
+        "policy": policy_text,
         "reference": verdict.reference,
         "source": verdict.source,
         "expires_at": verdict.expires_at,
@@ -105,18 +108,18 @@ def _missing(partitions: Sequence[str] | None, reasons: Mapping[str, str]) -> li
 
 
 def commit_document(commit: Commit) -> Document:
-    """A completed write or service, with those that followed it."""
-    fields = {each.name: getattr(commit, each.name) for each in dataclasses.fields(commit)}
-    return {**fields, "services": [outcome_document(each) for each in commit.services]}
+    """Return the document of a completed write or service, with the services that followed it."""
+    fields = {item.name: getattr(commit, item.name) for item in dataclasses.fields(commit)}
+    return {**fields, "services": [outcome_document(item) for item in commit.services]}
 
 
 def outcome_document(outcome: Commit | Skip | LakewrightError) -> Document:
-    """How a service ended: in a word, in a sentence, and in full."""
+    """Return the document of the outcome of a service: a word, a sentence and the details."""
     match outcome:
         case Commit():
             more = f", and {len(outcome.services)} more" * bool(outcome.services)
-            told = f"{outcome.operation} {outcome.instant}: {outcome.files} files{more}"
-            return {"result": "done", "detail": told, "commit": commit_document(outcome)}
+            detail = f"{outcome.operation} {outcome.instant}: {outcome.files} files{more}"
+            return {"result": "done", "detail": detail, "commit": commit_document(outcome)}
         case Skip():
             return {"result": "skipped", "detail": outcome.reason}
         case error:
@@ -124,31 +127,31 @@ def outcome_document(outcome: Commit | Skip | LakewrightError) -> Document:
 
 
 def instant_document(instant: Instant) -> Document:
-    """An instant of the timeline."""
+    """Return the document of an instant."""
     return dataclasses.asdict(instant)
 
 
 def debt_document(debt: CompactionDebt) -> Document:
-    """What a table owes, all in all and by partition."""
+    """Return the document of the compaction debt of a table, in total and by partition."""
     return {
         "log_files": debt.log_files,
         "log_bytes": debt.log_bytes,
         "oldest": debt.oldest,
-        "partitions": [dataclasses.asdict(each) for each in debt.partitions],
+        "partitions": [dataclasses.asdict(partition) for partition in debt.partitions],
     }
 
 
 def service_document(service: AnyTableService) -> Document:
-    """A service: what it is called, what it does, which options it reads."""
-    does = (getdoc(type(service)) or "").partition("\n")[0]
+    """Return the document of a service: its name, action, description and options."""
+    description = (getdoc(type(service)) or "").partition("\n")[0]
     return {
         "name": service.name,
         "action": service.action or None,
-        "does": does,
+        "does": description,
         "options": sorted(service.keys),
     }
 
 
 def error_document(error: LakewrightError) -> Document:
-    """An error, with its facts."""
+    """Return the document of an error with its facts."""
     return {"kind": type(error).__name__, "message": error.message, "facts": dict(error.facts)}

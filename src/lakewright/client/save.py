@@ -1,4 +1,4 @@
-"""`df.write.format("hudi")`: save modes and Hudi's options, as calls on a table."""
+"""`df.write.format("hudi")`: save modes and Hudi's write options."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _LOCKS = ".hoodie/.locks"
 
 
 class SaveMode(Enum):
-    """What becomes of a table that is there already."""
+    """What a save does if the table exists."""
 
     APPEND = auto()
-    OVERWRITE = auto()  # its rows are replaced, or all of it if the options describe another table
-    REPLACE = auto()  # its rows are replaced
+    OVERWRITE = auto()  # replace its rows, or the table if the options describe another table
+    REPLACE = auto()  # replace its rows
     IGNORE = auto()
     ERROR = auto()
 
@@ -63,14 +63,14 @@ def save(
     mode: str = "error",
     partition_by: Sequence[str] = (),
 ) -> Commit | Skip:
-    """Write a DataFrame as real Hudi's data source does it, creating the table if there is none."""
-    told = {key: value for key, value in options.items() if key.lower() != "path"}
-    writer = WriteClient.create(storage, told)
+    """Write a DataFrame as Hudi's data source does, and create the table if it does not exist."""
+    write_options = {key: value for key, value in options.items() if key.lower() != "path"}
+    writer = WriteClient.create(storage, write_options)
     return SaveOperation(writer, parse_mode(mode), tuple(partition_by)).write(spark_rows(frame))
 
 
 def parse_mode(text: str | None) -> SaveMode:
-    """The save mode of a name; none is the same as `error`, as on Spark."""
+    """Return the save mode of a name; no name means `error`, as in Spark."""
     mode = _MODES.get((text or "error").lower())
     if mode is None:
         raise InvalidError("no such save mode", mode=text, known=sorted(_MODES))
@@ -79,9 +79,9 @@ def parse_mode(text: str | None) -> SaveMode:
 
 @dataclass(frozen=True)
 class SaveOperation:
-    """A write that makes its table if need be.
+    """A write that creates its table if it does not exist.
 
-    `extra` is recorded in the commit; `validator` may refuse the write, as in `WriteRequest`.
+    `extra` is recorded in the commit; `validator` may reject the write, as in `WriteRequest`.
     """
 
     writer: WriteClient
@@ -91,11 +91,11 @@ class SaveOperation:
     validator: CommitValidator | None = None
 
     def write(self, rows: RowSource) -> Commit | Skip:
-        """Write rows; if that fails there is a table afterwards only if there was one before."""
+        """Write rows; if the write fails, a table that was created for it is removed again."""
         operation = parse_operation(self.writer.options)
         if not self._exists():
             self._create(operation, rows)
-            with self._undone_on_failure():
+            with self._undo_create_on_failure():
                 return self._run(operation, rows)
         if self.mode is SaveMode.ERROR:
             raise InvalidError(
@@ -116,7 +116,7 @@ class SaveOperation:
         return table_exists(self._storage)
 
     def _replace(self, operation: Operation, rows: RowSource) -> Commit | Skip:
-        """Put rows in the place of those that are there, or another table in the table's place."""
+        """Replace the rows of the table, or the whole table if the options describe another one."""
         if operation is Operation.DELETE:
             raise InvalidError(
                 "rows to delete cannot replace a table's rows: choose the mode append",
@@ -124,12 +124,12 @@ class SaveOperation:
             )
         if self.mode is SaveMode.OVERWRITE and not operation.replaces and self._is_another_table():
             spec = self._checked_spec(operation, rows)
-            if self._make_anew(spec):
-                with self._undone_on_failure():
+            if self._recreate(spec):
+                with self._undo_create_on_failure():
                     return self._run(operation, rows)
         if operation.replaces and self.mode is SaveMode.OVERWRITE:
             return self._run(operation, rows)
-        # Of an upsert people expect that it leaves one row of each key.
+        # An upsert must leave one row of each key.
         combine = operation is Operation.UPSERT
         return self._run(Operation.INSERT_OVERWRITE_TABLE, rows, combine=combine)
 
@@ -144,8 +144,8 @@ class SaveOperation:
             validator=self.validator,
         )
         if operation is Operation.DELETE_PARTITION:
-            named = self.writer.options.get(_PARTITIONS_TO_DELETE, "").split(",")
-            patterns = tuple(part.strip() for part in named if part.strip())
+            given = self.writer.options.get(_PARTITIONS_TO_DELETE, "").split(",")
+            patterns = tuple(pattern.strip() for pattern in given if pattern.strip())
             return self.writer.run_deletion(replace(request, patterns=patterns))
         if not rows.schema.names:
             return self.writer.store_settings(self.partition_by)
@@ -156,16 +156,16 @@ class SaveOperation:
         return bool(find_conflicts(config, self.writer.options, partition_by=self.partition_by))
 
     def _checked_spec(self, operation: Operation, rows: RowSource) -> TableSpec:
-        """The table to make, after everything was checked that can be without reading rows."""
+        """Return the spec of the table to create, after all checks that need no rows."""
         options = self.writer.options
         spec = spec_from_options(options, partition_by=self.partition_by)
         config = TableConfig.from_properties(table_properties(spec))
         settings = write_settings(config, options)
-        # With the rows' schema all columns that the table counts on are looked for.
+        # With the schema of the rows, this checks that all columns the table needs exist.
         table_properties(replace(spec, schema=rows.schema, event_time=settings.event_time))
-        writer = self.writer.writer()
-        writer.new_lock()
-        check_operation(config, writer, operation, settings)
+        manager = self.writer.writer()
+        manager.new_lock()
+        check_operation(config, manager, operation, settings)
         return spec
 
     def _create(self, operation: Operation, rows: RowSource) -> None:
@@ -175,8 +175,8 @@ class SaveOperation:
             )
         create_table(self._storage, self.writer.clock, self._checked_spec(operation, rows))
 
-    def _make_anew(self, spec: TableSpec) -> bool:
-        """Put an empty table in the place of another; not if somebody else has just done so."""
+    def _recreate(self, spec: TableSpec) -> bool:
+        """Replace another table by an empty one; False if a concurrent process has just done so."""
         lock = self.writer.writer().new_lock()
         with held(lock):
             if not self._is_another_table():
@@ -188,21 +188,21 @@ class SaveOperation:
         return True
 
     @contextmanager
-    def _undone_on_failure(self) -> Iterator[None]:
-        """Take back a table that was made for a write which then fails."""
-        done = False
+    def _undo_create_on_failure(self) -> Iterator[None]:
+        """Remove a table that was created for a write if the write fails."""
+        succeeded = False
         try:
             yield
-            done = True
+            succeeded = True
         finally:
-            if not done:
+            if not succeeded:
                 self._undo_create()
 
     def _undo_create(self) -> None:
         lock = self.writer.writer().new_lock()
         try:
             with held(lock):
-                # Somebody else may have found it and begun to write.
+                # Another process may have started to write to the table.
                 if not load_snapshot(self._storage).timeline.instants:
                     lock.verify()
                     _remove_empty(self._storage)
@@ -213,9 +213,10 @@ class SaveOperation:
 
 
 def _remove(storage: Storage) -> None:
-    """Remove a table under its lock: its properties last, so that who dies can do it again.
+    """Delete a table under its lock; the properties last, so that a crashed delete can be repeated.
 
-    Data goes before the timeline, since files without timeline would belong to the next table.
+    Data files are deleted before the timeline: without a timeline they would become part of the
+    next table at this location.
     """
     for folder in storage.list_folders(""):
         if folder != _META_FOLDER:
@@ -227,17 +228,17 @@ def _remove(storage: Storage) -> None:
 
 
 def _remove_empty(storage: Storage) -> None:
-    """Remove a table that nothing was written to: other files in its place are not its own."""
+    """Delete a table without commits; other files at its location do not belong to it."""
     storage.delete(PROPERTIES)
-    files = [
+    metadata_files = [
         file.path for file in storage.list_tree("") if file.name.startswith(PARTITION_METADATA)
     ]
-    storage.delete_many(files)
+    storage.delete_many(metadata_files)
     _remove_metadata(storage)
 
 
 def _remove_metadata(storage: Storage) -> None:
-    """Remove everything that belongs to a table's timeline, but not the lock that is held."""
+    """Delete the metadata folders of a table, except for the lock, which is held."""
     for folder in storage.list_folders(_META_FOLDER):
         if folder != _LOCKS:
             storage.delete_folder(folder)

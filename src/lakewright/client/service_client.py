@@ -1,4 +1,4 @@
-"""Services and plans of the table at a path, for the command line and for the page."""
+"""Services and plans of the table at a path, for the command line and the web UI."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from lakewright.write.options import check_write_options
 
 Options = Mapping[str, str]
 
-# Who runs services from a process of their own has writers beside them.
+# Services in a separate process run concurrently with writers.
 _SEVERAL_WRITERS = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 
 
 def with_optimistic_concurrency(options: Options) -> Options:
-    """Options with which a process respects the writers beside it, unless they say otherwise."""
+    """Return the options with optimistic concurrency control, unless they name another mode."""
     return {**_SEVERAL_WRITERS, **options}
 
 
 def default_services(config: TableConfig) -> tuple[str, ...]:
-    """What every table of a kind needs now and then, in the order in which it is of most use."""
-    merged = ("compaction",) if config.table_type is TableType.MERGE_ON_READ else ()
-    return (*merged, "clean", "archive")
+    """Return the services that every table of a type needs, most useful first."""
+    compaction = ("compaction",) if config.table_type is TableType.MERGE_ON_READ else ()
+    return (*compaction, "clean", "archive")
 
 
 def service_runner(
     path: str, options: Options, engine: Callable[[], Engine] | None = None
 ) -> ServiceRunner:
-    """What runs services on the table at a path; option names are checked."""
-    known = SYNC_KEYS | service_keys() | OWN_OPTIONS | added_options()
-    checked = check_write_options(table_options(options), also=known)
+    """Return the service runner of the table at a path, after a check of all option names."""
+    known_keys = SYNC_KEYS | service_keys() | OWN_OPTIONS | added_options()
+    checked = check_write_options(table_options(options), also=known_keys)
     for key in checked.ignored:
         warnings.warn(f"option {key} has no effect on services", stacklevel=2)
     storage = with_metrics(storage_at(path, options), checked.values)
@@ -50,7 +50,7 @@ def service_runner(
 def cancel_plan(
     path: str, options: Options, instant: InstantTime, *, user: str, reason: str, wait_s: float
 ) -> Document:
-    """Take a plan back, or ask for it."""
+    """Cancel a plan, or request its cancellation if a process is executing it."""
     runner = service_runner(path, with_optimistic_concurrency(options))
     rollback = runner.cancel(instant, user=user, reason=reason, wait_s=wait_s)
     return {
@@ -63,4 +63,4 @@ def cancel_plan(
 
 
 def _no_engine() -> Engine:
-    raise AssertionError("a plan is only looked at")
+    raise AssertionError("no engine is needed to preview or cancel a plan")

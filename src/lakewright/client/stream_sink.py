@@ -1,9 +1,9 @@
-"""Streams into a table, each batch exactly once.
+"""Streams into a table: each batch is written exactly once.
 
-The commit of a batch carries its number. Spark replays a batch whose end it has not noted; one
-whose number is in the table already is recognised and left out. That is asked under the table's
-lock, when the batch begins and when it completes: the driver that Spark has given up may still be
-at work, and a commit whose answer was lost may be there.
+The commit of a batch records the batch number. Spark replays a batch if it did not record its end;
+the sink skips a batch whose number is in the table already. It checks this under the table's lock,
+both when the batch begins and when it commits: a driver that Spark has given up on may still be
+running, and a commit may have succeeded although its response was lost.
 """
 
 from __future__ import annotations
@@ -36,22 +36,21 @@ from lakewright.write.writer import Commit, RowSource
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Real Hudi's own key: its sink and ours recognise each other's batches.
+# Hudi's key, so that its sink and this one recognize each other's batches.
 BATCHES = "_hudi_streaming_sink_checkpoint"
 IDENTIFIER = "hoodie.datasource.write.streaming.checkpoint.identifier"
 _QUERY = "lakewright.stream.query"
 
 
 class BatchWrittenError(ConflictError):
-    """A batch is in the table already."""
+    """The table has the batch already."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Whose batches are meant: those of a query, which others must not be taken for.
+    """The identity of a stream: an identifier, and the id of the query if it is known.
 
-    Where the `query` is not known the identifier alone tells. A `fresh` one has just begun: a note
-    that names no query is not its own.
+    A `fresh` query has just started: a batch whose commit names no query is not its own.
     """
 
     identifier: str
@@ -59,57 +58,64 @@ class Stream:
     fresh: bool = False
 
     def note(self, batch_id: int) -> dict[str, str]:
-        """What the commit of a batch carries."""
-        note = {BATCHES: json.dumps({self.identifier: str(batch_id)})}
+        """Return the extra metadata for the commit of a batch."""
+        metadata = {BATCHES: json.dumps({self.identifier: str(batch_id)})}
         if self.query is not None:
-            note[_QUERY] = json.dumps({self.identifier: self.query})
-        return note
+            metadata[_QUERY] = json.dumps({self.identifier: self.query})
+        return metadata
 
     def batch_in(self, extra: Mapping[str, str]) -> int | None:
-        """The number of the batch that a commit carries, if it is one of this stream."""
-        noted = _noted(extra, BATCHES).get(self.identifier)
-        if noted is None:
+        """Return the number of the batch that a commit wrote, if it belongs to this stream."""
+        number = _stored_mapping(extra, BATCHES).get(self.identifier)
+        if number is None:
             return None
-        query = _noted(extra, _QUERY).get(self.identifier)
-        other = self.fresh if query is None else query != self.query
-        if self.query is not None and other:
+        query = _stored_mapping(extra, _QUERY).get(self.identifier)
+        is_other_query = self.fresh if query is None else query != self.query
+        if self.query is not None and is_other_query:
             return None
         try:
-            return int(noted)
+            return int(number)
         except ValueError as error:
-            raise CorruptError("a commit's batch has no number", batch=noted) from error
+            raise CorruptError("a commit's batch has no number", batch=number) from error
 
 
 @dataclass
 class BatchValidator:
-    """Refuses a batch that the table has; asked again, it looks at what is new since."""
+    """Rejects a batch that the table has; a second call checks only commits since the first."""
 
     stream: Stream
     batch_id: int
-    _before: Snapshot | None = None
+    _last_checked: Snapshot | None = None
 
     def validate(self, current: Snapshot) -> None:
         """Raise BatchWrittenError, with the instant of the newest batch, if the table has it."""
-        # Batches are written in the order of their numbers: those before the newest are smaller.
-        found = next(_batches(current, self.stream, self._before), None)
-        if found is not None and found[1] >= self.batch_id:
+        # Batches are written in ascending order, so the newest one has the greatest number.
+        newest = next(_batches(current, self.stream, self._last_checked), None)
+        if newest is not None and newest[1] >= self.batch_id:
             raise BatchWrittenError(
                 "the batch is in the table already",
                 batch=self.batch_id,
-                newest=found[1],
-                instant=found[0].requested_at,
+                newest=newest[1],
+                instant=newest[0].requested_at,
             )
-        self._before = current
+        self._last_checked = current
 
 
 @dataclass
 class StreamSink:
-    """A function for `foreachBatch`.
+    """A function for `foreachBatch` that writes each batch exactly once; see `Table.stream_sink`.
 
-    `checkpoint` is the checkpoint location of the query: with it, batches of another query, which
-    begin to count anew, are not taken for replayed ones. `places` are options for its storage. A
-    `fresh` query has a location that is used this once. A `complete` batch is the whole result: it
-    replaces the table's rows.
+    Attributes:
+        storage: The storage of the table.
+        options: Write options.
+        partition_by: Partition columns for a table that is created.
+        checkpoint: Checkpoint location of the query. With it, batches of another query, whose
+            numbers start at 0 again, are not mistaken for replayed batches.
+        clock: The clock.
+        commits: The outcome of the last batch.
+        places: Storage options of the checkpoint location.
+        fresh: Whether the query has a temporary checkpoint location.
+        complete: Whether each batch is the complete result and replaces the rows of the table.
     """
 
     storage: Storage
@@ -133,16 +139,16 @@ class StreamSink:
         self.write(spark_rows(frame), batch_id)
 
     def write(self, rows: RowSource, batch_id: int) -> None:
-        """Write the rows of one batch; `commits` then tells what became of it."""
+        """Write the rows of one batch and store the outcome in `commits`."""
         settings = write_settings(None, self._writer.options)
-        stream = Stream(settings.stream_identifier, self._known_query(), self.fresh)
+        stream = Stream(settings.stream_identifier, self._query_id(), self.fresh)
         mode = SaveMode.REPLACE if self.complete else SaveMode.APPEND
         validator = BatchValidator(stream, batch_id)
-        note = stream.note(batch_id)
-        save = SaveOperation(self._writer, mode, self.partition_by, note, validator)
+        metadata = stream.note(batch_id)
+        save = SaveOperation(self._writer, mode, self.partition_by, metadata, validator)
         self.commits = [self._attempt(save, rows, settings)]
 
-    def _known_query(self) -> str | None:
+    def _query_id(self) -> str | None:
         if self._query is None and self.checkpoint is not None:
             self._query = query_of(self.checkpoint, self.places)
             if self._query is None and not names_stream(self._writer.options):
@@ -157,14 +163,14 @@ class StreamSink:
     def _attempt(
         self, save: SaveOperation, rows: RowSource, settings: WriteSettings
     ) -> Commit | Skip:
-        """Write a batch; what may pass by itself is tried again, as often as the options say."""
-        for left in range(settings.stream_retries, -1, -1):
+        """Write a batch; retry conflicts and unavailable storage as often as the options say."""
+        for retries_left in range(settings.stream_retries, -1, -1):
             try:
                 return save.write(rows)
             except BatchWrittenError as error:
                 return _skipped(f"a batch was left out: {error}")
             except (ConflictError, UnavailableError) as error:
-                if left:
+                if retries_left:
                     self.clock.sleep(settings.stream_retry_ms / 1000)
                 elif settings.stream_ignore_failed:
                     return _skipped(f"a batch was left out, its rows are lost: {error}")
@@ -174,17 +180,17 @@ class StreamSink:
 
 
 def names_stream(options: Mapping[str, str]) -> bool:
-    """Whether options tell a stream from others by a name of its own."""
+    """Whether the options give a stream its own identifier."""
     return any(key.lower() == IDENTIFIER and value.strip() for key, value in options.items())
 
 
 def last_batch(snapshot: Snapshot, stream: Stream) -> int | None:
-    """The number of the last batch of a stream that the table has."""
+    """Return the number of the last batch of a stream that the table has."""
     return next((number for _, number in _batches(snapshot, stream)), None)
 
 
 def query_of(checkpoint: str, places: Mapping[str, str] | None = None) -> str | None:
-    """The id of the query that a checkpoint location belongs to; `places` are storage options."""
+    """Return the id of the query of a checkpoint location; `places` are storage options."""
     try:
         data = storage_for(checkpoint, places or {}).read("metadata")
         return str(json.loads(data)["id"])
@@ -198,10 +204,10 @@ def query_of(checkpoint: str, places: Mapping[str, str] | None = None) -> str | 
 
 
 def _batches(
-    snapshot: Snapshot, stream: Stream, before: Snapshot | None = None
+    snapshot: Snapshot, stream: Stream, base: Snapshot | None = None
 ) -> Iterator[tuple[Instant, int]]:
-    """The batches of a stream, newest first; only those that were not there `before`."""
-    for instant, commit in commits_newest_first(snapshot, before):
+    """Yield the batches of a stream, newest first; only of commits since the snapshot `base`."""
+    for instant, commit in commits_newest_first(snapshot, base):
         with found_in(instant.file_name):
             number = stream.batch_in(commit.extra)
         if number is not None:
@@ -213,11 +219,11 @@ def _skipped(reason: str) -> Skip:
     return Skip(reason)
 
 
-def _noted(extra: Mapping[str, str], key: str) -> dict[str, str]:
+def _stored_mapping(extra: Mapping[str, str], key: str) -> dict[str, str]:
     try:
         value = json.loads(extra.get(key) or "{}")
     except (ValueError, RecursionError) as error:
         raise CorruptError("a commit's note of a stream cannot be read", key=key) from error
     if not isinstance(value, dict):
         raise CorruptError("a commit's note of a stream cannot be read", key=key)
-    return {str(name): str(each) for name, each in value.items()}
+    return {str(name): str(item) for name, item in value.items()}

@@ -1,7 +1,7 @@
-"""`table.ttl`: the settings and policies by which old partitions leave a table.
+"""`table.ttl`: the TTL settings and policies of a table.
 
-All of them are among the table's properties, and change under its lock: of two processes that
-change something at once both changes are there afterwards.
+Settings and policies are table properties. Each change reads, modifies and writes the properties
+under the table's lock, so that concurrent changes by two processes are both kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
 from lakewright.utils.terminal import SafeConsole
 
-# Whoever changes settings has writers beside them.
+# Settings are changed while other processes may write to the table.
 _SEVERAL_WRITERS = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 _META_FOLDER = ".hoodie"
 
@@ -59,7 +59,7 @@ Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class TtlConfig:
-    """The settings of a table, and its policies: those first that go first if several match."""
+    """The TTL settings of a table and its policies, in the order of precedence."""
 
     settings: TtlSettings
     policies: tuple[TtlPolicy, ...]
@@ -67,7 +67,19 @@ class TtlConfig:
 
 @dataclass(frozen=True)
 class TableTtl:
-    """Partition TTL of one table; each call looks at the table as it is then."""
+    """The TTL settings and policies of one table, as returned by `table.ttl`.
+
+    Each call reads the current state of the table. Changes are made under the table's lock.
+
+    Example:
+        ```python
+        table.ttl.save({"spec": "*", "units": "YEARS", "value": 1})
+        table.ttl.save({"spec": "country=US/*", "units": "MONTHS", "value": 2})
+        table.ttl.on()
+        table.ttl.explain()  # a decision for each partition; nothing is written
+        table.run("ttl")
+        ```
+    """
 
     storage: Storage
     options: Mapping[str, str]
@@ -77,15 +89,33 @@ class TableTtl:
     def for_table(
         cls, storage: Storage, options: Mapping[str, str] | None = None, clock: Clock | None = None
     ) -> TableTtl:
-        """`options` are about locks, where writers of the table need other than the usual ones."""
+        """Return the TTL of the table in a storage.
+
+        Args:
+            storage: The storage of the table.
+            options: Lock options, if the writers of the table use other locks than the default.
+            clock: The clock; the system clock if omitted.
+        """
         return cls(storage, {**_SEVERAL_WRITERS, **(options or {})}, clock or SystemClock())
 
     def on(self, *, run_inline: bool = True) -> TtlConfig:
-        """Put the policies in force; `run_inline` has the trigger checked after each write."""
+        """Enable TTL, so that the policies of the table apply.
+
+        Args:
+            run_inline: Whether to check the trigger after each write. Otherwise TTL runs before
+                writes and after each clean.
+
+        Returns:
+            The new settings and the policies.
+        """
         return self.configure(enabled=True, run_inline=run_inline)
 
     def off(self) -> TtlConfig:
-        """Put the policies out of force; they stay saved."""
+        """Disable TTL; the policies stay stored.
+
+        Returns:
+            The new settings and the policies.
+        """
         return self.configure(enabled=False)
 
     def settings(
@@ -95,7 +125,20 @@ class TableTtl:
         trigger_value: int | str | None = None,
         resolve_conflicts_by: str | None = None,
     ) -> TtlConfig:
-        """Change the settings that are given; whether TTL is on stays as it is."""
+        """Change the given settings; TTL stays enabled or disabled.
+
+        Args:
+            trigger_strategy: `NUM_COMMITS` or `TIME_ELAPSED`.
+            trigger_value: Number of commits or days after which an inline run is due.
+            resolve_conflicts_by: `MAX_TTL` or `MIN_TTL`: which of several matching policies
+                applies.
+
+        Returns:
+            The new settings and the policies.
+
+        Raises:
+            InvalidError: No setting was given, or a value is invalid.
+        """
         return self.configure(
             trigger_strategy=trigger_strategy,
             trigger_value=trigger_value,
@@ -111,63 +154,127 @@ class TableTtl:
         trigger_value: int | str | None = None,
         resolve_conflicts_by: str | None = None,
     ) -> TtlConfig:
-        """Change what is given, all of it in one step."""
-        given = {
+        """Change the given settings in one step.
+
+        Args:
+            enabled: Whether the policies apply.
+            run_inline: Whether to check the trigger after each write.
+            trigger_strategy: `NUM_COMMITS` or `TIME_ELAPSED`.
+            trigger_value: Number of commits or days after which an inline run is due.
+            resolve_conflicts_by: `MAX_TTL` or `MIN_TTL`: which of several matching policies
+                applies.
+
+        Returns:
+            The new settings and the policies.
+
+        Raises:
+            InvalidError: No setting was given, or a value is invalid.
+        """
+        values = {
             ENABLED: None if enabled is None else str(enabled).lower(),
             RUN_INLINE: None if run_inline is None else str(run_inline).lower(),
             TRIGGER: trigger_strategy,
             TRIGGER_VALUE: trigger_value,
             CONFLICT_RULE: resolve_conflicts_by,
         }
-        told = {key: str(value) for key, value in given.items() if value is not None}
-        if not told:
-            raise InvalidError("no setting was given", known=sorted(given))
-        return self._change(lambda properties: told, partitioned=enabled is not False)
+        changes = {key: str(value) for key, value in values.items() if value is not None}
+        if not changes:
+            raise InvalidError("no setting was given", known=sorted(values))
+        return self._change(lambda properties: changes, partitioned=enabled is not False)
 
     def store(self, settings: Mapping[str, str]) -> TtlConfig:
-        """Change settings by the keys under which they are stored, all of them in one step."""
+        """Change settings by the keys under which they are stored, in one step.
+
+        Args:
+            settings: Values by key, such as `hoodie.ttl.enabled`.
+
+        Returns:
+            The new settings and the policies.
+
+        Raises:
+            InvalidError: A key or a value is invalid.
+        """
         config = load_snapshot(self.storage).config
-        keyed = bool(config.record_key_fields)
-        validated_settings(settings, partitioned=bool(config.partition_fields), keyed=keyed)
-        shown = self._change(lambda properties: settings, partitioned=False)
+        has_record_key = bool(config.record_key_fields)
+        validated_settings(
+            settings, partitioned=bool(config.partition_fields), keyed=has_record_key
+        )
+        result = self._change(lambda properties: settings, partitioned=False)
         for policy in parse_policies(settings.get(POLICIES, "")):
-            self._warn_of_none(policy)
-        return shown
+            self._warn_if_unmatched(policy)
+        return result
 
     def save(self, policy: Mapping[str, Any] | str) -> TtlConfig:
-        """Add a policy, or put it in the place of the one with the same spec.
+        """Add a policy, or replace the one with the same spec.
 
-        A policy is a mapping, or its JSON, with `spec`, `units`, `value`, and maybe `level`.
+        Args:
+            policy: A mapping or its JSON, with `spec`, `units`, `value` and optionally `level`.
+
+        Returns:
+            The settings and the new policies.
+
+        Raises:
+            InvalidError: The policy is invalid, or the table is not partitioned.
+
+        Example:
+            ```python
+            table.ttl.save({"spec": "day=*", "units": "DAYS", "value": 30})
+            ```
         """
-        new = parse_policy(policy)
-        if new.level is TtlLevel.RECORD:
+        new_policy = parse_policy(policy)
+        if new_policy.level is TtlLevel.RECORD:
             require_keys(load_snapshot(self.storage).config)
-        shown = self._change_policies(lambda old: with_policy(old, new))
-        self._warn_of_none(new)
-        return shown
+        result = self._change_policies(lambda policies: with_policy(policies, new_policy))
+        self._warn_if_unmatched(new_policy)
+        return result
 
-    def _warn_of_none(self, policy: TtlPolicy) -> None:
-        if _matches_none(self.storage, policy):
+    def _warn_if_unmatched(self, policy: TtlPolicy) -> None:
+        if _matches_no_partition(self.storage, policy):
             text = f"no partition of the table matches {policy.spec!r} so far"
             warnings.warn(text, UserWarning, stacklevel=3)
 
     def delete(self, spec: str) -> TtlConfig:
-        """Take out the policy with a spec; InvalidError if there is none."""
-        return self._change_policies(lambda old: without_policy(old, spec), partitioned=False)
+        """Delete the policy with a spec.
+
+        Args:
+            spec: The spec of the policy.
+
+        Returns:
+            The settings and the remaining policies.
+
+        Raises:
+            InvalidError: There is no such policy.
+        """
+        return self._change_policies(
+            lambda policies: without_policy(policies, spec), partitioned=False
+        )
 
     def empty(self) -> TtlConfig:
-        """Take out all policies."""
+        """Delete all policies.
+
+        Returns:
+            The settings.
+        """
         return self._change(lambda properties: {POLICIES: "[]"}, partitioned=False)
 
     def show(self) -> TtlConfig:
-        """The settings and policies as they are."""
-        return _shown(load_snapshot(self.storage).config.properties)
+        """Return the current settings and policies."""
+        return _ttl_config(load_snapshot(self.storage).config.properties)
 
     def update_partitions(self, progress: RefreshProgress | None = None) -> int:
-        """Write into each partition when it was last written to; gives how many were behind.
+        """Write the time of the last write into the metadata file of each partition.
 
-        Once is enough: it spares runs the search in history. `progress` is told how many partitions
-        are done, and how many there are.
+        Run this once on a table that existed before TTL was enabled: later runs then need not
+        search the archived timeline.
+
+        Args:
+            progress: Called with the number of processed partitions and their total number.
+
+        Returns:
+            The number of partitions that were updated.
+
+        Raises:
+            InvalidError: The table is not partitioned.
         """
         snapshot = load_snapshot(self.storage)
         check_writable(snapshot.config)
@@ -176,13 +283,18 @@ class TableTtl:
         return update_partitions(snapshot, progress)
 
     def explain(self, options: Mapping[str, str] | None = None) -> tuple[TtlDecision, ...]:
-        """What would become of each partition now, and why; nothing is written.
+        """Return the decision on each partition, as if TTL were enabled; nothing is written.
 
-        Policies count as if TTL were on.
+        Args:
+            options: TTL options for this call.
+
+        Returns:
+            For each partition, whether it is expired, by which policy, and what blocks its
+            deletion.
         """
         snapshot = load_snapshot(self.storage)
-        told = {ENABLED: "true", **(options or {})}
-        return tuple(explain(PlanningContext(snapshot, "", self.clock.now_ms(), told)))
+        settings = {ENABLED: "true", **(options or {})}
+        return tuple(explain(PlanningContext(snapshot, "", self.clock.now_ms(), settings)))
 
     def _change_policies(
         self,
@@ -190,43 +302,46 @@ class TableTtl:
         *,
         partitioned: bool = True,
     ) -> TtlConfig:
-        def changed(properties: Mapping[str, str]) -> Mapping[str, str]:
-            old = parse_policies(properties.get(POLICIES, ""))
-            return {POLICIES: format_policies(change(old))}
+        def changed_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
+            policies = parse_policies(properties.get(POLICIES, ""))
+            return {POLICIES: format_policies(change(policies))}
 
-        return self._change(changed, partitioned=partitioned)
+        return self._change(changed_properties, partitioned=partitioned)
 
     def _change(self, change: Change, *, partitioned: bool = True) -> TtlConfig:
-        """Read, modify and write under the lock; `partitioned` is what the table has to be."""
-        writer = TransactionManager.from_options(self.storage, self.clock, self.options)
+        """Change properties under the lock; InvalidError if a `partitioned` table is required."""
+        manager = TransactionManager.from_options(self.storage, self.clock, self.options)
 
-        def done(lock: Lock) -> TtlConfig:
+        def change_locked(lock: Lock) -> TtlConfig:
             config = load_snapshot(self.storage).config
             check_writable(config)
             if partitioned and not config.partition_fields:
                 refuse_unpartitioned()
 
-            def changed(old: dict[str, str]) -> Mapping[str, str]:
-                new = validated_settings(change(old), partitioned=bool(config.partition_fields))
-                return with_settings(old, new)
+            def changed_properties(properties: dict[str, str]) -> Mapping[str, str]:
+                validated = validated_settings(
+                    change(properties), partitioned=bool(config.partition_fields)
+                )
+                return with_settings(properties, validated)
 
             lock.verify()
-            return _shown(update_properties(self.storage, changed))
+            return _ttl_config(update_properties(self.storage, changed_properties))
 
-        with self._without_lone_writers(writer):
-            return writer.run_locked(done)
+        with self._exclude_single_writers(manager):
+            return manager.run_locked(change_locked)
 
-    def _without_lone_writers(self, writer: TransactionManager) -> AbstractContextManager[None]:
-        """Keep out writers of this process that know of no others: they have a lock of their own.
+    def _exclude_single_writers(self, manager: TransactionManager) -> AbstractContextManager[None]:
+        """Hold the in-process lock, which single writers in this process take.
 
-        Nothing is to be done where it is the one that is taken anyway.
+        Such writers do not take the lock of the given manager. If that is the in-process lock
+        itself, nothing more is to be held.
         """
-        lone = TransactionManager.from_options(self.storage, self.clock, {}).new_lock()
-        return nullcontext() if isinstance(writer.new_lock(), InProcessLock) else held(lone)
+        in_process = TransactionManager.from_options(self.storage, self.clock, {}).new_lock()
+        return nullcontext() if isinstance(manager.new_lock(), InProcessLock) else held(in_process)
 
 
-def _matches_none(storage: Storage, policy: TtlPolicy) -> bool:
-    """Whether the table has partitions, and none for this policy; stops looking at the first."""
+def _matches_no_partition(storage: Storage, policy: TtlPolicy) -> bool:
+    """Whether the table has partitions, none of which matches; stops listing at the first match."""
     paths = _partitions(storage)
     first = next(paths, None)
     return first is not None and not policy.matches(first) and not any(map(policy.matches, paths))
@@ -240,19 +355,15 @@ def _partitions(storage: Storage) -> Iterator[str]:
                 yield path
 
 
-def _shown(properties: Mapping[str, str]) -> TtlConfig:
+def _ttl_config(properties: Mapping[str, str]) -> TtlConfig:
     settings = ttl_settings(properties, {})
     return TtlConfig(settings, settings.in_order)
 
 
-# ------------------------------------------------------------------------------------------------
-# A bar that tells how many partitions are done: on stderr, and only where that is a terminal.
-
-
 def update_with_bar(ttl: TableTtl) -> int:
-    """Fill in when each partition was last written to; gives how many were behind."""
+    """Run `update_partitions` with a progress bar on stderr, which is shown only on a terminal."""
     with Progress(console=SafeConsole(stderr=True), transient=True) as bar:
         task = bar.add_task("partitions", total=None)
         return ttl.update_partitions(
-            lambda done, total: bar.update(task, completed=done, total=total)
+            lambda processed, total: bar.update(task, completed=processed, total=total)
         )

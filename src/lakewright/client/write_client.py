@@ -1,4 +1,4 @@
-"""Writes to a table: options in Hudi's words in, a commit out."""
+"""`WriteClient`: writes to one table, configured by Hudi's options."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
 Options = Mapping[str, str] | None
 
 OPERATION = "hoodie.datasource.write.operation"
-# Settings of a table that may change after it was made.
-_STORED = (PREFIX, HUDI_PREFIX)
-# Who describes the table as it is, or says what is done with rows, leaves nothing to be stored.
-_DESCRIBING = frozenset(
+# Prefixes of table settings that may change after the table was created.
+_STORED_PREFIXES = (PREFIX, HUDI_PREFIX)
+# Options that describe the table as it is, or name the operation: there is nothing to store.
+_DESCRIPTIVE_OPTIONS = frozenset(
     {OPERATION, *WRITE_NAMES, *(name for names in WRITE_NAMES.values() for name in names)}
 )
 
 
 @dataclass(frozen=True)
 class WriteClient:
-    """Writes to one table, and maintains it: everything that a write needs besides its rows.
+    """Writes to one table and maintains it: the storage, clock, options and engines of a write.
 
     `engine` starts the engine of DataFrames and services; `local_engine` writes Arrow rows.
     """
@@ -82,15 +82,15 @@ class WriteClient:
         clock: Clock | None = None,
         spark: SparkSession | None = None,
     ) -> WriteClient:
-        """Check the options' names; one of Hudi's that does not matter here is a warning.
+        """Check the option names and return the client; Hudi's options without effect are warnings.
 
-        Those of storage are added to the ones that it was opened with. Services work on `spark`,
-        or on the active session.
+        Storage options are added to those with which the storage was opened. Services run on
+        `spark`, or on the active session.
         """
-        known = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS | added_options()
-        opened = place if isinstance(place, OpenedStorage) else OpenedStorage(place)
-        told = {key: str(value) for key, value in (options or {}).items()}
-        checked = check_write_options(other_options(told), also=known)
+        known_keys = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS | added_options()
+        opened_storage = place if isinstance(place, OpenedStorage) else OpenedStorage(place)
+        given_options = {key: str(value) for key, value in (options or {}).items()}
+        checked = check_write_options(other_options(given_options), also=known_keys)
         if checked.async_services:
             text = ", ".join(checked.async_services)
             warnings.warn(
@@ -102,7 +102,7 @@ class WriteClient:
             warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
         sync_settings(checked.values)
         return cls(
-            with_metrics(opened.with_options(told).storage, checked.values),
+            with_metrics(opened_storage.with_options(given_options).storage, checked.values),
             clock or SystemClock(),
             checked.values,
             partial(spark_engine, spark, checked.values),
@@ -116,34 +116,37 @@ class WriteClient:
         ordered: bool = False,
         extra: Mapping[str, str] | None = None,
     ) -> Commit:
-        """Write rows; `ordered` deletes compete with the rows they mean by their ordering."""
+        """Write rows; with `ordered`, deletes compare ordering values with the stored rows."""
         self._refuse_other(operation)
         request = WriteRequest(operation, ordered_deletes=ordered, extra=extra or {})
         return self.run(request, rows)
 
     def delete_partitions(self, patterns: Sequence[str] | str) -> Commit | Skip:
-        """Take partitions out of the table: by path, or by patterns with `*` and `?`."""
+        """Delete partitions by path, or by patterns with `*` and `?`."""
         self._refuse_other(Operation.DELETE_PARTITION)
-        named = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-        return self.run_deletion(WriteRequest(Operation.DELETE_PARTITION, patterns=named))
+        given = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        return self.run_deletion(WriteRequest(Operation.DELETE_PARTITION, patterns=given))
 
     def run(self, request: WriteRequest, rows: RowSource) -> Commit:
-        """Do what a request asks for, with this writer's options and what they add to commits."""
+        """Execute a write request with the options of this client and the metadata they add."""
         settings = write_settings(None, self.options)
         if isinstance(rows, SparkRows):
             refuse_speculation(rows.spark, settings)
         prefix = settings.commit_metadata_prefix
-        told = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
-        before = PreWriteTtl(self.services)
+        option_metadata = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
+        pre_write = PreWriteTtl(self.services)
         request = replace(
-            request, options=self.options, extra={**told, **request.extra}, pre_write=before
+            request,
+            options=self.options,
+            extra={**option_metadata, **request.extra},
+            pre_write=pre_write,
         )
         engine = self.local_engine if isinstance(rows, ArrowRows) else LazyEngine(self.engine)
-        commit, after = execute_write(self.writer(), request, rows, engine)
-        self._store_ttl_settings(after.config)
-        done = replace(commit, services=(*before.done, *run_inline(self.services, after)))
+        commit, snapshot = execute_write(self.writer(), request, rows, engine)
+        self._store_ttl_settings(snapshot.config)
+        result = replace(commit, services=(*pre_write.done, *run_inline(self.services, snapshot)))
         sync_after_write(self.storage, self.clock, self.options, spark_catalog_sync(self._session))
-        return done
+        return result
 
     def _session(self) -> SparkSession:
         engine = self.engine()
@@ -152,24 +155,24 @@ class WriteClient:
         return engine.spark
 
     def _store_ttl_settings(self, config: TableConfig) -> None:
-        """Put settings of TTL that a write was told among the table's own, if they are others."""
-        told = {key: value for key, value in self.options.items() if key.startswith(PREFIX)}
-        new = validated_settings(told, partitioned=bool(config.partition_fields))
-        if with_settings(config.properties, new) == config.properties:
+        """Store the TTL settings of a write in the table properties if they differ."""
+        given = {key: value for key, value in self.options.items() if key.startswith(PREFIX)}
+        settings = validated_settings(given, partitioned=bool(config.partition_fields))
+        if with_settings(config.properties, settings) == config.properties:
             return
         try:
-            TableTtl.for_table(self.storage, self.options, self.clock).store(new)
+            TableTtl.for_table(self.storage, self.options, self.clock).store(settings)
         except LakewrightError as error:
-            # The write itself has completed; the next one says the same once more.
+            # The write itself has completed; the next write with these options stores them.
             warnings.warn(f"the settings of TTL were not stored: {error}", stacklevel=4)
 
     @property
     def services(self) -> ServiceRunner:
-        """What runs services on the table, with the same options."""
+        """The service runner of the table, with the same options."""
         return ServiceRunner(self.storage, self.clock, self.engine, self.options)
 
     def run_deletion(self, request: WriteRequest) -> Commit | Skip:
-        """Do what a request to delete partitions asks for, if there are such partitions."""
+        """Execute a request to delete partitions; `Skip` if no partition matches."""
         if not request.patterns:
             raise InvalidError(
                 "no partition to delete was named: give paths, or patterns such as day=2026-01-*"
@@ -191,41 +194,41 @@ class WriteClient:
     def rollback(
         self, instant: InstantTime, *, keep_plan: bool = False, force: bool = False
     ) -> Instant:
-        """Take back a write or a service, completed or not; a service's plan may stay.
+        """Roll back a write or service, completed or not; with `keep_plan`, the plan stays.
 
         `force` is for a completed write whose file on the timeline is damaged.
         """
-        done = rollback_instant(self.writer(), instant, keep_plan=keep_plan, force=force)
-        record_rollback(self.services.meter, self.storage, done)
-        return done
+        rollback = rollback_instant(self.writer(), instant, keep_plan=keep_plan, force=force)
+        record_rollback(self.services.meter, self.storage, rollback)
+        return rollback
 
     def savepoint(self, instant: InstantTime, *, user: str, comment: str) -> Instant:
-        """Keep the table as it was after a write."""
+        """Create a savepoint of a completed write."""
         return create_savepoint(self.writer(), instant, user=user, comment=comment)
 
     def delete_savepoint(self, instant: InstantTime) -> None:
-        """Give a savepoint up."""
+        """Delete a savepoint."""
         delete_savepoint(self.writer(), instant)
 
     def restore(self, instant: InstantTime) -> Instant:
-        """Take the table back to a savepoint."""
+        """Restore the table to a savepoint."""
         return restore(self.writer(), instant)
 
     def store_settings(self, partition_by: Sequence[str] = ()) -> Skip:
-        """Put settings of the table that the options name among its properties."""
-        settings = {k: v for k, v in self.options.items() if k.startswith(_STORED)}
+        """Store the table settings among the options in the table properties."""
+        settings = {k: v for k, v in self.options.items() if k.startswith(_STORED_PREFIXES)}
         config = load_snapshot(self.storage).config
         check_options_match_table(config, self.options, partition_by=partition_by)
         if settings:
             TableTtl.for_table(self.storage, self.options, self.clock).store(settings)
-        left = _left_out(config, self.options)
-        if left:
-            text = ", ".join(sorted(left))
+        ineffective = _ineffective_options(config, self.options)
+        if ineffective:
+            text = ", ".join(sorted(ineffective))
             warnings.warn(f"without columns these options have no effect: {text}", stacklevel=4)
         return Skip(f"there are no columns to write; {len(settings)} settings were stored")
 
     def writer(self) -> TransactionManager:
-        """What begins transactions, with the settings that the options name."""
+        """Return the transaction manager, configured by the options."""
         return TransactionManager.from_options(self.storage, self.clock, self.options)
 
 
@@ -237,7 +240,7 @@ def write_frame(
     *,
     ordered: bool = False,
 ) -> Commit | Skip:
-    """Write a DataFrame; one without columns has no rows to write."""
+    """Write a DataFrame; one without columns has no rows, and only settings are stored."""
     writer = WriteClient.create(place, options, spark=frame.sparkSession)
     rows = spark_rows(frame)
     if not rows.schema.names:
@@ -246,7 +249,7 @@ def write_frame(
 
 
 def spark_engine(spark: SparkSession | None, options: Mapping[str, str]) -> Engine:
-    """The workers of a session, or of the active one."""
+    """Return the engine of a session, or of the active one."""
     session = spark or SparkSession.getActiveSession()
     if session is None:
         raise InvalidError(
@@ -257,27 +260,27 @@ def spark_engine(spark: SparkSession | None, options: Mapping[str, str]) -> Engi
 
 
 def spark_rows(frame: DataFrame) -> RowSource:
-    """The rows of a DataFrame."""
+    """Return the rows of a DataFrame."""
     return SparkRows(frame) if frame.columns else EmptyRows()
 
 
 def parse_operation(options: Mapping[str, str]) -> Operation:
-    """The operation that the options name; upsert if they name none."""
-    word = options.get(OPERATION, "upsert").strip().upper()
-    known = [each for each in Operation if not each.is_service]
-    if word not in known:
-        names = sorted(each.lower() for each in known)
-        raise InvalidError("no such operation", operation=word.lower(), known=names)
-    return Operation(word)
+    """Return the operation that the options name, by default upsert."""
+    name = options.get(OPERATION, "upsert").strip().upper()
+    operations = [operation for operation in Operation if not operation.is_service]
+    if name not in operations:
+        known_names = sorted(operation.lower() for operation in operations)
+        raise InvalidError("no such operation", operation=name.lower(), known=known_names)
+    return Operation(name)
 
 
-def _left_out(config: TableConfig, options: Mapping[str, str]) -> list[str]:
-    """The options that were given for nothing: neither stored, nor what the table says anyway."""
+def _ineffective_options(config: TableConfig, options: Mapping[str, str]) -> list[str]:
+    """Return the options without effect: neither stored nor equal to a table property."""
     return [
         key
         for key, value in options.items()
         if key.startswith("hoodie.")
-        and not key.startswith(_STORED)
-        and key not in _DESCRIBING
+        and not key.startswith(_STORED_PREFIXES)
+        and key not in _DESCRIPTIVE_OPTIONS
         and config.properties.get(key) != value
     ]

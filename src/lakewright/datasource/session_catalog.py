@@ -1,7 +1,7 @@
-"""Tables in the catalog of a Spark session, in memory or with a metastore behind it.
+"""Tables in the catalog of a Spark session, in memory or backed by a metastore.
 
-Spark asks the source `hudi` for partitions, and lets nobody register any for it: here a table has
-a name, its columns and properties.
+Spark asks the data source `hudi` for partitions and does not allow to register any. So a table in
+this catalog has a name, columns and properties only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PART = "spark.sql.sources.schema.part."
 
 
 def spark_catalog_sync(session: Callable[[], SparkSession]) -> InSession:
-    """What tells the catalog of a session, which is asked for when there is something to tell."""
+    """Return a function that syncs to the catalog of a session, which is requested on first use."""
     return lambda snapshot, settings, properties: sync_session(
         session(), snapshot, settings, properties
     )
@@ -43,7 +43,7 @@ def sync_session(
     settings: SyncSettings,
     properties: Mapping[str, str | None],
 ) -> tuple[SyncResult, ...] | Skip:
-    """Give a table its names in the catalog of a session; see `sync_table`."""
+    """Register a table in the catalog of a session; see `sync_table`."""
     check_partition_fields(snapshot.config, settings)
     if snapshot.avro_schema() is None:
         return Skip("the table has no schema yet: nothing was written")
@@ -77,18 +77,18 @@ def _sync_name(
     schema = _schema_of(wanted)
     created, altered = False, False
     if spark.catalog.tableExists(quoted):
-        found = spark.table(quoted).schema
-        require_same(name, CatalogTable(location=_path_in(found)), _without_partitions(wanted))
-        altered = _plain(found) != _plain(schema)
+        registered = spark.table(quoted).schema
+        require_same(name, CatalogTable(location=_path_in(registered)), _without_partitions(wanted))
+        altered = _columns(registered) != _columns(schema)
         if altered:
-            # Spark changes no columns of such a table; its files are not Spark's to delete.
+            # Spark cannot change the columns of such a table. Dropping it deletes no files.
             spark.sql(f"DROP TABLE {quoted}")
     else:
         created = True
     if created or altered:
         spark.catalog.createTable(quoted, source=FORMATS[0], schema=schema)
-    told = {key: wanted.properties[key] for key in (LAST_REQUEST, LAST_COMPLETION)}
-    SparkCatalog(spark, wanted.location).set_properties(quoted, {**properties, **told})
+    position = {key: wanted.properties[key] for key in (LAST_REQUEST, LAST_COMPLETION)}
+    SparkCatalog(spark, wanted.location).set_properties(quoted, {**properties, **position})
     return SyncResult("spark", str(name), created=created, altered=altered)
 
 
@@ -99,12 +99,12 @@ def _schema_of(table: CatalogTable) -> T.StructType:
 
 
 def _path_in(schema: T.StructType) -> str:
-    carried = schema.fields[0].metadata.get(OPTIONS_METADATA, {}) if schema.fields else {}
-    path: str = carried.get("path", "")
+    options = schema.fields[0].metadata.get(OPTIONS_METADATA, {}) if schema.fields else {}
+    path: str = options.get("path", "")
     return path
 
 
-def _plain(schema: T.StructType) -> list[tuple[str, str]]:
+def _columns(schema: T.StructType) -> list[tuple[str, str]]:
     return sorted((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 

@@ -1,7 +1,8 @@
 """The Spark data source `hudi`, for SQL over views and catalog tables.
 
-Spark gives a Python source no column pruning, so `spark.read.format("hudi").load()` does not come
-here after `install`: it gets the DataFrame of `TableMetadata.read`, which is planned natively.
+Spark does not prune columns for a Python data source. So after `install`,
+`spark.read.format("hudi").load()` does not use this source: it returns the DataFrame of
+`Table.read`, which Spark plans natively.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
 
 FORMATS = ("hudi", "org.apache.hudi")
 
-# Spark hands a catalog table's path and options to no Python source, but it does hand over its
-# columns' metadata: the first column carries them.
+# Spark passes a Python data source neither path nor options of a catalog table, but it passes the
+# metadata of the columns: that of the first column holds both.
 OPTIONS_METADATA = "lakewright.options"
 
 
@@ -34,42 +35,42 @@ class HudiSource(DataSource):
     """Tables in the Hudi format."""
 
     session: ClassVar[Mapping[str, str]] = {}
-    """The storage options of the session that it is registered in."""
+    """The storage options of the session in which the source is registered."""
 
     @classmethod
     def name(cls) -> str:
-        """The name under which Spark knows it."""
+        """Return the format name."""
         return FORMATS[0]
 
     def schema(self) -> T.StructType:
-        """The columns of the query that the options describe."""
+        """Return the columns of the query that the options describe."""
         return spark_schema(planned(self.options, session=self.session)[1].result_schema)
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
-        """A reader of the columns in `schema`."""
-        told = {**_stored(schema), **self.options}
-        storage, plan = planned(told, schema.names, session=self.session)
+        """Return a reader of the columns in `schema`."""
+        options = {**_catalog_options(schema), **self.options}
+        storage, plan = planned(options, schema.names, session=self.session)
         if isinstance(plan, CdcScanPlan):
             return CdcReader(storage, plan)
         return SliceReader(storage, plan)
 
     def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
-        """A reader of changes to the columns in `schema`, batch by batch."""
-        return stream_reader({**self.session, **_stored(schema), **self.options}, schema)
+        """Return a stream reader of changes to the columns in `schema`."""
+        return stream_reader({**self.session, **_catalog_options(schema), **self.options}, schema)
 
 
 def register_source(spark: SparkSession) -> None:
-    """Make the source known to a session, with the storage options that the session has now.
+    """Register the data source in a session, with the current storage options of the session.
 
-    They travel with the class, as Spark sends functions: a catalog keeps the options of a table,
-    and these must hold no credentials.
+    The storage options are attributes of the class, which Spark serializes. They are not options of
+    a table, because a catalog stores those, and they may contain credentials.
     """
     session = session_storage_options(spark)
     spark.dataSource.register(with_values(HudiSource, FORMATS[0], session=session))
 
 
-def _stored(schema: T.StructType) -> dict[str, str]:
-    """The options that a catalog table's columns carry."""
+def _catalog_options(schema: T.StructType) -> dict[str, str]:
+    """Return the options of a catalog table, from the metadata of its first column."""
     return schema.fields[0].metadata.get(OPTIONS_METADATA, {}) if schema.fields else {}
 
 
@@ -79,9 +80,9 @@ def planned(
     *,
     session: Mapping[str, str] | None = None,
 ) -> tuple[Storage, ScanPlan | CdcScanPlan]:
-    """Plan the query that options describe, the table's path among them.
+    """Plan the query that options describe, and return its storage and scan plan.
 
-    `session` holds storage options that count where the query's own say nothing.
+    `session` holds storage options for which the query's own take precedence.
     """
     if not options.get("path"):
         raise InvalidError("the table's path is missing: give it as an option", option="path")
@@ -92,7 +93,7 @@ def planned(
 
 
 def struct_of(schema: T.StructType | str) -> T.StructType:
-    """A schema of columns, given as such or as DDL."""
+    """Return a schema as a StructType; it may be given as DDL."""
     parsed = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(parsed, T.StructType):
         raise InvalidError(
@@ -103,5 +104,5 @@ def struct_of(schema: T.StructType | str) -> T.StructType:
 
 
 def session_storage_options(spark: SparkSession) -> dict[str, str]:
-    """The storage options that a session was configured with, for Spark's own file systems."""
+    """Return the storage options in the configuration of a session (`spark.hadoop.fs.*`)."""
     return storage_options(spark.conf.getAll)

@@ -1,8 +1,8 @@
-"""Streams of a table's changes: what Spark asks of a source, batch by batch.
+"""The stream source `hudi`: the changes of a table, batch by batch.
 
-Spark keeps the offsets of batches and hands them back. A batch is planned when it is run, and again
-when it is replayed, each time from a fresh look at the table. Such a look sees all that completed
-before the write which the offset was taken from, even if writers got in between during the first.
+Spark stores the offsets of batches and passes them back. Each batch is planned when it runs, and
+again when Spark replays it, on a fresh snapshot. The snapshot contains all writes that completed
+before the offset of the batch, even those that completed while the offset was determined.
 """
 
 from __future__ import annotations
@@ -46,57 +46,57 @@ except ImportError:  # before Spark 4.2: streams are refused, all else works
     ReadAllAvailable = ReadLimit = ReadMaxFiles = None  # type: ignore[assignment,misc]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands for what this Spark does not have."""
+        """Placeholder for a class that this version of Spark does not have."""
 
 
 class StreamFormat(Protocol):
-    """What the batches of a stream hold; `FORMATS` has one for each incremental format."""
+    """The contents of the batches of a stream; `FORMATS` has one for each incremental format."""
 
     def schema(self, snapshot: Snapshot) -> pa.Schema:
-        """The columns of all batches."""
+        """Return the columns of all batches."""
 
     def tasks(
         self, context: QueryContext, columns: Sequence[str], *, fallback: bool
     ) -> Sequence[Any]:
-        """The work of a batch, in pieces that can travel."""
+        """Return the tasks of a batch, which are serialized for executors."""
 
     def read(self, storage: Storage, task: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece."""
+        """Return the rows of one task."""
 
 
 class LatestState:
-    """Each changed row, once in a batch, as it is at the end of it."""
+    """Each changed row, once in a batch, as of the end of the batch."""
 
     def schema(self, snapshot: Snapshot) -> pa.Schema:
-        """The table's columns."""
+        """Return the columns of the table."""
         return snapshot.schema(snapshot.view())
 
     def tasks(
         self, context: QueryContext, columns: Sequence[str], *, fallback: bool
     ) -> Sequence[ScanPlan]:
-        """The plan of an incremental query, in pieces of a fair size."""
+        """Return the tasks of an incremental query."""
         return plan_range(context, columns=columns, fallback=fallback).tasks()
 
     def read(self, storage: Storage, task: ScanPlan) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece."""
+        """Return the rows of one task."""
         return read_slices(storage, task)
 
 
 class ChangeData:
-    """What was done to each row: insert, update or delete, with the row before and after."""
+    """Each change of a row: insert, update or delete, with the row before and after."""
 
     def schema(self, snapshot: Snapshot) -> pa.Schema:
-        """The columns of change data, whatever those of the table are."""
+        """Return the columns of a CDC query, which do not depend on the table."""
         return SCHEMA
 
     def tasks(
         self, context: QueryContext, columns: Sequence[str], *, fallback: bool
     ) -> Sequence[CdcScanPlan]:
-        """The plan of a query of change data; those of a file group are in one piece."""
+        """Return the tasks of a CDC query; all changes of a file group are in one task."""
         return plan_cdc_range(context, columns=columns, fallback=fallback).tasks()
 
     def read(self, storage: Storage, task: CdcScanPlan) -> Iterator[pa.RecordBatch]:
-        """The changes of one piece."""
+        """Return the changes of one task."""
         return read_cdc(storage, task)
 
 
@@ -105,7 +105,7 @@ FORMATS: dict[str, StreamFormat] = {"latest_state": LatestState(), "cdc": Change
 
 @dataclass
 class StreamPartition(InputPartition):
-    """The work of one task."""
+    """One task of a batch."""
 
     storage: Storage
     format: str
@@ -113,7 +113,7 @@ class StreamPartition(InputPartition):
 
 
 class HudiStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query's view of a table: from Spark's offsets to the tasks of a batch."""
+    """Converts the offsets of a streaming query to the tasks of its batches."""
 
     def __init__(self, storage: Storage, settings: StreamSettings, schema: T.StructType) -> None:
         self._storage = storage
@@ -123,20 +123,24 @@ class HudiStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: str | None = None
 
     def initialOffset(self) -> dict[str, str]:
-        """Where the options let a new query begin; it is made sure of with the first batch."""
+        """Return the offset at which a new query starts; the first batch resolves and stores it."""
         return StreamStart(self._settings.start).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a batch holds; Spark has no limit of instants, and hands any back as it is."""
+        """Return the read limit of a batch.
+
+        Spark has no limit of instants. A limit of files is used instead, which Spark passes back
+        unchanged.
+        """
         most = self._settings.max_instants
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the stream end where the table is now."""
+        """Let the stream end at the current state of the table."""
         self._last = newest_completion(load_snapshot(self._storage).timeline)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, str]:
-        """The end of the next batch; `start` itself if there is nothing new."""
+        """Return the end of the next batch; `start` if there is nothing new."""
         snapshot = load_snapshot(self._storage)
         self._newest = newest_completion(snapshot.timeline)
         until = self._newest if self._last is None else min(self._newest, self._last)
@@ -145,11 +149,11 @@ class HudiStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else end.as_json()
 
     def reportLatestOffset(self) -> dict[str, str] | None:
-        """How far the table was when it was last looked at."""
+        """Return the newest completion time at the last call of `latestOffset`."""
         return None if self._newest is None else Offset(self._newest).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch, planned on the table as it is now."""
+        """Return the tasks of a batch, planned on the current snapshot."""
         until = parse_offset(end)
         if not isinstance(until, Offset):
             raise CorruptError("a batch of a stream has no end", offset=end)
@@ -166,18 +170,18 @@ class HudiStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [StreamPartition(self._storage, kind, task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Return the rows of one task."""
         assert isinstance(partition, StreamPartition)
         return FORMATS[partition.format].read(partition.storage, partition.task)
 
 
 def check_columns(table: T.StructType, stream: T.StructType, new_columns: str) -> None:
-    """Refuse to go on with columns that the table does not have so any more.
+    """Raise InvalidError if columns of the stream have changed in the table.
 
-    A stream keeps the columns that it had when its query was started.
+    A stream keeps the columns with which its query was started.
     """
-    now = {field.name: field.dataType for field in table}
-    changed = [field.name for field in stream if now.get(field.name) != field.dataType]
+    table_types = {field.name: field.dataType for field in table}
+    changed = [field.name for field in stream if table_types.get(field.name) != field.dataType]
     if changed:
         raise InvalidError(
             "columns of the table have changed since the stream was started: start it again, and "
@@ -186,27 +190,27 @@ def check_columns(table: T.StructType, stream: T.StructType, new_columns: str) -
             stream=stream.simpleString(),
             table=table.simpleString(),
         )
-    known = set(stream.names)
-    new = [name for name in now if name not in known]
-    if new and new_columns == "fail":
+    stream_names = set(stream.names)
+    new_names = [name for name in table_types if name not in stream_names]
+    if new_names and new_columns == "fail":
         raise InvalidError(
             "the table has new columns: start the stream again, and it goes on with them; "
             "to go on without, name the columns by schema(...) or choose ignore",
-            columns=new,
+            columns=new_names,
             option=NEW_COLUMNS,
         )
 
 
 def stream_reader(options: Mapping[str, str], schema: T.StructType) -> HudiStreamReader:
-    """The stream that options describe, the table's path among them."""
+    """Return the reader of the stream that options describe."""
     settings = _settings(options)
     return HudiStreamReader(_storage(options), settings, schema)
 
 
 def stream_schema(options: Mapping[str, str], columns: T.StructType | None) -> T.StructType:
-    """The columns of the stream that options describe: all, or those named, in the table's types.
+    """Return the columns of a stream: all, or those in `columns`, with the types of the table.
 
-    A table that nothing was written to may have no columns yet: then those given are meant.
+    A table without writes may have no columns yet: then `columns` is the schema.
     """
     settings, snapshot = _settings(options), load_snapshot(_storage(options))
     snapshot.config.require_changes()
@@ -217,14 +221,16 @@ def stream_schema(options: Mapping[str, str], columns: T.StructType | None) -> T
                 table=snapshot.config.name,
             )
         return columns
-    found = spark_schema(FORMATS[settings.incremental_format].schema(snapshot))
+    table_schema = spark_schema(FORMATS[settings.incremental_format].schema(snapshot))
     if columns is None:
-        return found
-    known = set(found.names)
-    unknown = [name for name in columns.names if name not in known]
-    if unknown:
-        raise InvalidError("the table has no such column", unknown=unknown, columns=found.names)
-    return T.StructType([found[name] for name in columns.names])
+        return table_schema
+    known_names = set(table_schema.names)
+    unknown_names = [name for name in columns.names if name not in known_names]
+    if unknown_names:
+        raise InvalidError(
+            "the table has no such column", unknown=unknown_names, columns=table_schema.names
+        )
+    return T.StructType([table_schema[name] for name in columns.names])
 
 
 def _settings(options: Mapping[str, str]) -> StreamSettings:

@@ -1,1 +1,1 @@
-"""Where rows come from: tables, cloud events, files and streams, each from a position on."""
+"""Ingestion: sources with checkpoints, and the loop that commits their batches to a table."""

@@ -1,7 +1,10 @@
-"""How far a source was read, as the target's commits keep it: under Hudi's own keys.
+"""Checkpoints: how far a source was read, stored in the commits of the target table.
 
-A checkpoint is a text whose meaning is the source's affair. The second version of Hudi's keys holds
-completion times, the first one everything else: requested times, offsets, modification times.
+A checkpoint is a text whose meaning the source defines. It is stored under Hudi's keys: version 2
+holds completion times, version 1 everything else (requested times, offsets, modification times).
+
+A checkpoint belongs to a source. The only source of a table needs no name, as in Hudi; each of
+several sources has a name, which its commits record beside the checkpoint.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from lakewright.table.snapshot import Snapshot, commits_newest_first
 
 RESUME_REQUESTED = "resumeFromInstantRequestTime"
 RESUME_COMPLETED = "resumeFromInstantCompletionTime"
-# What Hudi writes for the time before all others.
+# Hudi's checkpoint for the beginning of a table.
 INITIAL = "00000000000000"
 
 
 class Version(IntEnum):
-    """Which of Hudi's keys a checkpoint is kept under."""
+    """The version of Hudi's keys under which a checkpoint is stored."""
 
     V1 = 1
     V2 = 2
@@ -34,35 +37,35 @@ _KEYS = {
     Version.V1: ("deltastreamer.checkpoint.key", "deltastreamer.checkpoint.reset_key"),
     Version.V2: ("streamer.checkpoint.key.v2", "streamer.checkpoint.reset.key.v2"),
 }
-_RESUMED = {RESUME_REQUESTED: Version.V1, RESUME_COMPLETED: Version.V2}
+_OVERRIDE_VERSIONS = {RESUME_REQUESTED: Version.V1, RESUME_COMPLETED: Version.V2}
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a source was read; `reset` is the override that a user once gave for it."""
+    """How far a source was read; `reset` is the override of a user from which it resulted."""
 
     text: str
     version: Version = Version.V1
     reset: str | None = None
 
     def as_extra(self) -> dict[str, str]:
-        """What a commit keeps of it."""
+        """Return the checkpoint as extra commit metadata."""
         key, reset = _KEYS[self.version]
         return {key: self.text} | ({reset: self.reset} if self.reset is not None else {})
 
 
 def lag_ms(newest: str, read: str, zone: str) -> int | None:
-    """From how far a table was read to its newest completion; None if a time is no date."""
-    known = zone_of(zone)
+    """Return the time from a checkpoint to the newest completion; None if a time is no date."""
+    tzinfo = zone_of(zone)
     try:
-        behind = parse_time(newest, known) - parse_time(read, known)
+        lag = parse_time(newest, tzinfo) - parse_time(read, tzinfo)
     except InvalidError:
         return None
-    return max(0, round(behind.total_seconds() * 1000))
+    return max(0, round(lag.total_seconds() * 1000))
 
 
 def checkpoint_in(extra: Mapping[str, str]) -> Checkpoint | None:
-    """The checkpoint that a commit keeps, if it keeps one; an empty text is none."""
+    """Return the checkpoint in the extra metadata of a commit; None if it is missing or empty."""
     for version in (Version.V2, Version.V1):
         key, reset = _KEYS[version]
         if extra.get(key):
@@ -71,9 +74,9 @@ def checkpoint_in(extra: Mapping[str, str]) -> Checkpoint | None:
 
 
 def parse_override(text: str) -> Checkpoint:
-    """An override in the words that Hudi has for tables: whose time it is, a colon, the time."""
+    """Parse an override in Hudi's syntax for tables: the kind of time, a colon and the time."""
     parts = [part.strip() for part in text.split(":")]
-    version = _RESUMED.get(parts[0])
+    version = _OVERRIDE_VERSIONS.get(parts[0])
     if len(parts) != 2 or version is None or not _is_position(parts[1]):
         raise InvalidError(
             f"Illegal checkpoint key override `{text}`. Valid format is either "
@@ -87,10 +90,10 @@ def resumed(
     override: str | None,
     parse: Callable[[str], Checkpoint] = parse_override,
 ) -> Checkpoint | None:
-    """Where to go on: at an override, unless it is the one that `last` came from.
+    """Return the checkpoint to resume from: an override, unless `last` resulted from it.
 
-    A job that is started again with the same arguments goes on where it was. Without an override
-    the old one is forgotten, and may be given again later.
+    So a job that is restarted with the same arguments continues where it was. Without an override,
+    `reset` is cleared, so that the same override can be given again later.
     """
     if override is None:
         return None if last is None else replace(last, reset=None)
@@ -101,10 +104,10 @@ def resumed(
 
 @dataclass(frozen=True, slots=True)
 class TimelinePosition:
-    """A checkpoint as a place on a table's timeline.
+    """A checkpoint as a position on the timeline of a table.
 
-    What completed after `begin` is unread, but for the instants `seen`; those make sense only
-    up to `through`, so the next checkpoint must not lie before it.
+    Instants that completed after `begin` are unread, except those in `seen`. That set covers
+    completions up to `through` only, so the next checkpoint must not be before `through`.
     """
 
     begin: str
@@ -113,7 +116,7 @@ class TimelinePosition:
 
 
 def position_of(checkpoint: Checkpoint, snapshot: Snapshot) -> TimelinePosition:
-    """Where a checkpoint lies on the timeline of the table that it was made for."""
+    """Return the position of a checkpoint on the timeline of its table."""
     if not _is_position(checkpoint.text):
         raise InvalidError(
             "the checkpoint is no instant time: it comes from another kind of source",
@@ -128,37 +131,34 @@ def position_of(checkpoint: Checkpoint, snapshot: Snapshot) -> TimelinePosition:
 
 
 def translated(requested_at: InstantTime, instants: Iterable[Instant]) -> TimelinePosition:
-    """Where a consumer stands that has read what was requested up to a time.
+    """Return the position of a consumer that has read all writes requested up to a time.
 
-    Writes that were requested later but completed earlier are behind the completion time of that
-    one, and unread. Those requested earlier that completed later may be read or not: they are read
-    once more rather than never.
+    Writes that were requested later but completed earlier than that write are unread. Writes that
+    were requested earlier and completed later may or may not have been read: they are read again,
+    so that none is missed.
     """
-    done = [(i.completed_at, i.requested_at) for i in instants if i.completed_at is not None]
-    through = next((completed for completed, at in done if at == requested_at), None)
+    completions = [(i.completed_at, i.requested_at) for i in instants if i.completed_at is not None]
+    through = next((completed for completed, at in completions if at == requested_at), None)
     if through is None:
         raise InvalidError(
             f"Unable to find completion time for {requested_at}: neither the active nor the "
             f"archived timeline has it. Say where to go on with `{RESUME_COMPLETED}:<time>`"
         )
-    missed = [at for completed, at in done if at > requested_at and completed <= through]
-    if not missed:
+    unread = [at for completed, at in completions if at > requested_at and completed <= through]
+    if not unread:
         return TimelinePosition(through)
-    begin = min(missed)
-    seen = [at for completed, at in done if at <= requested_at and begin < completed <= through]
-    return TimelinePosition(begin, frozenset(seen), through)
+    begin = min(unread)
+    already_read = [
+        at for completed, at in completions if at <= requested_at and begin < completed <= through
+    ]
+    return TimelinePosition(begin, frozenset(already_read), through)
 
 
 def _is_position(text: str) -> bool:
     return is_time(text) or (text.isdecimal() and not text.strip("0"))
 
 
-# ------------------------------------------------------------------------------------------------
-# How far a source was read into a table, as the table's own commits tell it.
-#
-# A position belongs to a source. Who alone fills a table needs no name for it, as in Hudi; sources
-# that share a table each have one, which their commits carry beside the checkpoint.
-
+# The checkpoints in the commits of a target table.
 
 SOURCE = "lakewright.ingest.source"
 BATCH = "lakewright.ingest.batch"
@@ -166,7 +166,7 @@ BATCH = "lakewright.ingest.batch"
 
 @dataclass(frozen=True, slots=True)
 class CommittedCheckpoint:
-    """A commit that brought rows of a source, and how far the source was read with it."""
+    """A commit of a batch of a source, with its checkpoint."""
 
     instant: Instant
     metadata: CommitMetadata
@@ -175,7 +175,7 @@ class CommittedCheckpoint:
 
 
 def note(checkpoint: Checkpoint | None, *, batch: str, source: str | None = None) -> dict[str, str]:
-    """What the commit of a batch carries; `batch` is an id that no other batch has."""
+    """Return the extra metadata for the commit of a batch; `batch` is a unique id."""
     return {
         **(checkpoint.as_extra() if checkpoint is not None else {}),
         BATCH: batch,
@@ -185,41 +185,46 @@ def note(checkpoint: Checkpoint | None, *, batch: str, source: str | None = None
 
 @dataclass
 class CommittedCheckpoints:
-    """The positions of a source, `None` for the one without a name; each commit is read once."""
+    """Finds the newest committed checkpoint of a source; reads each commit once.
+
+    `source` is the name of the source, None for the only source of a table.
+    """
 
     source: str | None = None
-    _seen: Snapshot | None = None
+    _last_snapshot: Snapshot | None = None
     _newest: CommittedCheckpoint | None = None
 
     def newest(self, snapshot: Snapshot) -> CommittedCheckpoint | None:
-        """The position that the table, as it is in a snapshot, was brought to last."""
-        found = self._find(snapshot, self._seen)
-        if self._newest is not None and self._is_doubtful(found, snapshot):
-            found = self._newest = self._find(snapshot, None)
-        self._newest = found or self._newest
-        # Without the commits that it has read.
-        self._seen = Snapshot(snapshot.storage, snapshot.config, snapshot.timeline)
+        """Return the newest committed checkpoint of the source in a snapshot."""
+        latest = self._find(snapshot, self._last_snapshot)
+        if self._newest is not None and self._is_uncertain(latest, snapshot):
+            latest = self._newest = self._find(snapshot, None)
+        self._newest = latest or self._newest
+        # A new snapshot, which does not cache the commits that were read.
+        self._last_snapshot = Snapshot(snapshot.storage, snapshot.config, snapshot.timeline)
         return self._newest
 
-    def _is_doubtful(self, found: CommittedCheckpoint | None, snapshot: Snapshot) -> bool:
-        """Whether what is new since the last look does not tell which position is the newest."""
+    def _is_uncertain(self, latest: CommittedCheckpoint | None, snapshot: Snapshot) -> bool:
+        """Whether the commits since the last snapshot do not determine the newest checkpoint."""
         assert self._newest is not None
-        if found is None:
-            # The last one was archived, or taken back: then an older one counts again.
-            return not _is_there(self._newest, snapshot)
-        # Somebody got in between the last look, which saw a later one and not this.
-        last = self._newest.instant.completed_at or ""
-        return (found.instant.completed_at or "") < last
+        if latest is None:
+            # The last one was archived or rolled back. After a rollback, an older one is newest.
+            return not _is_on_timeline(self._newest, snapshot)
+        # The last snapshot contained a commit that completed later, but not this one.
+        last_completed = self._newest.instant.completed_at or ""
+        return (latest.instant.completed_at or "") < last_completed
 
-    def _find(self, snapshot: Snapshot, before: Snapshot | None) -> CommittedCheckpoint | None:
-        for instant, commit in commits_newest_first(snapshot, before):
+    def _find(self, snapshot: Snapshot, base: Snapshot | None) -> CommittedCheckpoint | None:
+        for instant, commit in commits_newest_first(snapshot, base):
             with found_in(instant.file_name):
-                position = self._position(instant, commit)
-            if position is not None:
-                return position
+                checkpoint = self._checkpoint_of(instant, commit)
+            if checkpoint is not None:
+                return checkpoint
         return None
 
-    def _position(self, instant: Instant, commit: CommitMetadata) -> CommittedCheckpoint | None:
+    def _checkpoint_of(
+        self, instant: Instant, commit: CommitMetadata
+    ) -> CommittedCheckpoint | None:
         extra: Mapping[str, str] = commit.extra
         if extra.get(SOURCE) != self.source:
             return None
@@ -229,14 +234,14 @@ class CommittedCheckpoints:
         return CommittedCheckpoint(instant, commit, checkpoint, extra.get(BATCH))
 
 
-def _is_there(position: CommittedCheckpoint, snapshot: Snapshot) -> bool:
-    found = snapshot.timeline.by_time.get(position.instant.requested_at)
-    return found is not None and found.is_completed
+def _is_on_timeline(committed: CommittedCheckpoint, snapshot: Snapshot) -> bool:
+    instant = snapshot.timeline.by_time.get(committed.instant.requested_at)
+    return instant is not None and instant.is_completed
 
 
 @dataclass
 class CheckpointValidator:
-    """Refuses a batch unless the table is still where the batch was read from."""
+    """Rejects a batch if the newest checkpoint is no longer the one after which it was read."""
 
     positions: CommittedCheckpoints
     base: CommittedCheckpoint | None
@@ -246,15 +251,15 @@ class CheckpointValidator:
 
     def validate(self, current: Snapshot) -> None:
         """Raise ConflictError, with the unexpected commit, if the checkpoint has changed."""
-        found = self.positions.newest(current)
-        if _time(found) != _time(self.base):
+        newest = self.positions.newest(current)
+        if _time(newest) != _time(self.base):
             raise ConflictError(
-                "the source was read on by somebody else, or a commit was taken back: go on from "
-                "where the table is now",
+                "another process committed a batch of this source, or a commit was rolled back: go "
+                "on from the current checkpoint of the table",
                 expected=_time(self.base),
-                instant=_time(found),
+                instant=_time(newest),
             )
 
 
-def _time(position: CommittedCheckpoint | None) -> str | None:
-    return position.instant.requested_at if position is not None else None
+def _time(committed: CommittedCheckpoint | None) -> str | None:
+    return committed.instant.requested_at if committed is not None else None

@@ -1,7 +1,8 @@
-"""Plain files in a folder as a source, in the order in which they were written.
+"""The source `files`: files in a folder, in the order of their modification times.
 
-A checkpoint is the modification time and the name of the last file read. Times alone would not do:
-stores count seconds, and files of the same second are read in several batches, or appear later.
+A checkpoint is the modification time and the name of the last file read. The time alone is not
+enough: object stores record seconds, and files of the same second may be in several batches or
+appear later.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = "hoodie.streamer.source.dfs.root"
-_BETWEEN = "#"
-# After every name, so that a bare time means all files of it.
+_SEPARATOR = "#"
+# Sorts after every name, so that a time without a name means all files of that time.
 _LAST_NAME = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
-    """Which files are read, and how many at a time."""
+    """Which files are read, and how many in a batch."""
 
     root: str = option(
         ROOT,
@@ -80,23 +81,23 @@ class FileSettings:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FilePosition:
-    """Where reading has come to: a file, in the order of modification times and names."""
+    """A position in the order of modification times and names: the last file read."""
 
     modified_ms: int
     path: str = _LAST_NAME
 
     @classmethod
     def of(cls, file: FileStatus) -> FilePosition:
-        """The position after a file."""
+        """Return the position after a file."""
         return cls(file.modified_ms, file.path)
 
     @classmethod
     def parse(cls, text: str) -> FilePosition:
-        """Read a checkpoint: ours, or Hudi's, which is a time alone."""
-        # A name may end in a blank.
-        time, found, path = text.partition(_BETWEEN)
+        """Parse a checkpoint of this source, or one of Hudi, which is a time only."""
+        # Only the time is stripped: a name may end in a blank.
+        time, separator, path = text.partition(_SEPARATOR)
         time = time.strip()
-        if not time.isdecimal() or not time.isascii() or (found and not path):
+        if not time.isdecimal() or not time.isascii() or (separator and not path):
             raise InvalidError(
                 "the checkpoint is no file's: a time in milliseconds, with or without # and a name",
                 checkpoint=text,
@@ -104,13 +105,13 @@ class FilePosition:
         return cls(int(time), path or _LAST_NAME)
 
     def __str__(self) -> str:
-        named = "" if self.path == _LAST_NAME else f"{_BETWEEN}{self.path}"
-        return f"{self.modified_ms}{named}"
+        suffix = "" if self.path == _LAST_NAME else f"{_SEPARATOR}{self.path}"
+        return f"{self.modified_ms}{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
 class FileSelection:
-    """The files of a batch, and how many others wait; `newest_ms` is when the last was written."""
+    """The files of a batch, the number of files left, and the newest modification time of all."""
 
     files: tuple[FileStatus, ...] = ()
     waiting: int = 0
@@ -118,7 +119,7 @@ class FileSelection:
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
+        """The total size of the files in bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -128,22 +129,22 @@ def select_files(
     settings: FileSettings,
     now_ms: int,
 ) -> FileSelection:
-    """Choose the next files: the oldest that were not read, up to the limits."""
-    new = sorted(
+    """Select the files of the next batch: the oldest unread ones, up to the limits."""
+    unread = sorted(
         (f for f in listed if _is_wanted(f, settings) and (after is None or _after(f, after))),
         key=FilePosition.of,
     )
     chosen: list[FileStatus] = []
     size = 0
-    for file in new[: settings.max_files]:
+    for file in unread[: settings.max_files]:
         size += file.size
-        too_much = settings.max_bytes is not None and size > settings.max_bytes
-        # All behind a file that is too young wait with it: they would be passed over.
-        if (too_much and chosen) or file.modified_ms > now_ms - settings.settle_ms:
+        over_limit = settings.max_bytes is not None and size > settings.max_bytes
+        # Files after one that is too recent are not read either: the checkpoint would pass over it.
+        if (over_limit and chosen) or file.modified_ms > now_ms - settings.settle_ms:
             break
         chosen.append(file)
-    newest = new[-1].modified_ms if new else None
-    return FileSelection(tuple(chosen), len(new) - len(chosen), newest)
+    newest = unread[-1].modified_ms if unread else None
+    return FileSelection(tuple(chosen), len(unread) - len(chosen), newest)
 
 
 def _after(file: FileStatus, position: FilePosition) -> bool:
@@ -157,7 +158,7 @@ def _is_wanted(file: FileStatus, settings: FileSettings) -> bool:
 
 @dataclass
 class FilesSource(Source):
-    """The files of a folder; `places` are options of its storage."""
+    """The files of a folder; `places` are storage options."""
 
     storage: Storage
     settings: FileSettings
@@ -173,89 +174,93 @@ class FilesSource(Source):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """The folder that options describe."""
+        """Create the source from options."""
         settings = settings_from(FileSettings, options)
         if not settings.root:
             raise InvalidError("a source of files needs their folder", option=ROOT)
-        holding = settings_from(QuarantineSettings, options)
-        quarantine = quarantine_of(holding, options, cls.name, None)
-        if holding.bad_objects is UnreadablePolicy.QUARANTINE and quarantine is None:
+        quarantine_settings = settings_from(QuarantineSettings, options)
+        quarantine = quarantine_of(quarantine_settings, options, cls.name, None)
+        if quarantine_settings.bad_objects is UnreadablePolicy.QUARANTINE and quarantine is None:
             raise InvalidError(
                 "a quarantine needs a table", option="lakewright.source.quarantine.path"
             )
-        places = storage_options(options)
+        folder_options = storage_options(options)
         return cls(
-            storage_for(settings.root, places),
+            storage_for(settings.root, folder_options),
             settings,
-            _reading(settings, options),
-            places,
-            holding.bad_objects,
+            _object_settings(settings, options),
+            folder_options,
+            quarantine_settings.bad_objects,
             quarantine,
         )
 
     def resume_from(self, text: str) -> Checkpoint:
-        """A time in milliseconds, or that and a name."""
+        """Parse a time in milliseconds, optionally with a file name."""
         return Checkpoint(str(FilePosition.parse(text)), reset=text)
 
     def next_batch(self, spark: SparkSession, after: Checkpoint | None) -> Batch:
-        """The rows of the next files; with none the checkpoint given comes back."""
-        self._forget()
-        place = None if after is None else FilePosition.parse(after.text)
+        """Return the rows of the next files; without files, the checkpoint stays the same."""
+        self._delete_copies()
+        position = None if after is None else FilePosition.parse(after.text)
         listed = self.storage.list_tree("")
-        chosen = select_files(listed, place, self.settings, self.clock.now_ms())
-        if not chosen.files:
-            return Batch(None, after, _facts(chosen, place))
-        found = self._last = self._reader(spark).read([self._object(f) for f in chosen.files])
-        self._hold(found)
-        end = FilePosition.of(chosen.files[-1])
-        facts = {**_facts(chosen, end), "objects_bad": len(found.bad)}
-        return Batch(found.rows, Checkpoint(str(end)), facts, self._forget)
+        selection = select_files(listed, position, self.settings, self.clock.now_ms())
+        if not selection.files:
+            return Batch(None, after, _facts(selection, position))
+        objects = self._last = self._reader(spark).read(
+            [self._object(file) for file in selection.files]
+        )
+        self._handle_unreadable(objects)
+        end = FilePosition.of(selection.files[-1])
+        facts = {**_facts(selection, end), "objects_bad": len(objects.bad)}
+        return Batch(objects.rows, Checkpoint(str(end)), facts, self._delete_copies)
 
     def _reader(self, spark: SparkSession) -> ObjectReader:
         return ObjectReader(spark, self.reading, "{bucket}", self.places, self.clock, self.bad)
 
     def _object(self, file: FileStatus) -> CloudObject:
-        # Its order among others is that of the batch, which needs no commit of an event.
+        # The order of files is that of the batch; there is no event and no completion time.
         return CloudObject("", self.storage.root, file.path, file.path, file.size)
 
-    def _hold(self, found: ObjectRows) -> None:
-        """Note what could not be read, before anything is committed that passes over it."""
-        bad = [
+    def _handle_unreadable(self, objects: ObjectRows) -> None:
+        """Quarantine unreadable files, or warn, before a commit passes over them."""
+        records = [
             QuarantinedRecord(
-                self.storage.url(each.item.path), each.problem or "", size=each.item.size
+                self.storage.url(unreadable.item.path),
+                unreadable.problem or "",
+                size=unreadable.item.size,
             )
-            for each in found.bad
+            for unreadable in objects.bad
         ]
-        if bad and self.bad is UnreadablePolicy.QUARANTINE and self.quarantine is not None:
-            self.quarantine.put(bad)
-        elif bad:
+        if records and self.bad is UnreadablePolicy.QUARANTINE and self.quarantine is not None:
+            self.quarantine.put(records)
+        elif records:
             warnings.warn(
-                f"{len(bad)} files were passed over, their rows are not read: {bad[0].place}: "
-                f"{bad[0].reason}",
+                f"{len(records)} files were passed over, their rows are not read: "
+                f"{records[0].place}: {records[0].reason}",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
-    def _forget(self) -> None:
-        """Take away the copies of files of the batch before."""
+    def _delete_copies(self) -> None:
+        """Delete the local copies of the files of the last batch."""
         if self._last is not None:
             self._last.done()
             self._last = None
 
 
-def _reading(settings: FileSettings, options: Mapping[str, str]) -> ObjectSettings:
-    told = settings_from(ObjectSettings, options)
-    return replace(told, format=settings.format or told.format)
+def _object_settings(settings: FileSettings, options: Mapping[str, str]) -> ObjectSettings:
+    object_settings = settings_from(ObjectSettings, options)
+    return replace(object_settings, format=settings.format or object_settings.format)
 
 
-def _facts(chosen: FileSelection, place: FilePosition | None) -> dict[str, int | str]:
+def _facts(selection: FileSelection, position: FilePosition | None) -> dict[str, int | str]:
     facts: dict[str, int | str] = {
-        "bytes": chosen.size,
-        "objects": len(chosen.files),
-        "objects_waiting": chosen.waiting,
+        "bytes": selection.size,
+        "objects": len(selection.files),
+        "objects_waiting": selection.waiting,
     }
-    if chosen.newest_ms is None:
+    if selection.newest_ms is None:
         facts["lag_ms"] = 0
-    elif place is not None:
-        facts["lag_ms"] = max(0, chosen.newest_ms - place.modified_ms)
+    elif position is not None:
+        facts["lag_ms"] = max(0, selection.newest_ms - position.modified_ms)
     return facts

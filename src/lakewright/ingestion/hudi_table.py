@@ -1,4 +1,4 @@
-"""A table as a source: what its writes brought since a checkpoint, in the order of completion."""
+"""The source `hudi`: the writes of a table since a checkpoint, in completion order."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ Rows = TypeVar("Rows")
 
 @dataclass(frozen=True)
 class IncrementalBatchPlan:
-    """What the next batch reads of a table: a range of its timeline, or nothing.
+    """The range of the timeline that the next batch reads; `context` is None if there is none.
 
-    `checkpoint` is where the batch after this one goes on; `waiting` counts the instants that are
-    left for it, of which `newest` completed last.
+    `checkpoint` is the checkpoint after the batch. `waiting` is the number of instants left for
+    later batches, and `newest` is the completion time of the newest one.
     """
 
     context: QueryContext | None
@@ -73,7 +73,7 @@ class IncrementalBatchPlan:
 
 @dataclass(frozen=True)
 class TableBatch(Generic[Rows]):
-    """The rows of a batch, if it has any, and where the next one goes on."""
+    """The rows of a batch, if any, and the checkpoint after it."""
 
     rows: Rows | None
     checkpoint: Checkpoint | None
@@ -86,7 +86,7 @@ def plan_batch(
     settings: TableSourceSettings,
     splitter: SnapshotLoadQuerySplitter | None = None,
 ) -> IncrementalBatchPlan:
-    """Decide what the next batch reads; with nothing to read the checkpoint stays what it is."""
+    """Plan the next batch; if there is nothing to read, the checkpoint stays the same."""
     if after is None and settings.beginning is None:
         raise InvalidError(
             "there is no checkpoint to go on from: say where to begin, READ_LATEST or "
@@ -96,7 +96,7 @@ def plan_batch(
     if after is None and settings.beginning is MissingCheckpoint.READ_LATEST:
         position, unread = TimelinePosition(""), latest_write(snapshot)
         if unread.is_empty:
-            # All that is written from now on is wanted, however much it is at the next look.
+            # All writes from now on are to be read, also if there are several before the next call.
             return IncrementalBatchPlan(None, Checkpoint(INITIAL, Version.V2))
     else:
         position = TimelinePosition(EARLIEST) if after is None else position_of(after, snapshot)
@@ -112,18 +112,18 @@ def plan_batch(
 
 def _unread(snapshot: Snapshot, position: TimelinePosition) -> QueryContext:
     context = IncrementalQueryAnalyzer(snapshot=snapshot, begin=position.begin).analyze()
-    kept = tuple(i for i in context.instants if i.requested_at not in position.seen)
-    return replace(context, instants=kept)
+    instants = tuple(i for i in context.instants if i.requested_at not in position.seen)
+    return replace(context, instants=instants)
 
 
 def latest_write(snapshot: Snapshot) -> QueryContext:
-    """The last write that brought rows, and the services after it."""
+    """Return the range of the last write that wrote rows, and the services after it."""
     analyzer = IncrementalQueryAnalyzer(snapshot=snapshot, range_type=RangeType.CLOSED_CLOSED)
-    found = _last_write(snapshot, snapshot.timeline.by_completion)
-    found = found or _last_write(snapshot, tuple(in_completion_order(snapshot.archived)))
-    if found is None:
+    write = _last_write(snapshot, snapshot.timeline.by_completion)
+    write = write or _last_write(snapshot, tuple(in_completion_order(snapshot.archived)))
+    if write is None:
         return analyzer.analyze()
-    return replace(analyzer, begin=found.completed_at).analyze()
+    return replace(analyzer, begin=write.completed_at).analyze()
 
 
 def _last_write(snapshot: Snapshot, instants: tuple[Instant, ...]) -> Instant | None:
@@ -137,31 +137,31 @@ def _next_batch(
     settings: TableSourceSettings,
     splitter: SnapshotLoadQuerySplitter | None,
 ) -> QueryContext | None:
-    """The part of what is unread that fits into a batch, with the services that follow it.
+    """Return the part of the unread range that fits into a batch, with the services that follow it.
 
-    Nothing where no write has brought rows; before the beginning there may be some that history
-    does not know. A load, from the beginning or through history, is bounded by the splitter,
-    everything else by a number of writes.
+    None if no write wrote rows; a range from the beginning may have rows that the timeline no
+    longer records. A load, from the beginning or of archived instants, is bounded by the splitter;
+    any other range is bounded by a number of writes.
     """
-    if unread.is_empty or not (unread.from_beginning or _brings(unread)):
+    if unread.is_empty or not (unread.from_beginning or _has_rows(unread)):
         return None
     if splitter is not None and (unread.from_beginning or unread.archived):
         return split_load(unread, splitter, least=position.through)
     return unread if unread.from_beginning else _bounded(unread, settings.num_instants, position)
 
 
-def _brings(unread: QueryContext) -> bool:
+def _has_rows(unread: QueryContext) -> bool:
     return any(commit is not None for _, commit in brought(unread))
 
 
-def _bounded(unread: QueryContext, most: int, position: TimelinePosition) -> QueryContext:
-    writes, last = 0, ""
+def _bounded(unread: QueryContext, max_writes: int, position: TimelinePosition) -> QueryContext:
+    writes, last_completed = 0, ""
     for instant, commit in brought(unread):
         completed_at = instant.completed_at or ""
-        if commit is not None and writes >= most and completed_at > position.through:
-            return up_to(unread, last)
+        if commit is not None and writes >= max_writes and completed_at > position.through:
+            return up_to(unread, last_completed)
         writes += commit is not None
-        last = completed_at
+        last_completed = completed_at
     return unread
 
 
@@ -169,9 +169,9 @@ def _bounded(unread: QueryContext, most: int, position: TimelinePosition) -> Que
 class HoodieSourceIncrementalQueryRunner(
     IncrementalQueryRunner[IncrementalBatchPlan, TableBatch[Rows]]
 ):
-    """The three steps on a table: instants from its timeline, their rows, figures about them.
+    """The three steps for a table: instants of its timeline, their rows, and metrics.
 
-    `read` turns a plan into rows: on Spark, or in a plain loop.
+    `read` converts a scan plan to rows.
     """
 
     snapshot: Snapshot
@@ -181,36 +181,36 @@ class HoodieSourceIncrementalQueryRunner(
     splitter: SnapshotLoadQuerySplitter | None = None
 
     def get_metadata(self) -> IncrementalBatchPlan:
-        """The instants of the next batch."""
+        """Return the plan of the next batch."""
         return plan_batch(self.snapshot, self.after, self.settings, self.splitter)
 
     def fetch_data(self, metadata: IncrementalBatchPlan) -> TableBatch[Rows]:
-        """Their rows, without the meta columns that say how the table keeps them."""
+        """Return the rows of the batch, without the Hudi meta columns."""
         if metadata.context is None:
             return TableBatch(None, metadata.checkpoint, {"bytes": 0})
         plan = plan_range(metadata.context, fallback=self.settings.fallback)
-        plan = replace(plan, columns=tuple(filter(self._wanted, plan.columns)))
+        plan = replace(plan, columns=tuple(filter(self._is_selected, plan.columns)))
         size = sum(item.size for item in plan.slices)
         rows = self.read(plan) if plan.slices else None
         return TableBatch(rows, metadata.checkpoint, {"bytes": size})
 
-    def _wanted(self, column: str) -> bool:
-        kept = column == PARTITION_PATH and not self.settings.drop_meta_fields
-        return kept or column not in META_COLUMNS
+    def _is_selected(self, column: str) -> bool:
+        is_partition_path = column == PARTITION_PATH and not self.settings.drop_meta_fields
+        return is_partition_path or column not in META_COLUMNS
 
     def post_actions(
         self, metadata: IncrementalBatchPlan, data: TableBatch[Rows]
     ) -> TableBatch[Rows]:
-        """Figures: bytes to read, instants read and waiting, and how far behind the batch ends."""
+        """Add metrics: bytes to read, instants read and left, and the lag of the batch."""
         instants = 0 if metadata.context is None else len(metadata.context.instants)
-        told = {"instants": instants, "instants_waiting": metadata.waiting}
+        metrics = {"instants": instants, "instants_waiting": metadata.waiting}
         lag = self._lag_ms(metadata)
         if lag is not None:
-            told["lag_ms"] = lag
-        return replace(data, facts={**data.facts, **told})
+            metrics["lag_ms"] = lag
+        return replace(data, facts={**data.facts, **metrics})
 
     def _lag_ms(self, metadata: IncrementalBatchPlan) -> int | None:
-        """From the end of the batch to the newest completion; None if times are no dates."""
+        """Return the time from the end of the batch to the newest completion; None if unknown."""
         if metadata.context is None or metadata.checkpoint is None or metadata.newest is None:
             return 0
         zone = self.snapshot.config.timeline_zone
@@ -219,7 +219,7 @@ class HoodieSourceIncrementalQueryRunner(
 
 @dataclass(frozen=True)
 class HudiTableSource(Source):
-    """The writes of a table, a few at a time; checkpoints are completion times."""
+    """The writes of a table, a few in each batch; checkpoints are completion times."""
 
     name: ClassVar[str] = "hudi"
     keys: ClassVar[frozenset[str]] = TABLE_SOURCE_KEYS
@@ -230,9 +230,9 @@ class HudiTableSource(Source):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """The table that options describe, with the splitter that they name or imply."""
-        own = {key: value for key, value in options.items() if is_for_tables(key)}
-        ignored_options(own, TABLE_SOURCE_KEYS, REFUSED_TABLE_SOURCE_OPTIONS)
+        """Create the source from options, with the splitter that they name or imply."""
+        source_options = {key: value for key, value in options.items() if is_for_tables(key)}
+        ignored_options(source_options, TABLE_SOURCE_KEYS, REFUSED_TABLE_SOURCE_OPTIONS)
         settings = settings_from(TableSourceSettings, options)
         if not settings.path:
             raise InvalidError("a table as a source needs its path", option=PATH)
@@ -240,11 +240,11 @@ class HudiTableSource(Source):
         return cls(storage, settings, splitter_for(options))
 
     def resume_from(self, text: str) -> Checkpoint:
-        """An override in Hudi's words; see `parse_override`."""
+        """Parse an override in Hudi's syntax; see `parse_override`."""
         return parse_override(text)
 
     def next_batch(self, spark: SparkSession, after: Checkpoint | None) -> Batch:
-        """What the next writes brought; without rows the checkpoint given comes back."""
+        """Return the rows of the next writes; without rows, the checkpoint stays the same."""
         runner: HoodieSourceIncrementalQueryRunner[DataFrame] = HoodieSourceIncrementalQueryRunner(
             load_consistent_snapshot(self.storage),
             after,
@@ -252,5 +252,5 @@ class HudiTableSource(Source):
             partial(scan_slices, spark, self.storage),
             self.splitter,
         )
-        found = runner.run()
-        return Batch(found.rows, found.checkpoint, found.facts)
+        batch = runner.run()
+        return Batch(batch.rows, batch.checkpoint, batch.facts)

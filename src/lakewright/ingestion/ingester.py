@@ -1,8 +1,8 @@
-"""One round of ingestion: a batch of a source, changed on its way, and the commit that carries it.
+"""One round of ingestion: read a batch of a source, transform it, and commit it.
 
-The commit of a batch holds the rows and the position together, and completes only if the table is
-still where the batch was read from. So a round that dies has done all or nothing, and of two that
-read the same rows one is refused.
+The commit contains the rows and the checkpoint, and is rejected unless the newest checkpoint of the
+table is still the one after which the batch was read. So a round that crashes has ingested all of
+its batch or nothing, and of two concurrent rounds that read the same rows, one is rejected.
 """
 
 from __future__ import annotations
@@ -47,17 +47,25 @@ if TYPE_CHECKING:
 Transform = Callable[["DataFrame"], "DataFrame"]
 Outcomes = Commit | Skip | LakewrightError
 
-_PASSING = (ConflictError, UnavailableError)
-_PATIENCE_S = 10
+_RETRYABLE_ERRORS = (ConflictError, UnavailableError)
+_COUNT_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What a round has done, why it did nothing, or why it could not; counted from 1.
+    """The result of one round of ingestion: a commit, the reason why there is none, or an error.
 
-    `rows` is how many rows there were to write, after the transformation. `lag_ms` is how far the
-    target is behind the source by the completion time of what was read, `waiting` how many objects
-    of the source wait, where a source can tell. `troubles` did not keep the rows from the table.
+    Attributes:
+        number: Number of the round, from 1.
+        source: Name of the source.
+        outcome: The commit, a `Skip` with the reason, or the error.
+        before: Checkpoint before the round.
+        after: Checkpoint after the round.
+        rows: Number of rows to write, after the transformation.
+        took_ms: Duration of the round.
+        facts: Metrics of the source.
+        troubles: Problems after the commit, which did not prevent it.
+        services: Outcomes of services that ran in the background.
     """
 
     number: int
@@ -78,42 +86,42 @@ class IngestResult:
 
     @property
     def error(self) -> LakewrightError | None:
-        """Why the round could not be done, if so."""
+        """The error, if the round failed."""
         return self.outcome if isinstance(self.outcome, LakewrightError) else None
 
     @property
     def is_retryable(self) -> bool:
-        """Whether what went wrong, if anything, may not go wrong again."""
-        return self.error is None or isinstance(self.error, _PASSING)
+        """Whether the round succeeded or a retry may succeed."""
+        return self.error is None or isinstance(self.error, _RETRYABLE_ERRORS)
 
     @property
     def inserted(self) -> int:
-        """Rows that are new in the table."""
+        """Number of inserted rows."""
         return self.commit.inserted if self.commit is not None else 0
 
     @property
     def updated(self) -> int:
-        """Rows that the table had before."""
+        """Number of updated rows."""
         return self.commit.updated if self.commit is not None else 0
 
     @property
     def deleted(self) -> int:
-        """Rows that the table had and has no more."""
+        """Number of deleted rows."""
         return self.commit.deleted if self.commit is not None else 0
 
     @property
     def bytes(self) -> int | None:
-        """How much was read, if the source tells."""
+        """Number of bytes read, if the source reports it."""
         return _number(self.facts, "bytes")
 
     @property
     def lag_ms(self) -> int | None:
-        """How far the target is behind, if the source tells."""
+        """How far the table is behind the source, if the source reports it."""
         return _number(self.facts, "lag_ms")
 
     @property
     def waiting(self) -> int | None:
-        """How many objects of the source wait, if it tells."""
+        """Number of unread objects of the source, if it reports it."""
         return _number(self.facts, "objects_waiting")
 
 
@@ -124,44 +132,50 @@ def _number(facts: Mapping[str, int | str], name: str) -> int | None:
 
 @dataclass(frozen=True)
 class IncomingBatch:
-    """The rows of a batch, and how many there were once they are written, if that is known."""
+    """The rows of a batch; `count` returns their number after the write, if it is known."""
 
     rows: RowSource
     count: Callable[[], int | None]
 
 
 def counted(frame: Any) -> IncomingBatch:
-    """The rows of a DataFrame; Spark counts them as they go by."""
-    seen = Observation()
-    observed = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
-    return IncomingBatch(spark_rows(observed), lambda: _count_seen(seen))
+    """Return the rows of a DataFrame, which Spark counts while it writes them."""
+    observation = Observation()
+    observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
+    return IncomingBatch(spark_rows(observed), lambda: _observed_count(observation))
 
 
-def _count_seen(seen: Observation) -> int | None:
-    """What Spark has counted, if it tells.
+def _observed_count(observation: Observation) -> int | None:
+    """Return the row count of an observation, None if Spark does not report it.
 
-    It fails where its plan has changed on the way since there are no rows; and its drivers drop
-    such news when they have too much to do.
+    Spark reports none if it optimized an empty plan away, or if an overloaded driver dropped the
+    event.
     """
-    answer: list[int] = []
+    counts: list[int] = []
 
-    def ask() -> None:
+    def wait_for_count() -> None:
         with suppress(*SPARK_ERRORS):
-            answer.append(int(seen.get["rows"]))
+            counts.append(int(observation.get["rows"]))
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(_PATIENCE_S)
-    return answer[0] if answer else None
+    waiter = threading.Thread(target=wait_for_count, daemon=True)
+    waiter.start()
+    waiter.join(_COUNT_TIMEOUT_S)
+    return counts[0] if counts else None
 
 
 @dataclass
 class Ingester:
-    """Brings what a source has into a table, round by round.
+    """Ingests a source into a table, round by round.
 
-    `source_name` tells its positions from those of other sources of the table. `override` is a
-    user's own word for the checkpoint to go on from; the same word as last time is not followed
-    again. `incoming` makes rows to be written of what the source gives.
+    Attributes:
+        source: The source.
+        writer: The client of the table.
+        spark: The Spark session.
+        transform: A function on the rows of each batch.
+        source_name: Name that distinguishes the checkpoints of this source from those of other
+            sources of the table.
+        override: Checkpoint of a user to resume from; the same one as last time is ignored.
+        incoming: Converts the rows of the source to rows of a write.
     """
 
     source: Source
@@ -173,58 +187,65 @@ class Ingester:
     incoming: Callable[[Any], IncomingBatch] = counted
 
     def __post_init__(self) -> None:
-        self._positions = CommittedCheckpoints(self.source_name)
-        self._held: Checkpoint | None = None
+        self._checkpoints = CommittedCheckpoints(self.source_name)
+        self._uncommitted_checkpoint: Checkpoint | None = None
 
     @property
     def table_exists(self) -> bool:
-        """Whether there is a table to write to: the first rows make one."""
+        """Whether the table exists; the first rows create it."""
         return table_exists(self.writer.storage)
 
     def run(self, number: int = 1) -> IngestResult:
         """Read the next batch and commit it.
 
         Raises:
-            ConflictError: somebody else was faster; nothing was written.
-            LakewrightError: the batch could not be read or written; its position stays.
+            ConflictError: Another process committed a batch of the source; nothing was written.
+            LakewrightError: The batch could not be read or written; the checkpoint has not changed.
         """
         started = self.writer.clock.monotonic_ms()
         with record_failures(self.writer.services.meter, self.source.name):
-            done = self._round()
-        record_round(self.writer.services.meter, done)
+            result = self._round()
+        record_round(self.writer.services.meter, result)
         took_ms = self.writer.clock.monotonic_ms() - started
-        return replace(done, number=number, took_ms=took_ms)
+        return replace(result, number=number, took_ms=took_ms)
 
     def _round(self) -> IngestResult:
-        base = self._position()
+        base = self._newest_checkpoint()
         try:
             after = resumed(_checkpoint(base), self.override, self.source.resume_from)
-            return self._next(base, self._held if base is None and self._held else after)
+            return self._next(
+                base,
+                self._uncommitted_checkpoint
+                if base is None and self._uncommitted_checkpoint
+                else after,
+            )
         except SPARK_ERRORS as error:
             raise translate_spark_error(error) from error
 
     def _next(self, base: CommittedCheckpoint | None, after: Checkpoint | None) -> IngestResult:
-        """Bring the next batch that can be committed; one without rows cannot be without a table.
+        """Ingest the next batch that can be committed.
 
-        Such a position is kept in mind alone. Who comes again finds the same batches empty.
+        A batch without rows cannot be committed if the table does not exist or has no schema. Its
+        checkpoint is then kept in memory only; after a restart, the same batches are read again,
+        and are empty again.
         """
         while True:
             batch = self._batch(after)
-            done = self._brought(base, batch)
-            if done is not None:
-                return done
+            result = self._ingest(base, batch)
+            if result is not None:
+                return result
             if not _moved(after, batch.checkpoint):
-                told = "the source has no rows, and the table no columns: the position stays"
-                stored = _checkpoint(base)
+                reason = "the source has no rows, and the table no columns: the position stays"
+                committed = _checkpoint(base)
                 return IngestResult(
-                    0, self.source.name, Skip(told), stored, stored, facts=batch.facts
+                    0, self.source.name, Skip(reason), committed, committed, facts=batch.facts
                 )
-            after = self._held = batch.checkpoint
+            after = self._uncommitted_checkpoint = batch.checkpoint
 
-    def _position(self) -> CommittedCheckpoint | None:
+    def _newest_checkpoint(self) -> CommittedCheckpoint | None:
         if not self.table_exists:
             return None
-        return self._positions.newest(load_snapshot(self.writer.storage))
+        return self._checkpoints.newest(load_snapshot(self.writer.storage))
 
     def _batch(self, after: Checkpoint | None) -> Batch:
         batch = self.source.next_batch(self.spark, after)
@@ -232,85 +253,89 @@ class Ingester:
             return batch
         return replace(batch, rows=self.transform(batch.rows))
 
-    def _brought(self, base: CommittedCheckpoint | None, batch: Batch) -> IngestResult | None:
-        """Commit a batch, or its checkpoint alone, or nothing; None if it has nowhere to go."""
-        stored = _checkpoint(base)
-        done = IngestResult(0, self.source.name, Skip(""), stored, stored, facts=batch.facts)
-        found = self.incoming(batch.rows) if batch.rows is not None else None
-        if found is not None and found.rows.schema.names:
-            return self._committed(done, batch, base, found)
-        if not _moved(stored, batch.checkpoint):
-            return replace(done, outcome=Skip("the source has nothing new"))
-        columns = self._columns()
+    def _ingest(self, base: CommittedCheckpoint | None, batch: Batch) -> IngestResult | None:
+        """Commit a batch, its checkpoint only, or nothing; None if it cannot be committed."""
+        committed = _checkpoint(base)
+        result = IngestResult(
+            0, self.source.name, Skip(""), committed, committed, facts=batch.facts
+        )
+        incoming = self.incoming(batch.rows) if batch.rows is not None else None
+        if incoming is not None and incoming.rows.schema.names:
+            return self._commit(result, batch, base, incoming)
+        if not _moved(committed, batch.checkpoint):
+            return replace(result, outcome=Skip("the source has nothing new"))
+        columns = self._table_schema()
         if columns is None:
             return None
-        return self._committed(done, batch, base, IncomingBatch(EmptyRows(columns), lambda: 0))
+        return self._commit(result, batch, base, IncomingBatch(EmptyRows(columns), lambda: 0))
 
-    def _committed(
+    def _commit(
         self,
-        done: IngestResult,
+        result: IngestResult,
         batch: Batch,
         base: CommittedCheckpoint | None,
-        found: IncomingBatch,
+        incoming: IncomingBatch,
     ) -> IngestResult:
-        checkpoint = batch.checkpoint or done.before
+        checkpoint = batch.checkpoint or result.before
         if checkpoint is not None:
             checkpoint = replace(checkpoint, reset=self.override)
-        outcome, troubles = self._saved(base, batch, found, checkpoint)
-        troubles += _acknowledged(batch)
-        done = replace(done, outcome=outcome, after=checkpoint, troubles=troubles)
-        rows = found.count()
-        written = done.inserted + done.updated + done.deleted
-        return replace(done, rows=written if rows is None else rows)
+        outcome, troubles = self._save_batch(base, batch, incoming, checkpoint)
+        troubles += _acknowledge(batch)
+        result = replace(result, outcome=outcome, after=checkpoint, troubles=troubles)
+        rows = incoming.count()
+        written = result.inserted + result.updated + result.deleted
+        return replace(result, rows=written if rows is None else rows)
 
-    def _saved(
+    def _save_batch(
         self,
         base: CommittedCheckpoint | None,
         batch: Batch,
-        found: IncomingBatch,
+        incoming: IncomingBatch,
         checkpoint: Checkpoint | None,
     ) -> tuple[Commit | Skip, tuple[str, ...]]:
-        """Write rows with their position; with what went wrong after that, if it may pass."""
+        """Write rows and checkpoint; also return retryable errors that followed the commit."""
         batch_id = self.writer.clock.new_id()
         extra = note(checkpoint, batch=batch_id, source=self.source_name)
-        check = CheckpointValidator(self._positions, base)
+        validator = CheckpointValidator(self._checkpoints, base)
         try:
-            return self._write(found.rows, extra, check), ()
+            return self._write(incoming.rows, extra, validator), ()
         except LakewrightError as error:
-            landed = self._find_commit(batch_id)
-            if landed is None:
+            committed = self._find_commit(batch_id)
+            if committed is None:
                 raise
-            if not isinstance(error, _PASSING):
-                _acknowledged(batch)
+            if not isinstance(error, _RETRYABLE_ERRORS):
+                _acknowledge(batch)
                 raise
-            return commit_result(landed.instant, landed.metadata), (str(error),)
+            return commit_result(committed.instant, committed.metadata), (str(error),)
 
     def _write(
         self, rows: RowSource, extra: Mapping[str, str], validator: CheckpointValidator
     ) -> Commit | Skip:
         if isinstance(rows, EmptyRows):
-            # Whatever is done with rows: none are added, and none replaced or deleted.
+            # An insert without rows changes nothing, whatever the operation of the ingestion is.
             request = WriteRequest(Operation.INSERT, extra=extra, validator=validator)
             return self.writer.run(request, rows)
         save = SaveOperation(self.writer, SaveMode.APPEND, extra=extra, validator=validator)
         return save.write(rows)
 
     def _find_commit(self, batch_id: str) -> CommittedCheckpoint | None:
-        """The commit of a batch, if it is in the table though the write ended with an error."""
+        """Return the commit of a batch if the write succeeded although it raised an error."""
         try:
-            found = self._position()
+            newest = self._newest_checkpoint()
         except UnavailableError:
             return None
-        return found if found is not None and found.batch == batch_id else None
+        return newest if newest is not None and newest.batch == batch_id else None
 
-    def _columns(self) -> pa.Schema | None:
-        stored = load_snapshot(self.writer.storage).avro_schema() if self.table_exists else None
-        return arrow_schema(stored) if stored is not None else None
+    def _table_schema(self) -> pa.Schema | None:
+        avro_schema = (
+            load_snapshot(self.writer.storage).avro_schema() if self.table_exists else None
+        )
+        return arrow_schema(avro_schema) if avro_schema is not None else None
 
 
 @contextmanager
 def record_failures(meter: MetricsRecorder, source: str) -> Iterator[None]:
-    """Count a round that fails."""
+    """Count a failed round."""
     try:
         yield
     except LakewrightError as error:
@@ -319,31 +344,31 @@ def record_failures(meter: MetricsRecorder, source: str) -> Iterator[None]:
 
 
 def record_round(meter: MetricsRecorder, done: IngestResult) -> None:
-    """Tell what a round has brought, and what is left."""
+    """Record the metrics of a round."""
     outcome = "commit" if done.commit is not None else "nothing_new"
     meter.count("ingest.rounds", source=done.source, outcome=outcome)
     meter.count("ingest.rows", done.rows, source=done.source)
-    left = {"ingest.lagInMs": done.lag_ms, "ingest.objectsWaiting": done.waiting}
-    known = [(name, value) for name, value in left.items() if value is not None]
-    meter.gauge(known, source=done.source)
+    gauges = {"ingest.lagInMs": done.lag_ms, "ingest.objectsWaiting": done.waiting}
+    known_gauges = [(name, value) for name, value in gauges.items() if value is not None]
+    meter.gauge(known_gauges, source=done.source)
 
 
-def _checkpoint(position: CommittedCheckpoint | None) -> Checkpoint | None:
-    return position.checkpoint if position is not None else None
+def _checkpoint(committed: CommittedCheckpoint | None) -> Checkpoint | None:
+    return committed.checkpoint if committed is not None else None
 
 
-def _moved(stored: Checkpoint | None, now: Checkpoint | None) -> bool:
-    if now is None or stored is None:
-        return now is not None
-    return (stored.text, stored.version) != (now.text, now.version)
+def _moved(stored: Checkpoint | None, new: Checkpoint | None) -> bool:
+    if new is None or stored is None:
+        return new is not None
+    return (stored.text, stored.version) != (new.text, new.version)
 
 
-def _acknowledged(batch: Batch) -> tuple[str, ...]:
-    """Let the source know that its rows are in the table; what goes wrong is only told."""
+def _acknowledge(batch: Batch) -> tuple[str, ...]:
+    """Notify the source of the commit; failures are warnings."""
     try:
         batch.committed()
     except (LakewrightError, *SPARK_ERRORS, OSError) as error:
-        told = f"the rows are in the table, but their source could not be told: {error}"
-        warnings.warn(told, RuntimeWarning, stacklevel=2)
-        return (told,)
+        text = f"the rows are in the table, but their source could not be notified: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return (text,)
     return ()

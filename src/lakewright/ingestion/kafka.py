@@ -1,4 +1,7 @@
-"""Offsets of a topic: as checkpoints, as Spark's options, and how far a batch goes."""
+"""The source `kafka`: the messages of a topic in ranges of offsets, read by Spark's connector.
+
+Checkpoints are the next offsets of all partitions, in Hudi's format.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Offsets:
-    """Of each partition the offset of the next message to read.
+    """The offset of the next message to read in each partition.
 
-    As a text in Hudi's form: the topic, then partition and offset of each, as in `t,0:10,1:20`.
+    The text is in Hudi's format: the topic, then partition and offset of each, as in `t,0:10,1:20`.
     """
 
     topic: str
@@ -40,12 +43,12 @@ class Offsets:
 
     @classmethod
     def parse(cls, text: str) -> Offsets:
-        """Read a checkpoint; the inverse of `str`."""
-        # A topic's name has neither commas nor colons.
+        """Parse a checkpoint; the inverse of `str`."""
+        # The name of a topic has neither commas nor colons.
         topic, *parts = text.strip().split(",")
         pairs = [part.split(":") for part in parts]
-        right = all(len(pair) == 2 and all(map(_is_number, pair)) for pair in pairs)
-        numbers = {int(pair[0]): int(pair[1]) for pair in pairs} if right else {}
+        is_valid = all(len(pair) == 2 and all(map(_is_number, pair)) for pair in pairs)
+        numbers = {int(pair[0]): int(pair[1]) for pair in pairs} if is_valid else {}
         if not topic or ":" in topic or not numbers or len(numbers) < len(pairs):
             raise InvalidError(
                 "the checkpoint is no topic's, such as topic,0:10,1:20", checkpoint=text
@@ -57,9 +60,9 @@ class Offsets:
         return ",".join([self.topic, *pairs])
 
     def as_option(self) -> str:
-        """What Spark's connector takes for `startingOffsets` and `endingOffsets`."""
-        by_name = {str(partition): offset for partition, offset in sorted(self.next.items())}
-        return json.dumps({self.topic: by_name})
+        """Return the value of `startingOffsets` or `endingOffsets` for Spark's connector."""
+        by_partition = {str(partition): offset for partition, offset in sorted(self.next.items())}
+        return json.dumps({self.topic: by_partition})
 
 
 def _is_number(text: str) -> bool:
@@ -68,7 +71,7 @@ def _is_number(text: str) -> bool:
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """The messages of a batch: from `start` on, up to and without `end`; `waiting` are left."""
+    """The messages of a batch, from `start` up to but not including `end`; `waiting` are left."""
 
     start: Offsets
     end: Offsets
@@ -76,7 +79,7 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """How many messages there are, or were before Kafka threw some away."""
+        """Number of messages, including those that Kafka has deleted."""
         return _distance(self.start.next, self.end.next)
 
 
@@ -89,25 +92,25 @@ def next_range(
     from_latest: bool,
     most: int,
 ) -> OffsetRange:
-    """Decide what a batch reads of a topic that has messages from `first` up to `last`.
+    """Return the offsets of the next batch of a topic with messages from `first` up to `last`.
 
-    Without a checkpoint it begins at the end or at the beginning. A partition that the checkpoint
-    does not know is new: all of it is read.
+    Without a checkpoint, the batch starts at the end or at the beginning. A partition that is not
+    in the checkpoint is new and is read from its beginning.
 
     Raises:
-        InvalidError: the checkpoint is of another topic, or behind the topic's end.
+        InvalidError: The checkpoint is of another topic, or after the end of the topic.
     """
     if after is not None:
         _check(after, last, topic)
-    known = after.next if after is not None else (last if from_latest else {})
-    start = {partition: known.get(partition, first.get(partition, 0)) for partition in last}
-    end = _shared(start, last, most)
+    next_offsets = after.next if after is not None else (last if from_latest else {})
+    start = {partition: next_offsets.get(partition, first.get(partition, 0)) for partition in last}
+    end = _share_limit(start, last, most)
     waiting = _distance(end, last)
     return OffsetRange(Offsets(topic, start), Offsets(topic, end), waiting)
 
 
 def lost(after: Offsets, first: Mapping[int, int]) -> dict[int, int]:
-    """How many messages of each partition Kafka has thrown away that were not read."""
+    """Return the number of unread messages of each partition that Kafka has deleted."""
     gaps = {p: first[p] - offset for p, offset in after.next.items() if p in first}
     return {partition: gap for partition, gap in gaps.items() if gap > 0}
 
@@ -115,9 +118,9 @@ def lost(after: Offsets, first: Mapping[int, int]) -> dict[int, int]:
 def _check(after: Offsets, last: Mapping[int, int], topic: str) -> None:
     if after.topic != topic:
         raise InvalidError("the checkpoint is of another topic", checkpoint=str(after), topic=topic)
-    gone = sorted(after.next.keys() - last.keys())
+    missing = sorted(after.next.keys() - last.keys())
     ahead = sorted(p for p, offset in after.next.items() if p in last and offset > last[p])
-    if gone or ahead:
+    if missing or ahead:
         raise InvalidError(
             "the topic is not the one that the checkpoint was made for, or was made anew: it ends "
             "before the checkpoint",
@@ -126,16 +129,16 @@ def _check(after: Offsets, last: Mapping[int, int], topic: str) -> None:
         )
 
 
-def _shared(start: Mapping[int, int], last: Mapping[int, int], most: int) -> dict[int, int]:
-    """Where each partition ends, so that all have about the same share of `most` messages."""
-    left = {partition: last[partition] - start[partition] for partition in start}
-    end, budget = dict(start), most
-    # Those with little go first: what they do not need the others share.
-    for done, partition in enumerate(sorted(left, key=lambda p: (left[p], p))):
-        share = -(-budget // (len(left) - done))
-        taken = min(left[partition], share, budget)
-        end[partition] += taken
-        budget -= taken
+def _share_limit(start: Mapping[int, int], last: Mapping[int, int], limit: int) -> dict[int, int]:
+    """Return the end of each partition, so that all have a similar share of `limit` messages."""
+    unread = {partition: last[partition] - start[partition] for partition in start}
+    end, budget = dict(start), limit
+    # Partitions with few messages come first; the others share what these leave of the limit.
+    for processed, partition in enumerate(sorted(unread, key=lambda p: (unread[p], p))):
+        share = -(-budget // (len(unread) - processed))
+        count = min(unread[partition], share, budget)
+        end[partition] += count
+        budget -= count
     return end
 
 
@@ -143,9 +146,7 @@ def _distance(start: Mapping[int, int], end: Mapping[int, int]) -> int:
     return sum(end[partition] - offset for partition, offset in start.items())
 
 
-# ------------------------------------------------------------------------------------------------
-# A topic on Spark: where its partitions begin and end, and rows of its messages.
-
+# A topic on Spark: the first and last offsets of its partitions, and the rows of its messages.
 
 _NO_CONNECTOR = re.compile(r"Failed to find data source|DATA_SOURCE_NOT_FOUND", re.IGNORECASE)
 _META = {
@@ -158,7 +159,7 @@ _META = {
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic, by the options that Spark's connector knows it by."""
+    """A topic, with the options of Spark's connector."""
 
     spark: SparkSession
     options: Mapping[str, str]
@@ -167,17 +168,17 @@ class Topic:
     min_partitions: int = 0
 
     def bounds(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Of each partition the first offset that has a message, and the one after the last."""
+        """Return the first offset of each partition, and the offset after the last one."""
         try:
-            last = self._ends()
-            first = self._beginnings()
+            last = self._end_offsets()
+            first = self._begin_offsets()
         except SPARK_ERRORS as error:
             raise translate_kafka_error(error) from error
-        # Between the two looks Kafka may have thrown all of a partition away.
+        # Kafka may have deleted all messages of a partition between the two queries.
         return {number: min(first.get(number, end), end) for number, end in last.items()}, last
 
     def rows(self, wanted: OffsetRange) -> DataFrame:
-        """The messages of a range; read when somebody asks for them, as often as they do."""
+        """Return the messages of a range as a DataFrame, which reads them lazily."""
         reader = self.spark.read.format("kafka").options(**self.options)
         reader = reader.option("startingOffsets", wanted.start.as_option())
         reader = reader.option("endingOffsets", wanted.end.as_option())
@@ -193,14 +194,14 @@ class Topic:
         meta = [f"{text} AS {name}" for name, text in _META.items()] if self.append_offsets else []
         if self.schema is None:
             return messages.selectExpr("key", "value", *meta)
-        # A message that is no such object is an error: a null would be a row that is lost.
+        # A message that does not parse is an error: a null would silently lose a row.
         text = F.col("value").cast("string")
         parsed = F.from_json(text, self.schema, {"mode": "FAILFAST"}).alias("_message")
-        named = messages.select(parsed, *(F.expr(each) for each in meta))
-        return named.select("_message.*", *_META.keys() if meta else ())
+        selected = messages.select(parsed, *(F.expr(expression) for expression in meta))
+        return selected.select("_message.*", *_META.keys() if meta else ())
 
-    def _ends(self) -> dict[int, int]:
-        """Where the partitions end: a stream that reads nothing tells its offsets."""
+    def _end_offsets(self) -> dict[int, int]:
+        """Return the end of each partition, from the progress of a stream that ignores messages."""
         stream = self.spark.readStream.format("kafka").options(**self.options)
         stream = stream.option("startingOffsets", "earliest")
         query = stream.load().writeStream.foreachBatch(_ignore).trigger(availableNow=True).start()
@@ -210,8 +211,8 @@ class Topic:
         finally:
             query.stop()
 
-    def _beginnings(self) -> dict[int, int]:
-        """Where the partitions begin: of each the first message, of those that have any."""
+    def _begin_offsets(self) -> dict[int, int]:
+        """Return the offset of the first message of each partition that has messages."""
         reader = self.spark.read.format("kafka").options(**self.options)
         messages = reader.option("startingOffsets", "earliest").load()
         firsts = messages.select("partition", "offset").mapInArrow(
@@ -221,18 +222,20 @@ class Topic:
 
 
 def ends_in(progress: list[Any], topic: str) -> dict[int, int]:
-    """The offsets at which a stream has seen a topic end, from what it tells of its progress."""
-    for each in reversed(progress):
-        for source in json.loads(each.json)["sources"]:
+    """Return the end offsets of a topic from the progress reports of a stream."""
+    for report in reversed(progress):
+        for source in json.loads(report.json)["sources"]:
             end = source.get("endOffset")
             offsets = json.loads(end) if isinstance(end, str) else end
             if offsets and topic in offsets:
                 return {int(number): int(offset) for number, offset in offsets[topic].items()}
-    raise UnavailableError("Spark does not tell where the topic ends: is it there?", topic=topic)
+    raise UnavailableError(
+        "Spark does not report where the topic ends: does it exist?", topic=topic
+    )
 
 
 def translate_kafka_error(error: Exception) -> Exception:
-    """An error of Spark's connector as one of ours."""
+    """Convert an error of Spark's connector to an error of this library."""
     text = re.sub(r"\s+", " ", str(error))[:500]
     if _NO_CONNECTOR.search(text):
         return UnsupportedError(
@@ -244,33 +247,31 @@ def translate_kafka_error(error: Exception) -> Exception:
 
 
 def _ignore(messages: DataFrame, batch: int) -> None:
-    """What becomes of messages that nobody wants to see."""
+    """Ignore the messages of a batch."""
 
 
 def _first_row(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The first row of a task, which reads one partition; the rest is left unread."""
+    """Yield the first row of a task, which reads one partition; the rest is not read."""
     for batch in batches:
         if batch.num_rows:
             yield batch.slice(0, 1)
             return
 
 
-# ------------------------------------------------------------------------------------------------
-# A topic as a source: its options, and the next messages after a checkpoint.
-
+# The source: its options, and the next messages after a checkpoint.
 
 _PREFIX, _OLD_PREFIX = "hoodie.streamer.", "hoodie.deltastreamer."
 TOPIC = f"{_PREFIX}source.kafka.topic"
 SERVERS = "bootstrap.servers"
 _LOSS = f"{_PREFIX}source.kafka.enable.failOnDataLoss"
-# What Kafka's own clients are told; Hudi takes them without a prefix, Spark with this one.
+# Options of Kafka clients: Hudi uses them without a prefix, Spark with this one.
 _CLIENT = "kafka."
 _CLIENT_OPTIONS = ("security.", "sasl.", "ssl.", "client.", "request.", "isolation.level")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """Which topic is read, from where on, how much at a time, and what its messages are."""
+    """Which topic is read, from where, how much in a batch, and how its messages are parsed."""
 
     topic: str = option(
         TOPIC,
@@ -311,8 +312,8 @@ class KafkaSettings:
         True,
         parse=parse_bool,
         aliases=(f"{_OLD_PREFIX}source.kafka.enable.failOnDataLoss",),
-        doc="Whether messages that Kafka threw away before they were read are an error; else "
-        "reading goes on at the oldest one that is left. Hudi's default is false.",
+        doc="Whether messages that Kafka deleted before they were read are an error; otherwise "
+        "reading continues at the oldest remaining message. Hudi's default is false.",
     )
     append_offsets: bool = option(
         f"{_PREFIX}source.kafka.append.offsets",
@@ -326,24 +327,24 @@ class KafkaSettings:
         None,
         parse=str.strip,
         doc="The columns of messages that are JSON objects, as DDL. Without it a row has the "
-        "columns `key` and `value`, both binary, for a query to make something of.",
+        "columns `key` and `value`, both binary, for a query to parse.",
     )
 
 
 @dataclass
 class KafkaSource(Source):
-    """The messages of a topic, in ranges of offsets; `client` are options of Kafka's clients."""
+    """The messages of a topic; `client` holds the options of Kafka clients."""
 
     settings: KafkaSettings
     client: Mapping[str, str] = field(default_factory=dict)
-    _began: Offsets | None = None
+    _initial_offsets: Offsets | None = None
 
     name: ClassVar[str] = "kafka"
     keys: ClassVar[frozenset[str]] = option_keys(KafkaSettings)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """The topic that options describe."""
+        """Create the source from options."""
         settings = settings_from(KafkaSettings, options)
         for key, value in ((TOPIC, settings.topic), (SERVERS, settings.servers)):
             if not value:
@@ -357,22 +358,22 @@ class KafkaSource(Source):
 
     @classmethod
     def takes(cls, key: str) -> bool:
-        """Its own options, and those of Kafka's clients."""
+        """Whether an option belongs to this source or to Kafka clients."""
         return key in cls.keys or _is_for_client(key)
 
     def resume_from(self, text: str) -> Checkpoint:
-        """Offsets in Hudi's form."""
+        """Parse offsets in Hudi's format."""
         return Checkpoint(str(Offsets.parse(text)), reset=text)
 
     def next_batch(self, spark: SparkSession, after: Checkpoint | None) -> Batch:
-        """The next messages of each partition; with none the checkpoint tells where that is."""
-        place = self._began if after is None else Offsets.parse(after.text)
+        """Return the next messages of each partition; without any, only the checkpoint."""
+        position = self._initial_offsets if after is None else Offsets.parse(after.text)
         topic = self._topic(spark)
         first, last = topic.bounds()
-        if place is not None:
-            place = self._kept(place, first)
-        found = next_range(
-            place,
+        if position is not None:
+            position = self._skip_deleted(position, first)
+        batch_range = next_range(
+            position,
             first,
             last,
             topic=self.settings.topic,
@@ -380,11 +381,14 @@ class KafkaSource(Source):
             most=self.settings.max_events,
         )
         if after is None:
-            # The end of the topic moves on: what comes after this first look is wanted.
-            self._began = found.start
-        facts: dict[str, int | str] = {"objects": found.count, "objects_waiting": found.waiting}
-        rows = topic.rows(found) if found.count else None
-        return Batch(rows, Checkpoint(str(found.end)), facts)
+            # The end of the topic moves on; messages after this first call are to be read.
+            self._initial_offsets = batch_range.start
+        facts: dict[str, int | str] = {
+            "objects": batch_range.count,
+            "objects_waiting": batch_range.waiting,
+        }
+        rows = topic.rows(batch_range) if batch_range.count else None
+        return Batch(rows, Checkpoint(str(batch_range.end)), facts)
 
     def _topic(self, spark: SparkSession) -> Topic:
         settings = self.settings
@@ -393,19 +397,19 @@ class KafkaSource(Source):
             spark, options, settings.schema, settings.append_offsets, settings.min_partitions
         )
 
-    def _kept(self, place: Offsets, first: Mapping[int, int]) -> Offsets:
-        """Where to go on, now that Kafka may have thrown messages away that were not read."""
-        gaps = lost(place, first)
+    def _skip_deleted(self, position: Offsets, first: Mapping[int, int]) -> Offsets:
+        """Return the position after messages that Kafka deleted, if that is not an error."""
+        gaps = lost(position, first)
         if gaps and self.settings.fail_on_loss:
             raise InvalidError(
                 "messages are gone before they were read; to go on with what is left, set the "
                 "option to false",
                 option=_LOSS,
                 lost=gaps,
-                checkpoint=str(place),
+                checkpoint=str(position),
             )
-        moved = {partition: place.next[partition] + gap for partition, gap in gaps.items()}
-        return Offsets(place.topic, {**place.next, **moved})
+        moved = {partition: position.next[partition] + gap for partition, gap in gaps.items()}
+        return Offsets(position.topic, {**position.next, **moved})
 
 
 def _is_for_client(key: str) -> bool:

@@ -1,4 +1,7 @@
-"""Table services beside an ingestion: after each commit, in a thread of their own, or none."""
+"""`lw.ingest`: read batches of a source and commit them to a table, once or continuously.
+
+Table services run after each commit, in a background thread, or not at all (`ServiceMode`).
+"""
 
 from __future__ import annotations
 
@@ -47,20 +50,20 @@ _NOT_INLINE = {
     "hoodie.clean.automatic": "false",
     "hoodie.archive.automatic": "false",
 }
-_FATE = "hoodie.fail.writes.on.inline.table.service.exception"
-_SWITCHES = option_keys(InlineSettings) - {_FATE}
+_FAIL_ON_SERVICE_ERROR = "hoodie.fail.writes.on.inline.table.service.exception"
+_SERVICE_SWITCHES = option_keys(InlineSettings) - {_FAIL_ON_SERVICE_ERROR}
 
 
 class ServiceMode(StrEnum):
-    """Who takes care of the table while it is filled."""
+    """Where table services run during an ingestion."""
 
-    INLINE = "inline"  # the round that has committed
-    ASYNC = "async"  # a thread beside the rounds
-    OFF = "off"  # somebody else
+    INLINE = "inline"  # after each commit, before the next round
+    ASYNC = "async"  # in a background thread
+    OFF = "off"  # in another process
 
 
 def parse_mode(text: str) -> ServiceMode:
-    """The mode of a name."""
+    """Return the service mode of a name."""
     try:
         return ServiceMode(text.strip().lower())
     except ValueError as error:
@@ -69,66 +72,68 @@ def parse_mode(text: str) -> ServiceMode:
 
 
 def writer_options(options: Mapping[str, str], mode: ServiceMode) -> dict[str, str]:
-    """The options of the rounds' own writes."""
+    """Return the options for the writes of the ingestion."""
     if mode is ServiceMode.INLINE:
         return dict(options)
     if mode is ServiceMode.ASYNC:
         return {**_SEVERAL_WRITERS, **options, **_NOT_INLINE}
-    asked = [key for key in sorted(_SWITCHES & options.keys()) if parse_bool(options[key])]
-    if asked:
+    requested = [
+        key for key in sorted(_SERVICE_SWITCHES & options.keys()) if parse_bool(options[key])
+    ]
+    if requested:
         raise InvalidError(
-            "services are off, and options ask for some: leave them out", options=asked
+            "services are off, and options ask for some: leave them out", options=requested
         )
     return {**options, **_NOT_INLINE}
 
 
 @dataclass
 class ServiceThread:
-    """The services that options ask for, in a thread that rounds need not wait for."""
+    """A background thread that runs the table services which the options enable."""
 
     writer: WriteClient
     options: Mapping[str, str]
     interval_s: float
     clock: Clock
-    _steps: list[ServiceOutcome] = field(default_factory=list)
+    _outcomes: list[ServiceOutcome] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def has_begun(self) -> bool:
-        """Whether it was started."""
+        """Whether the thread was started."""
         return self._thread is not None
 
     def start(self) -> None:
-        """Begin; UnavailableError if the table could not be looked at, and nothing has begun."""
-        work = partial(self._run, self._names)
-        self._thread = threading.Thread(target=work, name="lakewright-services", daemon=True)
+        """Start the thread; on UnavailableError while loading the table, it is not started."""
+        target = partial(self._run, self._names)
+        self._thread = threading.Thread(target=target, name="lakewright-services", daemon=True)
         self._thread.start()
 
     def run_once(self) -> tuple[ServiceOutcome, ...]:
-        """One round of services, in the caller's own thread; errors are outcomes."""
+        """Run the services once in the calling thread; errors are returned as outcomes."""
         try:
             return tuple(run_round(self._runner, self._names))
         except LakewrightError as error:
             return (ServiceOutcome("services", error),)
 
     def take_outcomes(self) -> tuple[ServiceOutcome, ...]:
-        """What was done since somebody asked last."""
+        """Return the outcomes since the last call."""
         with self._guard:
-            steps, self._steps = tuple(self._steps), []
-        return steps
+            outcomes, self._outcomes = tuple(self._outcomes), []
+        return outcomes
 
     def stop(self) -> None:
-        """End after the step that is under way."""
+        """Stop the thread after the running service and wait for it."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
     @property
     def _runner(self) -> ServiceRunner:
-        told = {**_SEVERAL_WRITERS, **self.options}
-        return replace(self.writer.services, options=told)
+        options = {**_SEVERAL_WRITERS, **self.options}
+        return replace(self.writer.services, options=options)
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -146,33 +151,31 @@ class ServiceThread:
                 interval_s=self.interval_s,
                 clock=self.clock,
                 stop=self._stop.is_set,
-                report=self._note,
+                report=self._record,
             )
         except LakewrightError as error:
-            # The steps have told of it; the rounds go on without services.
-            self._note(MaintenanceRound(0, (ServiceOutcome("services", error),)))
+            # The ingestion continues without services.
+            self._record(MaintenanceRound(0, (ServiceOutcome("services", error),)))
 
-    def _note(self, found: MaintenanceRound) -> None:
+    def _record(self, maintenance: MaintenanceRound) -> None:
         with self._guard:
-            self._steps += found.steps
+            self._outcomes += maintenance.steps
 
 
-# ------------------------------------------------------------------------------------------------
-# `lw.ingest`: a source, an optional transformation, a table; once, or round after round.
-
+# Ingestion: a source, an optional transformation and a target table.
 
 Report = Callable[[IngestResult], None]
 
 MIN_INTERVAL_S = 10.0
 _SRC = "<SRC>"
-_LONGEST_REST_S = 60.0
+_MAX_DELAY_S = 60.0
 _SOURCE_PREFIXES = (
     "hoodie.streamer.",
     "hoodie.deltastreamer.",
     "lakewright.source.",
     "lakewright.ingest.",
 )
-# The key generators' own, which came into the world with Hudi's streamer.
+# Options of key generators, which share the prefix of Hudi's streamer.
 _KEYGEN_PREFIXES = ("hoodie.streamer.keygen.", "hoodie.deltastreamer.keygen.")
 
 
@@ -184,22 +187,22 @@ def _text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
-    """What options say about an ingestion, besides its source and its table."""
+    """The options of an ingestion, apart from those of its source and its table."""
 
     source_name: str | None = option(
         "hoodie.streamer.multiwriter.source.checkpoint.id",
         None,
         parse=_text,
         aliases=("hoodie.deltastreamer.multiwriter.source.checkpoint.id",),
-        doc="What tells this source from others that fill the same table. Its position is then "
-        "looked for among the commits with this name alone.",
+        doc="The name of this source where several sources write to the same table. Its checkpoint "
+        "is then read only from commits with this name.",
     )
     transform: str | None = option(
         "hoodie.streamer.transformer.sql",
         None,
         parse=_text,
         aliases=("hoodie.deltastreamer.transformer.sql",),
-        doc="A query on what the source gives, which it calls <SRC>.",
+        doc="A SQL query on the rows of the source, which it names <SRC>.",
     )
 
 
@@ -221,21 +224,62 @@ def ingest(
     report: Report | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> IngestResult:
-    """Bring what a source has into a table: one batch, or batch after batch.
+    """Ingest rows from a source into a table: one batch, or continuously.
 
-    A source is an object or a name (`hudi`, `files`, `kafka`, ...) whose options are among
-    `options`, with those of the write and of storage. `transform` is a query with `<SRC>` for the
-    source's rows, or a function on DataFrames. A table that is not there is made by the first rows
-    from the options that describe it. `checkpoint` is where to go on from instead of where the
-    table is; the same one given again means nothing.
+    Each commit contains the rows of one batch and its checkpoint, so a crash neither loses nor
+    repeats rows. Queues may deliver messages again: `s3-events` and `gcs-events` need a table with
+    a record key, and upserts.
 
-    A `continuous` ingestion goes on until `stop` says so; rounds begin at least `min_interval_s`
-    apart. `report` is told of each round; the last one is given back.
+    Args:
+        spark: The Spark session.
+        source: A `Source`, or the name of one (`hudi`, `files`, `kafka`, `s3-events`, `gcs-events`,
+            `cloud`, or a registered source), which is then created from `options`.
+        table: A table or its path. A table that does not exist is created with the first rows, from
+            the options that describe it.
+        transform: A SQL query that names the rows of the source `<SRC>`, or a function from
+            DataFrame to DataFrame.
+        options: Options of the source, the writes and the storage.
+        operation: `upsert`, `insert`, `bulk_insert`, `delete`, `insert_overwrite` or
+            `insert_overwrite_table`.
+        continuous: Whether to ingest batch after batch until `stop` returns true.
+        min_interval_s: Minimum number of seconds between the starts of two rounds.
+        services: Where table services run: `inline` after each commit, `async` in a background
+            thread, or `off`.
+        checkpoint: Checkpoint to resume from instead of the one in the table. Giving the same one
+            again has no effect.
+        report: Called with the result of each round.
+        stop: Called after each round; a continuous ingestion ends when it returns true.
+
+    Returns:
+        The result of the last round.
 
     Raises:
-        LakewrightError: a round failed; a continuous ingestion tries again what may pass.
+        ConflictError: A concurrent process committed another batch of the source. A continuous
+            ingestion retries instead.
+        UnavailableError: The storage, the lock or the source did not respond. A continuous
+            ingestion retries instead.
+        LakewrightError: The batch could not be read or written; the checkpoint has not changed.
+
+    Example:
+        ```python
+        result = lw.ingest(
+            spark,
+            "files",
+            "s3a://lake/orders",
+            transform="SELECT *, to_date(ts) AS day FROM <SRC> WHERE amount > 0",
+            options={
+                "hoodie.streamer.source.dfs.root": "s3a://landing/orders",
+                "lakewright.source.files.format": "json",
+                "hoodie.table.name": "orders",
+                "hoodie.datasource.write.recordkey.field": "id",
+                "hoodie.datasource.write.partitionpath.field": "day",
+                "hoodie.datasource.write.precombine.field": "ts",
+            },
+        )
+        print(result.inserted, result.updated, result.after)
+        ```
     """
-    made = ingestion(
+    prepared = ingestion(
         spark,
         source,
         table,
@@ -246,8 +290,8 @@ def ingest(
         checkpoint=checkpoint,
     )
     if continuous:
-        return made.run_continuously(min_interval_s, stop or _never, report or _no_report)
-    return made.run_once(report or _no_report)
+        return prepared.run_continuously(min_interval_s, stop or _never, report or _no_report)
+    return prepared.run_once(report or _no_report)
 
 
 def ingestion(
@@ -262,52 +306,54 @@ def ingestion(
     checkpoint: str | None = None,
     clock: Clock | None = None,
 ) -> Ingestion:
-    """An ingestion that has not begun; what can be checked without reading anything is checked."""
-    told = {key: str(value) for key, value in (options or {}).items()}
-    places = {**session_storage_options(spark), **storage_options(told)}
-    storage = table.storage if isinstance(table, Table) else storage_for(table, places)
-    settings = settings_from(IngestSettings, told)
+    """Create an ingestion without starting it, after all checks that need no data."""
+    given_options = {key: str(value) for key, value in (options or {}).items()}
+    all_storage_options = {**session_storage_options(spark), **storage_options(given_options)}
+    storage = table.storage if isinstance(table, Table) else storage_for(table, all_storage_options)
+    settings = settings_from(IngestSettings, given_options)
     if transform is not None and settings.transform is not None:
         raise InvalidError("a transformation is given twice: by an option as well")
-    found = _source(source, told, places)
-    wanted = _with_operation(_write_options(told, found, made=isinstance(source, str)), operation)
+    row_source = _source(source, given_options, all_storage_options)
+    write_options = _with_operation(
+        _write_options(given_options, row_source, from_options=isinstance(source, str)), operation
+    )
     mode = parse_mode(services)
-    writer = WriteClient.create(storage, writer_options(wanted, mode), clock, spark)
+    writer = WriteClient.create(storage, writer_options(write_options, mode), clock, spark)
     parse_operation(writer.options)
-    made = Ingester(
-        found,
+    ingester = Ingester(
+        row_source,
         writer,
         spark,
         _transform(transform if transform is not None else settings.transform),
         settings.source_name,
         checkpoint,
     )
-    return Ingestion(made, mode, wanted)
+    return Ingestion(ingester, mode, write_options)
 
 
 @dataclass(frozen=True)
 class Ingestion:
-    """Rounds of an ingester, and the services beside them; `options` are those of the writes."""
+    """The rounds of an ingester, and services between them; `options` are the write options."""
 
     ingester: Ingester
     services: ServiceMode = ServiceMode.INLINE
     options: Mapping[str, str] | None = None
 
     def run_once(self, report: Report) -> IngestResult:
-        """One batch; services of the mode `async` follow it, and their failures are only told."""
-        done = self.ingester.run()
-        if self.services is ServiceMode.ASYNC and done.commit is not None:
-            done = replace(done, services=self._thread(MIN_INTERVAL_S).run_once())
-        report(done)
-        return done
+        """Ingest one batch; in the mode `async`, services run after it and report their errors."""
+        result = self.ingester.run()
+        if self.services is ServiceMode.ASYNC and result.commit is not None:
+            result = replace(result, services=self._thread(MIN_INTERVAL_S).run_once())
+        report(result)
+        return result
 
     def run_continuously(
         self, min_interval_s: float, stop: Callable[[], bool], report: Report
     ) -> IngestResult:
-        """Batch after batch, until `stop` says so between two rounds.
+        """Ingest batch after batch until `stop` returns true between two rounds.
 
         Raises:
-            LakewrightError: one that will not pass by itself; it was reported before.
+            LakewrightError: An error that a retry does not fix; it was reported before.
         """
         if min_interval_s < 0:
             raise InvalidError("the interval of rounds cannot be negative", seconds=min_interval_s)
@@ -318,29 +364,29 @@ class Ingestion:
             thread.stop()
 
     def _rounds(
-        self, least_s: float, stop: Callable[[], bool], report: Report, thread: ServiceThread
+        self, min_interval_s: float, stop: Callable[[], bool], report: Report, thread: ServiceThread
     ) -> IngestResult:
         clock = self.ingester.writer.clock
         number = failures = 0
         while True:
             number += 1
             started = clock.monotonic_ms()
-            done = self._attempt(number)
+            result = self._attempt(number)
             if self.services is ServiceMode.ASYNC:
-                done = replace(done, services=thread.take_outcomes())
-            report(done)
-            if done.error is not None and not done.is_retryable:
-                raise done.error
+                result = replace(result, services=thread.take_outcomes())
+            report(result)
+            if result.error is not None and not result.is_retryable:
+                raise result.error
             if self.services is ServiceMode.ASYNC and not thread.has_begun:
-                self._begin(thread)
-            failures = failures + 1 if done.error is not None else 0
-            rest_s = max(least_s, rest_after(failures))
-            pause(rest_s - (clock.monotonic_ms() - started) / 1000, clock, stop)
+                self._start_services(thread)
+            failures = failures + 1 if result.error is not None else 0
+            delay_s = max(min_interval_s, rest_after(failures))
+            pause(delay_s - (clock.monotonic_ms() - started) / 1000, clock, stop)
             if stop():
-                return done
+                return result
 
-    def _begin(self, thread: ServiceThread) -> None:
-        """Let services begin once there is a table; if that cannot be told now, the next time."""
+    def _start_services(self, thread: ServiceThread) -> None:
+        """Start the services once the table exists; if that is unknown now, after a later round."""
         with suppress(UnavailableError):
             if self.ingester.table_exists:
                 thread.start()
@@ -357,49 +403,56 @@ class Ingestion:
 
 
 def rest_after(failures: int) -> float:
-    """How long to wait after some failures in a row, in seconds."""
-    return min(2.0 ** (failures - 1), _LONGEST_REST_S) if failures else 0.0
+    """Return the delay in seconds after a number of consecutive failures."""
+    return min(2.0 ** (failures - 1), _MAX_DELAY_S) if failures else 0.0
 
 
 def sql_transform(text: str) -> Transform:
-    """A query as a function on DataFrames; it calls the rows `<SRC>`."""
+    """Return a function on DataFrames that runs a query, in which `<SRC>` names the rows."""
     if _SRC not in text:
         raise InvalidError(f"the query does not say {_SRC}, where its rows come from", query=text)
-    # Spark replaces names in braces; those of the query are its own.
-    safe = text.replace("{", "{{").replace("}", "}}").replace(_SRC, "{rows}")
+    # Spark replaces names in braces, so the braces of the query are escaped.
+    escaped = text.replace("{", "{{").replace("}", "}}").replace(_SRC, "{rows}")
 
     def transform(frame: DataFrame) -> DataFrame:
-        return frame.sparkSession.sql(safe, rows=frame)
+        return frame.sparkSession.sql(escaped, rows=frame)
 
     return transform
 
 
-def _transform(told: str | Transform | None) -> Transform | None:
-    return sql_transform(told) if isinstance(told, str) else told
+def _transform(transform: str | Transform | None) -> Transform | None:
+    return sql_transform(transform) if isinstance(transform, str) else transform
 
 
-def _source(source: Source | str, told: Mapping[str, str], places: Mapping[str, str]) -> Source:
-    """The source, after a check of the options that only a source can mean."""
-    mine = {key: value for key, value in told.items() if _is_for_source(key)}
+def _source(
+    source: Source | str, options: Mapping[str, str], all_storage_options: Mapping[str, str]
+) -> Source:
+    """Return the source, after a check of the options that only a source can have."""
+    source_options = {key: value for key, value in options.items() if _is_for_source(key)}
     if isinstance(source, Source):
-        _check_names(mine, INGEST_KEYS)
+        _check_names(source_options, INGEST_KEYS)
         return source
     kind = source_kind(source)
-    _check_names(mine, INGEST_KEYS | (kind.keys or mine.keys()))
-    return kind.from_options({**places, **told})
+    _check_names(source_options, INGEST_KEYS | (kind.keys or source_options.keys()))
+    return kind.from_options({**all_storage_options, **options})
 
 
-def _check_names(options: Mapping[str, str], known: Collection[str]) -> None:
-    for key in ignored_options(options, known, {}):
+def _check_names(options: Mapping[str, str], known_keys: Collection[str]) -> None:
+    for key in ignored_options(options, known_keys, {}):
         warnings.warn(f"option {key} has no effect on this source", stacklevel=5)
 
 
-def _write_options(told: Mapping[str, str], source: Source, *, made: bool) -> dict[str, str]:
-    """The options of the writes: neither storage's nor the source's, if they have `made` it."""
+def _write_options(
+    options: Mapping[str, str], source: Source, *, from_options: bool
+) -> dict[str, str]:
+    """Return the options of the writes, without those of the storage and of the source.
+
+    If the source was created from options, all options that it takes are left out.
+    """
     return {
         key: value
-        for key, value in other_options(told).items()
-        if not (_is_for_source(key) or key in source.keys or (made and source.takes(key)))
+        for key, value in other_options(options).items()
+        if not (_is_for_source(key) or key in source.keys or (from_options and source.takes(key)))
     }
 
 
@@ -408,23 +461,23 @@ def _is_for_source(key: str) -> bool:
 
 
 def _with_operation(options: Mapping[str, str], operation: str) -> dict[str, str]:
-    """The options of writes; the operation that they name goes before the usual one."""
-    told = {OPERATION: operation, **options}
-    chosen = parse_operation(told)
+    """Return the write options with an operation; the one in the options takes precedence."""
+    merged = {OPERATION: operation, **options}
+    chosen = parse_operation(merged)
     if operation != "upsert" and parse_operation({OPERATION: operation}) is not chosen:
         raise InvalidError(
             "an option names another operation than the call: leave it out",
             call=operation,
-            **{OPERATION: told[OPERATION]},
+            **{OPERATION: merged[OPERATION]},
         )
     if chosen is Operation.DELETE_PARTITION:
-        raise InvalidError("a source gives rows, not partitions: choose another operation")
-    return told
+        raise InvalidError("a source has rows, not partitions: choose another operation")
+    return merged
 
 
 def _never() -> bool:
     return False
 
 
-def _no_report(done: IngestResult) -> None:
-    """Hear of a round, and do nothing."""
+def _no_report(result: IngestResult) -> None:
+    """Ignore the result of a round."""

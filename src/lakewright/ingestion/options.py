@@ -1,4 +1,4 @@
-"""The options of a table as a source, with Hudi's own keys."""
+"""The options of the source `hudi`, with Hudi's keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TABLE = "source.hoodieincr."
 
 
 class MissingCheckpoint(StrEnum):
-    """Where reading begins that has no checkpoint to go on from."""
+    """Where to start without a checkpoint."""
 
     READ_LATEST = "READ_LATEST"
     READ_UPTO_LATEST_COMMIT = "READ_UPTO_LATEST_COMMIT"
@@ -20,13 +20,13 @@ class MissingCheckpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSourceSettings:
-    """Which table is read, from where on, and how much at a time."""
+    """Which table is read, from where, and how much in a batch."""
 
     path: str | None = option(
         f"{_PREFIX}{_TABLE}path",
         None,
         parse=str.strip,
-        doc="Where the table is that rows are read from.",
+        doc="The path of the table to read.",
         aliases=(f"{_OLD_PREFIX}{_TABLE}path",),
     )
     num_instants: int = option(
@@ -68,20 +68,20 @@ class TableSourceSettings:
 
     @property
     def beginning(self) -> MissingCheckpoint | None:
-        """Where to begin without a checkpoint, if the settings say it."""
+        """Where to start without a checkpoint, if the settings say it."""
         return MissingCheckpoint.READ_LATEST if self.read_latest else self.missing_checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSettings:
-    """How large a batch of a load from the beginning is."""
+    """The size of a batch of an initial load."""
 
     splitter: str | None = option(
         _PREFIX + "snapshotload.query.splitter.class.name",
         None,
         parse=str.strip,
-        doc="Who splits a load from the beginning: a name given to `register_splitter`. Without "
-        "one, `bounded` does it if a number of rows or bytes is given.",
+        doc="The splitter of an initial load: a name given to `register_splitter`. Without one, it "
+        "is `bounded` if a number of rows or bytes is given.",
         aliases=(_OLD_PREFIX + "snapshotload.query.splitter.class.name",),
     )
     max_rows: int | None = option(
@@ -102,7 +102,7 @@ MISSING_CHECKPOINT = f"{_PREFIX}{_TABLE}missing.checkpoint.strategy"
 PATH = f"{_PREFIX}{_TABLE}path"
 TABLE_SOURCE_KEYS = option_keys(TableSourceSettings, SplitSettings)
 
-# Options that would change what is read, with the value that leaves it as it is.
+# Options that would change the rows, each with the only value that is supported.
 REFUSED_TABLE_SOURCE_OPTIONS = {
     f"{prefix}{_TABLE}{name}": same
     for prefix in (_PREFIX, _OLD_PREFIX)

@@ -1,4 +1,4 @@
-"""A load of a whole table, split into batches that end where a write has completed."""
+"""Splitters: divide the initial load of a table into batches that end with a completed write."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from lakewright.model.instant import Instant
 from lakewright.options import ADDED_OPTIONS, settings_from
 from lakewright.scan.planner import QueryContext
 
-# Metadata of instants is read together, and not much more of it than is asked for. One file of
-# history holds that of many: reading ever more at a time, few of them are read twice.
+# Commit metadata is read in pieces, so that little more is read than is used. A file of the
+# archived timeline has the metadata of many instants; growing pieces read few files twice.
 _FIRST_PIECE = 8
 
 
 class SnapshotLoadQuerySplitter(ABC):
-    """Decides how much of a load the next batch takes on."""
+    """Decides how much of an initial load the next batch reads."""
 
     @abstractmethod
     def next_end(self, context: QueryContext) -> str | None:
-        """The completion time of the write that ends the next batch; None to take all there is.
+        """Return the completion time of the write that ends the next batch; None to read all.
 
-        `context` holds what is not read yet, in the order of completion, and is not empty.
+        `context` is the unread range in completion order, and is not empty.
         """
 
 
@@ -36,7 +36,7 @@ Factory = Callable[[Mapping[str, str]], SnapshotLoadQuerySplitter]
 class BoundedLoad(SnapshotLoadQuerySplitter):
     """Ends a batch with the write that reaches a number of rows or bytes.
 
-    What commits say of themselves is counted, so no rows are read: a row that was updated since
+    Rows and bytes are taken from commit metadata, so no rows are read. A row that was updated
     counts for each of its writes.
     """
 
@@ -45,7 +45,7 @@ class BoundedLoad(SnapshotLoadQuerySplitter):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> BoundedLoad:
-        """The bounds that options give; there must be one."""
+        """Create the splitter from options; InvalidError if they have no bound."""
         settings = settings_from(SplitSettings, options)
         if settings.max_rows is None and settings.max_bytes is None:
             raise InvalidError(
@@ -55,7 +55,7 @@ class BoundedLoad(SnapshotLoadQuerySplitter):
         return cls(settings.max_rows, settings.max_bytes)
 
     def next_end(self, context: QueryContext) -> str | None:
-        """Count what each write brought until it is enough."""
+        """Add up the rows and bytes of the writes until a bound is reached."""
         rows = size = 0.0
         for instant, commit in brought(context):
             if commit is not None:
@@ -70,9 +70,9 @@ _FACTORIES: dict[str, Factory] = {"bounded": BoundedLoad.from_options}
 
 
 def register_splitter(name: str, factory: Factory, keys: Iterable[str] = ()) -> None:
-    """Make a splitter known, in this process, under the name that the options give.
+    """Register a splitter in this process under the name that options use.
 
-    `keys` are the options of its own that it reads.
+    `keys` are the options that it reads.
     """
     if not name.strip():
         raise InvalidError("no name for a splitter", name=name)
@@ -81,7 +81,7 @@ def register_splitter(name: str, factory: Factory, keys: Iterable[str] = ()) -> 
 
 
 def splitter_for(options: Mapping[str, str]) -> SnapshotLoadQuerySplitter | None:
-    """The splitter that options name or imply, if any."""
+    """Return the splitter that options name or imply, if any."""
     settings = settings_from(SplitSettings, options)
     if settings.splitter is None:
         bounded = settings.max_rows is not None or settings.max_bytes is not None
@@ -97,7 +97,7 @@ def splitter_for(options: Mapping[str, str]) -> SnapshotLoadQuerySplitter | None
 def split_load(
     context: QueryContext, splitter: SnapshotLoadQuerySplitter, *, least: str = ""
 ) -> QueryContext:
-    """The part of a load that the next batch takes on; it never ends before `least`."""
+    """Return the part of a load that the next batch reads; it never ends before `least`."""
     end = splitter.next_end(context)
     if end is None or context.is_empty:
         return context
@@ -108,7 +108,7 @@ def split_load(
 
 
 def up_to(context: QueryContext, end: str) -> QueryContext:
-    """The part of a range that had completed at a time."""
+    """Return the part of a range that completed up to a time."""
     instants = tuple(i for i in context.instants if (i.completed_at or "") <= end)
     if len(instants) == len(context.instants):
         return context
@@ -117,19 +117,19 @@ def up_to(context: QueryContext, end: str) -> QueryContext:
 
 
 def brought(context: QueryContext) -> Iterator[tuple[Instant, CommitMetadata | None]]:
-    """The instants of a range, each with its commit if that brought rows.
+    """Yield the instants of a range, each with its commit if it wrote new rows.
 
-    Services do not, nor do commits that wrote no file.
+    The commit is None for services and for commits without files.
     """
     start, size = 0, _FIRST_PIECE
     while start < len(context.instants):
         piece = replace(context, instants=context.instants[start : start + size])
         commits = context.snapshot.commits(piece.instants)
         for instant, commit in zip(piece.instants, commits, strict=True):
-            # The range knows compactions by their action; a log compaction is a write to it.
-            moved = commit.operation in SERVICE_OPERATIONS
-            moved = moved or instant.requested_at not in piece.commit_times
-            yield instant, commit if commit.write_stats() and not moved else None
+            # The range excludes compactions by their action, but not log compactions.
+            is_service = commit.operation in SERVICE_OPERATIONS
+            is_service = is_service or instant.requested_at not in piece.commit_times
+            yield instant, commit if commit.write_stats() and not is_service else None
         start, size = start + size, size * 2
 
 
@@ -138,13 +138,13 @@ def _reaches(amount: float, bound: int | None) -> bool:
 
 
 def _rows(stat: WriteStat) -> int:
-    """The rows that a write brought into a file, not those that it took over."""
+    """Return the number of new rows in a file, without those copied from its older version."""
     if stat.num_inserts is None and stat.num_update_writes is None:
         return stat.num_writes or 0
     return (stat.num_inserts or 0) + (stat.num_update_writes or 0)
 
 
 def _bytes(stat: WriteStat) -> float:
-    """About the share of a file that is new."""
+    """Return the approximate size of the new rows in a file."""
     size = stat.total_write_bytes or stat.file_size_in_bytes or 0
     return size * min(1.0, _rows(stat) / stat.num_writes) if stat.num_writes else float(size)

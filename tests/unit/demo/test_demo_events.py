@@ -7,8 +7,7 @@ from datetime import date
 
 import pytest
 
-from lakewright.demo.events import SCHEMA, Batch, Event, Recipe, Row, make_batches, to_arrow
-from lakewright.demo.expected import (
+from lakewright.demo.checks import (
     Lateness,
     Totals,
     check_completion,
@@ -17,8 +16,9 @@ from lakewright.demo.expected import (
     expected_rows,
     expected_totals,
     lateness,
+    rows_of,
 )
-from lakewright.demo.judge import rows_of
+from lakewright.demo.events import SCHEMA, Batch, Event, Recipe, Row, make_batches, to_arrow
 
 RECIPE = Recipe(date(2026, 3, 15), rides_a_day=150)
 HOUR = 3_600_000

@@ -15,11 +15,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from lakewright.cli.main import app
-from lakewright.demo.board import board, brief, draw_bars
+from lakewright.demo.board import board, brief, draw_bars, watching
+from lakewright.demo.checks import Check, Lateness, ask_hudi_rs, left_of
 from lakewright.demo.command import next_commands, program_here
 from lakewright.demo.events import Recipe, Row
-from lakewright.demo.expected import Check, Lateness
-from lakewright.demo.judge import ask_hudi_rs, has_announced, left_of
+from lakewright.demo.scenario import has_announced
 from lakewright.demo.story import (
     Bar,
     Clustering,
@@ -33,7 +33,6 @@ from lakewright.demo.story import (
     moment,
     summary,
 )
-from lakewright.demo.view import watching
 from lakewright.model.freshness import ViewFreshness
 from lakewright.model.instant import Action, Instant, State
 
@@ -60,7 +59,7 @@ STORY = Story(
     log_files=2,
     log_bytes=4096,
     bars=(Bar("deltacommit", 0, 40), Bar("clustering", 50, None), Bar("rollback", 60, 80)),
-    said=("ingest: 900 events", "compaction: 3 log files folded"),
+    said=("ingest: 900 events", "compaction: 3 log files compacted"),
     lateness=Lateness(60, 7),
     checks=(Check("table", True, "280 rows"), Check("hudi-rs", None, "not installed")),
     took_s=61.7,
@@ -68,17 +67,17 @@ STORY = Story(
 TOLD = """\
 Table: 320 rides of 8 days, merge-on-read, from seed 7; 62 s in all.
 Ingest: 1,000 events in 2 batches; 30 updates, 60 events late, 7 of them after newer ones.
-Incremental services: planning looked at 9 of 9 partitions the first time, then at 3 of 9, 2 of 8.
-Event time: 2 compactions folded 5 log files, the last up to 2026-03-15 12:00; log files left with \
-newer rows: 2.
+Incremental services: planning considered 9 of 9 partitions the first time, then 3 of 9, 2 of 8.
+Event time: 2 compactions of 5 log files, the last up to 2026-03-15 12:00; uncompacted log files \
+with newer rows: 2.
 Fast view: complete up to 2026-03-15 11:00, newest row 2026-03-15 11:59; the snapshot's newest is \
 2026-03-15 12:00.
 Change feed: 350 changes of 4 commits, in the order in which they completed.
-TTL: took out 2026-02-13, and with it 40 rows.
-Clustering: 1 completed before an ingest could, then a plan of 12 file groups gave way to commit \
-20260315115901000 of an ingest; files taken back: 5, nothing left of it.
+TTL: deleted 2026-02-13 with 40 rows.
+Clustering: 1 completed before an ingest could, then a plan of 12 file groups was preempted by \
+commit 20260315115901000 of an ingest; files rolled back: 5, nothing left over.
 Checks against plain Python: 1 of 1 passed (table).
-Check against hudi-rs: not asked (not installed).
+Check against hudi-rs: not run (not installed).
 """
 
 
@@ -96,7 +95,7 @@ def test_ten_lines_tell_it() -> None:
 def test_a_story_in_which_nothing_happened_has_ten_lines_too() -> None:
     lines = summary(Story("/lake/rides", STORY.recipe))
     assert len(lines) == 10
-    assert "none gave way" in lines[7]
+    assert "none was preempted" in lines[7]
 
 
 def test_a_failed_check_is_told_with_what_was_seen() -> None:
@@ -159,9 +158,9 @@ def test_lines_are_printed_once_where_there_is_no_terminal() -> None:
     with watching(console) as tell:
         tell(STORY)
         tell(STORY)
-        tell(replace(STORY, said=(*STORY.said, "ttl: [2026-02-13] taken out")))
+        tell(replace(STORY, said=(*STORY.said, "ttl: deleted [2026-02-13]")))
     assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue() == "\n".join((*STORY.said, "ttl: [2026-02-13] taken out\n"))
+    assert console.file.getvalue() == "\n".join((*STORY.said, "ttl: deleted [2026-02-13]\n"))
 
 
 def test_nobody_is_told_anything() -> None:

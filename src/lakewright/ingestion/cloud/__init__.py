@@ -1,1 +1,1 @@
-"""Objects of cloud stores, found by the notifications that the stores send of them."""
+"""Ingestion of objects in cloud stores, found by the notifications that the stores send."""

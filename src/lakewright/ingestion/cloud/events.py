@@ -1,7 +1,11 @@
-"""What stores write into their notifications: message bodies to rows of an events table.
+"""The sources `s3-events` and `gcs-events`: from a queue of notifications to an events table.
 
-Keys stay as the store wrote them, which is URL-encoded for S3: who reads objects decodes them, and
-once.
+This is the first stage of ingesting cloud objects. Messages are deleted after their events were
+committed: after a crash, the queue delivers them again, and the same events are written again. An
+events table with a record key then contains them once.
+
+Object keys are stored as the store sent them, which is URL-encoded for S3. The second stage, which
+reads the objects, decodes them.
 """
 
 from __future__ import annotations
@@ -77,9 +81,9 @@ S3_SCHEMA = pa.schema(
         ),
     ]
 )
-"""The columns of S3 events: the store's own, without what it answered to who put the object."""
+"""The columns of S3 events, without the response elements of the request."""
 
-# GCS itself gives numbers as texts.
+# GCS sends numbers as strings.
 GCS_SCHEMA = pa.schema(
     [
         (name, _TEXT)
@@ -92,16 +96,16 @@ GCS_SCHEMA = pa.schema(
 )  # fmt: skip
 """The columns of GCS events."""
 
-_CREATED = ("ObjectCreated", "s3:ObjectCreated")
-_FINALIZED = "OBJECT_FINALIZE"
+_S3_CREATED = ("ObjectCreated", "s3:ObjectCreated")
+_GCS_CREATED = "OBJECT_FINALIZE"
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """The events in a message; `problem` says why it is none, or not only events.
+    """The events in a message; `problem` says why the message, or a part of it, is no event.
 
-    With neither it tells of something else: a test, or an object that is gone. `newest_ms` is the
-    time of the latest event.
+    Without events and problem, the message is of another kind, such as a test or the deletion of an
+    object. `newest_ms` is the time of the latest event.
     """
 
     rows: tuple[Row, ...] = ()
@@ -110,11 +114,11 @@ class Notification:
 
 
 class _NoEventError(Exception):
-    """A part of a message is no event, for the reason given."""
+    """A message, or a part of it, is not an event; the text is the reason."""
 
 
 def read_s3(body: str, attributes: Mapping[str, str] | None = None) -> Notification:
-    """Read a message of S3, sent straight to the queue or by way of SNS."""
+    """Parse a message of S3, sent directly to the queue or through SNS."""
     try:
         content = _object(body)
         if "Records" not in content and isinstance(content.get("Message"), str):
@@ -139,11 +143,11 @@ def read_s3(body: str, attributes: Mapping[str, str] | None = None) -> Notificat
 
 
 def read_gcs(body: str, attributes: Mapping[str, str] | None = None) -> Notification:
-    """Read a message of GCS; overwritten objects are new ones too."""
-    kind = (attributes or {}).get("eventType")
-    if kind is None:
+    """Parse a message of GCS; an overwritten object is a new one, too."""
+    event_type = (attributes or {}).get("eventType")
+    if event_type is None:
         return Notification(problem="it has no attribute eventType")
-    if kind != _FINALIZED:
+    if event_type != _GCS_CREATED:
         return Notification()
     try:
         content = _object(body)
@@ -160,14 +164,14 @@ def read_gcs(body: str, attributes: Mapping[str, str] | None = None) -> Notifica
 
 
 def _s3_row(record: object) -> Row | None:
-    """The row of a created object; None for other events."""
+    """Return the row of a created object; None for other events."""
     if not isinstance(record, dict) or not isinstance(record.get("eventName"), str):
         raise _NoEventError("a record has no eventName")
-    if not record["eventName"].startswith(_CREATED):
+    if not record["eventName"].startswith(_S3_CREATED):
         return None
-    row: Row = _fitted(record, S3_SCHEMA)
-    found = row["s3"] or {}
-    bucket, item = found.get("bucket") or {}, found.get("object") or {}
+    row: Row = _struct_values(record, S3_SCHEMA)
+    s3 = row["s3"] or {}
+    bucket, item = s3.get("bucket") or {}, s3.get("object") or {}
     if not bucket.get("name") or not item.get("key"):
         raise _NoEventError("a record names no object")
     if item.get("size") is None:
@@ -175,17 +179,17 @@ def _s3_row(record: object) -> Row | None:
     return row
 
 
-def _fitted(value: Mapping[str, Any], fields: Any) -> Row:
-    """The named parts of a JSON object, as texts, whole numbers and structs."""
-    return {field.name: _fit(value.get(field.name), field.type) for field in fields}
+def _struct_values(value: Mapping[str, Any], fields: Any) -> Row:
+    """Return the values of the given fields of a JSON object, converted to their types."""
+    return {field.name: _typed_value(value.get(field.name), field.type) for field in fields}
 
 
-def _fit(value: object, kind: pa.DataType) -> Any:
+def _typed_value(value: object, data_type: pa.DataType) -> Any:
     if value is None:
         return None
-    if pa.types.is_struct(kind):
-        return _fitted(value, kind) if isinstance(value, dict) else None
-    if pa.types.is_integer(kind):
+    if pa.types.is_struct(data_type):
+        return _struct_values(value, data_type) if isinstance(value, dict) else None
+    if pa.types.is_integer(data_type):
         try:
             return int(str(value))
         except ValueError as error:
@@ -211,28 +215,22 @@ def _object(text: str) -> dict[str, Any]:
 
 def _milliseconds(text: str | None) -> int:
     try:
-        moment = datetime.fromisoformat(text or "")
-        if moment.tzinfo is None:
+        time = datetime.fromisoformat(text or "")
+        if time.tzinfo is None:
             raise ValueError("no zone")
-        return int(moment.timestamp() * 1000)
+        return int(time.timestamp() * 1000)
     except (ValueError, OverflowError) as error:
         raise _NoEventError("an event has no time") from error
 
 
-# ------------------------------------------------------------------------------------------------
-# Stage one of cloud events: from a queue of notifications to the rows of an events table.
-#
-# Messages are deleted when their events are committed, not before: a crash has them come again,
-# and
-# the same events are written once more. An events table with a key holds them once.
+# Sources that read notifications from a queue.
 
-
-_SHOWN = 200
+_MAX_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePull:
-    """How many messages a batch takes, and for how long it goes on asking."""
+    """How many messages a batch receives, and for how long it requests more."""
 
     per_batch: int
     per_request: int
@@ -261,93 +259,106 @@ class EventsSource(Source):
         self._queue = queue
         self._pull = pull
         self._read = read
-        self._bad = bad
+        self._unreadable_policy = bad
         self._quarantine = quarantine
         self._clock = clock or SystemClock()
 
     def next_batch(self, spark: SparkSession, after: Checkpoint | None) -> Batch:
-        """The events that are in the queue now; without any the checkpoint stays as it is.
+        """Return the events in the queue; without events, the checkpoint stays the same.
 
-        The checkpoint is the time of the latest event, in milliseconds: it only tells people how
-        far things are, the queue itself knows what was taken.
+        The checkpoint is the time of the latest event in milliseconds. It is informational only:
+        the queue itself tracks which messages were received.
         """
-        before = _milliseconds_of(after)
+        last_ms = _checkpoint_ms(after)
         messages = take(self._queue, self._pull, self._clock)
-        told = [(message, self._read(message.body, message.attributes)) for message in messages]
-        self._put_aside([(message, note.problem) for message, note in told if note.problem])
-        # What tells of nothing, or is put aside, is done with.
-        self._queue.delete([message.receipt for message, note in told if not note.rows])
-        rows: list[Row] = [row for _, note in told for row in note.rows]
+        notifications = [
+            (message, self._read(message.body, message.attributes)) for message in messages
+        ]
+        self._handle_unreadable(
+            [
+                (message, notification.problem)
+                for message, notification in notifications
+                if notification.problem
+            ]
+        )
+        # Messages without events, and those in quarantine, need not wait for a commit.
+        self._queue.delete(
+            [message.receipt for message, notification in notifications if not notification.rows]
+        )
+        rows: list[Row] = [row for _, notification in notifications for row in notification.rows]
         if not rows:
             return Batch(None, after)
-        receipts = [message.receipt for message, note in told if note.rows]
-        newest = max(note.newest_ms for _, note in told)
+        receipts = [message.receipt for message, notification in notifications if notification.rows]
+        newest = max(notification.newest_ms for _, notification in notifications)
         facts = {
             "messages": len(messages),
             "events": len(rows),
             "lag_ms": max(0, self._clock.now_ms() - newest),
         }
         frame = spark.createDataFrame(pa.Table.from_pylist(rows, self.schema))
-        checkpoint = Checkpoint(str(max(before, newest)))
+        checkpoint = Checkpoint(str(max(last_ms, newest)))
         return Batch(frame, checkpoint, facts, partial(self._queue.delete, receipts))
 
-    def _put_aside(self, bad: Sequence[tuple[Message, str]]) -> None:
-        """Do what is to be done with messages that are no events."""
-        if not bad:
+    def _handle_unreadable(self, unreadable: Sequence[tuple[Message, str]]) -> None:
+        """Raise an error for messages that are no events, quarantine them, or warn."""
+        if not unreadable:
             return
-        message, problem = bad[0]
-        if self._bad is UnreadablePolicy.ERROR:
+        message, problem = unreadable[0]
+        if self._unreadable_policy is UnreadablePolicy.ERROR:
             raise CorruptError(
                 "a message in the queue is no event; it may be passed over",
                 reason=problem,
                 id=message.id,
-                body=message.body[:_SHOWN],
+                body=message.body[:_MAX_SHOWN_CHARS],
                 option="lakewright.source.bad.messages",
             )
-        if self._quarantine is not None and self._bad is UnreadablePolicy.QUARANTINE:
+        if self._quarantine is not None and self._unreadable_policy is UnreadablePolicy.QUARANTINE:
             self._quarantine.put(
-                [QuarantinedRecord(m.id, why, m.body, len(m.body)) for m, why in bad]
+                [
+                    QuarantinedRecord(item.id, reason, item.body, len(item.body))
+                    for item, reason in unreadable
+                ]
             )
             return
         warnings.warn(
-            f"{len(bad)} messages that are no events were deleted: {problem}: "
-            f"{message.body[:_SHOWN]}",
+            f"{len(unreadable)} messages that are no events were deleted: {problem}: "
+            f"{message.body[:_MAX_SHOWN_CHARS]}",
             RuntimeWarning,
             stacklevel=3,
         )
 
 
 def take(queue: Queue, pull: QueuePull, clock: Clock) -> list[Message]:
-    """Take messages until there are enough, or no more; only the first request waits for some.
+    """Receive messages until there are enough or no more; only the first request waits.
 
-    One that comes twice counts once, by its latest receipt.
+    A message that is received twice counts once, with its latest receipt.
     """
-    taken: dict[str, Message] = {}
-    began = clock.monotonic_ms()
-    while len(taken) < pull.per_batch:
-        if pull.most_s is not None and clock.monotonic_ms() - began >= pull.most_s * 1000:
+    messages: dict[str, Message] = {}
+    started = clock.monotonic_ms()
+    while len(messages) < pull.per_batch:
+        if pull.most_s is not None and clock.monotonic_ms() - started >= pull.most_s * 1000:
             break
-        most = min(pull.per_request, pull.per_batch - len(taken))
-        found = queue.receive(most, wait=not taken)
-        known = len(taken)
-        taken |= {message.id: message for message in found}
-        if len(taken) == known:
+        max_messages = min(pull.per_request, pull.per_batch - len(messages))
+        received = queue.receive(max_messages, wait=not messages)
+        count = len(messages)
+        messages |= {message.id: message for message in received}
+        if len(messages) == count:
             break
-    return list(taken.values())
+    return list(messages.values())
 
 
 def quarantine_of(
     settings: QuarantineSettings, options: Mapping[str, str], source: str, clock: Clock | None
 ) -> Quarantine | None:
-    """The quarantine table that options name."""
+    """Return the quarantine that the settings name, if any."""
     if settings.quarantine is None:
         return None
     storage = storage_for(settings.quarantine, storage_options(options))
     return Quarantine(storage, clock or SystemClock(), source)
 
 
-def _milliseconds_of(after: Checkpoint | None) -> int:
-    """The time that a checkpoint of an events source is."""
+def _checkpoint_ms(after: Checkpoint | None) -> int:
+    """Return the time in a checkpoint of an events source."""
     if after is None:
         return 0
     if not after.text.isdigit():
@@ -359,12 +370,8 @@ def _milliseconds_of(after: Checkpoint | None) -> int:
     return int(after.text)
 
 
-# ------------------------------------------------------------------------------------------------
-# Notifications of GCS, from a subscription of Pub/Sub.
-
-
 class GcsEventsSource(EventsSource):
-    """Objects that were put into GCS, as it tells a topic of Pub/Sub."""
+    """Notifications of objects created in GCS, from a Pub/Sub subscription."""
 
     name: ClassVar[str] = "gcs-events"
     keys: ClassVar[frozenset[str]] = PUBSUB_KEYS
@@ -374,25 +381,21 @@ class GcsEventsSource(EventsSource):
     def from_options(
         cls, options: Mapping[str, str], *, queue: Queue | None = None, clock: Clock | None = None
     ) -> Self:
-        """The source that options describe; another `queue` may take the place of Pub/Sub."""
+        """Create the source from options; `queue` replaces Pub/Sub."""
         settings = settings_from(PubSubSettings, options)
-        holding = settings_from(QuarantineSettings, options)
+        quarantine_settings = settings_from(QuarantineSettings, options)
         return cls(
             queue or PubSubQueue(settings),
             QueuePull(settings.per_batch, settings.per_request, settings.most_s),
             read_gcs,
-            bad=holding.bad_messages,
-            quarantine=quarantine_of(holding, options, cls.name, clock),
+            bad=quarantine_settings.bad_messages,
+            quarantine=quarantine_of(quarantine_settings, options, cls.name, clock),
             clock=clock,
         )
 
 
-# ------------------------------------------------------------------------------------------------
-# Notifications of S3, from a queue of SQS.
-
-
 class S3EventsSource(EventsSource):
-    """Objects that were put into S3, as it tells a queue, directly or by way of SNS."""
+    """Notifications of objects created in S3, from an SQS queue, directly or through SNS."""
 
     name: ClassVar[str] = "s3-events"
     keys: ClassVar[frozenset[str]] = SQS_KEYS
@@ -402,14 +405,14 @@ class S3EventsSource(EventsSource):
     def from_options(
         cls, options: Mapping[str, str], *, queue: Queue | None = None, clock: Clock | None = None
     ) -> Self:
-        """The source that options describe; another `queue` may take the place of SQS."""
+        """Create the source from options; `queue` replaces SQS."""
         settings = settings_from(SqsSettings, options)
-        holding = settings_from(QuarantineSettings, options)
+        quarantine_settings = settings_from(QuarantineSettings, options)
         return cls(
             queue or SqsQueue(settings, options),
             QueuePull(settings.per_batch, settings.per_request),
             read_s3,
-            bad=holding.bad_messages,
-            quarantine=quarantine_of(holding, options, cls.name, clock),
+            bad=quarantine_settings.bad_messages,
+            quarantine=quarantine_of(quarantine_settings, options, cls.name, clock),
             clock=clock,
         )

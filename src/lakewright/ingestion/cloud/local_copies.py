@@ -1,4 +1,4 @@
-"""Folders for copies of objects: one of this machine is private, and removed though left behind."""
+"""Temporary folders for copies of objects: private to the user, and removed even after a crash."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 
 PREFIX = "lakewright-objects-"
-# A folder gets its lock right after it was made; and older versions of this library have no locks.
-_LEFT_BEHIND_S = 24 * 60 * 60
+# Folders younger than this are kept: a folder is locked shortly after it was created, and older
+# versions of this library do not lock theirs.
+_MIN_AGE_S = 24 * 60 * 60
 
 
 @dataclass(frozen=True)
 class CopyFolder:
-    """Where copies are put; `private` if nobody but this user may read them."""
+    """A folder for copies; `private` if only this user may read it."""
 
     address: str
     remove: Callable[[], None]
@@ -26,40 +27,40 @@ class CopyFolder:
 
 
 def private_folder(now_ms: int) -> CopyFolder:
-    """A fresh folder in the temporary one; sweeps what processes have left there that were killed.
+    """Create a temporary folder, and remove those that crashed processes left behind.
 
-    This process holds a lock on it, which ends with the process if nothing else ends it.
+    This process holds a lock on the folder, which the operating system releases when it exits.
     """
     parent = tempfile.gettempdir()
     sweep(parent, now_ms)
     path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
-    return CopyFolder(path, partial(_remove, path, _locked(path)), private=True)
+    return CopyFolder(path, partial(_remove, path, _try_lock(path)), private=True)
 
 
 def sweep(parent: str, now_ms: int) -> None:
-    """Remove folders of this user that are old, and that no process holds a lock on."""
+    """Remove old folders of this user that no process has locked."""
     with os.scandir(parent) as entries:
-        found = [entry for entry in entries if entry.name.startswith(PREFIX)]
-    for entry in found:
-        # Others may remove it, or make one of that name, in a folder that everybody may write to.
+        folders = [entry for entry in entries if entry.name.startswith(PREFIX)]
+    for entry in folders:
+        # In a world-writable folder, other users may remove the entry or create it concurrently.
         with suppress(OSError):
-            about = entry.stat(follow_symlinks=False)
-            old = about.st_mtime < now_ms / 1000 - _LEFT_BEHIND_S
-            if old and entry.is_dir(follow_symlinks=False) and about.st_uid == os.getuid():
-                lock = _locked(entry.path)
+            status = entry.stat(follow_symlinks=False)
+            is_old = status.st_mtime < now_ms / 1000 - _MIN_AGE_S
+            if is_old and entry.is_dir(follow_symlinks=False) and status.st_uid == os.getuid():
+                lock = _try_lock(entry.path)
                 if lock is not None:
                     _remove(entry.path, lock)
 
 
-def _locked(path: str) -> int | None:
-    """A lock on a folder, as a descriptor; None if another process holds it."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _try_lock(path: str) -> int | None:
+    """Lock a folder and return its descriptor; None if another process holds the lock."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(folder)
+        os.close(descriptor)
         return None
-    return folder
+    return descriptor
 
 
 def _remove(path: str, lock: int | None) -> None:
@@ -70,9 +71,9 @@ def _remove(path: str, lock: int | None) -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """New files of this process are for this user alone while the block runs."""
-    before = os.umask(0o077)
+    """Create files that only this user may read, while the block runs."""
+    old_umask = os.umask(0o077)
     try:
         yield
     finally:
-        os.umask(before)
+        os.umask(old_umask)

@@ -1,4 +1,4 @@
-"""The options of cloud events, with Hudi's own keys where it has them."""
+"""The options of cloud sources, with Hudi's keys where it has them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUCKETS = "lakewright.source.buckets"
 
 
 class UnreadablePolicy(StrEnum):
-    """What becomes of something that cannot be read."""
+    """What to do with a message or an object that cannot be read."""
 
     ERROR = "ERROR"
     SKIP = "SKIP"
@@ -28,15 +28,15 @@ class UnreadablePolicy(StrEnum):
 def _streamer(
     name: str, default: Any, *, parse: Any, doc: str, aliases: tuple[str, ...] = ()
 ) -> Any:
-    """An option of Hudi's streamer, under its old prefix as well."""
+    """Declare an option of Hudi's streamer, also under its old prefix."""
     names = (name, *aliases)
-    old = tuple(_OLD_PREFIX + each for each in names)
-    others = tuple(_PREFIX + each for each in aliases)
+    old = tuple(_OLD_PREFIX + key for key in names)
+    others = tuple(_PREFIX + key for key in aliases)
     return option(_PREFIX + name, default, parse=parse, doc=doc, aliases=(*others, *old))
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+    return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
 def _pattern(text: str) -> str:
@@ -48,7 +48,7 @@ def _pattern(text: str) -> str:
 
 
 def _texts(text: str) -> tuple[tuple[str, str], ...]:
-    """A JSON object of plain values, as pairs of texts."""
+    """Parse a JSON object of plain values as pairs of strings."""
     try:
         value = json.loads(text or "{}")
     except ValueError as error:
@@ -60,7 +60,7 @@ def _texts(text: str) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqsSettings:
-    """The queue that S3 sends its notifications to."""
+    """The queue to which S3 sends its notifications."""
 
     url: str = _streamer(
         "s3.source.queue.url", "", parse=str.strip, doc="The queue's URL; there must be one."
@@ -87,27 +87,27 @@ class SqsSettings:
         "s3.source.queue.max.messages.per.batch",
         5,
         parse=at_least(1),
-        doc="How many messages a batch takes at most; one commit for thousands is better than one "
-        "for five.",
+        doc="How many messages a batch receives at most; one commit for thousands is better than "
+        "one for five.",
     )
     per_request: int = _streamer(
         "s3.source.queue.max.messages.per.request",
         10,
         parse=at_least(1),
-        doc="How many messages one request asks for; SQS gives ten at most.",
+        doc="How many messages one request asks for; SQS returns ten at most.",
     )
     visibility_s: int = _streamer(
         "s3.source.queue.visibility.timeout",
         30,
         parse=at_least(0),
-        doc="For how many seconds others do not see a message that was taken. It should be longer "
-        "than a batch takes to commit: what is seen again before is read again.",
+        doc="For how many seconds a received message is hidden from other consumers. It should be "
+        "longer than a batch takes to commit: a message that reappears before is read again.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PubSubSettings:
-    """The subscription that GCS sends its notifications to."""
+    """The subscription to which GCS sends its notifications."""
 
     project: str = _streamer(
         "source.gcs.project.id", "", parse=str.strip, doc="The project of the subscription."
@@ -131,7 +131,7 @@ class PubSubSettings:
         "source.cloud.meta.max.num.messages.per.sync",
         1000,
         parse=at_least(1),
-        doc="How many messages a batch takes at most.",
+        doc="How many messages a batch receives at most.",
     )
     acknowledge: bool = _streamer(
         "source.cloud.meta.ack",
@@ -144,13 +144,13 @@ class PubSubSettings:
         "source.cloud.meta.max.fetch.time.per.sync.secs",
         60,
         parse=at_least(1),
-        doc="For how many seconds a batch goes on asking for messages.",
+        doc="For how many seconds a batch requests messages.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineSettings:
-    """What becomes of messages and objects that cannot be read."""
+    """What to do with messages and objects that cannot be read."""
 
     bad_messages: UnreadablePolicy = option(
         "lakewright.source.bad.messages",
@@ -164,30 +164,30 @@ class QuarantineSettings:
         UnreadablePolicy.ERROR,
         parse=parse_word(UnreadablePolicy),
         doc="An object that vanished, cannot be parsed or is in a bucket that may not be read: "
-        "`error` stops before it, `skip` passes over it with a warning, `quarantine` notes it in "
-        "the quarantine table and goes on. With the last two every object is read once more to be "
-        "checked.",
+        "`error` stops before it, `skip` passes over it with a warning, `quarantine` records it in "
+        "the quarantine table and continues. With the last two, every object is read once more to "
+        "check it.",
     )
     quarantine: str | None = option(
         "lakewright.source.quarantine.path",
         None,
         parse=str.strip,
-        doc="Where the quarantine table is; it is made if it is not there.",
+        doc="The path of the quarantine table; it is created if it does not exist.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTableSettings:
-    """The events table, and from where on it is read."""
+    """The events table, and from where it is read."""
 
     path: str = _streamer(
-        "source.hoodieincr.path", "", parse=str.strip, doc="Where the events table is."
+        "source.hoodieincr.path", "", parse=str.strip, doc="The path of the events table."
     )
     instants: int | None = _streamer(
         "source.hoodieincr.num_instants",
         None,
         parse=at_least(1),
-        doc="How many commits of the events table a batch looks at; all of them, unless told.",
+        doc="How many commits of the events table a batch reads at most; by default all.",
     )
     missing: MissingCheckpoint = option(
         _PREFIX + "source.hoodieincr.missing.checkpoint.strategy",
@@ -207,15 +207,15 @@ class EventTableSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionSettings:
-    """Which objects are read, and how many in one batch."""
+    """Which objects are read, and how many in a batch."""
 
     buckets: tuple[str, ...] = option(
         BUCKETS,
         (),
         parse=_words,
         doc="The buckets that may be read, separated by commas; an event that names another one is "
-        "treated as `lakewright.source.bad.objects` says. Without it all that the job may read: "
-        "everybody who can send to the queue can then have any of them read.",
+        "treated as `lakewright.source.bad.objects` says. By default all that the job may read: "
+        "anyone who can send to the queue can then make the job read any of them.",
     )
     prefix: str = _streamer(
         "source.cloud.data.select.relpath.prefix",
@@ -248,8 +248,8 @@ class SelectionSettings:
         "source.cloud.data.select.file.extension",
         None,
         parse=_words,
-        doc="Only objects whose key ends like one of these, separated by commas; like the name of "
-        "the format, unless told. Empty: all objects.",
+        doc="Only objects whose key ends with one of these, separated by commas; by default with "
+        "the name of the format. Empty: all objects.",
     )
     most_files: int = _streamer(
         "source.cloud.data.max.files.per.sync",
@@ -269,13 +269,13 @@ class SelectionSettings:
         False,
         parse=parse_bool,
         aliases=("source.s3incr.check.file.exists",),
-        doc="Leave out objects that are not there any more, without a word. A request for each.",
+        doc="Silently leave out objects that no longer exist. Sends a request for each object.",
     )
     encoded: bool | None = option(
         "lakewright.source.keys.encoded",
         None,
         parse=parse_bool,
-        doc="Whether keys in the events table are URL-encoded: as S3 sends them, unless told.",
+        doc="Whether keys in the events table are URL-encoded; by default those of S3 are.",
     )
 
 
@@ -325,26 +325,26 @@ class ObjectSettings:
         "lakewright.source.bucket.address",
         None,
         parse=str.strip,
-        doc="Where a bucket is, with `{bucket}` for its name; `s3://{bucket}` or `gs://{bucket}` "
-        "unless told.",
+        doc="The location of a bucket, with `{bucket}` for its name; by default `s3://{bucket}` or "
+        "`gs://{bucket}`.",
     )
     work_folder: str | None = option(
         "lakewright.source.work.folder",
         None,
         parse=str.strip,
-        doc="Where objects are put that Spark cannot open by itself: Avro, and all where it has no "
-        "file system for the store. All of its workers must see it; on one machine a temporary "
-        "folder will do.",
+        doc="A folder for copies of objects that Spark cannot open by itself: Avro, and all where "
+        "it has no file system for the store. All of its workers must see the folder; on one "
+        "machine the default is a temporary folder.",
     )
 
 
-# Options of Hudi that would change what is read, with the value that leaves it as it is.
+# Options of Hudi that would change the rows, each with the only value that is supported.
 REFUSED_CLOUD_OPTIONS = {
     prefix + "source.cloud.data.reader." + name: same
     for prefix in (_PREFIX, _OLD_PREFIX)
     for name, same in {"comma.separated.path.format": "false", "coalesce.aliases": "true"}.items()
 }
-# Options of Hudi that change nothing but how the work is dealt out there.
+# Options of Hudi that only affect how Hudi distributes the work.
 _WITHOUT_EFFECT = frozenset(
     prefix + name
     for prefix in (_PREFIX, _OLD_PREFIX)
@@ -369,7 +369,7 @@ OBJECT_KEYS = (
 
 
 def required(value: str, name: str) -> str:
-    """A setting that must be given."""
+    """Return the value of a setting; InvalidError if it is empty."""
     if not value:
         raise InvalidError("an option is missing", option=_PREFIX + name)
     return value

@@ -1,7 +1,7 @@
-"""What could not be read and was put aside: a table of its own, for a person to look at.
+"""The quarantine: a table of messages and objects that could not be read, for manual inspection.
 
-It is written before the batch that leaves these things out is handed over. A crash in between has
-the batch read again, and the same things are put aside once more: under the same key.
+Records are written before the batch that leaves them out is returned. After a crash in between, the
+batch is read again and the same records are written again, under the same key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRecord:
-    """One thing that could not be read: a message, with its content, or an object."""
+    """A message with its content, or an object, that could not be read."""
 
     place: str
     reason: str
@@ -45,39 +45,39 @@ class QuarantinedRecord:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """The quarantine table of one source; it is made when it is first needed."""
+    """The quarantine table of one source; it is created on first use."""
 
     storage: Storage
     clock: Clock
     source: str
 
     def put(self, things: Sequence[QuarantinedRecord]) -> None:
-        """Note things that could not be read."""
+        """Write records to the quarantine table."""
         if not things:
             return
         if not self.storage.exists(PROPERTIES):
             self._create()
-        now = self.clock.now_ms()
+        now_ms = self.clock.now_ms()
         rows = [
             {
-                "place": thing.place,
+                "place": record.place,
                 "source": self.source,
-                "reason": thing.reason,
-                "content": thing.content,
-                "size": thing.size,
-                "held_at_ms": now,
+                "reason": record.reason,
+                "content": record.content,
+                "size": record.size,
+                "held_at_ms": now_ms,
             }
-            for thing in things
+            for record in things
         ]
         table = pa.Table.from_pylist(rows, SCHEMA)
-        writer = TransactionManager.from_options(self.storage, self.clock, {})
-        execute_write(writer, WriteRequest(Operation.UPSERT), ArrowRows(table), LocalEngine())
+        manager = TransactionManager.from_options(self.storage, self.clock, {})
+        execute_write(manager, WriteRequest(Operation.UPSERT), ArrowRows(table), LocalEngine())
 
     def _create(self) -> None:
         spec = TableSpec(name="quarantine", record_key=("place",), ordering=("held_at_ms",))
         try:
             create_table(self.storage, self.clock, spec)
         except InvalidError:
-            # Somebody else may have made it meanwhile.
+            # Another process may have created it concurrently.
             if not self.storage.exists(PROPERTIES):
                 raise

@@ -1,6 +1,7 @@
-"""Queues of messages, behind two calls: take some, delete some.
+"""Message queues with two operations: receive and delete.
 
-A queue delivers at least once: what was taken and not deleted in time is given again.
+A queue delivers at least once: a message that is received and not deleted in time is delivered
+again.
 """
 
 from __future__ import annotations
@@ -17,16 +18,21 @@ from lakewright.errors import InvalidError, UnavailableError
 from lakewright.ingestion.cloud.options import PubSubSettings, SqsSettings, required
 from lakewright.utils.optional_imports import imported
 
-_SQS_AT_ONCE = 10
-_PUBSUB_AT_ONCE = 1000
+_SQS_MAX_BATCH = 10
+_PUBSUB_MAX_BATCH = 1000
 _PUBSUB_WAIT_S = 10
-# Refusals that another call does not mend.
-_DENIED = ("AccessDenied", "InvalidClientTokenId", "NonExistentQueue", "QueueDoesNotExist")
+# Errors that a retry does not fix.
+_PERMANENT_ERRORS = (
+    "AccessDenied",
+    "InvalidClientTokenId",
+    "NonExistentQueue",
+    "QueueDoesNotExist",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as a queue gives it; `receipt` is what deletes it."""
+    """A message of a queue; `receipt` is the handle for deleting it."""
 
     id: str
     receipt: str
@@ -35,22 +41,22 @@ class Message:
 
 
 class Queue(Protocol):
-    """Where a store puts its notifications."""
+    """A queue to which a store sends its notifications."""
 
     def receive(self, most: int, *, wait: bool) -> list[Message]:
-        """Take up to `most` messages; `wait` a while if there is none yet."""
+        """Receive up to `most` messages; with `wait`, wait for the first one."""
         ...
 
     def delete(self, receipts: Sequence[str]) -> None:
-        """Let messages never come again; without receipts nothing is asked of the queue."""
+        """Delete messages; without receipts, no request is sent."""
         ...
 
 
 class SqsQueue:
-    """A queue of Amazon's."""
+    """An Amazon SQS queue."""
 
     def __init__(self, settings: SqsSettings, options: Mapping[str, str] | None = None) -> None:
-        """`options` may hold Hadoop's `fs.s3a.` keys for S3, whose credentials are used."""
+        """Create the queue; credentials of S3 in `options` (`fs.s3a.*`) are used for SQS."""
         required(settings.url, "s3.source.queue.url")
         self._settings = settings
         self._options = {
@@ -60,44 +66,44 @@ class SqsQueue:
     @cached_property
     def _client(self) -> Any:
         boto3 = imported("boto3", "s3")
-        told = self._options
+        options = self._options
         with _translated_errors("botocore.exceptions"):
             return boto3.client(
                 "sqs",
-                region_name=self._settings.region or told.get("fs.s3a.endpoint.region"),
+                region_name=self._settings.region or options.get("fs.s3a.endpoint.region"),
                 endpoint_url=self._settings.endpoint,
-                aws_access_key_id=told.get("fs.s3a.access.key"),
-                aws_secret_access_key=told.get("fs.s3a.secret.key"),
-                aws_session_token=told.get("fs.s3a.session.token"),
+                aws_access_key_id=options.get("fs.s3a.access.key"),
+                aws_secret_access_key=options.get("fs.s3a.secret.key"),
+                aws_session_token=options.get("fs.s3a.session.token"),
             )
 
     def receive(self, most: int, *, wait: bool) -> list[Message]:
-        """Take up to ten messages by a long poll, or at once."""
+        """Receive up to ten messages, with or without a long poll."""
         client = self._client
         with _translated_errors("botocore.exceptions"):
-            answer = client.receive_message(
+            response = client.receive_message(
                 QueueUrl=self._settings.url,
-                MaxNumberOfMessages=min(most, _SQS_AT_ONCE),
+                MaxNumberOfMessages=min(most, _SQS_MAX_BATCH),
                 WaitTimeSeconds=self._settings.wait_s if wait else 0,
                 VisibilityTimeout=self._settings.visibility_s,
             )
         return [
-            Message(found["MessageId"], found["ReceiptHandle"], found["Body"])
-            for found in answer.get("Messages", ())
+            Message(message["MessageId"], message["ReceiptHandle"], message["Body"])
+            for message in response.get("Messages", ())
         ]
 
     def delete(self, receipts: Sequence[str]) -> None:
-        """Delete messages, ten at a time; one that cannot be deleted comes again."""
+        """Delete messages, ten per request; those that fail are delivered again, with a warning."""
         failed: list[str] = []
-        for first in range(0, len(receipts), _SQS_AT_ONCE):
+        for first in range(0, len(receipts), _SQS_MAX_BATCH):
             entries = [
                 {"Id": str(number), "ReceiptHandle": receipt}
-                for number, receipt in enumerate(receipts[first : first + _SQS_AT_ONCE])
+                for number, receipt in enumerate(receipts[first : first + _SQS_MAX_BATCH])
             ]
             client = self._client
             with _translated_errors("botocore.exceptions"):
-                answer = client.delete_message_batch(QueueUrl=self._settings.url, Entries=entries)
-            failed += [str(each.get("Code")) for each in answer.get("Failed", ())]
+                response = client.delete_message_batch(QueueUrl=self._settings.url, Entries=entries)
+            failed += [str(failure.get("Code")) for failure in response.get("Failed", ())]
         if failed:
             warnings.warn(
                 f"{len(failed)} messages could not be deleted and will come again: {failed[0]}",
@@ -107,7 +113,7 @@ class SqsQueue:
 
 
 class PubSubQueue:
-    """A subscription of Google's."""
+    """A Google Pub/Sub subscription."""
 
     def __init__(self, settings: PubSubSettings) -> None:
         project = required(settings.project, "source.gcs.project.id")
@@ -120,70 +126,72 @@ class PubSubQueue:
         pubsub = imported("google.cloud.pubsub_v1", "gcs")
         if self._settings.endpoint is None:
             return pubsub.SubscriberClient()
-        # An endpoint of one's own is an emulator: it knows no credentials and no encryption.
+        # A custom endpoint is an emulator, which has neither credentials nor encryption.
         grpc = imported("grpc", "gcs")
-        kind = pubsub.SubscriberClient.get_transport_class("grpc")
+        transport = pubsub.SubscriberClient.get_transport_class("grpc")
         return pubsub.SubscriberClient(
-            transport=kind(channel=grpc.insecure_channel(self._settings.endpoint))
+            transport=transport(channel=grpc.insecure_channel(self._settings.endpoint))
         )
 
     def receive(self, most: int, *, wait: bool) -> list[Message]:
-        """Take some messages; the service itself waits a while for the first."""
+        """Receive messages; the service waits for the first one."""
         client = self._client
         timeout = float(_PUBSUB_WAIT_S if wait else 1)
-        slow = imported("google.api_core.exceptions", "gcs").DeadlineExceeded
+        timeout_error = imported("google.api_core.exceptions", "gcs").DeadlineExceeded
         try:
             with _translated_errors("google.api_core.exceptions"):
-                answer = client.pull(
+                response = client.pull(
                     subscription=self._path, max_messages=most, timeout=timeout, retry=None
                 )
         except UnavailableError as error:
-            if isinstance(error.__cause__, slow):
+            if isinstance(error.__cause__, timeout_error):
                 return []
             raise
         return [
             Message(
-                found.message.message_id,
-                found.ack_id,
-                found.message.data.decode("utf-8", "replace"),
-                dict(found.message.attributes),
+                received.message.message_id,
+                received.ack_id,
+                received.message.data.decode("utf-8", "replace"),
+                dict(received.message.attributes),
             )
-            for found in answer.received_messages
+            for received in response.received_messages
         ]
 
     def delete(self, receipts: Sequence[str]) -> None:
         """Acknowledge messages."""
         if not self._settings.acknowledge:
             return
-        for first in range(0, len(receipts), _PUBSUB_AT_ONCE):
+        for first in range(0, len(receipts), _PUBSUB_MAX_BATCH):
             client = self._client
             with _translated_errors("google.api_core.exceptions"):
                 client.acknowledge(
                     subscription=self._path,
-                    ack_ids=list(receipts[first : first + _PUBSUB_AT_ONCE]),
+                    ack_ids=list(receipts[first : first + _PUBSUB_MAX_BATCH]),
                 )
 
 
 @contextmanager
 def _translated_errors(module: str) -> Iterator[None]:
-    """Turn what a client raises into one of this library's errors."""
-    known = import_module(module)
-    kinds = tuple(
-        getattr(known, name)
+    """Convert errors of a client library to errors of this library."""
+    errors = import_module(module)
+    error_types = tuple(
+        getattr(errors, name)
         for name in ("BotoCoreError", "ClientError", "GoogleAPIError")
-        if hasattr(known, name)
+        if hasattr(errors, name)
     )
     try:
         yield
-    except kinds as error:
+    except error_types as error:
         reason = str(error).partition("\n")[0][:300]
-        lasting = any(word in reason for word in _DENIED) or type(error).__name__ in (
+        is_permanent = any(code in reason for code in _PERMANENT_ERRORS) or type(
+            error
+        ).__name__ in (
             "NoCredentialsError",
             "NoRegionError",
             "NotFound",
             "PermissionDenied",
             "Unauthenticated",
         )
-        if lasting:
+        if is_permanent:
             raise InvalidError("the queue refused the request", reason=reason) from error
         raise UnavailableError("the queue did not answer", reason=reason) from error

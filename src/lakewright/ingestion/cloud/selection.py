@@ -1,8 +1,12 @@
-"""How far the objects of an events table were read: the checkpoint of stage two.
+"""The objects of a batch: positions in an events table, filters, and selection from events.
 
-Its text is `<completion time>#<key>`: of the commits of the events table, in the order in which
-they completed, everything up to this key of this one was read. Without a key the whole commit was.
-Real Hudi's own checkpoints (V1) have the requested time in its place.
+The checkpoint of the source `cloud` has the text `<completion time>#<key>`: of the commits of the
+events table, in completion order, all events up to this key of this commit were read. Without a
+key, the whole commit was read. Hudi's own checkpoints (version 1) have the requested time instead.
+
+Objects are read in the order of (completion time of the event's commit, key). A batch is a prefix
+of the unread events, so that one position describes what was read. Objects with the same position,
+which two buckets may have, are read together or not at all.
 """
 
 from __future__ import annotations
@@ -23,9 +27,9 @@ _TEXT = re.compile(r"\s*(?P<time>\d{17}|\d{14}|0+)(?:#(?P<key>.+)|\s*)", re.DOTA
 
 @dataclass(frozen=True, slots=True)
 class ObjectPosition:
-    """A place in the events table: a commit, by its completion time, and a key in it.
+    """A position in the events table: the completion time of a commit, and a key in it.
 
-    The key is that of the table, encoded as it is there. Without one the commit was read whole.
+    The key is encoded as in the table. Without a key, the whole commit was read.
     """
 
     completed_at: InstantTime
@@ -35,39 +39,39 @@ class ObjectPosition:
         return self.completed_at if self.key is None else f"{self.completed_at}#{self.key}"
 
     def is_before(self, completed_at: InstantTime, key: str) -> bool:
-        """Whether an event was not read yet."""
+        """Whether an event is after this position, and so unread."""
         if completed_at != self.completed_at:
             return completed_at > self.completed_at
         return self.key is not None and key > self.key
 
     def checkpoint(self) -> Checkpoint:
-        """What the target's commit keeps."""
+        """Return the checkpoint for the commit of the target table."""
         return Checkpoint(str(self), Version.V2)
 
 
 def parse_position(checkpoint: Checkpoint) -> ObjectPosition | None:
-    """Read a checkpoint's text, whatever its time means; None is the beginning."""
-    found = _TEXT.fullmatch(checkpoint.text)
-    if found is None:
+    """Parse the text of a checkpoint, whichever time it has; None is the beginning."""
+    match = _TEXT.fullmatch(checkpoint.text)
+    if match is None:
         raise InvalidError(
             "not a checkpoint of cloud objects, which is `<completion time>` or "
             "`<completion time>#<object key>`: was another source read into the target before?",
             checkpoint=checkpoint.text,
         )
-    if not found["time"].strip("0"):
+    if not match["time"].strip("0"):
         return None
-    return ObjectPosition(full_time(found["time"]), found["key"])
+    return ObjectPosition(full_time(match["time"]), match["key"])
 
 
 def translated(position: ObjectPosition, instants: Sequence[Instant]) -> ObjectPosition | None:
-    """The place by completion time that a place by requested time means; None is the beginning.
+    """Convert a position by requested time to one by completion time; None is the beginning.
 
-    `instants` are all writes that completed, archived ones too. Who read in the order of requests
-    may not have read a commit that was requested later and completed earlier: the place is then
-    before that commit, and some objects are read again.
+    `instants` are all completed writes, including archived ones. A consumer in the order of
+    requested times may not have read a commit that was requested later and completed earlier. The
+    position is then before that commit, and some objects are read again.
     """
-    requested = {full_time(i.requested_at): i.completed_at or "" for i in instants}
-    completed_at = requested.get(position.completed_at)
+    completion_times = {full_time(i.requested_at): i.completed_at or "" for i in instants}
+    completed_at = completion_times.get(position.completed_at)
     if completed_at is None:
         raise InvalidError(
             "a checkpoint by requested time names a commit that the events table does not have; "
@@ -75,29 +79,24 @@ def translated(position: ObjectPosition, instants: Sequence[Instant]) -> ObjectP
             requested_at=position.completed_at,
         )
     unread = [
-        time
-        for at, time in requested.items()
-        if at > position.completed_at and time <= completed_at
+        completion
+        for requested_at, completion in completion_times.items()
+        if requested_at > position.completed_at and completion <= completed_at
     ]
     if not unread:
         return ObjectPosition(completed_at, position.key)
-    earlier = [time for time in requested.values() if time < min(unread)]
+    earlier = [completion for completion in completion_times.values() if completion < min(unread)]
     return ObjectPosition(max(earlier)) if earlier else None
 
 
-# ------------------------------------------------------------------------------------------------
-# Which objects the next batch reads: decided from the events alone.
-#
-# Objects are read in the order of (completion time of their event's commit, key). A batch is a
-# beginning of what is left, so a single place says what was read: objects at the same place, which
-# two buckets may have, are read together or not at all.
+# Selection of the objects of a batch, from events only.
 
 
 @dataclass(frozen=True, slots=True)
 class CloudObject:
-    """An object that an event tells of; `key` is as in the events table, `path` as in the store.
+    """An object of an event; `key` is as in the events table, `path` as in the store.
 
-    `completed_at` is when the event's commit completed, `time` when the event was.
+    `completed_at` is the completion time of the event's commit, `time` the time of the event.
     """
 
     completed_at: InstantTime
@@ -109,15 +108,15 @@ class CloudObject:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Where it stands in the order of reading."""
+        """The position in the reading order."""
         return self.completed_at, self.key
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The objects of a batch, and how far it goes; `waiting` were seen and left for the next.
+    """The objects of a batch and the position after it; `waiting` are left for later batches.
 
-    `position` is None if nothing was read yet, and there is nothing.
+    `position` is None if nothing was read so far and there are no events.
     """
 
     objects: tuple[CloudObject, ...] = ()
@@ -127,53 +126,56 @@ class Selection:
 
     @property
     def size(self) -> int:
-        """The bytes of all objects."""
+        """The total size of the objects in bytes."""
         return sum(item.size for item in self.objects)
 
     def without(self, missing: Iterable[CloudObject]) -> Selection:
-        """The same batch, less the objects that are not there any more."""
-        gone = set(missing)
-        left = tuple(item for item in self.objects if item not in gone)
-        return replace(self, objects=left, missing=len(self.objects) - len(left))
+        """Return the selection without objects that no longer exist."""
+        missing_objects = set(missing)
+        remaining = tuple(item for item in self.objects if item not in missing_objects)
+        return replace(self, objects=remaining, missing=len(self.objects) - len(remaining))
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFilter:
-    """Which keys are wanted; plain data that travels to workers."""
+    """Which keys are selected; serialized for executors."""
 
     settings: SelectionSettings
     extensions: tuple[str, ...] = ()
     encoded: bool = True
 
     def path_of(self, key: str | None, size: int | None) -> str | None:
-        """The object's name in the store, if it is wanted: its key, decoded once.
+        """Return the name of an object in the store, its decoded key; None if it is not selected.
 
-        `+` stands for a blank; a real one came as `%2B`, and a real `%` as `%25`.
+        `+` is an encoded blank; a literal `+` is encoded as `%2B`, and a literal `%` as `%25`.
         """
         if key is None or size is None or size <= 0:
             return None
         path = unquote_plus(key) if self.encoded else key
-        return path if self._wants(path) else None
+        return path if self._selects(path) else None
 
-    def _wants(self, path: str) -> bool:
-        told = self.settings
-        if not path.startswith(told.prefix) or not path.endswith(self.extensions or ("",)):
+    def _selects(self, path: str) -> bool:
+        settings = self.settings
+        if not path.startswith(settings.prefix) or not path.endswith(self.extensions or ("",)):
             return False
-        if told.pattern and re.search(told.pattern, path) is None:
+        if settings.pattern and re.search(settings.pattern, path) is None:
             return False
-        if told.ignored_prefix and path.startswith(told.ignored_prefix):
+        if settings.ignored_prefix and path.startswith(settings.ignored_prefix):
             return False
-        return not (told.ignored_part and told.ignored_part in path)
+        return not (settings.ignored_part and settings.ignored_part in path)
 
 
 def newest(events: Iterable[CloudObject]) -> list[CloudObject]:
-    """Of the events of each object the latest one, in the order of reading."""
+    """Return the latest event of each object, in reading order."""
     latest: dict[tuple[str, str], CloudObject] = {}
     for event in events:
-        name = (event.bucket, event.path)
-        known = latest.get(name)
-        if known is None or (known.time, known.completed_at) < (event.time, event.completed_at):
-            latest[name] = event
+        object_id = (event.bucket, event.path)
+        previous = latest.get(object_id)
+        if previous is None or (previous.time, previous.completed_at) < (
+            event.time,
+            event.completed_at,
+        ):
+            latest[object_id] = event
     return sorted(latest.values(), key=lambda event: (*event.place, event.bucket))
 
 
@@ -185,24 +187,24 @@ def select(
     most_files: int,
     most_bytes: int | None = None,
 ) -> Selection:
-    """Choose the objects of the next batch after a place.
+    """Select the objects of the next batch after a position.
 
-    `events` are those of a range of the events table that ends at the completion time `until`,
-    filtered; there may be ones that were read already, and several of one object. The first place
-    is always taken, however large its objects are. Where none is left the position goes to the end
-    of the range, unless it is there already, and never back.
+    `events` are the filtered events of a range of the events table that ends at the completion time
+    `until`. They may include events that were read already, and several events of one object. The
+    first position is always selected, however large its objects are. If no events are left, the
+    position advances to the end of the range, and never goes back.
     """
-    left = [e for e in events if after is None or after.is_before(e.completed_at, e.key)]
-    ordered = newest(left)
+    unread = [e for e in events if after is None or after.is_before(e.completed_at, e.key)]
+    ordered = newest(unread)
     chosen: list[CloudObject] = []
     size = 0
     for _, group in groupby(ordered, key=lambda event: event.place):
-        together = list(group)
-        size += sum(event.size for event in together)
-        full = len(chosen) + len(together) > most_files
-        if chosen and (full or (most_bytes is not None and size > most_bytes)):
+        same_position = list(group)
+        size += sum(event.size for event in same_position)
+        too_many = len(chosen) + len(same_position) > most_files
+        if chosen and (too_many or (most_bytes is not None and size > most_bytes)):
             break
-        chosen += together
+        chosen += same_position
     if chosen:
         position = ObjectPosition(*chosen[-1].place)
         return Selection(tuple(chosen), position, len(ordered) - len(chosen))
@@ -210,10 +212,10 @@ def select(
 
 
 def complete_places(page: Sequence[CloudObject], asked: int) -> Sequence[CloudObject]:
-    """The part of a page of ordered events whose last place is surely there as a whole.
+    """Return the part of a page of ordered events whose last position is complete.
 
-    A page that is as long as was asked for may have been cut within a place; empty, it must be
-    asked for again, longer.
+    A page of the requested length may end in the middle of a position. If the result is empty, a
+    longer page must be requested.
     """
     if len(page) < asked:
         return page
@@ -227,16 +229,15 @@ def _end(after: ObjectPosition | None, until: str | None) -> ObjectPosition | No
     return ObjectPosition(until)
 
 
-# ------------------------------------------------------------------------------------------------
-# How the events of a store look in an events table.
+# The columns of S3 and GCS events in an events table.
 
 
 @dataclass(frozen=True, slots=True)
 class EventShape:
-    """Where the columns of an events table tell which object is meant.
+    """The columns and SQL expressions for the events of a store in an events table.
 
-    `columns` are whole columns of the table; the others are SQL on them. Only rows for which `only`
-    holds tell of a new object.
+    `columns` are the columns of the table; the other fields are SQL expressions on them. `only` is
+    the condition for events of new objects.
     """
 
     name: str
@@ -275,7 +276,7 @@ GCS = EventShape(
 
 
 def shape_of(columns: Collection[str]) -> EventShape:
-    """Whose events a table with these columns holds."""
+    """Return the event shape of a table with these columns."""
     for shape in (S3, GCS):
         if set(shape.columns) <= set(columns):
             return shape

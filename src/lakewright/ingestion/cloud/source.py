@@ -1,7 +1,7 @@
-"""Which objects the events table tells of since a place: the three steps on that table.
+"""The source `cloud`: the rows of the objects that an events table lists.
 
-Spark filters, takes the newest event of each object, and orders; only as many events come to the
-driver as a batch may have.
+This is the second stage of ingesting cloud objects. Spark filters the events, takes the newest one
+of each object and orders them; the driver receives only as many events as a batch may have.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_BEFORE_ALL = "0" * 17
-_UNKNOWN = "lakewright: the commit of an event is not on the timeline of its table"
+_EARLIEST_TIME = "0" * 17
+_NO_INSTANT = "lakewright: the commit of an event is not on the timeline of its table"
 _FIELDS = ("completed_at", "bucket", "key", "path", "size", "time")
 
 
 @dataclass(frozen=True)
 class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, Selection]):
-    """The objects of the next batch, from the commits of the events table after a place.
+    """The three steps for an events table, from its commits after a position to objects.
 
-    `missing` gives those of some objects that are not in their store any more.
+    `missing` returns those of the given objects that do not exist in their store.
     """
 
     spark: SparkSession
@@ -98,37 +98,38 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
     splitter: SnapshotLoadQuerySplitter | None = None
 
     def get_metadata(self) -> QueryContext:
-        """The commits that may hold unread events.
+        """Return the commits that may contain unread events.
 
-        A place within a commit has that commit looked at again.
+        If the position is within a commit, that commit is read again.
         """
         if self.after is None and self.table.missing is MissingCheckpoint.READ_LATEST:
             return latest_write(self.snapshot)
-        begin, within = self._beginning, False
+        begin, is_partial = self._beginning, False
         if self.after is not None:
-            begin, within = self.after.completed_at, self.after.key is not None
-        # A limit counts the commits after the one that was begun.
-        most = self.table.instants
+            begin, is_partial = self.after.completed_at, self.after.key is not None
+        # The limit does not count the commit that was partially read.
+        max_commits = self.table.instants
         context = IncrementalQueryAnalyzer(
             snapshot=self.snapshot,
             begin=begin,
-            limit=None if most is None else most + within,
-            range_type=RangeType.CLOSED_CLOSED if within else RangeType.OPEN_CLOSED,
+            limit=None if max_commits is None else max_commits + is_partial,
+            range_type=RangeType.CLOSED_CLOSED if is_partial else RangeType.OPEN_CLOSED,
         ).analyze()
         is_load = self.after is None or bool(context.archived)
         return split_load(context, self.splitter) if self.splitter and is_load else context
 
     @property
     def _beginning(self) -> str:
-        # Rows that a log compaction moved carry its time in a snapshot, and their own in a range:
-        # an event must not be at one place in this batch and at another in the next.
-        merges = self.snapshot.config.table_type is TableType.MERGE_ON_READ
-        return _BEFORE_ALL if merges else EARLIEST
+        # A snapshot query returns rows that a log compaction rewrote with the time of the log
+        # compaction, an incremental query with their own. The position of an event must not
+        # change between two batches.
+        is_merge_on_read = self.snapshot.config.table_type is TableType.MERGE_ON_READ
+        return _EARLIEST_TIME if is_merge_on_read else EARLIEST
 
     def fetch_data(self, metadata: QueryContext) -> Selection:
-        """The objects of the batch: the first that are unread, as many as the limits allow."""
+        """Return the objects of the batch: the first unread ones, up to the limits."""
         limits = self.wanted.settings
-        choose = partial(
+        make_selection = partial(
             select,
             after=self.after,
             until=metadata.checkpoint,
@@ -136,34 +137,34 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
             most_bytes=limits.most_bytes,
         )
         if metadata.is_empty:
-            return choose(())
+            return make_selection(())
         unread = self._unread(metadata)
-        asked = limits.most_files + 1
-        page = _page(unread, asked)
-        # A place that is in more buckets than a batch may have objects.
-        while page and not complete_places(page, asked):
-            asked *= 2
-            page = _page(unread, asked)
-        chosen = choose(complete_places(page, asked))
-        if len(page) < asked:
-            return chosen
-        # Who is that far behind wants to know how far, and can wait for it.
-        return replace(chosen, waiting=_count(unread) - len(chosen.objects))
+        page_size = limits.most_files + 1
+        page = _page(unread, page_size)
+        # One position may have objects in more buckets than a batch may have objects.
+        while page and not complete_places(page, page_size):
+            page_size *= 2
+            page = _page(unread, page_size)
+        selection = make_selection(complete_places(page, page_size))
+        if len(page) < page_size:
+            return selection
+        # The count is an extra query, which runs only if the source is this far behind.
+        return replace(selection, waiting=_count(unread) - len(selection.objects))
 
     def post_actions(self, metadata: QueryContext, data: Selection) -> Selection:
-        """The same without objects that are gone, if that is asked for."""
+        """Remove objects that no longer exist, if that is requested."""
         if self.missing is None or not data.objects:
             return data
         return data.without(self.missing(data.objects))
 
     def _unread(self, context: QueryContext) -> DataFrame:
-        """The wanted objects after the place, each by its newest event; not ordered yet."""
+        """Return the selected objects after the position, each by its newest event; not ordered."""
         require_workers(self.spark)
         shape = self.shape
         plan = plan_range(
             context, columns=[COMMIT_TIME, *shape.columns], fallback=self.table.fallback
         )
-        # One expression in words: every call of a function on a column is a round trip to the JVM.
+        # SQL expressions, since every function call on a column is a round trip to the JVM.
         events = (
             scan_slices(self.spark, self.snapshot.storage, plan)
             .where(shape.only)
@@ -176,16 +177,16 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
             )
             .where("size > 0")
         )
-        timed = events.join(F.broadcast(self._times(context)), "requested_at", "left")
-        timed = timed.selectExpr(
-            f"coalesce(completed_at, CAST(raise_error('{_UNKNOWN}') AS STRING)) AS completed_at",
+        with_times = events.join(F.broadcast(self._times(context)), "requested_at", "left")
+        with_times = with_times.selectExpr(
+            f"coalesce(completed_at, CAST(raise_error('{_NO_INSTANT}') AS STRING)) AS completed_at",
             *("bucket", "key", "size", "time"),
         )
         if self.after is not None:
-            timed = timed.where(_is_after(self.after))
-        named = timed.withColumn("path", self._path(F.col("key"), F.col("size")))
+            with_times = with_times.where(_is_after(self.after))
+        with_paths = with_times.withColumn("path", self._path(F.col("key"), F.col("size")))
         latest = (
-            named.where("path IS NOT NULL")
+            with_paths.where("path IS NOT NULL")
             .groupBy("bucket", "path")
             .agg(F.expr("max(struct(time, completed_at, key, size)) AS event"))
         )
@@ -193,7 +194,7 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
         return latest.selectExpr(*fields)
 
     def _times(self, context: QueryContext) -> DataFrame:
-        """When the commits completed, by what rows carry."""
+        """Return the completion times of the commits, by the requested time that rows contain."""
         instants = [(i.requested_at, i.completed_at) for i in context.instants]
         requested, completed = zip(*instants, strict=True)
         table = pa.table({"requested_at": requested, "completed_at": completed})
@@ -201,20 +202,20 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
 
     @cached_property
     def _path(self) -> Callable[..., Column]:
-        wanted = self.wanted
+        object_filter = self.wanted
 
         def paths(keys: pa.Array, sizes: pa.Array) -> pa.Array:
             pairs = zip(keys.to_pylist(), sizes.to_pylist(), strict=True)
-            return pa.array([wanted.path_of(key, size) for key, size in pairs], pa.string())
+            return pa.array([object_filter.path_of(key, size) for key, size in pairs], pa.string())
 
-        make: Callable[..., Callable[..., Column]] = arrow_udf
-        return make(paths, "string")
+        make_udf: Callable[..., Callable[..., Column]] = arrow_udf
+        return make_udf(paths, "string")
 
 
-def _page(events: DataFrame, most: int) -> list[CloudObject]:
-    """The first events in the order of reading."""
+def _page(events: DataFrame, limit: int) -> list[CloudObject]:
+    """Return the first events in reading order."""
     try:
-        rows = events.orderBy("completed_at", "key", "bucket").limit(most).toArrow()
+        rows = events.orderBy("completed_at", "key", "bucket").limit(limit).toArrow()
     except SPARK_ERRORS as error:
         raise translate_spark_error(error) from error
     return [CloudObject(**{**row, "time": row["time"] or ""}) for row in rows.to_pylist()]
@@ -227,23 +228,22 @@ def _count(events: DataFrame) -> int:
         raise translate_spark_error(error) from error
 
 
-def _is_after(place: ObjectPosition) -> Column:
-    later = F.col("completed_at") > F.lit(place.completed_at)
-    if place.key is None:
-        return later
-    same = F.col("completed_at") == F.lit(place.completed_at)
-    return later | (same & (F.col("key") > F.lit(place.key)))
+def _is_after(position: ObjectPosition) -> Column:
+    is_later = F.col("completed_at") > F.lit(position.completed_at)
+    if position.key is None:
+        return is_later
+    is_same = F.col("completed_at") == F.lit(position.completed_at)
+    return is_later | (is_same & (F.col("key") > F.lit(position.key)))
 
 
-# ------------------------------------------------------------------------------------------------
-# Stage two of cloud events: the rows of the objects that an events table tells of.
+# The rows of the selected objects.
 
 
 @dataclass(frozen=True)
 class CloudEventsSourceIncrementalQueryRunner(IncrementalQueryRunner[Selection, ObjectRows]):
-    """The three steps on objects: which there are, their rows, what becomes of the bad ones.
+    """The three steps for objects: select them, read their rows, handle the unreadable ones.
 
-    The first step is three steps itself, on the events table.
+    The first step runs the three steps on the events table.
     """
 
     events: CloudMetadataIncrementalQueryRunner
@@ -251,15 +251,15 @@ class CloudEventsSourceIncrementalQueryRunner(IncrementalQueryRunner[Selection, 
     quarantine: Quarantine | None = None
 
     def get_metadata(self) -> Selection:
-        """The objects of the next batch."""
+        """Return the objects of the next batch."""
         return self.events.run()
 
     def fetch_data(self, metadata: Selection) -> ObjectRows:
-        """Their rows."""
+        """Return the rows of the objects."""
         return self.reader.read(metadata.objects) if metadata.objects else ObjectRows(None)
 
     def post_actions(self, metadata: Selection, data: ObjectRows) -> ObjectRows:
-        """Note what could not be read, before anything is committed that passes over it."""
+        """Quarantine unreadable objects, or warn, before a commit passes over them."""
         bad = [
             QuarantinedRecord(
                 f"{self.events.shape.scheme}://{bad.item.bucket}/{bad.item.path}",
@@ -281,7 +281,7 @@ class CloudEventsSourceIncrementalQueryRunner(IncrementalQueryRunner[Selection, 
 
 
 class CloudObjectsSource(Source):
-    """The objects of an events table, in the order in which their events' commits completed."""
+    """The objects of an events table, in the completion order of their events' commits."""
 
     name: ClassVar[str] = "cloud"
     keys: ClassVar[frozenset[str]] = OBJECT_KEYS
@@ -292,18 +292,24 @@ class CloudObjectsSource(Source):
         options: Mapping[str, str],
         clock: Clock | None = None,
     ) -> None:
-        """`storage` is that of the events table; `options` are all others, of storages too."""
+        """Create the source.
+
+        Args:
+            storage: The storage of the events table.
+            options: All options, including storage options.
+            clock: The clock; the system clock if omitted.
+        """
         self._storage = storage
         self._clock = clock or SystemClock()
-        self._places = storage_options(options)
+        self._storage_options = storage_options(options)
         self._table = settings_from(EventTableSettings, options)
         self._selection = settings_from(SelectionSettings, options)
         self._objects = settings_from(ObjectSettings, options)
         self._splitter = splitter_for(options)
-        holding = settings_from(QuarantineSettings, options)
-        self._bad = holding.bad_objects
-        self._quarantine = quarantine_of(holding, options, self.name, clock)
-        if self._bad is UnreadablePolicy.QUARANTINE and self._quarantine is None:
+        quarantine_settings = settings_from(QuarantineSettings, options)
+        self._unreadable_policy = quarantine_settings.bad_objects
+        self._quarantine = quarantine_of(quarantine_settings, options, self.name, clock)
+        if self._unreadable_policy is UnreadablePolicy.QUARANTINE and self._quarantine is None:
             raise InvalidError(
                 "a quarantine needs a table", option="lakewright.source.quarantine.path"
             )
@@ -311,49 +317,49 @@ class CloudObjectsSource(Source):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """The source that options describe."""
+        """Create the source from options."""
         refused = {key: value for key, value in options.items() if key in REFUSED_CLOUD_OPTIONS}
         ignored_options(refused, (), REFUSED_CLOUD_OPTIONS)
         path = required(settings_from(EventTableSettings, options).path, "source.hoodieincr.path")
         return cls(storage_for(path, storage_options(options)), options)
 
     def resume_from(self, text: str) -> Checkpoint:
-        """A place as users give it: `<time>` or `<time>#<key>`, after whose time it is, if at all.
+        """Parse `<time>` or `<time>#<key>`, optionally after the kind of time and a colon.
 
-        Without a word before it the time is a completion time.
+        By default the time is a completion time.
         """
-        word, colon, rest = text.partition(":")
-        version = {RESUME_REQUESTED: Version.V1, RESUME_COMPLETED: Version.V2}.get(word.strip())
-        place = (rest if colon and version is not None else text).lstrip()
-        checkpoint = Checkpoint(place, version or Version.V2, reset=text)
+        kind, colon, rest = text.partition(":")
+        version = {RESUME_REQUESTED: Version.V1, RESUME_COMPLETED: Version.V2}.get(kind.strip())
+        position = (rest if colon and version is not None else text).lstrip()
+        checkpoint = Checkpoint(position, version or Version.V2, reset=text)
         parse_position(checkpoint)
         return checkpoint
 
     def next_batch(self, spark: SparkSession, after: Checkpoint | None) -> Batch:
-        """The rows of the next objects; without any the checkpoint may still move on.
+        """Return the rows of the next objects; without objects, the checkpoint may still advance.
 
-        It does not where nothing was left out, so that an idle source makes no commits.
+        It does not advance if no events were passed over, so that an idle source makes no commits.
         """
-        self._forget()
+        self._delete_copies()
         snapshot = load_consistent_snapshot(self._storage)
         if snapshot.avro_schema() is None:
             return Batch(None, after)
-        place = _place(after, snapshot)
-        runner = self._runner(spark, snapshot, place)
+        position = _position(after, snapshot)
+        runner = self._runner(spark, snapshot, position)
         selection = runner.get_metadata()
-        found = runner.post_actions(selection, runner.fetch_data(selection))
-        self._last = found
-        still = not selection.objects and selection.position == place
-        if still or selection.position is None:
-            return Batch(None, after, self._facts(snapshot, selection, found))
+        objects = runner.post_actions(selection, runner.fetch_data(selection))
+        self._last = objects
+        is_unchanged = not selection.objects and selection.position == position
+        if is_unchanged or selection.position is None:
+            return Batch(None, after, self._facts(snapshot, selection, objects))
         checkpoint = replace(
             selection.position.checkpoint(), reset=after.reset if after is not None else None
         )
-        facts = self._facts(snapshot, selection, found)
-        return Batch(found.rows, checkpoint, facts, self._forget)
+        facts = self._facts(snapshot, selection, objects)
+        return Batch(objects.rows, checkpoint, facts, self._delete_copies)
 
     def _runner(
-        self, spark: SparkSession, snapshot: Snapshot, place: ObjectPosition | None
+        self, spark: SparkSession, snapshot: Snapshot, position: ObjectPosition | None
     ) -> CloudEventsSourceIncrementalQueryRunner:
         shape = _shape(snapshot)
         address = self._objects.address or f"{shape.scheme}://{{bucket}}"
@@ -361,9 +367,9 @@ class CloudObjectsSource(Source):
             spark,
             self._objects,
             address,
-            self._places,
+            self._storage_options,
             self._clock,
-            self._bad,
+            self._unreadable_policy,
             frozenset(self._selection.buckets) or None,
         )
         events = CloudMetadataIncrementalQueryRunner(
@@ -372,33 +378,33 @@ class CloudObjectsSource(Source):
             shape=shape,
             wanted=self._filter(shape),
             table=self._table,
-            after=place,
+            after=position,
             splitter=self._splitter,
             missing=reader.missing if self._selection.check_existence else None,
         )
         return CloudEventsSourceIncrementalQueryRunner(events, reader, self._quarantine)
 
     def _filter(self, shape: EventShape) -> ObjectFilter:
-        told = self._selection
-        extensions = (self._objects.format,) if told.extensions is None else told.extensions
-        encoded = shape.encoded if told.encoded is None else told.encoded
-        return ObjectFilter(told, extensions, encoded)
+        settings = self._selection
+        extensions = (self._objects.format,) if settings.extensions is None else settings.extensions
+        encoded = shape.encoded if settings.encoded is None else settings.encoded
+        return ObjectFilter(settings, extensions, encoded)
 
     def _facts(
-        self, snapshot: Snapshot, selection: Selection, found: ObjectRows
+        self, snapshot: Snapshot, selection: Selection, objects: ObjectRows
     ) -> dict[str, int | str]:
         facts: dict[str, int | str] = {
             "bytes": selection.size,
             "objects": len(selection.objects),
             "objects_waiting": selection.waiting,
-            "objects_bad": len(found.bad),
+            "objects_bad": len(objects.bad),
             "objects_missing": selection.missing,
         }
         lag = _lag_ms(snapshot, selection.position)
         return facts if lag is None else {**facts, "lag_ms": lag}
 
-    def _forget(self) -> None:
-        """Take away the copies of objects of the batch before."""
+    def _delete_copies(self) -> None:
+        """Delete the local copies of the objects of the last batch."""
         if self._last is not None:
             self._last.done()
             self._last = None
@@ -408,18 +414,18 @@ def _shape(snapshot: Snapshot) -> EventShape:
     return shape_of(snapshot.schema(snapshot.view()).names)
 
 
-def _place(after: Checkpoint | None, snapshot: Snapshot) -> ObjectPosition | None:
-    """Where a checkpoint is in the events table; None is the beginning."""
-    place = None if after is None else parse_position(after)
-    if place is None or after is None or after.version is Version.V2:
-        return place
-    return translated(place, (*snapshot.archived, *snapshot.timeline.completed_writes))
+def _position(after: Checkpoint | None, snapshot: Snapshot) -> ObjectPosition | None:
+    """Return the position of a checkpoint in the events table; None is the beginning."""
+    position = None if after is None else parse_position(after)
+    if position is None or after is None or after.version is Version.V2:
+        return position
+    return translated(position, (*snapshot.archived, *snapshot.timeline.completed_writes))
 
 
-def _lag_ms(snapshot: Snapshot, place: ObjectPosition | None) -> int | None:
-    """From a place to the newest commit of the events table; None if a time is no date."""
+def _lag_ms(snapshot: Snapshot, position: ObjectPosition | None) -> int | None:
+    """Return the time from a position to the newest commit of the events table; None if unknown."""
     newest = snapshot.timeline.by_completion[-1:]
-    if place is None or not newest:
+    if position is None or not newest:
         return 0
     zone = snapshot.config.timeline_zone
-    return lag_ms(newest[0].completed_at or "", place.completed_at, zone)
+    return lag_ms(newest[0].completed_at or "", position.completed_at, zone)
