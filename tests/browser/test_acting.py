@@ -26,8 +26,8 @@ import sys
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.sample_history import LivelyTable
-table = LivelyTable(LocalStorage(sys.argv[1]), ManualClock(SystemClock().now_ms()))
+from lakewright.testing.sample_history import SampleHistory
+table = SampleHistory(LocalStorage(sys.argv[1]), ManualClock(SystemClock().now_ms()))
 print(table.ingest("lisbon", took_ms=500).instant)
 """
 

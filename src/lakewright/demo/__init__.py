@@ -1,4 +1,4 @@
-"""The demo: `lakewright demo`, and the sample table that the first examples use."""
+"""The program `lakewright demo`, and the sample table and Spark session for first examples."""
 
 from lakewright.demo.sample import change, sample_table, show
 from lakewright.demo.session import start_spark

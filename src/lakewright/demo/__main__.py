@@ -1,8 +1,8 @@
-"""`python -m lakewright.demo` is `lakewright demo`."""
+"""`python -m lakewright.demo` runs `lakewright demo`."""
 
 import sys
 
-from lakewright.cli.app import app
+from lakewright.cli.main import app
 
 if __name__ == "__main__":
     app(["demo", *sys.argv[1:]])

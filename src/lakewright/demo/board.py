@@ -1,41 +1,47 @@
-"""The demo as it is shown in a terminal: a story in, lines and tables out. Pure."""
+"""The progress of the demo in the terminal: a live board, or plain lines if it is no terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lakewright.demo.story import Bar, Story, moment
+import lakewright as lw
+from lakewright.demo.scenario import Tell
+from lakewright.demo.story import Bar, Story, bars, moment
 from lakewright.model.freshness import ViewFreshness
+from lakewright.model.instant import Action
 
-_COLOURS = {
-    "deltacommit": "green",
-    "commit": "cyan",
-    "compaction": "cyan",
-    "replacecommit": "magenta",
-    "clustering": "magenta",
-    "rollback": "red",
+_COLOURS: dict[str, str] = {
+    Action.DELTA_COMMIT: "green",
+    Action.COMMIT: "cyan",
+    Action.COMPACTION: "cyan",
+    Action.REPLACE_COMMIT: "magenta",
+    Action.CLUSTERING: "magenta",
+    Action.ROLLBACK: "red",
 }
-# Below these the board is a few lines of text: panels would not fit.
-_NARROW, _LOW = 64, 24
-_FRAME = 12
+# In a smaller terminal the board is a few lines of text: the panels would not fit.
+_MIN_WIDTH, _MIN_HEIGHT = 64, 24
+_FIXED_LINES = 12
 
 
 def board(story: Story, width: int, height: int) -> RenderableType:
-    """All of the story that fits into a terminal of this size."""
-    if width < _NARROW or height < _LOW:
+    """The part of the story that fits into a terminal of this size."""
+    if width < _MIN_WIDTH or height < _MIN_HEIGHT:
         return Group(*(Text(line, overflow="ellipsis", no_wrap=True) for line in brief(story)))
-    # Of what is left one half is for the timeline, the other for what services said.
-    room = max(3, (height - _FRAME) // 2)
+    # The timeline and the messages share the lines that the rest of the board does not need.
+    timeline_lines = max(3, (height - _FIXED_LINES) // 2)
     return Group(
         Text(f"Rides: {story.path}", style="bold", overflow="ellipsis", no_wrap=True),
         _figures(story),
-        _timeline(story.bars[-room:], width - 4),
-        _said(story.said[-(height - _FRAME - room) :]),
+        _timeline(story.bars[-timeline_lines:], width - 4),
+        _messages(story.said[-(height - _FIXED_LINES - timeline_lines) :]),
         Text(story.doing or "done", style="bold yellow", overflow="ellipsis", no_wrap=True),
     )
 
@@ -45,15 +51,15 @@ def brief(story: Story) -> list[str]:
     return [
         f"batch {len(story.rounds)} of {story.recipe.batches + 1}, {story.rows:,} events",
         f"fast view complete up to {moment(story.read_optimized.completion)}",
-        f"{story.log_files} log files wait",
+        f"{story.log_files} uncompacted log files",
         story.doing or "done",
     ]
 
 
 def draw_bars(bars: Sequence[Bar], width: int) -> list[str]:
-    """Each instant as a bar from its request to its completion, on one scale.
+    """Draw each instant as a bar from its requested time to its completion time, on one scale.
 
-    What is pending goes on to the end, and has an arrow there.
+    The bar of a pending instant extends to the end and has an arrow there.
 
     >>> draw_bars([Bar("deltacommit", 0, 40), Bar("clustering", 50, None), Bar("clean", 60, 80)], 8)
     ['####', '     ##>', '      ##']
@@ -90,14 +96,64 @@ def _view(view: ViewFreshness) -> str:
 
 
 def _timeline(bars: Sequence[Bar], width: int) -> Panel:
-    name = max((len(bar.action) for bar in bars), default=0)
+    name_width = max((len(bar.action) for bar in bars), default=0)
     lines = Text(no_wrap=True, overflow="crop")
-    for bar, drawn in zip(bars, draw_bars(bars, max(10, width - name - 2)), strict=True):
-        lines.append(f"{bar.action:<{name}} ")
+    for bar, drawn in zip(bars, draw_bars(bars, max(10, width - name_width - 2)), strict=True):
+        lines.append(f"{bar.action:<{name_width}} ")
         lines.append(f"{drawn}\n", style=_COLOURS.get(bar.action, "white"))
     lines.rstrip()
     return Panel(lines, title="timeline: from request to completion", title_align="left")
 
 
-def _said(said: Sequence[str]) -> Text:
-    return Text("\n".join(said), no_wrap=True, overflow="ellipsis")
+def _messages(messages: Sequence[str]) -> Text:
+    return Text("\n".join(messages), no_wrap=True, overflow="ellipsis")
+
+
+@contextmanager
+def watching(console: Console, *, quiet: bool = False) -> Iterator[Tell]:
+    """Yield a function that shows a story: on a live board, as lines, or not at all if quiet."""
+    if quiet:
+        yield _ignore
+    elif console.is_terminal:
+        live = _LiveBoard(console)
+        with Live(live, console=console, refresh_per_second=2, vertical_overflow="crop"):
+            yield live.show
+    else:
+        yield _LinePrinter(console).show
+
+
+class _LiveBoard:
+    """Shows the newest story at the current size of the terminal.
+
+    Every refresh reads the timeline again, to show instants while they are pending.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._story: Story | None = None
+
+    def show(self, story: Story) -> None:
+        self._story = story
+
+    def __rich__(self) -> RenderableType:
+        if self._story is None:
+            return ""
+        current = replace(self._story, bars=bars(lw.open(self._story.path).timeline()))
+        return board(current, self._console.width, self._console.height)
+
+
+class _LinePrinter:
+    """Prints the messages of a story that it has not printed yet."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._printed = 0
+
+    def show(self, story: Story) -> None:
+        for line in story.said[self._printed :]:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._printed = len(story.said)
+
+
+def _ignore(story: Story) -> None:
+    """Show nothing."""

@@ -1,22 +1,33 @@
-"""What the table must hold, computed from the events alone, and compared with what it holds. Pure.
+"""Checks of the result of the demo: expected rows, leftover files, and a comparison with hudi-rs.
 
-Nothing here knows how the library merges, slices or counts: the newest event of each ride is its
-row, and that is all.
+The expected rows are computed from the events alone: the row of a ride is its newest event. Nothing
+here depends on how the library merges, groups or counts rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from lakewright.demo.events import FINISHED, Batch, Event, Row, is_late
+from lakewright.model.instant import InstantTime
 
-_EXAMPLES = 3
+HUDI_RS = "hudi-rs"
+
+_MAX_EXAMPLES = 3
+_COLUMNS = ("ride", "day", "city", "status", "at", "fare_cents")
+_READ_OPTIMIZED = "hoodie.read.use.read_optimized.mode"
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Rides of a city, how many of them are finished, and what these have brought in."""
+    """The number of rides of a city, how many of them are finished, and the sum of their fares."""
 
     rides: int = 0
     finished: int = 0
@@ -32,7 +43,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Events that took an hour or more; how many of these were overtaken by newer ones."""
+    """How many events arrived an hour or more late, and how many of these after a newer event."""
 
     late: int
     overtaken: int
@@ -40,9 +51,9 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A question that was asked of the result: whether it was passed, and what was seen.
+    """A check of the result: whether it passed, and what was observed.
 
-    `passed` is None where it could not be asked.
+    `passed` is None if the check could not run.
     """
 
     name: str
@@ -50,35 +61,35 @@ class Check:
     seen: str
 
     def __str__(self) -> str:
-        word = {True: "passed", False: "WRONG", None: "not asked"}[self.passed]
-        return f"{word} ({self.seen})"
+        status = {True: "passed", False: "WRONG", None: "not run"}[self.passed]
+        return f"{status} ({self.seen})"
 
 
 def expected_rows(batches: Iterable[Batch], gone: Iterable[str] = ()) -> dict[str, Row]:
-    """The newest event of each ride, by ride; without the days that are gone."""
-    left_out = set(gone)
+    """The newest event of each ride, by ride, without the rides of deleted days."""
+    deleted = set(gone)
     newest: dict[str, Row] = {}
     for event in _events(batches):
         row = event.row
-        if row.day in left_out:
+        if row.day in deleted:
             continue
-        known = newest.get(row.ride)
-        if known is None or row.at > known.at:
+        previous = newest.get(row.ride)
+        if previous is None or row.at > previous.at:
             newest[row.ride] = row
     return newest
 
 
 def expected_totals(rows: Iterable[Row]) -> dict[str, Totals]:
-    """What a consumer must have counted, by city."""
+    """The totals by city that a consumer of the change feed must have."""
     totals: dict[str, Totals] = {}
     for row in rows:
-        one = Totals(1, int(row.status == FINISHED), row.fare_cents)
-        totals[row.city] = totals.get(row.city, Totals()) + one
+        ride = Totals(1, int(row.status == FINISHED), row.fare_cents)
+        totals[row.city] = totals.get(row.city, Totals()) + ride
     return totals
 
 
 def lateness(batches: Iterable[Batch]) -> Lateness:
-    """How many events came late, and how many of these after a newer one of the same ride."""
+    """Count the late events, and those of them that arrived after a newer event of the ride."""
     late = overtaken = 0
     newest: dict[str, int] = {}
     for event in _events(batches):
@@ -91,31 +102,33 @@ def lateness(batches: Iterable[Batch]) -> Lateness:
 
 
 def compare(name: str, found: Iterable[Row], expected: Mapping[str, Row]) -> Check:
-    """Whether the rows that were found are exactly the expected ones, each once."""
+    """Check that the rows are exactly the expected ones, without duplicates."""
     rows = list(found)
     by_ride = {row.ride: row for row in rows}
-    wrong = sorted(
+    different = sorted(
         ride for ride in by_ride.keys() | expected.keys() if by_ride.get(ride) != expected.get(ride)
     )
-    if not wrong and len(rows) == len(by_ride):
+    if not different and len(rows) == len(by_ride):
         return Check(name, passed=True, seen=f"{len(rows):,} rows, all of them equal")
-    twice = len(rows) - len(by_ride)
-    examples = ", ".join(wrong[:_EXAMPLES])
+    duplicates = len(rows) - len(by_ride)
+    examples = ", ".join(different[:_MAX_EXAMPLES])
     return Check(
         name,
         passed=False,
-        seen=f"{len(rows):,} rows for {len(expected):,}; {len(wrong):,} differ ({examples}), "
-        f"{twice:,} are there twice",
+        seen=f"{len(rows):,} rows for {len(expected):,}; {len(different):,} differ ({examples}), "
+        f"{duplicates:,} are duplicates",
     )
 
 
 def compare_totals(name: str, found: Mapping[str, Totals], expected: Mapping[str, Totals]) -> Check:
-    """Whether a consumer has counted right; a city without rides may be there or not."""
+    """Check the totals of a consumer; a city without rides may be missing."""
     cities = sorted(found.keys() | expected.keys())
     wrong = [city for city in cities if found.get(city, Totals()) != expected.get(city, Totals())]
     if wrong:
-        told = ", ".join(f"{city} {found.get(city)} for {expected.get(city)}" for city in wrong)
-        return Check(name, passed=False, seen=told)
+        differences = ", ".join(
+            f"{city} {found.get(city)} for {expected.get(city)}" for city in wrong
+        )
+        return Check(name, passed=False, seen=differences)
     rides = sum(each.rides for each in found.values())
     fares = sum(each.fare_cents for each in found.values()) / 100
     return Check(name, passed=True, seen=f"{rides:,} rides and {fares:,.2f} in fares, to the cent")
@@ -124,17 +137,71 @@ def compare_totals(name: str, found: Mapping[str, Totals], expected: Mapping[str
 def check_completion(
     name: str, view: Iterable[Row], batches: Iterable[Batch], completion: int | None, gone: str
 ) -> Check:
-    """Whether a view holds every event up to its completion, or a newer one of the same ride."""
+    """Check that a view has every event up to its completion, or a newer event of the ride."""
     if completion is None:
         return Check(name, passed=False, seen="completion is unknown")
-    shown = {row.ride: row.at for row in view}
-    due = [e.row for e in _events(batches) if e.row.at <= completion and e.row.day != gone]
-    missing = [row for row in due if shown.get(row.ride, -1) < row.at]
+    newest = {row.ride: row.at for row in view}
+    expected = [e.row for e in _events(batches) if e.row.at <= completion and e.row.day != gone]
+    missing = [row for row in expected if newest.get(row.ride, -1) < row.at]
     if missing:
-        seen = f"{len(missing):,} of {len(due):,} events before completion are not in it"
+        seen = f"{len(missing):,} of {len(expected):,} events before completion are not in it"
         return Check(name, passed=False, seen=seen)
-    return Check(name, passed=True, seen=f"all {len(due):,} events before completion are in it")
+    return Check(
+        name, passed=True, seen=f"all {len(expected):,} events before completion are in it"
+    )
 
 
 def _events(batches: Iterable[Batch]) -> Iterable[Event]:
     return (event for batch in batches for event in batch.events)
+
+
+def rows_of(tables: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[Row]:
+    """The rows of Arrow tables, with times in milliseconds."""
+    for table in tables:
+        columns = [table.column(name) for name in _COLUMNS]
+        at = _COLUMNS.index("at")
+        columns[at] = columns[at].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        for values in zip(*(column.to_pylist() for column in columns), strict=True):
+            ride, day, city, status, micros, cents = values
+            yield Row(ride, day, city, status, micros // 1000, cents)
+
+
+def left_of(path: str, instant: InstantTime) -> tuple[str, ...]:
+    """The files of a local table whose names contain an instant, relative to the table.
+
+    Markers do not count: they stay as long as tasks of a finished write may be running.
+    """
+    root = Path(path)
+    files = [file.relative_to(root) for file in root.rglob(f"*{instant}*") if file.is_file()]
+    return tuple(sorted(str(file) for file in files if file.parts[:2] != (".hoodie", ".temp")))
+
+
+def ask_hudi_rs(path: str, snapshot: Iterable[Row], optimized: Iterable[Row]) -> Check:
+    """Check that hudi-rs, another implementation of the format, reads the same rows."""
+    try:
+        installed = version("hudi")
+        hudi = import_module("hudi")
+    except (PackageNotFoundError, ImportError):
+        return Check(HUDI_RS, None, "not installed: pip install hudi")
+    table = hudi.HudiTableBuilder.from_base_uri(path).build()
+    read_optimized = hudi.HudiReadOptions().with_hudi_option(_READ_OPTIMIZED, "true")
+    views = {
+        "snapshot": (_read(table, None), snapshot),
+        "read-optimized": (_read(table, read_optimized), optimized),
+    }
+    results, passed = [], True
+    for name, (theirs, ours) in views.items():
+        actual, expected = sorted(theirs, key=_ride_and_time), sorted(ours, key=_ride_and_time)
+        passed = passed and actual == expected
+        comparison = "equal" if actual == expected else f"other than our {len(expected):,}"
+        results.append(f"{name} {len(actual):,} rows {comparison}")
+    return Check(HUDI_RS, passed, f"version {installed}: {', '.join(results)}")
+
+
+def _read(table: Any, options: Any) -> list[Row]:
+    batches = table.read(options) if options is not None else table.read()
+    return list(rows_of(pa.record_batch(batch) for batch in batches))
+
+
+def _ride_and_time(row: Row) -> tuple[str, int]:
+    return row.ride, row.at

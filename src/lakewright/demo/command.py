@@ -1,4 +1,4 @@
-"""The command: run the demo, say what happened, and how to go on."""
+"""The command `lakewright demo`: run the demo, print its report and the commands to go on with."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lakewright.demo.board import watching
 from lakewright.demo.events import Recipe
-from lakewright.demo.play import make_place, play
+from lakewright.demo.scenario import make_place, play
 from lakewright.demo.session import start_spark
 from lakewright.demo.story import Story, document, summary
-from lakewright.demo.view import watching
 from lakewright.errors import InvalidError
 from lakewright.utils.terminal import SafeConsole
 
 _FAILED = 1
-_LEAST_RIDES = 100
+_MIN_RIDES = 100
 
 
 def run_demo(keep: str | None, *, seed: int, rides: int, as_json: bool) -> int:
-    """Run the demo in the folder `keep`, or in a new one; gives the exit code."""
-    if rides < _LEAST_RIDES:
-        raise InvalidError("too few rides to show anything", rides=rides, least=_LEAST_RIDES)
+    """Run the demo in the folder `keep`, or in a new one; return the exit code."""
+    if rides < _MIN_RIDES:
+        raise InvalidError("too few rides to show anything", rides=rides, least=_MIN_RIDES)
     folder = Path(keep or tempfile.mkdtemp(prefix="lakewright-demo-")).expanduser().resolve()
     make_place(folder)
     console = SafeConsole()
@@ -40,34 +40,35 @@ def run_demo(keep: str | None, *, seed: int, rides: int, as_json: bool) -> int:
     if as_json:
         console.file.write(json.dumps(document(story), indent=2, ensure_ascii=False) + "\n")
     else:
-        _say(console, story)
+        _print_report(console, story)
     return 0 if story.passed else _FAILED
 
 
 def next_commands(path: str, program: str = "lakewright") -> list[str]:
-    """What to do with the table that is left."""
-    place = shlex.quote(path)
+    """Commands to inspect the table of the demo."""
+    quoted = shlex.quote(path)
     return [
-        f"{program} ui {place}",
-        f"{program} timeline {place}",
-        f"{program} freshness {place} --holding",
-        f"{program} debt {place}",
+        f"{program} ui {quoted}",
+        f"{program} timeline {quoted}",
+        f"{program} freshness {quoted} --holding",
+        f"{program} debt {quoted}",
     ]
 
 
 def program_here(called: Path, python: Path, here: Path) -> str:
-    """How to call `lakewright` from a folder: as it was, or beside the Python that runs.
+    """The command to run `lakewright` in the folder `here`.
 
-    By another name it was called for somebody, by a script with a PATH of its own.
+    If the program was called by another name (by a script, as `python -m`), `lakewright` need not
+    be on the PATH of the user: the command is then the path of the one in the folder of `python`.
     """
     if called.name == "lakewright":
         return "lakewright"
-    beside = python.parent / "lakewright"
-    near = beside.relative_to(here) if beside.is_relative_to(here) else beside
-    return shlex.quote(str(near))
+    installed = python.parent / "lakewright"
+    shortest = installed.relative_to(here) if installed.is_relative_to(here) else installed
+    return shlex.quote(str(shortest))
 
 
-def _say(console: SafeConsole, story: Story) -> None:
+def _print_report(console: SafeConsole, story: Story) -> None:
     lines = ["", *summary(story), "", "The table stays. Go on with:"]
     program = program_here(Path(sys.argv[0]), Path(sys.executable), Path.cwd())
     lines += [f"  {command}" for command in next_commands(story.path, program)]

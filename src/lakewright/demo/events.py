@@ -1,8 +1,8 @@
-"""The events of the demo: rides in some cities, made from a seed. Pure.
+"""The events of the demo: rides in some cities, generated from a seed. Pure.
 
-A ride is requested, started and finished, or called off; each of these is an event with all that
-is known of the ride by then. Most events arrive within minutes. Some come a day late, so that an
-older event may arrive after a newer one, and a ride may turn up when its day is over.
+A ride is requested, started and finished, or called off; each of these is an event with the full
+state of the ride at that time. Most events arrive within minutes. Some arrive a day late, so that
+an older event may arrive after a newer one, and the first event of a ride after its day is over.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FINISHED = "finished"
 _MINUTE = 60_000
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
-_OLD_DAY = 30
+_OLD_DAY_AGE = 30
 _LATE_SHARE = 0.06
 _CALLED_OFF_SHARE = 0.05
 
@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A ride as it was at a time; a row of the table. `at` is in milliseconds since 1970."""
+    """The state of a ride at a time, as a row of the table; `at` is in epoch milliseconds."""
 
     ride: str
     day: str
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A row, and when it arrives."""
+    """A row and its arrival time."""
 
     row: Row
     arrives: int
@@ -58,7 +58,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Events that arrived before `until`, in milliseconds, and after the batch before."""
+    """The events that arrive before `until` (epoch milliseconds) and after the previous batch."""
 
     number: int
     until: int
@@ -67,10 +67,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What the events are made from: the same recipe gives the same events.
+    """The parameters of the events: the same recipe generates the same events.
 
-    Rides are of the days before `today`: `history` days come with the first batch, together with
-    a day of last month; `live` days come in `batches` more.
+    All rides are of days before `today`: those of the first `history` days and of one old day
+    arrive with the first batch, those of the `live` days after them in `batches` more.
     """
 
     today: date
@@ -82,8 +82,8 @@ class Recipe:
 
     @property
     def old_day(self) -> str:
-        """The day of last month."""
-        return (self.today - timedelta(days=_OLD_DAY)).isoformat()
+        """A day of last month, which TTL deletes."""
+        return (self.today - timedelta(days=_OLD_DAY_AGE)).isoformat()
 
     @property
     def days(self) -> tuple[str, ...]:
@@ -93,64 +93,64 @@ class Recipe:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """When each batch ends."""
-        begin = _midnight(self.today - timedelta(days=self.live))
-        span = self.live * _DAY
-        return tuple(begin + span * n // self.batches for n in range(self.batches + 1))
+        """The end of each batch, in epoch milliseconds."""
+        start = _midnight(self.today - timedelta(days=self.live))
+        duration = self.live * _DAY
+        return tuple(start + duration * n // self.batches for n in range(self.batches + 1))
 
 
 def make_batches(recipe: Recipe) -> tuple[Batch, ...]:
-    """The events of a recipe in the order of their arrival; what arrives after today is left."""
-    chance = random.Random(recipe.seed)
+    """The events of a recipe by arrival; those that arrive after the last batch are left out."""
+    generator = random.Random(recipe.seed)
     events = [
         event
         for day in (recipe.old_day, *recipe.days)
         for number in range(recipe.rides_a_day)
-        for event in _ride(chance, day, number)
+        for event in _ride(generator, day, number)
     ]
     events.sort(key=lambda event: (event.arrives, event.row.ride, event.row.at))
-    begins = (0, *recipe.ends)
+    starts = (0, *recipe.ends)
     return tuple(
         Batch(
             number,
             until,
-            tuple(event for event in events if begins[number] <= event.arrives < until),
+            tuple(event for event in events if starts[number] <= event.arrives < until),
         )
         for number, until in enumerate(recipe.ends)
     )
 
 
 def is_late(event: Event) -> bool:
-    """Whether an event took an hour or more to arrive."""
+    """Whether an event arrives an hour or more after its event time."""
     return event.arrives - event.row.at >= _HOUR
 
 
 def to_arrow(events: Sequence[Event]) -> pa.Table:
-    """The rows of events, as a table of Arrow."""
+    """The rows of events as an Arrow table."""
     rows = [event.row for event in events]
     columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
     columns["at"] = [at * 1000 for at in columns["at"]]
     return pa.table(columns, SCHEMA)
 
 
-def _ride(chance: random.Random, day: str, number: int) -> Iterator[Event]:
-    requested = _midnight(date.fromisoformat(day)) + chance.randrange(_DAY)
-    started = requested + chance.randrange(_MINUTE, 12 * _MINUTE)
-    finished = started + chance.randrange(4 * _MINUTE, 40 * _MINUTE)
+def _ride(generator: random.Random, day: str, number: int) -> Iterator[Event]:
+    requested = _midnight(date.fromisoformat(day)) + generator.randrange(_DAY)
+    started = requested + generator.randrange(_MINUTE, 12 * _MINUTE)
+    finished = started + generator.randrange(4 * _MINUTE, 40 * _MINUTE)
     fare = 300 + (finished - started) * 25 // _MINUTE
-    stages = [("requested", requested, 0), ("started", started, 0), (FINISHED, finished, fare)]
-    if chance.random() < _CALLED_OFF_SHARE:
-        stages[1:] = [("called off", started, 0)]
-    city = chance.choice(CITIES)
-    for status, at, cents in stages:
+    states = [("requested", requested, 0), ("started", started, 0), (FINISHED, finished, fare)]
+    if generator.random() < _CALLED_OFF_SHARE:
+        states[1:] = [("called off", started, 0)]
+    city = generator.choice(CITIES)
+    for status, at, cents in states:
         row = Row(f"{day}-{number:06d}", day, city, status, at, cents)
-        yield Event(row, at + _delay(chance))
+        yield Event(row, at + _delay(generator))
 
 
-def _delay(chance: random.Random) -> int:
-    if chance.random() < _LATE_SHARE:
-        return chance.randrange(18 * _HOUR, 36 * _HOUR)
-    return chance.randrange(5 * _MINUTE)
+def _delay(generator: random.Random) -> int:
+    if generator.random() < _LATE_SHARE:
+        return generator.randrange(18 * _HOUR, 36 * _HOUR)
+    return generator.randrange(5 * _MINUTE)
 
 
 def _midnight(day: date) -> int:

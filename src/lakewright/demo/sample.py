@@ -1,6 +1,6 @@
-"""A table that real Hudi wrote, read in every way there is and changed, without a JAR.
+"""A sample table written by real Hudi, read with every kind of query and changed without a JAR.
 
-`python -m lakewright.demo.sample` shows it.
+Run it with `python -m lakewright.demo.sample`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakewright.demo.session import start_spark
 
 
 def sample_table(folder: Path | None = None) -> str:
-    """Unpack the sample table `trips`, which real Hudi wrote; give its path."""
+    """Unpack the sample table `trips`, which real Hudi wrote; return its path."""
     target = folder or Path(tempfile.mkdtemp(prefix="lakewright-"))
     sample = resources.files("lakewright").joinpath("samples", "trips.zip")
     with sample.open("rb") as file, zipfile.ZipFile(file) as archive:
@@ -27,7 +27,7 @@ def sample_table(folder: Path | None = None) -> str:
 
 
 def show(spark: SparkSession, path: str) -> None:
-    """Print what the table is, was, and how it changed."""
+    """Print the timeline of the table and the results of every kind of query."""
     lw.install(spark)
     table = lw.open(path, spark=spark)
 
@@ -39,44 +39,44 @@ def show(spark: SparkSession, path: str) -> None:
     title("The table as it is: updates and deletes merged from log files")
     table.read().groupBy("city").agg({"fare": "sum", "trip": "count"}).orderBy("city").show()
 
-    title("Read-optimized: base files alone, fast and a little behind")
+    title("Read-optimized: base files only, fast and a little behind")
     say(f"  {table.read_optimized().count()} rows; the snapshot has {table.read().count()}")
 
     title(f"Time travel: as of the first commit, {first.requested_at}")
     say(f"  {table.read(as_of=first).count()} rows")
 
-    title("Changes by completion time: two at a time, going on from the checkpoint")
-    position = None
-    while (changes := table.changes(since=position, limit=2)).instants:
+    title("Changes by completion time: two commits at a time, each from the last checkpoint on")
+    checkpoint = None
+    while (changes := table.changes(since=checkpoint, limit=2)).instants:
         rows = changes.dataframe.count()
-        say(f"  after {position or 'the beginning'}: {rows} rows, next from {changes.checkpoint}")
-        position = changes.checkpoint
+        say(f"  after {checkpoint or 'the beginning'}: {rows} rows, next from {changes.checkpoint}")
+        checkpoint = changes.checkpoint
 
     title("The same table as a Spark data source, in SQL")
     spark.read.format("hudi").load(path).createOrReplaceTempView("trips")
     spark.sql("SELECT paid_by, count(*) AS trips FROM trips GROUP BY paid_by").show()
-    say(f"The last write, {last.requested_at}, is the newest that these queries have seen.")
+    say(f"The last write, {last.requested_at}, is the newest that these queries have read.")
 
 
 def change(spark: SparkSession, path: str) -> None:
-    """Write to the table, and take the last write back."""
+    """Write to the table, and roll back the last write."""
     table = lw.open(path, spark=spark)
     trips = table.read().drop(*lw.META_COLUMNS)
 
-    title("An upsert into the table that real Hudi made; real Hudi can go on from here")
-    dearer = (F.col("fare") * 2).cast("decimal(8,2)")
-    oslo = trips.where("city = 'Oslo'").withColumn("fare", dearer)
-    raised = table.upsert(oslo.withColumn("updated_at", F.current_timestamp()))
-    assert isinstance(raised, lw.Commit)
-    say(f"  {raised.updated} updated, {raised.inserted} new, commit {raised.instant}")
+    title("An upsert into the table that real Hudi created; real Hudi can continue from here")
+    doubled = (F.col("fare") * 2).cast("decimal(8,2)")
+    oslo = trips.where("city = 'Oslo'").withColumn("fare", doubled)
+    upsert = table.upsert(oslo.withColumn("updated_at", F.current_timestamp()))
+    assert isinstance(upsert, lw.Commit)
+    say(f"  {upsert.updated} updated, {upsert.inserted} new, commit {upsert.instant}")
 
     title("A delete by key")
-    gone = table.delete(trips.where("city = 'Bergen'"))
-    assert isinstance(gone, lw.Commit)
-    say(f"  {gone.deleted} deleted, {table.read().count()} rows are left")
+    delete = table.delete(trips.where("city = 'Bergen'"))
+    assert isinstance(delete, lw.Commit)
+    say(f"  {delete.deleted} deleted, {table.read().count()} rows are left")
 
-    title("Taken back again")
-    table.rollback(gone.instant)
+    title("A rollback of the delete")
+    table.rollback(delete.instant)
     say(f"  {table.read().count()} rows")
 
 
@@ -91,7 +91,7 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """Run the demo in a folder of its own."""
+    """Show and change the sample table in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="lakewright-demo-") as folder:
         spark = start_spark()
         path = sample_table(Path(folder))

@@ -10,28 +10,28 @@ from pyspark.sql import SparkSession
 
 from lakewright.errors import UnavailableError
 
-# Without a file of its own Spark tells of warnings before it can be told not to.
-_LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
-# For a few thousand rows it costs more to compile and to grow than it saves.
-_JAVA = (
+# Spark logs warnings at its start, before the log level can be set on the session.
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties").as_uri()
+# For a few thousand rows a fast start matters more than peak performance.
+_JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m "
-    f"-Dlog4j2.configurationFile={_LOGGING}"
+    f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}"
 )
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    # A machine need not be able to resolve its own name.
+    # The host name of the machine may not be resolvable.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": _JAVA,
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
 }
 
 
 def start_spark() -> SparkSession:
-    """A local session on two cores."""
-    # Spark's Python imports nothing from the folder that the demo is started in.
+    """Start a local session on two cores."""
+    # Spark's Python workers do not import modules from the working directory.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     builder = SparkSession.builder.master("local[2]").appName("lakewright demo")
     for key, value in _SETTINGS.items():

@@ -1,4 +1,4 @@
-"""What has happened in the demo so far, as a value, and the ten lines that tell it. Pure."""
+"""The state of the demo as a value, and its report: ten lines of text or a JSON document. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from lakewright.demo.checks import HUDI_RS, Check, Lateness
 from lakewright.demo.events import Recipe
-from lakewright.demo.expected import Check, Lateness
 from lakewright.model.freshness import ViewFreshness
 from lakewright.model.instant import Instant, InstantTime
-
-HUDI_RS = "hudi-rs"
 
 _UNKNOWN = ViewFreshness()
 _NONE_LATE = Lateness(0, 0)
@@ -20,7 +18,7 @@ _NONE_LATE = Lateness(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A batch that was brought into the table."""
+    """An ingested batch."""
 
     number: int
     rows: int
@@ -31,10 +29,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """A compaction by event time: how many partitions its planning looked at, of how many.
+    """A compaction by event time.
 
-    `until` is the event time before which it folds log files; `left` are those that wait after it,
-    and `skipped` tells why nothing was due, if so.
+    Its planning considered `looked_at` of all `partitions`. It compacts log files with rows before
+    the event time `until`: `folded` of them, and `left` are uncompacted after it. If nothing was to
+    be compacted, `skipped` is the reason.
     """
 
     looked_at: int
@@ -47,7 +46,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What the consumer of the change feed has read."""
+    """How much of the change feed the consumer has read."""
 
     changes: int = 0
     commits: int = 0
@@ -56,7 +55,7 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What TTL has taken out: partitions, and the rows that the consumer was told of."""
+    """The partitions that TTL deleted, and the number of deleted rows in the change feed."""
 
     partitions: tuple[str, ...] = ()
     rows: int = 0
@@ -64,10 +63,10 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """A cancellable clustering that was executed while an ingest committed.
+    """A cancellable clustering that was executed during an ingest.
 
-    `winner` is the commit that was faster, None where the clustering was. `files` is how many files
-    were taken back, and `left` what is still there of it, by path.
+    `winner` is the commit that preempted it, None if the clustering completed first. `files` is the
+    number of files that were rolled back, and `left` are the paths of leftover files.
     """
 
     instant: InstantTime
@@ -80,7 +79,7 @@ class Clustering:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An instant of the timeline: from when to when, in milliseconds; `end` is None if pending."""
+    """The requested and the completion time of an instant, in milliseconds; None if pending."""
 
     action: str
     begin: int
@@ -89,7 +88,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The demo so far; `doing` is what it is at, and `said` what services did, in order."""
+    """The state of the demo; `doing` is the current step, `said` the messages of finished steps."""
 
     path: str
     recipe: Recipe
@@ -111,26 +110,26 @@ class Story:
 
     @property
     def rows(self) -> int:
-        """Events that were brought so far."""
+        """The number of events ingested so far."""
         return sum(each.rows for each in self.rounds)
 
     @property
     def preempted(self) -> Clustering | None:
-        """The clustering that gave way, if one has."""
+        """The clustering that an ingest preempted, if any."""
         return next((each for each in self.clusterings if each.winner is not None), None)
 
     @property
     def passed(self) -> bool:
-        """Whether no check has failed."""
+        """Whether checks have run and none has failed."""
         return bool(self.checks) and all(check.passed is not False for check in self.checks)
 
 
 def summary(story: Story) -> list[str]:
-    """What happened, in ten lines."""
+    """The report in ten lines."""
     recipe = story.recipe
     inserted = sum(each.inserted for each in story.rounds)
     updated = sum(each.updated for each in story.rounds)
-    fast = story.read_optimized
+    read_optimized = story.read_optimized
     return [
         f"Table: {inserted:,} rides of {len(recipe.days) + 1} days, merge-on-read, from seed "
         f"{recipe.seed}; {story.took_s:.0f} s in all.",
@@ -139,19 +138,20 @@ def summary(story: Story) -> list[str]:
         "ones.",
         f"Incremental services: {_planning(story.compactions)}.",
         f"Event time: {_event_time(story.compactions)}.",
-        f"Fast view: complete up to {moment(fast.completion)}, newest row "
-        f"{moment(fast.freshness)}; the snapshot's newest is {moment(story.snapshot.freshness)}.",
+        f"Fast view: complete up to {moment(read_optimized.completion)}, newest row "
+        f"{moment(read_optimized.freshness)}; the snapshot's newest is "
+        f"{moment(story.snapshot.freshness)}.",
         f"Change feed: {story.consumed.changes:,} changes of {story.consumed.commits} commits, in "
         "the order in which they completed.",
-        f"TTL: {_expired(story.expired)}.",
+        f"TTL: {_ttl(story.expired)}.",
         f"Clustering: {_clustering(story)}.",
-        f"Checks against plain Python: {_checked(story.checks)}.",
-        f"Check against {HUDI_RS}: {_hudi_rs(story.checks)}.",
+        f"Checks against plain Python: {_python_checks(story.checks)}.",
+        f"Check against {HUDI_RS}: {_hudi_rs_check(story.checks)}.",
     ]
 
 
 def document(story: Story) -> dict[str, Any]:
-    """The same for programs."""
+    """The report as a JSON document."""
     return {
         "path": story.path,
         "seed": story.recipe.seed,
@@ -176,14 +176,14 @@ def document(story: Story) -> dict[str, Any]:
 
 
 def moment(ms: int | None) -> str:
-    """An event time, to the minute."""
+    """Format an event time, to the minute."""
     if ms is None:
         return "unknown"
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
 def bars(instants: Iterable[Instant]) -> tuple[Bar, ...]:
-    """The instants of a timeline, from their request to their completion."""
+    """The bars of the instants of a timeline."""
     return tuple(
         Bar(
             each.action,
@@ -195,60 +195,62 @@ def bars(instants: Iterable[Instant]) -> tuple[Bar, ...]:
 
 
 def _milliseconds(time: str) -> int:
-    read = datetime.strptime(time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-    return int(read.timestamp()) * 1000 + int(time[14:17] or 0)
+    seconds = datetime.strptime(time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    return int(seconds.timestamp()) * 1000 + int(time[14:17] or 0)
 
 
 def _planning(compactions: Sequence[Compacted]) -> str:
     if not compactions:
         return "no compaction was planned"
     first, *later = compactions
-    told = f"planning looked at {first.looked_at} of {first.partitions} partitions the first time"
+    text = f"planning considered {first.looked_at} of {first.partitions} partitions the first time"
     if later:
         counts = ", ".join(f"{each.looked_at} of {each.partitions}" for each in later)
-        told = f"{told}, then at {counts}"
-    return told
+        text = f"{text}, then {counts}"
+    return text
 
 
 def _event_time(compactions: Sequence[Compacted]) -> str:
-    done = [each for each in compactions if not each.skipped]
-    if not done:
+    completed = [each for each in compactions if not each.skipped]
+    if not completed:
         return "nothing was compacted"
-    folded = sum(each.folded for each in done)
+    log_files = sum(each.folded for each in completed)
     return (
-        f"{len(done)} compactions folded {folded} log files, the last up to "
-        f"{moment(done[-1].until)}; log files left with newer rows: {done[-1].left}"
+        f"{len(completed)} compactions of {log_files} log files, the last up to "
+        f"{moment(completed[-1].until)}; uncompacted log files with newer rows: "
+        f"{completed[-1].left}"
     )
 
 
-def _expired(expired: Expired) -> str:
+def _ttl(expired: Expired) -> str:
     if not expired.partitions:
-        return "nothing was taken out"
+        return "nothing was deleted"
     days = ", ".join(expired.partitions)
-    return f"took out {days}, and with it {expired.rows:,} rows"
+    return f"deleted {days} with {expired.rows:,} rows"
 
 
 def _clustering(story: Story) -> str:
-    gave_way = story.preempted
-    quicker = sum(each.winner is None for each in story.clusterings)
-    before = f"{quicker} completed before an ingest could, then " if quicker else ""
-    if gave_way is None:
-        return f"{before}none gave way to an ingest"
-    left = f"{len(gave_way.left)} files" if gave_way.left else "nothing"
+    preempted = story.preempted
+    completed = sum(each.winner is None for each in story.clusterings)
+    prefix = f"{completed} completed before an ingest could, then " if completed else ""
+    if preempted is None:
+        return f"{prefix}none was preempted by an ingest"
+    leftover = f"{len(preempted.left)} files" if preempted.left else "nothing"
     return (
-        f"{before}a plan of {gave_way.groups} file groups gave way to commit {gave_way.winner} of "
-        f"an ingest; files taken back: {gave_way.files}, {left} left of it"
+        f"{prefix}a plan of {preempted.groups} file groups was preempted by commit "
+        f"{preempted.winner} of an ingest; files rolled back: {preempted.files}, "
+        f"{leftover} left over"
     )
 
 
-def _checked(checks: Sequence[Check]) -> str:
-    asked = [check for check in checks if check.name != HUDI_RS]
-    wrong = [f"{check.name} WRONG ({check.seen})" for check in asked if not check.passed]
+def _python_checks(checks: Sequence[Check]) -> str:
+    run = [check for check in checks if check.name != HUDI_RS]
+    wrong = [f"{check.name} WRONG ({check.seen})" for check in run if not check.passed]
     if wrong:
         return "; ".join(wrong)
-    return f"{len(asked)} of {len(asked)} passed ({', '.join(check.name for check in asked)})"
+    return f"{len(run)} of {len(run)} passed ({', '.join(check.name for check in run)})"
 
 
-def _hudi_rs(checks: Sequence[Check]) -> str:
-    found = next((check for check in checks if check.name == HUDI_RS), None)
-    return "not asked" if found is None else str(found)
+def _hudi_rs_check(checks: Sequence[Check]) -> str:
+    hudi_rs = next((check for check in checks if check.name == HUDI_RS), None)
+    return "not run" if hudi_rs is None else str(hudi_rs)

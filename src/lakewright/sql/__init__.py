@@ -1,1 +1,1 @@
-"""SQL statements that Spark cannot carry out for a Python source, carried out here."""
+"""SQL statements and `CALL` procedures that Spark cannot run on a Python data source."""

@@ -1,4 +1,8 @@
-"""`CREATE TABLE ... USING hudi`: a new table, with the rows of a query or without, or a name."""
+"""`CREATE TABLE ... USING hudi`: parsing and execution.
+
+If a table exists at the LOCATION the statement registers it in Spark's catalog. Otherwise it
+creates the table first, empty or with the rows of a query.
+"""
 
 from __future__ import annotations
 
@@ -43,27 +47,28 @@ if TYPE_CHECKING:
 _CREATE_TABLE = re.compile(
     r"CREATE\s+(EXTERNAL\s+)?TABLE\s.*\bUSING\s+(`?)(org\.apache\.)?hudi\b", re.I | re.S
 )
-_SECRET = re.compile(r"secret|password|passphrase|token|(?:^|[._-])key(?:$|[._-])", re.I)
-_GIVEN = re.compile(
+_SECRET_NAME = re.compile(r"secret|password|passphrase|token|(?:^|[._-])key(?:$|[._-])", re.I)
+_SECRET_ASSIGNMENT = re.compile(
     r"([\w.-]*(?:secret|password|passphrase|token|key)[\w.-]*['\"`]?\s*=?\s*)('[^']*'|\"[^\"]*\")",
     re.I,
 )
-_COLOURS = re.compile(r"\x1b\[\d*m")
-# What SQL calls the arguments of `create`.
-_NAMES = {
+_ANSI_COLORS = re.compile(r"\x1b\[\d*m")
+# Table properties with names of their own in SQL, and the arguments of `create` for them.
+_ARGUMENT_NAMES = {
     "type": "table_type",
     "primarykey": "record_key",
     "precombinefield": "ordering",
     "orderingfields": "ordering",
 }
-_SPELLED = ("type", "primaryKey", "preCombineField", "orderingFields")
+# The same properties as users write them, for suggestions in error messages.
+_SQL_PROPERTIES = ("type", "primaryKey", "preCombineField", "orderingFields")
 
 
 @dataclass(frozen=True)
 class CreateTable:
-    """`CREATE TABLE name (columns) USING hudi` with its properties, LOCATION among them.
+    """`CREATE TABLE name (columns) USING hudi` with its properties and LOCATION as `options`.
 
-    `query` gives the columns and rows, if they are not listed.
+    With a `query`, the columns and rows are those of the query.
     """
 
     name: str
@@ -75,21 +80,21 @@ class CreateTable:
 
     @property
     def path(self) -> str | None:
-        """Where the table is, or is to be."""
+        """The LOCATION of the table."""
         return self.options.get("path")
 
 
 def parse_create(text: str) -> CreateTable | None:
-    """The statement if it creates a table of ours, else None."""
+    """Parse a statement that creates a Hudi table; None for other statements."""
     text = statement_of(text)
     if not _CREATE_TABLE.match(text):
         return None
-    head, query = _parted(text)
+    head, query = _split_query(text)
     plain = re.sub(r"\borg\.apache\.hudi\b", FORMATS[0], head)
     try:
         tree = sqlglot.parse_one(plain, read="spark")
     except SqlglotError as error:
-        reason = _without_secrets(_COLOURS.sub("", str(error)))
+        reason = _without_secrets(_ANSI_COLORS.sub("", str(error)))
         raise InvalidError(
             "the statement does not parse", sql=_without_secrets(text), reason=reason
         ) from None
@@ -109,30 +114,30 @@ def parse_create(text: str) -> CreateTable | None:
     columns, partition_by = _columns(tree)
     name = table.sql("spark")
     if query and any(kind for _, kind in columns):
-        raise InvalidError("columns are listed, or a query gives them: leave one of both out")
+        raise InvalidError("columns are listed, and the query defines them: leave one of them out")
     exists = bool(tree.args.get("exists"))
     return CreateTable(name, exists, options, columns, partition_by, query)
 
 
-def _value(of: exp.Property) -> str:
-    """The value of a property, which may be a text, a number or a truth value."""
-    value = of.args.get("value")
+def _value(node: exp.Property) -> str:
+    """Return the value of a property: a string, a number or a boolean."""
+    value = node.args.get("value")
     if isinstance(value, exp.Boolean):
         return "true" if value.this else "false"
     if not isinstance(value, exp.Literal):
         raise InvalidError(
-            "the value of a property is a text, a number, true or false", property=of.sql("spark")
+            "the value of a property is a text, a number, true or false", property=node.sql("spark")
         )
     return str(value.name)
 
 
 def _without_secrets(text: str) -> str:
-    """A statement as an error may tell it: the values of what may be credentials are left out."""
-    return _GIVEN.sub(r"\1'***'", text)
+    """Return a statement for an error message, without values that may be credentials."""
+    return _SECRET_ASSIGNMENT.sub(r"\1'***'", text)
 
 
-def _parted(text: str) -> tuple[str, str]:
-    """A statement up to its query, and the query as it was written; empty if there is none."""
+def _split_query(text: str) -> tuple[str, str]:
+    """Return the statement before its query, and the query as written, empty if there is none."""
     cursor = Cursor(text, tokenize(text) or ())
     cursor.until(("USING",))
     cursor.until(("AS", "SELECT", "WITH", "VALUES", "FROM"))
@@ -144,46 +149,50 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _columns(tree: exp.Create) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """The columns with their types, those of the partition last, and the latter's names."""
-    by = tree.find(exp.PartitionedByProperty)
-    listed = list(by.this.expressions) if by is not None and by.this is not None else []
-    named = [each.name for each in listed]
-    known = {c.name: c.kind.sql("spark") if c.kind else "" for c in tree.find_all(exp.ColumnDef)}
-    first = [(name, kind) for name, kind in known.items() if name not in named]
-    return (*first, *((name, known.get(name, "")) for name in named)), tuple(named)
+    """Return the columns with their types, partition columns last, and the partition columns."""
+    clause = tree.find(exp.PartitionedByProperty)
+    nodes = list(clause.this.expressions) if clause is not None and clause.this is not None else []
+    partition_by = [node.name for node in nodes]
+    types = {c.name: c.kind.sql("spark") if c.kind else "" for c in tree.find_all(exp.ColumnDef)}
+    first = [(name, kind) for name, kind in types.items() if name not in partition_by]
+    return (*first, *((name, types.get(name, "")) for name in partition_by)), tuple(partition_by)
 
 
 def run_create(session: Session, statement: CreateTable) -> DataFrame:
-    """Make the table if there is none at its path, and put it into Spark's catalog."""
+    """Create the table unless one exists at its path, and register it in Spark's catalog."""
     spark = session.spark
     if statement.if_not_exists and spark.catalog.tableExists(statement.name):
         return spark.createDataFrame([], T.StructType())
     path = statement.path
     if not path:
         raise InvalidError(
-            "CREATE TABLE USING hudi needs the LOCATION of the table, new or there already",
+            "CREATE TABLE USING hudi needs the LOCATION of a new or existing table",
             name=statement.name,
         )
-    told = statement.options
-    _check_kept(told)
-    reads = {key: value for key, value in told.items() if key.lower() not in _NAMES}
-    places = storage_options(told)
-    session_places = session_storage_options(spark)
-    storage = storage_for(path, {**session_places, **places})
+    options = statement.options
+    _refuse_storage_settings(options)
+    read_options = {
+        key: value for key, value in options.items() if key.lower() not in _ARGUMENT_NAMES
+    }
+    table_storage = storage_options(options)
+    session_storage = session_storage_options(spark)
+    storage = storage_for(path, {**session_storage, **table_storage})
     if not table_exists(storage):
-        statement = _make(session, statement, path)
-        reads = {"path": path}
+        statement = _create(session, statement, path)
+        read_options = {"path": path}
     elif statement.query:
         raise InvalidError(
-            "there is a table at this LOCATION: CREATE TABLE without a query gives it a name, and "
+            "there is a table at this LOCATION: CREATE TABLE without a query registers it, and "
             "INSERT INTO adds rows",
             path=path,
         )
     else:
-        _check_names(told)
-    schema = spark_schema(planned({**reads, **places}, session=session_places)[1].result_schema)
-    known = set(schema.names)
-    unknown = [name for name, _ in statement.columns if name not in known]
+        _check_names(options)
+    schema = spark_schema(
+        planned({**read_options, **table_storage}, session=session_storage)[1].result_schema
+    )
+    names = set(schema.names)
+    unknown = [name for name, _ in statement.columns if name not in names]
     if unknown:
         raise InvalidError(
             "the table has no such column: leave the columns out, they are the table's own",
@@ -191,39 +200,43 @@ def run_create(session: Session, statement: CreateTable) -> DataFrame:
             path=path,
         )
     first, *rest = schema.fields
-    kept = {key: value for key, value in reads.items() if key == "path" or key in READ_KEYS}
-    kept |= places
-    # Spark copies it into views and into the footers of files that are written from the table.
-    carrying = T.StructField(first.name, first.dataType, first.nullable, {OPTIONS_METADATA: kept})
+    stored = {
+        key: value for key, value in read_options.items() if key == "path" or key in READ_KEYS
+    }
+    stored |= table_storage
+    # Spark copies this metadata into views, and into the footers of files written from the table.
+    marked = T.StructField(first.name, first.dataType, first.nullable, {OPTIONS_METADATA: stored})
     register_source(spark)
     spark.catalog.createTable(
-        statement.name, source=FORMATS[0], schema=T.StructType([carrying, *rest])
+        statement.name, source=FORMATS[0], schema=T.StructType([marked, *rest])
     )
     return spark.createDataFrame([], T.StructType())
 
 
-def _make(session: Session, statement: CreateTable, path: str) -> CreateTable:
-    """Make the table; gives the statement with the columns that it has by now.
+def _create(session: Session, statement: CreateTable, path: str) -> CreateTable:
+    """Create the table, and return the statement with the columns of its query.
 
-    If the rows of its query cannot be written then, it stays without rows.
+    If the query fails while its rows are written, an empty table remains.
     """
     if not statement.query:
-        _make_empty(session, statement, path)
+        _create_empty(session, statement, path)
         return statement
     frame = session.query(statement.query)
-    last = [column_named(frame.schema.fields, name) for name in statement.partition_by]
-    partition_by = tuple(field.name for field in last)
-    first = [field for field in frame.schema if field.name not in partition_by]
-    columns = tuple((field.name, type_sql(field.dataType)) for field in (*first, *last))
+    partition_columns = [column_named(frame.schema.fields, name) for name in statement.partition_by]
+    partition_by = tuple(field.name for field in partition_columns)
+    data_columns = [field for field in frame.schema if field.name not in partition_by]
+    columns = tuple(
+        (field.name, type_sql(field.dataType)) for field in (*data_columns, *partition_columns)
+    )
     statement = replace(statement, columns=columns, partition_by=partition_by)
-    _make_empty(session, statement, path)
+    _create_empty(session, statement, path)
     table = session.open(path, options=storage_options(statement.options))
-    goal = TargetTable(session, table, table.snapshot(), "")
-    goal.write(Operation.BULK_INSERT, frame.select(*(quoted(name) for name, _ in columns)))
+    target = TargetTable(session, table, table.snapshot(), "")
+    target.write(Operation.BULK_INSERT, frame.select(*(quoted(name) for name, _ in columns)))
     return statement
 
 
-def _make_empty(session: Session, statement: CreateTable, path: str) -> None:
+def _create_empty(session: Session, statement: CreateTable, path: str) -> None:
     if not statement.columns or any(not kind for _, kind in statement.columns):
         raise InvalidError(
             "there is no table at this LOCATION: save some rows there, or give the columns of a "
@@ -234,14 +247,14 @@ def _make_empty(session: Session, statement: CreateTable, path: str) -> None:
     options = {
         key: value
         for key, value in statement.options.items()
-        if key != "path" and key.lower() not in _NAMES and key.lower() not in READ_KEYS
+        if key != "path" and key.lower() not in _ARGUMENT_NAMES and key.lower() not in READ_KEYS
     }
     schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in statement.columns)
-    short = re.sub(r"`", "", statement.name.rpartition(".")[2])
+    unqualified_name = re.sub(r"`", "", statement.name.rpartition(".")[2])
     create(
         path,
         session.spark,
-        name=options.pop("hoodie.table.name", short),
+        name=options.pop("hoodie.table.name", unqualified_name),
         partition_by=statement.partition_by or None,
         schema=schema,
         options=options,
@@ -250,18 +263,23 @@ def _make_empty(session: Session, statement: CreateTable, path: str) -> None:
 
 
 def _arguments(options: Mapping[str, str]) -> dict[str, Any]:
-    """The properties that SQL has names of its own for."""
+    """Return the arguments of `create` that properties such as `primaryKey` stand for."""
     _check_names(options)
-    told = {key.lower(): value for key, value in options.items()}
-    return {argument: told[name] for name, argument in _NAMES.items() if name in told}
+    lowered = {key.lower(): value for key, value in options.items()}
+    return {
+        argument: lowered[name] for name, argument in _ARGUMENT_NAMES.items() if name in lowered
+    }
 
 
-def _check_kept(options: Mapping[str, str]) -> None:
-    """Refuse what must not get into a catalog, where everybody who may see a table can read it."""
+def _refuse_storage_settings(options: Mapping[str, str]) -> None:
+    """Raise InvalidError for storage settings and credentials.
+
+    The catalog shows the options of a table to every user who may read the table.
+    """
     for key in options:
         if is_hadoop_setting(key):
             setting = f"spark.hadoop.{key.removeprefix('spark.hadoop.')}"
-        elif _SECRET.search(key) and not key.startswith("hoodie."):
+        elif _SECRET_NAME.search(key) and not key.startswith("hoodie."):
             setting = "spark.hadoop.fs.s3a.secret.key, for example"
         else:
             continue
@@ -274,9 +292,9 @@ def _check_kept(options: Mapping[str, str]) -> None:
 
 
 def _check_names(options: Mapping[str, str]) -> None:
-    """InvalidError for a property that nothing here takes: the catalog keeps none of its own."""
+    """Raise InvalidError for an unknown property: the catalog does not store any of its own."""
     others = other_options(options)
     check_names(
-        (key for key in others if key != "path" and key.lower() not in _NAMES),
-        also=(*storage_option_names(), *_SPELLED),
+        (key for key in others if key != "path" and key.lower() not in _ARGUMENT_NAMES),
+        also=(*storage_option_names(), *_SQL_PROPERTIES),
     )

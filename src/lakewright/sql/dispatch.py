@@ -1,4 +1,9 @@
-"""A statement on a session: carried out here if it is about a table of ours."""
+"""What `spark.sql` does after `install`: runs calls, and statements that Spark refuses.
+
+`run_sql` handles procedures, CREATE TABLE, statements that change a Hudi table, and queries with
+table references that Spark cannot resolve. It returns None for all other texts, which go to Spark
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -32,44 +37,47 @@ from lakewright.write.writer import Commit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_AFFECTED = "num_affected_rows BIGINT"
-_INSERTED = f"{_AFFECTED}, num_inserted_rows BIGINT"
-_MERGED = f"{_AFFECTED}, num_updated_rows BIGINT, num_deleted_rows BIGINT, num_inserted_rows BIGINT"
+# The result columns have the names that other table formats on Spark use.
+_CHANGE_COLUMNS = "num_affected_rows BIGINT"
+_INSERT_COLUMNS = f"{_CHANGE_COLUMNS}, num_inserted_rows BIGINT"
+_MERGE_COLUMNS = (
+    f"{_CHANGE_COLUMNS}, num_updated_rows BIGINT, num_deleted_rows BIGINT, num_inserted_rows BIGINT"
+)
 
 
 def run_change(session: Session, text: str) -> DataFrame | None:
-    """Carry out a statement that changes a table of ours; None for all others.
+    """Run a statement that changes a Hudi table, and return the numbers of changed rows.
 
-    Gives how many rows were changed, in columns as other table formats on Spark name them.
+    Returns None for other statements.
     """
     text = statement_of(text)
-    found = find_target(text)
-    address = address_of(session.spark, found.target.name) if found is not None else None
-    if found is None or address is None:
+    statement = find_target(text)
+    address = address_of(session.spark, statement.target.name) if statement is not None else None
+    if statement is None or address is None:
         return None
-    session, found = _with_named_markers(session, text, found)
-    parsed = parse_change(found)
+    session, statement = _with_named_markers(session, text, statement)
+    parsed = parse_change(statement)
     if parsed is None:
         return None
     target, change = parsed
 
-    def look() -> TargetTable:
+    def load_target() -> TargetTable:
         table = session.table(address)
         return TargetTable(session, table, table.snapshot(), _alias(target))
 
-    return _answer(session, change, _done(session, look, change, found.ctes))
+    return _result(session, change, _commit_change(session, load_target, change, statement.ctes))
 
 
 def _with_named_markers(
-    session: Session, text: str, found: StatementTarget
+    session: Session, text: str, statement: StatementTarget
 ) -> tuple[Session, StatementTarget]:
-    """The same with names for parameters that have only a place."""
+    """Return session and statement with named markers in place of positional ones."""
     if not isinstance(session.args, (list, tuple)) or not session.args:
-        return session, found
+        return session, statement
     named = {marker(number): value for number, value in enumerate(session.args)}
-    again = find_target(with_named_markers(text, tokenize(text) or ()))
-    assert again is not None
-    return replace(session, args=named), again
+    named_statement = find_target(with_named_markers(text, tokenize(text) or ()))
+    assert named_statement is not None
+    return replace(session, args=named), named_statement
 
 
 def _alias(target: Target) -> str:
@@ -78,50 +86,44 @@ def _alias(target: Target) -> str:
     return "hudi_table" if named_path(target.name) is not None else target.name[-1]
 
 
-def _done(
-    session: Session, look: Callable[[], TargetTable], change: Change, ctes: str
+def _commit_change(
+    session: Session, load_target: Callable[[], TargetTable], change: Change, ctes: str
 ) -> Commit | None:
     if isinstance(change, Truncate):
-        return run_truncate(look(), change)
+        return run_truncate(load_target(), change)
     if isinstance(change, DropPartitions):
-        return run_drop(look(), change)
-    return retry_on_change(session, look, lambda goal: _written(goal, change, ctes))
+        return run_drop(load_target(), change)
+    return retry_on_change(session, load_target, lambda target: _write_rows(target, change, ctes))
 
 
-def _written(goal: TargetTable, change: Insert | Update | Delete | Merge, ctes: str) -> Commit:
+def _write_rows(target: TargetTable, change: Insert | Update | Delete | Merge, ctes: str) -> Commit:
     if isinstance(change, Insert):
-        return run_insert(goal, change, ctes)
+        return run_insert(target, change, ctes)
     if isinstance(change, Update):
-        return run_update(goal, change, ctes)
+        return run_update(target, change, ctes)
     if isinstance(change, Delete):
-        return run_delete(goal, change, ctes)
-    return run_merge(goal, change, ctes)
+        return run_delete(target, change, ctes)
+    return run_merge(target, change, ctes)
 
 
-def _answer(session: Session, change: Change, commit: Commit | None) -> DataFrame:
+def _result(session: Session, change: Change, commit: Commit | None) -> DataFrame:
     if commit is None or isinstance(change, (Truncate, DropPartitions)):
         return session.spark.createDataFrame([], "")
     counts = (commit.updated, commit.deleted, commit.inserted)
     if isinstance(change, Merge):
-        return session.spark.createDataFrame([(sum(counts), *counts)], _MERGED)
+        return session.spark.createDataFrame([(sum(counts), *counts)], _MERGE_COLUMNS)
     if isinstance(change, Insert):
-        return session.spark.createDataFrame([(sum(counts), commit.inserted)], _INSERTED)
-    return session.spark.createDataFrame([(sum(counts),)], _AFFECTED)
-
-
-# ------------------------------------------------------------------------------------------------
-# What `spark.sql` does after `install`: calls, and statements that Spark refuses for our tables.
-#
-# Everything else is None: the text goes to Spark as it is.
+        return session.spark.createDataFrame([(sum(counts), commit.inserted)], _INSERT_COLUMNS)
+    return session.spark.createDataFrame([(sum(counts),)], _CHANGE_COLUMNS)
 
 
 def run_sql(session: Session, text: str) -> DataFrame | None:
-    """Carry a text out if it is for us, else None."""
+    """Run a statement that Lakewright handles and return its result, None for all others."""
     call = parse_call(text, session.args)
     if call is not None:
         return run_call(session.spark, call, session.open)
-    created = parse_create(text)
-    if created is not None:
-        return run_create(session, created)
-    done = run_change(session, text)
-    return done if done is not None else session.read(text)
+    create_statement = parse_create(text)
+    if create_statement is not None:
+        return run_create(session, create_statement)
+    changed = run_change(session, text)
+    return changed if changed is not None else session.read(text)

@@ -1,4 +1,12 @@
-"""What statements say, as values; expressions and queries in them stay as they were written."""
+"""Parsing of SQL: statements that change a table, and table references that Spark cannot resolve.
+
+`find_target` reads a statement up to the name of its table. If that is a Hudi table,
+`parse_change` parses the rest into an `Insert`, `Delete`, `Update`, `Merge`, `Truncate` or
+`DropPartitions`; otherwise the statement goes to Spark unchanged. `table_references` finds time
+travel, tables by path and `hudi_table_changes` in queries.
+
+Expressions and queries inside statements stay text, exactly as written; Spark evaluates them.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +19,13 @@ from lakewright.sql.table_names import named_path
 from lakewright.sql.tokenizer import Cursor, Token, statement_of, tokenize
 
 Assignments = tuple[tuple[tuple[str, ...], str], ...]
-# Columns of a partition with the texts of their values; None where the rows tell.
+# Partition columns with the texts of their values; None where the values come from the rows.
 Partition = tuple[tuple[str, str | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table that a statement changes, by the parts of its name, and its name in there."""
+    """The table that a statement changes: the parts of its name, and its alias."""
 
     name: tuple[str, ...]
     alias: str | None = None
@@ -25,7 +33,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """INSERT INTO or OVERWRITE; `columns` is None if they were not listed."""
+    """INSERT INTO or INSERT OVERWRITE; `columns` is None if the statement has no column list."""
 
     query: str
     overwrite: bool = False
@@ -36,21 +44,21 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """DELETE FROM; without a condition all rows."""
+    """DELETE FROM; without a condition it deletes all rows."""
 
     where: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """UPDATE: columns with the expressions that they get."""
+    """UPDATE with the columns and the expressions assigned to them."""
 
     assignments: Assignments
     where: str | None = None
 
 
 class When(Enum):
-    """Which rows a clause of MERGE is about."""
+    """The rows that a clause of MERGE applies to."""
 
     MATCHED = auto()
     NOT_MATCHED = auto()
@@ -67,7 +75,7 @@ class MergeAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A clause of MERGE; `assignments` is None for a star, where columns meet by name."""
+    """A clause of MERGE; `assignments` is None for `*`, which assigns columns by name."""
 
     when: When
     action: MergeAction
@@ -77,7 +85,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """MERGE INTO; `source` is what could follow FROM, without its alias."""
+    """MERGE INTO; `source` is a table or subquery as after FROM, without its alias."""
 
     source: str
     source_alias: str | None
@@ -85,13 +93,13 @@ class Merge:
     clauses: tuple[Clause, ...]
 
     def of(self, when: When) -> tuple[Clause, ...]:
-        """The clauses about some rows, in their order."""
+        """The clauses that apply to these rows, in the order of the statement."""
         return tuple(clause for clause in self.clauses if clause.when is when)
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """TRUNCATE TABLE, all of it or a partition."""
+    """TRUNCATE TABLE, of the whole table or of one partition."""
 
     partition: Partition = ()
 
@@ -107,14 +115,13 @@ class DropPartitions:
 Change = Insert | Delete | Update | Merge | Truncate | DropPartitions
 
 
-# ------------------------------------------------------------------------------------------------
-# The clauses of MERGE INTO, from their words.
+# MERGE INTO.
 
 
 def parse_merge(cursor: Cursor) -> Merge:
-    """What follows the target of a MERGE."""
+    """Parse a MERGE statement after its target."""
     if cursor.take("WITH", "SCHEMA", "EVOLUTION"):
-        raise UnsupportedError("MERGE WITH SCHEMA EVOLUTION is not carried out")
+        raise UnsupportedError("MERGE WITH SCHEMA EVOLUTION is not supported")
     cursor.expect("USING")
     source, alias = _source(cursor)
     cursor.expect("ON")
@@ -128,7 +135,7 @@ def parse_merge(cursor: Cursor) -> Merge:
 
 
 def _source(cursor: Cursor) -> tuple[str, str | None]:
-    """The source's text, and by which name conditions speak of it."""
+    """Parse the source; return its text, and the name that conditions refer to it by."""
     if cursor.peek() == "(":
         source, name = f"({cursor.in_brackets()})", None
     else:
@@ -138,17 +145,17 @@ def _source(cursor: Cursor) -> tuple[str, str | None]:
             cursor.in_brackets()
             name = None
         else:
-            _past_time(cursor)
+            _skip_time_travel(cursor)
         source = cursor.text[cursor.words[first].start : cursor.words[cursor.at - 1].end]
     if cursor.take("AS") or cursor.peek() != "ON":
         name = cursor.token().name
-        if cursor.peek() == "(":  # names for the columns
+        if cursor.peek() == "(":  # column aliases
             source = f"{source} AS `{name}`({cursor.in_brackets()})"
     return source, name
 
 
-def _past_time(cursor: Cursor) -> None:
-    """Go past `TIMESTAMP AS OF '...'`."""
+def _skip_time_travel(cursor: Cursor) -> None:
+    """Advance past `TIMESTAMP AS OF '...'`, if it follows."""
     ahead = 1 if cursor.peek() == "FOR" else 0
     if cursor.peek(ahead + 1) == "AS" and cursor.peek(ahead + 2) == "OF":
         for _ in range(ahead + 4):
@@ -161,7 +168,7 @@ def _clause(cursor: Cursor) -> Clause:
     cursor.expect("THEN")
     if when is When.NOT_MATCHED:
         cursor.expect("INSERT")
-        return Clause(when, MergeAction.INSERT, condition, _inserted(cursor))
+        return Clause(when, MergeAction.INSERT, condition, _insert_assignments(cursor))
     if cursor.take("DELETE"):
         return Clause(when, MergeAction.DELETE, condition)
     cursor.expect("UPDATE", "SET")
@@ -169,7 +176,7 @@ def _clause(cursor: Cursor) -> Clause:
         if when is When.NOT_MATCHED_BY_SOURCE:
             raise cursor.error("rows without source have no columns for a star")
         return Clause(when, MergeAction.UPDATE, condition, None)
-    return Clause(when, MergeAction.UPDATE, condition, _assigned(cursor))
+    return Clause(when, MergeAction.UPDATE, condition, _update_assignments(cursor))
 
 
 def _when(cursor: Cursor) -> When:
@@ -182,17 +189,17 @@ def _when(cursor: Cursor) -> When:
     return When.NOT_MATCHED
 
 
-def _assigned(cursor: Cursor) -> Assignments:
-    found = []
+def _update_assignments(cursor: Cursor) -> Assignments:
+    assignments = []
     while True:
         column = cursor.name()
         cursor.expect("=")
-        found.append((column, cursor.until((",", "WHEN"))))
+        assignments.append((column, cursor.until((",", "WHEN"))))
         if not cursor.take(","):
-            return tuple(found)
+            return tuple(assignments)
 
 
-def _inserted(cursor: Cursor) -> Assignments | None:
+def _insert_assignments(cursor: Cursor) -> Assignments | None:
     if cursor.take("*"):
         return None
     columns = cursor.names()
@@ -203,24 +210,17 @@ def _inserted(cursor: Cursor) -> Assignments | None:
     return tuple(((column,), value) for column, value in zip(columns, values, strict=True))
 
 
-# ------------------------------------------------------------------------------------------------
-# Statements that change a table, from their words. Pure; nothing is evaluated.
-#
-# `find_target` reads as far as the name of the table: whose it is decides whether a statement is
-# read
-# on, or is left to Spark as it is.
+# Statements that change a table.
 
-
-# What a statement that changes a table can begin with.
-_BEGINS = re.compile(r"(?:INSERT|UPDATE|DELETE|MERGE|TRUNCATE|ALTER|WITH)\b", re.I)
+_MAY_CHANGE = re.compile(r"(?:INSERT|UPDATE|DELETE|MERGE|TRUNCATE|ALTER|WITH)\b", re.I)
 _AFTER_TARGET = frozenset({"SET", "WHERE", "USING", "VALUES", "SELECT", "PARTITION", "DROP", "AS"})
 
 
 @dataclass(frozen=True)
 class StatementTarget:
-    """A statement that changes a table: which kind, which table, and where the rest begins.
+    """The kind and the table of a statement, and a cursor behind the name of the table.
 
-    `ctes` is the WITH before it, ready to be put before a query.
+    `ctes` is the WITH clause before the statement, to put in front of a query.
     """
 
     kind: str
@@ -230,14 +230,14 @@ class StatementTarget:
 
 
 def find_target(text: str) -> StatementTarget | None:
-    """The table that a statement changes; None for other statements."""
+    """Return the target of a statement that changes a table, None for other statements."""
     text = statement_of(text)
-    if not _BEGINS.match(text):
+    if not _MAY_CHANGE.match(text):
         return None
-    words = tokenize(text)
-    if not words:
+    tokens = tokenize(text)
+    if not tokens:
         return None
-    cursor = Cursor(text, words)
+    cursor = Cursor(text, tokens)
     ctes = _ctes(cursor) if cursor.peek() == "WITH" else ""
     kind = _kind(cursor) if ctes is not None else None
     if kind is None or not cursor.words[cursor.at : cursor.at + 1]:
@@ -248,7 +248,7 @@ def find_target(text: str) -> StatementTarget | None:
 
 
 def _ctes(cursor: Cursor) -> str | None:
-    """The WITH that a statement begins with; None if it cannot be told where it ends."""
+    """Parse the leading WITH clause; None if its end cannot be determined."""
     first = cursor.at
     cursor.take("WITH")
     cursor.take("RECURSIVE")
@@ -266,10 +266,10 @@ def _ctes(cursor: Cursor) -> str | None:
 
 
 def _kind(cursor: Cursor) -> str | None:
-    """Go past the words before the name of the table that a statement changes."""
+    """Advance to the name of the target table; return the kind of statement."""
     if cursor.take("INSERT"):
         kind = "INTO" if cursor.take("INTO") else "OVERWRITE" if cursor.take("OVERWRITE") else None
-        # INSERT OVERWRITE DIRECTORY writes files.
+        # INSERT OVERWRITE DIRECTORY writes files, not a table.
         if kind == "OVERWRITE" and cursor.peek() in ("DIRECTORY", "LOCAL"):
             return None
         if cursor.peek() == "TABLE" and cursor.peek(1) != ".":
@@ -288,24 +288,24 @@ def _kind(cursor: Cursor) -> str | None:
 
 
 def parse_change(found: StatementTarget) -> tuple[Target, Change] | None:
-    """What is to be done with a table of ours; None for what Spark does in its catalog alone.
+    """Parse a statement on a Hudi table; None for an ALTER TABLE that only changes the catalog.
 
     Raises:
-        InvalidError: it does not parse.
-        UnsupportedError: it says something that is not carried out.
+        InvalidError: the statement does not parse.
+        UnsupportedError: the statement uses a feature that is not supported.
     """
     cursor, target = found.cursor, found.target
     if found.kind in ("INTO", "OVERWRITE"):
         return target, _insert(cursor, overwrite=found.kind == "OVERWRITE")
     if found.kind == "ALTER":
-        dropped = _dropped(cursor)
-        return None if dropped is None else (target, dropped)
+        drop = _drop_partitions(cursor)
+        return None if drop is None else (target, drop)
     if found.kind == "TRUNCATE":
         partition = _partition(cursor) if cursor.take("PARTITION") else ()
-        return target, _whole(cursor, Truncate(partition))
+        return target, _at_end(cursor, Truncate(partition))
     target = Target(target.name, _alias(cursor))
     if found.kind == "MERGE":
-        return target, _whole(cursor, parse_merge(cursor))
+        return target, _at_end(cursor, parse_merge(cursor))
     if found.kind == "DELETE":
         return target, Delete(_where(cursor))
     cursor.expect("SET")
@@ -319,16 +319,17 @@ def _where(cursor: Cursor) -> str | None:
         if not condition:
             raise cursor.error("a condition expected")
         return condition
-    _nothing(cursor)
+    _expect_end(cursor)
     return None
 
 
-def _whole(cursor: Cursor, change: Change) -> Change:
-    _nothing(cursor)
+def _at_end(cursor: Cursor, change: Change) -> Change:
+    """Return the parsed statement; InvalidError if more text follows."""
+    _expect_end(cursor)
     return change
 
 
-def _nothing(cursor: Cursor) -> None:
+def _expect_end(cursor: Cursor) -> None:
     if not cursor.ended:
         raise cursor.error("the end expected")
 
@@ -342,23 +343,23 @@ def _alias(cursor: Cursor) -> str | None:
 
 
 def parse_assignments(cursor: Cursor, ends: tuple[str, ...]) -> Assignments:
-    """`column = expression`, with commas between them."""
-    found = []
+    """Parse comma-separated assignments `column = expression`."""
+    assignments = []
     while True:
         column = cursor.name()
         cursor.expect("=")
-        found.append((column, cursor.until(ends)))
+        assignments.append((column, cursor.until(ends)))
         if not cursor.take(","):
-            return tuple(found)
+            return tuple(assignments)
 
 
 def _insert(cursor: Cursor, *, overwrite: bool) -> Insert:
     partition = _partition(cursor) if cursor.take("PARTITION") else ()
     if cursor.take("IF", "NOT", "EXISTS"):
-        raise UnsupportedError("INSERT OVERWRITE IF NOT EXISTS is not carried out: leave it out")
+        raise UnsupportedError("INSERT OVERWRITE IF NOT EXISTS is not supported: leave it out")
     if cursor.take("REPLACE", "WHERE"):
         raise UnsupportedError(
-            "INSERT INTO REPLACE WHERE is not carried out: delete the rows first, or use "
+            "INSERT INTO REPLACE WHERE is not supported: delete the rows first, or use "
             "INSERT OVERWRITE for whole partitions"
         )
     by_name = cursor.take("BY", "NAME")
@@ -372,8 +373,8 @@ def _insert(cursor: Cursor, *, overwrite: bool) -> Insert:
 
 
 def _partition(cursor: Cursor) -> Partition:
-    """The columns and values in brackets."""
-    found: list[tuple[str, str | None]] = []
+    """Parse `(column = value, column, ...)`."""
+    columns: list[tuple[str, str | None]] = []
     cursor.expect("(")
     while True:
         column = cursor.name()
@@ -386,39 +387,35 @@ def _partition(cursor: Cursor) -> Partition:
             raise UnsupportedError(
                 "partitions are named by column = value", column=column[0], found=cursor.peek()
             )
-        found.append((column[0], value))
+        columns.append((column[0], value))
         if not cursor.take(","):
             break
     cursor.expect(")")
-    return tuple(found)
+    return tuple(columns)
 
 
-def _dropped(cursor: Cursor) -> DropPartitions | None:
+def _drop_partitions(cursor: Cursor) -> DropPartitions | None:
     if not cursor.take("DROP"):
         return None
     if_exists = cursor.take("IF", "EXISTS")
     if not cursor.take("PARTITION"):
         return None
-    found = [_partition(cursor)]
+    partitions = [_partition(cursor)]
     while cursor.take(",", "PARTITION"):
-        found.append(_partition(cursor))
+        partitions.append(_partition(cursor))
     cursor.take("PURGE")
-    _nothing(cursor)
-    return DropPartitions(tuple(found), if_exists)
+    _expect_end(cursor)
+    return DropPartitions(tuple(partitions), if_exists)
 
 
-# ------------------------------------------------------------------------------------------------
-# Places in a query where tables of ours are read in ways that Spark does not know.
-#
-# `t TIMESTAMP AS OF '...'`, `t VERSION AS OF '...'`, hudi.`/path` and `hudi_table_changes(...)`.
-# Pure.
+# Table references in queries that Spark cannot resolve: `t TIMESTAMP AS OF '...'`,
+# `t VERSION AS OF '...'`, hudi.`/path` and `hudi_table_changes(...)`.
 
-
-_MAY_READ = re.compile(r"\bAS\s+OF\b|\bhudi\s*\.\s*`|\bhudi_table_changes\s*\(", re.I)
-_TIMES = frozenset({"TIMESTAMP", "SYSTEM_TIME", "VERSION", "SYSTEM_VERSION"})
+_MAY_REFER = re.compile(r"\bAS\s+OF\b|\bhudi\s*\.\s*`|\bhudi_table_changes\s*\(", re.I)
+_TIME_TRAVEL = frozenset({"TIMESTAMP", "SYSTEM_TIME", "VERSION", "SYSTEM_VERSION"})
 _BEFORE_TABLE = frozenset({"FROM", "JOIN", ",", "(", "TABLE", "USING"})
 _CHANGES = "HUDI_TABLE_CHANGES"
-# What can follow a table that has no other name there.
+# The keywords that can follow a table without an alias.
 _AFTER_TABLE = frozenset(
     {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "QUALIFY", "WINDOW", "LATERAL"}
     | {"JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL", "ANTI", "SEMI", "ON", "USING"}
@@ -429,10 +426,11 @@ _AFTER_TABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TableReference:
-    """A table that is read between two places of a text.
+    """A table reference, with its range in the text.
 
-    `as_of` is the point in time, None for now; it is empty where it is told by an expression.
-    `changes` are the arguments of the table function. `aliased` tells whether a name follows.
+    `as_of` is the time of a time travel query, None if there is none, and empty if it is an
+    expression instead of a literal. `changes` are the arguments of `hudi_table_changes` after the
+    table. `aliased` is whether an alias follows.
     """
 
     start: int
@@ -444,49 +442,49 @@ class TableReference:
 
 
 def table_references(text: str) -> tuple[TableReference, ...]:
-    """The places of a text, in order; most texts have none, which is told quickly."""
-    if not _MAY_READ.search(text):
+    """Return the table references of a text in order; a quick check rules most texts out."""
+    if not _MAY_REFER.search(text):
         return ()
-    words = tokenize(text)
-    if words is None:
+    tokens = tokenize(text)
+    if tokens is None:
         return ()
-    cursor = Cursor(text, words)
-    found = []
-    while cursor.at < len(words):
-        here = cursor.at
-        reading = _table_reference(cursor)
-        if reading is not None:
-            found.append(reading)
-        elif cursor.at == here:
+    cursor = Cursor(text, tokens)
+    references = []
+    while cursor.at < len(tokens):
+        start = cursor.at
+        reference = _table_reference(cursor)
+        if reference is not None:
+            references.append(reference)
+        elif cursor.at == start:
             cursor.at += 1
-    return tuple(found)
+    return tuple(references)
 
 
 def _table_reference(cursor: Cursor) -> TableReference | None:
-    """The reading that begins here, if one does."""
+    """Parse the table reference that begins at the cursor, if any."""
     first = cursor.words[cursor.at]
     if not first.is_name:
         return None
-    before = cursor.words[cursor.at - 1].upper if cursor.at else ""
+    previous = cursor.words[cursor.at - 1].upper if cursor.at else ""
     if first.upper == _CHANGES and cursor.peek(1) == "(":
         cursor.take(_CHANGES)
         arguments = tuple(_literal(cursor, part) for part in cursor.parts())
-        return _ended(cursor, first, arguments[:1], changes=arguments[1:])
+        return _finish_reference(cursor, first, arguments[:1], changes=arguments[1:])
     name = [cursor.token().name]
     while cursor.peek() == "." and cursor.at + 1 < len(cursor.words):
         if not cursor.words[cursor.at + 1].is_name:
             return None
         cursor.take(".")
         name.append(cursor.token().name)
-    if before not in _BEFORE_TABLE:
+    if previous not in _BEFORE_TABLE:
         return None
-    time = _time(cursor)
+    time = _time_travel(cursor)
     if time is None and named_path(name) is None:
         return None
-    return _ended(cursor, first, tuple(name), as_of=time)
+    return _finish_reference(cursor, first, tuple(name), as_of=time)
 
 
-def _ended(
+def _finish_reference(
     cursor: Cursor,
     first: Token,
     name: tuple[str, ...],
@@ -495,31 +493,34 @@ def _ended(
     changes: tuple[str, ...] | None = None,
 ) -> TableReference:
     end = cursor.words[cursor.at - 1].end
-    more = cursor.at < len(cursor.words) and cursor.words[cursor.at].is_name
-    aliased = more and cursor.peek() not in _AFTER_TABLE
+    name_follows = cursor.at < len(cursor.words) and cursor.words[cursor.at].is_name
+    aliased = name_follows and cursor.peek() not in _AFTER_TABLE
     return TableReference(first.start, end, name, as_of, changes, aliased)
 
 
-def _time(cursor: Cursor) -> str | None:
-    """Go past a point in time; what it is if it is a literal, empty if not, None if none is."""
+def _time_travel(cursor: Cursor) -> str | None:
+    """Advance past `TIMESTAMP AS OF ...` and return its time.
+
+    The result is empty if the time is an expression, None if no time travel clause follows.
+    """
     ahead = 1 if cursor.peek() == "FOR" else 0
-    if cursor.peek(ahead) not in _TIMES or cursor.peek(ahead + 1) != "AS":
+    if cursor.peek(ahead) not in _TIME_TRAVEL or cursor.peek(ahead + 1) != "AS":
         return None
     if cursor.peek(ahead + 2) != "OF" or cursor.at + ahead + 3 >= len(cursor.words):
         return None
-    at = cursor.at + ahead + 3
-    if cursor.words[at].upper in ("TIMESTAMP", "DATE") and at + 1 < len(cursor.words):
-        at += 1
-    word = cursor.words[at]
-    value = word.value if word.value is not None else word.raw if word.raw.isdigit() else ""
-    follows = cursor.words[at + 1].raw if at + 1 < len(cursor.words) else ""
-    cursor.at = at + 1
+    index = cursor.at + ahead + 3
+    if cursor.words[index].upper in ("TIMESTAMP", "DATE") and index + 1 < len(cursor.words):
+        index += 1
+    token = cursor.words[index]
+    value = token.value if token.value is not None else token.raw if token.raw.isdigit() else ""
+    follows = cursor.words[index + 1].raw if index + 1 < len(cursor.words) else ""
+    cursor.at = index + 1
     return value if follows not in ("+", "-", "||", "(", ".") else ""
 
 
 def _literal(cursor: Cursor, text: str) -> str:
-    """The text or number that an argument of the table function is."""
-    words = tokenize(text) or ()
-    if len(words) != 1 or (words[0].value is None and not words[0].raw.isdigit()):
+    """Return the string or number that an argument of `hudi_table_changes` is."""
+    tokens = tokenize(text) or ()
+    if len(tokens) != 1 or (tokens[0].value is None and not tokens[0].raw.isdigit()):
         raise InvalidError("an argument of hudi_table_changes is a text in quotes", argument=text)
-    return words[0].value if words[0].value is not None else words[0].raw
+    return tokens[0].value if tokens[0].value is not None else tokens[0].raw

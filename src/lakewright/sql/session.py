@@ -1,4 +1,10 @@
-"""Queries on a session, with DataFrames in the places of tables."""
+"""The Spark session of a statement, and the table that the statement changes.
+
+`Session` runs queries whose texts refer to Hudi tables in ways that Spark cannot resolve: it puts
+DataFrames in their place. `TargetTable` is a snapshot of the table that a statement changes; it
+computes the rows to write from that snapshot, and `retry_on_change` repeats a statement if
+another writer has committed in between.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Session:
-    """A session with its own `sql`, and what a statement was given besides its text.
+    """A Spark session, and the arguments that a statement was called with besides its text.
 
-    `args` are the values of parameter markers, `told` what stands for names in braces.
+    `original` is Spark's own `sql`, `open` opens a table by path. `args` are the values of
+    parameter markers, `told` the keyword arguments for names in braces.
     """
 
     spark: SparkSession
@@ -44,29 +51,26 @@ class Session:
     told: Mapping[str, Any] = field(default_factory=dict)
 
     def table(self, address: Address) -> Table:
-        """The table at an address."""
+        """Open the table at an address."""
         return self.open(address.path, options=address.options)
 
     def query(self, *parts: str | DataFrame) -> DataFrame:
-        """The result of a query whose text has DataFrames in some places.
+        """Return the result of a query that consists of texts and DataFrames.
 
-        Spark's own way to name DataFrames in a text serves: it works on Spark Connect, too, where
-        a query is looked at again when its rows are asked for.
+        It passes the DataFrames as keyword arguments of `spark.sql` instead of as temporary views:
+        Spark Connect resolves a query again when its rows are collected.
         """
         pieces: list[str | DataFrame] = []
         for part in parts:
-            pieces += self._pieces(part) if isinstance(part, str) else [part]
-        return self._asked(pieces)
+            pieces += self._resolve(part) if isinstance(part, str) else [part]
+        return self._run(pieces)
 
     def read(self, text: str) -> DataFrame | None:
-        """The result of a query that reads a table of ours in a way that Spark does not know.
+        """Return the result of a query with Hudi tables that Spark cannot resolve, else None."""
+        pieces = self._resolve(text)
+        return self._run(pieces) if len(pieces) > 1 else None
 
-        None if it does not.
-        """
-        pieces = self._pieces(text)
-        return self._asked(pieces) if len(pieces) > 1 else None
-
-    def _asked(self, pieces: Sequence[str | DataFrame]) -> DataFrame:
+    def _run(self, pieces: Sequence[str | DataFrame]) -> DataFrame:
         frames: dict[str, Any] = {}
         text = ""
         for piece in pieces:
@@ -80,31 +84,31 @@ class Session:
             text = "".join(str(piece) for piece in pieces)
         return self.original(text, self.args, **{**self.told, **frames})
 
-    def _pieces(self, text: str) -> list[str | DataFrame]:
-        """A text with the tables in it that we read."""
+    def _resolve(self, text: str) -> list[str | DataFrame]:
+        """Split a text at the table references that Spark cannot resolve, with their rows."""
         pieces: list[str | DataFrame] = []
-        at = 0
-        for reading in table_references(text):
-            frame = self._frame(reading)
+        copied_until = 0
+        for reference in table_references(text):
+            frame = self._frame(reference)
             if frame is None:
                 continue
-            name = "" if reading.aliased else f" AS {quoted(_short(reading))}"
-            pieces += [text[at : reading.start], frame, name]
-            at = reading.end
-        return [*pieces, text[at:]]
+            alias = "" if reference.aliased else f" AS {quoted(_implicit_alias(reference))}"
+            pieces += [text[copied_until : reference.start], frame, alias]
+            copied_until = reference.end
+        return [*pieces, text[copied_until:]]
 
-    def _frame(self, reading: TableReference) -> DataFrame | None:
-        if reading.changes is not None:
-            return self._changes(reading.name[0] if reading.name else "", reading.changes)
-        address = address_of(self.spark, reading.name)
+    def _frame(self, reference: TableReference) -> DataFrame | None:
+        if reference.changes is not None:
+            return self._changes(reference.name[0] if reference.name else "", reference.changes)
+        address = address_of(self.spark, reference.name)
         if address is None:
             return None
-        if reading.as_of == "":
+        if reference.as_of == "":
             raise UnsupportedError(
                 "the point in time must be a text or a number, such as '2026-01-31 12:00:00'",
-                table=".".join(reading.name),
+                table=".".join(reference.name),
             )
-        return self.table(address).read(as_of=reading.as_of)
+        return self.table(address).read(as_of=reference.as_of)
 
     def _changes(self, name: str, arguments: tuple[str, ...]) -> DataFrame:
         if not 2 <= len(arguments) <= 3:
@@ -112,42 +116,43 @@ class Session:
                 "hudi_table_changes('table', 'latest_state' or 'cdc', 'begin' [, 'end']) expected",
                 given=len(arguments) + 1,
             )
-        kind, begin, *end = arguments
+        change_format, begin, *end = arguments
         by_path = "/" in name
         address = Address(name) if by_path else address_of(self.spark, name.split("."))
         if address is None:
             raise InvalidError("this is no table of the hudi format", table=name)
         until = end[0] if end else None
-        changes = self.table(address).changes(since=begin, until=until, format=kind.lower())
+        changes = self.table(address).changes(
+            since=begin, until=until, format=change_format.lower()
+        )
         return changes.dataframe
 
 
-def _short(reading: TableReference) -> str:
-    """By which name the rest of a query can speak of a table."""
-    if reading.changes is not None:
+def _implicit_alias(reference: TableReference) -> str:
+    """Return the name by which the rest of the query refers to a table without an alias."""
+    if reference.changes is not None:
         return "hudi_table_changes"
-    return "hudi_table" if named_path(reading.name) is not None else reading.name[-1]
+    return "hudi_table" if named_path(reference.name) is not None else reference.name[-1]
 
 
-# ------------------------------------------------------------------------------------------------
-# The table that a statement changes, as it was seen when its rows were computed.
-
+# The table that a statement changes.
 
 RETRIES = "hoodie.write.num.retries.on.conflict.failures"
 INSERT_OPERATION = "hoodie.spark.sql.insert.into.operation"
-# Settings of a session for its queries, not for what it writes.
-_NOT_FOR_WRITES = ("hoodie.datasource.read.", "hoodie.datasource.query.", "hoodie.spark.sql.")
-# How often a statement looks again because somebody was quicker: nothing is lost but a look.
-_LOOKS = 10
+# Session settings for queries, which are not write options.
+_READ_PREFIXES = ("hoodie.datasource.read.", "hoodie.datasource.query.", "hoodie.spark.sql.")
+# How often a statement starts on a new snapshot because another writer committed before it began.
+# Such an attempt has written nothing yet, so that this does not count as a retry of the session.
+_MAX_SNAPSHOTS = 10
 
 
 class ChangedError(ConflictError):
-    """The table was written to since its rows were read for a statement."""
+    """Another writer has committed to the table since a statement loaded its snapshot."""
 
 
 @dataclass(frozen=True)
 class TargetTable:
-    """The table of a statement at one look, and by which name the statement speaks of it."""
+    """A snapshot of the table that a statement changes, and its alias in the statement."""
 
     session: Session
     table: Table
@@ -156,7 +161,7 @@ class TargetTable:
 
     @cached_property
     def rows(self) -> DataFrame:
-        """All its rows."""
+        """All rows of the snapshot."""
         plan = plan_snapshot(self.snapshot, as_of=None, columns=None)
         return scan(self.session.spark, self.table.storage, plan)
 
@@ -167,37 +172,37 @@ class TargetTable:
 
     @cached_property
     def columns(self) -> list[T.StructField]:
-        """Its columns, without Hudi's own."""
+        """The columns of the table, without Hudi's meta columns."""
         hidden = {*META_COLUMNS, OPERATION}
         return [field for field in self.rows.schema.fields if field.name not in hidden]
 
     @cached_property
     def fixed(self) -> tuple[str, ...]:
-        """The columns that tell which row is which: an update leaves them as they are."""
+        """The columns of the record key and the partition path, which an update cannot change."""
         config = self.config
         names = (*config.record_key_fields, *config.partition_fields)
         return tuple(dict.fromkeys(name.split(".")[0] for name in names))
 
     @cached_property
     def is_ansi(self) -> bool:
-        """Whether casts of the session fail where a value does not fit."""
+        """Whether casts in the session fail on overflow."""
         return str(self.session.spark.conf.get("spark.sql.ansi.enabled", "true")) == "true"
 
     @cached_property
     def options(self) -> dict[str, str]:
-        """The options for writes that the session was given by SET."""
-        known: Mapping[str, str] = self.session.spark.conf.getAll
-        plain = {key.removeprefix("spark."): value for key, value in known.items()}
+        """The write options among the settings of the session."""
+        settings: Mapping[str, str] = self.session.spark.conf.getAll
+        plain = {key.removeprefix("spark."): value for key, value in settings.items()}
         return {
             key: value
             for key, value in plain.items()
             if key.startswith("hoodie.")
-            and not key.startswith(_NOT_FOR_WRITES)
+            and not key.startswith(_READ_PREFIXES)
             and key != WRITE_OPERATION
         }
 
     def require_keys(self) -> None:
-        """InvalidError if single rows of the table cannot be told from others."""
+        """Raise InvalidError if the table has no record key, which identifies single rows."""
         if not self.config.record_key_fields:
             raise InvalidError(
                 "rows of a table without key fields can be inserted, not updated or deleted",
@@ -205,11 +210,14 @@ class TargetTable:
             )
 
     def cast(self, frame: DataFrame, source: Mapping[str, str]) -> DataFrame:
-        """All columns of the table, of columns of a frame that were computed for them."""
-        given = {field.name: field.dataType for field in frame.schema.fields}
+        """Select and cast the columns of the table from the columns of a frame.
+
+        `source` maps columns of the table to columns of the frame; the others are null.
+        """
+        types = {field.name: field.dataType for field in frame.schema.fields}
         return frame.selectExpr(
             *(
-                f"{self.stored(quoted(source[c.name]), given[source[c.name]], c)} "
+                f"{self.stored(quoted(source[c.name]), types[source[c.name]], c)} "
                 f"AS {quoted(c.name)}"
                 if c.name in source
                 else f"CAST(NULL AS {type_sql(c.dataType)}) AS {quoted(c.name)}"
@@ -218,11 +226,11 @@ class TargetTable:
         )
 
     def stored(self, text: str, given: T.DataType, column: T.StructField) -> str:
-        """An expression as it is stored in a column."""
+        """Return an expression cast to the type of a column."""
         return stored(text, given, column, ansi=self.is_ansi)
 
     def column(self, parts: tuple[str, ...]) -> T.StructField:
-        """The column that an assignment names."""
+        """Return the column that the left side of an assignment names."""
         if len(parts) > 1 and parts[-2].lower() == self.alias.lower():
             parts = parts[-1:]
         column = column_named(self.columns, parts[0])
@@ -242,14 +250,17 @@ class TargetTable:
         *,
         marked: bool = False,
     ) -> Commit:
-        """Write rows that were computed from this look; ChangedError if it is out of date."""
+        """Write rows computed from this snapshot; ChangedError if it is no longer the latest.
+
+        `marked` rows have a column that says which of them to delete.
+        """
         options = {**self.options, **(more or {}), RETRIES: "0"}
         writer = WriteClient.create(self.table.storage, options, spark=self.session.spark)
         request = WriteRequest(operation, validator=_UnchangedSince(self.snapshot), marked=marked)
         return writer.run(request, spark_rows(frame))
 
     def delete_partitions(self, patterns: tuple[str, ...], exact: bool) -> Commit | Skip:
-        """Take partitions out of the table; `exact` ones are paths, whatever is in them."""
+        """Delete the partitions that match patterns, or with `exact` those with these paths."""
         writer = WriteClient.create(self.table.storage, self.options, spark=self.session.spark)
         request = WriteRequest(Operation.DELETE_PARTITION, patterns=patterns, exact=exact)
         return writer.run_deletion(request)
@@ -257,37 +268,39 @@ class TargetTable:
 
 @dataclass
 class _UnchangedSince:
-    """Refuses to begin a write on another snapshot than its rows were computed from.
+    """Validator that lets a write begin only on the snapshot that its rows were computed from.
 
-    The conflict check of the commit finds what completes after the write has begun.
+    It checks once, at the beginning: the conflict check of the commit detects writes that complete
+    after that.
     """
 
     snapshot: Snapshot
-    _has_begun: bool = False
+    _has_started: bool = False
 
     def validate(self, current: Snapshot) -> None:
         """Raise ChangedError if a write has completed since the snapshot."""
-        before, now = self.snapshot.timeline, current.timeline
-        if not self._has_begun and now.completed_writes != before.completed_writes:
-            raise ChangedError("the table was written to meanwhile: run the statement again")
-        self._has_begun = True
+        base_timeline, timeline = self.snapshot.timeline, current.timeline
+        if not self._has_started and timeline.completed_writes != base_timeline.completed_writes:
+            raise ChangedError("another writer changed the table: run the statement again")
+        self._has_started = True
 
 
 def retry_on_change(
     session: Session, look: Callable[[], TargetTable], do: Callable[[TargetTable], Commit]
 ) -> Commit:
-    """Do something with the table as it is; again if somebody else was quicker.
+    """Run a statement on the latest snapshot, and again if another writer has committed first.
 
-    Who loses to another writer later is done again as often as the session's options allow.
+    A conflict that is detected after the write has begun is retried as often as the session's
+    options say.
     """
     retries = int(session_setting(session, RETRIES) or 0)
-    looks = _LOOKS
+    snapshots_left = _MAX_SNAPSHOTS
     while True:
         try:
             return do(look())
         except ChangedError:
-            looks -= 1
-            if not looks:
+            snapshots_left -= 1
+            if not snapshots_left:
                 raise
         except ConflictError:
             retries -= 1
@@ -296,6 +309,6 @@ def retry_on_change(
 
 
 def session_setting(session: Session, key: str) -> str:
-    """A setting of the session; it may have the prefix of Spark's own."""
+    """Return a setting of the session, with or without the prefix `spark.`."""
     conf = session.spark.conf
     return str(conf.get(key, "") or conf.get(f"spark.{key}", "") or "")

@@ -1,4 +1,4 @@
-"""What may be stored in a column, and how it is cast, as Spark's ANSI store assignment has it."""
+"""Spark's ANSI store assignment: which types a column accepts, and the casts to its type."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from pyspark.sql import types as T
 
 from lakewright.errors import InvalidError
 
-_NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType)
-_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
+_PRIMITIVE_NUMBERS = (
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.FloatType,
+    T.DoubleType,
+)
+_DATETIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 def quoted(name: str) -> str:
-    """A name in quotes, whatever characters are in it."""
+    """Return a name in backquotes, with backquotes inside it escaped."""
     return f"`{name.replace('`', '``')}`"
 
 
 def type_sql(kind: T.DataType) -> str:
-    """A type as SQL writes it, with quotes around the names of fields."""
+    """Return a type in SQL, with backquotes around the names of fields."""
     if isinstance(kind, T.ArrayType):
         return f"ARRAY<{type_sql(kind.elementType)}>"
     if isinstance(kind, T.MapType):
@@ -30,7 +37,7 @@ def type_sql(kind: T.DataType) -> str:
 
 
 def storable(given: T.DataType, wanted: T.DataType) -> bool:
-    """Whether values of a type may be stored in a column of another one."""
+    """Whether values of a type may be stored in a column of another type."""
     if isinstance(given, T.NullType) or given == wanted:
         return True
     if isinstance(wanted, T.ArrayType) and isinstance(given, T.ArrayType):
@@ -44,25 +51,25 @@ def storable(given: T.DataType, wanted: T.DataType) -> bool:
             one.name.lower() == other.name.lower() and storable(one.dataType, other.dataType)
             for one, other in pairs
         )
-    return _storable_value(given, wanted)
+    return _storable_atomic(given, wanted)
 
 
-def _storable_value(given: T.DataType, wanted: T.DataType) -> bool:
+def _storable_atomic(given: T.DataType, wanted: T.DataType) -> bool:
     nested = (T.ArrayType, T.MapType, T.StructType)
     if isinstance(given, nested) or isinstance(wanted, nested):
         return False
     if isinstance(wanted, T.StringType):
         return not isinstance(given, T.BinaryType)
-    numbers = (*_NUMBERS, T.DecimalType)
+    numbers = (*_PRIMITIVE_NUMBERS, T.DecimalType)
     if isinstance(wanted, numbers):
         return isinstance(given, numbers)
-    return isinstance(wanted, _TIMES) and isinstance(given, _TIMES)
+    return isinstance(wanted, _DATETIMES) and isinstance(given, _DATETIMES)
 
 
 def stored(text: str, given: T.DataType, wanted: T.StructField, *, ansi: bool) -> str:
-    """An expression cast to the type of a column; a number that does not fit is an error.
+    """Return an expression cast to the type of a column; an overflow is an error at run time.
 
-    Sessions with ANSI switched off would cut it off silently.
+    In a session without ANSI mode a plain cast would silently truncate the number.
     """
     if not storable(given, wanted.dataType):
         raise InvalidError(
@@ -75,26 +82,31 @@ def stored(text: str, given: T.DataType, wanted: T.StructField, *, ansi: bool) -
     cast = f"CAST(({text}) AS {kind})"
     if ansi or given == wanted.dataType or not _may_overflow(given, wanted.dataType):
         return cast
-    told = f"a value does not fit into column {wanted.name}".replace("\\", "").replace("'", "")
+    message = f"a value does not fit into column {wanted.name}".replace("\\", "").replace("'", "")
     return (
         f"CASE WHEN ({text}) IS NOT NULL AND try_cast(({text}) AS {kind}) IS NULL "
-        f"THEN raise_error('{told}') ELSE {cast} END"
+        f"THEN raise_error('{message}') ELSE {cast} END"
     )
 
 
 def _may_overflow(given: T.DataType, wanted: T.DataType) -> bool:
-    return isinstance(given, (*_NUMBERS, T.DecimalType)) and isinstance(
-        wanted, (*_NUMBERS, T.DecimalType)
+    return isinstance(given, (*_PRIMITIVE_NUMBERS, T.DecimalType)) and isinstance(
+        wanted, (*_PRIMITIVE_NUMBERS, T.DecimalType)
     )
 
 
 def column_named(columns: Iterable[T.StructField], name: str) -> T.StructField:
-    """The column with a name, in whatever case; InvalidError if there is none."""
-    known = list(columns)
-    exact = [column for column in known if column.name == name]
-    found = exact or [column for column in known if column.name.lower() == name.lower()]
-    if not found:
+    """Return the column with a name; InvalidError if there is none.
+
+    An exact match takes precedence over one that differs in case.
+    """
+    candidates = list(columns)
+    exact = [column for column in candidates if column.name == name]
+    matches = exact or [column for column in candidates if column.name.lower() == name.lower()]
+    if not matches:
         raise InvalidError(
-            "the table has no such column", column=name, columns=[column.name for column in known]
+            "the table has no such column",
+            column=name,
+            columns=[column.name for column in candidates],
         )
-    return found[0]
+    return matches[0]

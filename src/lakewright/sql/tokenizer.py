@@ -1,7 +1,7 @@
-"""A statement as words with their places in its text, and a cursor over them.
+"""Tokens of a SQL statement with their positions in its text, and a cursor over them.
 
-What is between two words of a statement is handed on as it was written. Spark evaluates it; to
-print a parsed expression anew would change some of them.
+The parser uses the positions to pass expressions and queries on to Spark exactly as they were
+written: printing a parsed expression again would change some of them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from sqlglot.errors import SqlglotError
 from lakewright.errors import InvalidError
 
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}", "CASE": "END"}
-_BRACKETS = frozenset(")]}")
-_TEXT = re.compile(r"[rR]?['\"]")
-_SEVERAL = re.compile(r"[A-Za-z_]+(?:\s+[A-Za-z_]+)+")
-_PART = re.compile(r"\S+")
+_CLOSING_BRACKETS = frozenset(")]}")
+_STRING_START = re.compile(r"[rR]?['\"]")
+_SEVERAL_WORDS = re.compile(r"[A-Za-z_]+(?:\s+[A-Za-z_]+)+")
+_WORD = re.compile(r"\S+")
 _NAME = re.compile(r"[^\W\d]\w*|\d+[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word, mark, name or literal; `raw` is how it was written, `value` what a literal means."""
+    """A keyword, operator, name or literal.
+
+    `raw` is the text as written, `value` the content of a string literal.
+    """
 
     raw: str
     start: int
@@ -34,92 +37,96 @@ class Token:
 
     @property
     def upper(self) -> str:
-        """The word for comparison with keywords; what is in quotes is never one."""
+        """The text in upper case, to compare with keywords; a quoted name never equals one."""
         return self.raw.upper()
 
     @property
     def is_name(self) -> bool:
-        """Whether it can name a column, a table or a part of one."""
+        """Whether it can be the name of a column or table, or a part of a qualified name."""
         return self.raw.startswith("`") or _NAME.fullmatch(self.raw) is not None
 
     @property
     def name(self) -> str:
-        """The name that it is, without quotes."""
+        """The name without backquotes."""
         quoted = self.raw.startswith("`")
         return self.raw[1:-1].replace("``", "`") if quoted else self.raw
 
 
 def tokenize(text: str) -> tuple[Token, ...] | None:
-    """The words of a text, without comments; None if it cannot be read as SQL."""
+    """Return the tokens of a text without comments, None if the text cannot be tokenized."""
     try:
-        tokens = Spark().tokenize(text)
+        parsed = Spark().tokenize(text)
     except SqlglotError:
         return None
-    found: list[Token] = []
-    for token in tokens:
+    tokens: list[Token] = []
+    for token in parsed:
         start, end = token.start, token.end + 1
-        if found and start < found[-1].end:
-            continue  # a literal such as 10L counts as three, in one place
+        if tokens and start < tokens[-1].end:
+            continue  # sqlglot returns three tokens at one position for a literal such as 10L
         raw = text[start:end]
-        if _TEXT.match(raw):
-            found.append(Token(raw, start, end, token.text))
-        elif not _SEVERAL.fullmatch(raw):
-            found.append(Token(raw, start, end))
-        else:  # such as FOR VERSION
-            found += [
-                Token(part[0], start + part.start(), start + part.end())
-                for part in _PART.finditer(raw)
+        if _STRING_START.match(raw):
+            tokens.append(Token(raw, start, end, token.text))
+        elif not _SEVERAL_WORDS.fullmatch(raw):
+            tokens.append(Token(raw, start, end))
+        else:  # sqlglot returns one token for keywords such as FOR VERSION
+            tokens += [
+                Token(word[0], start + word.start(), start + word.end())
+                for word in _WORD.finditer(raw)
             ]
-    return tuple(found)
+    return tuple(tokens)
 
 
 def with_named_markers(text: str, words: tuple[Token, ...]) -> str:
-    """The text with `:_lakewright_0`, ... for question marks: parts of it are evaluated apart."""
-    pieces, at, number = [], 0, 0
-    for word in words:
-        if word.raw == "?":
-            pieces += [text[at : word.start], f":{marker(number)}"]
-            at, number = word.end, number + 1
-    return "".join([*pieces, text[at:]])
+    """Return the text with named markers `:_lakewright_0`, ... in place of question marks.
+
+    Parts of a statement are evaluated in separate queries, where the order of positional
+    arguments would no longer match.
+    """
+    pieces, copied_until, number = [], 0, 0
+    for token in words:
+        if token.raw == "?":
+            pieces += [text[copied_until : token.start], f":{marker(number)}"]
+            copied_until, number = token.end, number + 1
+    return "".join([*pieces, text[copied_until:]])
 
 
 def marker(number: int) -> str:
-    """The name that a parameter gets that had only a place."""
+    """Return the name of the parameter marker for a positional argument."""
     return f"_lakewright_{number}"
 
 
 @dataclass
 class Cursor:
-    """Reads the words of a statement one after the other."""
+    """A position in the tokens of a statement; the methods read tokens and advance it."""
 
     text: str
     words: tuple[Token, ...]
     at: int = 0
 
     def peek(self, ahead: int = 0) -> str:
-        """A word that follows, in capitals; empty at the end."""
-        place = self.at + ahead
-        return self.words[place].upper if place < len(self.words) else ""
+        """Return a following token in upper case, empty past the end."""
+        index = self.at + ahead
+        return self.words[index].upper if index < len(self.words) else ""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left but a semicolon."""
+        """Whether at most a semicolon remains."""
         return self.peek() in ("", ";") and self.peek(1) == ""
 
     def take(self, *wanted: str) -> bool:
-        """Go past these words if they follow."""
-        if any(self.peek(number) != word for number, word in enumerate(wanted)):
+        """Advance past these keywords if they follow; return whether they did."""
+        if any(self.peek(ahead) != keyword for ahead, keyword in enumerate(wanted)):
             return False
         self.at += len(wanted)
         return True
 
     def expect(self, *wanted: str) -> None:
-        """Go past these words, which must follow."""
+        """Advance past these keywords; InvalidError if they do not follow."""
         if not self.take(*wanted):
             raise self.error(f"{' '.join(wanted)} expected")
 
     def error(self, what: str) -> InvalidError:
-        """What is wrong here."""
+        """Return a parse error for the current position."""
         start = self.words[self.at].start if self.at < len(self.words) else len(self.text)
         return InvalidError(
             f"the statement does not parse: {what}",
@@ -127,58 +134,58 @@ class Cursor:
         )
 
     def token(self) -> Token:
-        """Go past a word, whatever it is."""
+        """Advance past one token and return it."""
         if self.at >= len(self.words):
             raise self.error("more expected")
         self.at += 1
         return self.words[self.at - 1]
 
     def name(self) -> tuple[str, ...]:
-        """Go past a name with dots between its parts."""
+        """Advance past a qualified name and return its parts."""
         parts = []
         while True:
-            word = self.token()
-            if not word.is_name:
+            token = self.token()
+            if not token.is_name:
                 self.at -= 1
                 raise self.error("a name expected")
-            parts.append(word.name)
+            parts.append(token.name)
             if not self.take("."):
                 return tuple(parts)
 
     def until(self, stops: Collection[str]) -> str:
-        """The text up to one of some words outside of brackets and CASE, without it."""
+        """Return the text before the first of these tokens that is not in brackets or CASE."""
         first = self.at
-        open_: list[str] = []
+        closers: list[str] = []
         while self.at < len(self.words):
-            word = self.peek()
-            if not open_ and (word in stops or (word == ";" and self.ended)):
+            token = self.peek()
+            if not closers and (token in stops or (token == ";" and self.ended)):
                 break
-            if open_ and word == open_[-1]:
-                open_.pop()
-            elif word in _CLOSED_BY:
-                open_.append(_CLOSED_BY[word])
-            elif word in _BRACKETS:
+            if closers and token == closers[-1]:
+                closers.pop()
+            elif token in _CLOSED_BY:
+                closers.append(_CLOSED_BY[token])
+            elif token in _CLOSING_BRACKETS:
                 raise self.error("a bracket closes that was not opened")
             self.at += 1
-        if open_:
-            raise self.error(f"{open_[-1]} is missing")
+        if closers:
+            raise self.error(f"{closers[-1]} is missing")
         if self.at == first:
             return ""
         return self.text[self.words[first].start : self.words[self.at - 1].end]
 
     def rest(self) -> str:
-        """The text up to the end of the statement."""
+        """Return the text up to the end of the statement."""
         return self.until(())
 
     def in_brackets(self) -> str:
-        """The text in brackets that follow."""
+        """Return the text inside the parentheses that follow."""
         self.expect("(")
         inner = self.until((")",))
         self.expect(")")
         return inner
 
     def parts(self) -> Iterator[str]:
-        """The texts between commas in brackets that follow."""
+        """Yield the comma-separated texts inside the parentheses that follow."""
         self.expect("(")
         while True:
             yield self.until((",", ")"))
@@ -187,51 +194,49 @@ class Cursor:
         self.expect(")")
 
     def names(self) -> tuple[str, ...]:
-        """The names between commas in brackets that follow."""
+        """Return the comma-separated names inside the parentheses that follow."""
         self.expect("(")
-        found = []
+        tokens = []
         while True:
-            found.append(self.token())
-            if not found[-1].is_name:
+            tokens.append(self.token())
+            if not tokens[-1].is_name:
                 self.at -= 1
                 raise self.error("a name expected")
             if not self.take(","):
                 break
         self.expect(")")
-        return tuple(word.name for word in found)
+        return tuple(token.name for token in tokens)
 
 
-# ------------------------------------------------------------------------------------------------
-# Where a statement begins: after white space and comments, as Spark reads them. Pure.
+# White space and comments before a statement, by Spark's rules.
 
-
-# A backslash before its end continues a comment of one line.
+# In a line comment, a backslash before the line break continues the comment on the next line.
 _BLANK = re.compile(r"(?:\s|--(?:\\\n|[^\r\n])*+)*+")
-_BRACKET = re.compile(r"/\*|\*/")
+_COMMENT_DELIMITER = re.compile(r"/\*|\*/")
 
 
 def statement_of(text: str) -> str:
-    """A text from its first word on; empty if a comment before it is never closed.
+    """Return the text from its first token on, empty if a leading comment is never closed.
 
-    Every character is looked at once: generated SQL may begin with any number of comments.
+    It reads every character once: generated SQL may begin with any number of comments.
     """
-    at = _blank_end(text, 0)
-    # With a plus it is a hint, not a comment.
-    while text.startswith("/*", at) and not text.startswith("/*+", at):
-        at = _blank_end(text, _comment_end(text, at))
-    return text[at:]
+    start = _blank_end(text, 0)
+    # /*+ starts a hint, not a comment.
+    while text.startswith("/*", start) and not text.startswith("/*+", start):
+        start = _blank_end(text, _comment_end(text, start))
+    return text[start:]
 
 
-def _blank_end(text: str, at: int) -> int:
-    found = _BLANK.match(text, at)
-    return at if found is None else found.end()
+def _blank_end(text: str, start: int) -> int:
+    match = _BLANK.match(text, start)
+    return start if match is None else match.end()
 
 
-def _comment_end(text: str, at: int) -> int:
-    """The end of a bracketed comment; comments in it are counted, as Spark nests them."""
+def _comment_end(text: str, start: int) -> int:
+    """Return the end of a block comment; Spark allows block comments to nest."""
     depth = 0
-    for bracket in _BRACKET.finditer(text, at):
-        depth += 1 if bracket[0] == "/*" else -1
+    for delimiter in _COMMENT_DELIMITER.finditer(text, start):
+        depth += 1 if delimiter[0] == "/*" else -1
         if depth == 0:
-            return bracket.end()
+            return delimiter.end()
     return len(text)

@@ -1,1 +1,1 @@
-"""Helpers for tests of code that uses tables: drawn timelines, workers in a plain loop."""
+"""Test helpers: a manual clock, timelines drawn as text, test storages and local servers."""

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told otherwise."""
+"""A clock that advances only when a test advances it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import uuid
 
 
 class ManualClock:
-    """Time moves when somebody sleeps or `advance` is called; ids count up.
+    """A clock whose time advances only by `sleep` and `advance`; its ids count up.
 
-    Threads may share it: a sleeper moves the time for all, as if all had waited.
+    Threads may share it: a thread that sleeps advances the time for all of them.
     """
 
     def __init__(
@@ -22,12 +22,12 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
-        """The time it was set to."""
+        """The time that the clock is set to."""
         with self._lock:
             return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """The same: this clock never steps back by itself."""
+        """The same as `now_ms`: this clock goes back only if a test sets it back."""
         return self.now_ms()
 
     def sleep(self, seconds: float) -> None:
@@ -35,12 +35,12 @@ class ManualClock:
         self.advance(round(seconds * 1000))
 
     def advance(self, milliseconds: int) -> None:
-        """Move the time; a negative step is a clock that was set back."""
+        """Advance the time; a negative number sets the clock back."""
         with self._lock:
             self._now_ms += milliseconds
 
     def new_id(self) -> str:
-        """The next UUID of a series that is the same in every run."""
+        """The next UUID of a sequence that is the same in every run."""
         with self._lock:
             self._ids += 1
             return str(uuid.UUID(int=(0xABCDEF << 104) + self._ids))

@@ -1,15 +1,15 @@
-"""A simulated disk under the local storage: what a power cut can leave of a folder.
+"""A simulated disk for the local storage: the states of a folder that a power cut can leave.
 
-`RecordedDisk` does what it is asked in a real folder and keeps a record of every call that changes
-something. From the record follows what can be found in the folder if the power fails after any
-number of these calls:
+`RecordedDisk` executes calls in a real folder and records every call that changes something. The
+record determines the possible states of the folder if the power fails after any number of these
+calls:
 
-- names that appeared or went since the last sync of their folder: any choice of these changes has
-  happened on the disk, in any order; a rename happens as a whole or not at all;
-- content since the last sync of a file: all of it, half of it, or nothing;
-- what lies in a folder that is not on the disk is not there either.
+- directory entries added or removed since the last sync of their folder: any subset of these
+  changes is on the disk, in any order; a rename is on the disk completely or not at all;
+- content written since the last sync of a file: all of it, half of it, or nothing;
+- the entries of a folder that is not on the disk are lost with it.
 
-That is what POSIX leaves open, and more than journaling file systems do.
+POSIX permits all of these states; journaling file systems permit fewer.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from weakref import WeakValueDictionary
 from lakewright.storage.durable_disk import Disk
 
 _ROOT = 0
-_Key = tuple[int, int]
+_InodeKey = tuple[int, int]
 
 
 class Kept(Enum):
-    """How much of content that was not synced is found."""
+    """How much of the unsynced content of a file survives."""
 
     ALL = "all"
     HALF = "half"
@@ -40,18 +40,18 @@ class Kept(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """A change of names in one folder: some go, and one may appear for a file or folder."""
+class _EntryChange:
+    """A change of the entries of one folder: one may be removed, and one added for a node."""
 
     folder: int
-    gone: str | None = None
-    new: str | None = None
+    removed: str | None = None
+    added: str | None = None
     node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Synced:
-    """A folder, or as much of a file as there was then."""
+class _Sync:
+    """A sync of a folder, or of the first `size` bytes of a file."""
 
     node: int
     size: int = -1
@@ -59,174 +59,188 @@ class _Synced:
 
 @dataclass
 class _State:
-    """What is surely on the disk after some calls, and what may be."""
+    """What is certainly on the disk after some calls, and the changes that may be.
+
+    `entries` and `folders` are by node number, `synced` is the number of synced bytes of a file.
+    """
 
     entries: dict[int, dict[str, int]]
     folders: set[int]
     synced: dict[int, int]
-    open: list[_Named] = field(default_factory=list)
+    unsynced: list[_EntryChange] = field(default_factory=list)
 
-    def take(self, call: _Named | _Synced) -> None:
-        if isinstance(call, _Named):
-            self.open.append(call)
+    def record(self, call: _EntryChange | _Sync) -> None:
+        if isinstance(call, _EntryChange):
+            self.unsynced.append(call)
         elif call.node in self.folders:
-            for change in [each for each in self.open if each.folder == call.node]:
+            for change in [each for each in self.unsynced if each.folder == call.node]:
                 _apply(self.entries, change)
-            self.open = [each for each in self.open if each.folder != call.node]
+            self.unsynced = [each for each in self.unsynced if each.folder != call.node]
         else:
             self.synced[call.node] = call.size
 
 
-def _apply(entries: dict[int, dict[str, int]], change: _Named) -> None:
+def _apply(entries: dict[int, dict[str, int]], change: _EntryChange) -> None:
     names = entries.setdefault(change.folder, {})
-    if change.gone is not None:
-        names.pop(change.gone, None)
-    if change.new is not None and change.node is not None:
-        names[change.new] = change.node
+    if change.removed is not None:
+        names.pop(change.removed, None)
+    if change.added is not None and change.node is not None:
+        names[change.added] = change.node
 
 
 class RecordedDisk(Disk):
-    """The disk of one folder, which is on it when the record begins, and what is done to it."""
+    """A disk that records the calls that change one folder.
+
+    The content that the folder has when the record starts is on the disk.
+    """
 
     threads = 1
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__()
-        self._calls: list[_Named | _Synced] = []
-        self._nodes: dict[_Key, int] = {}
+        self._calls: list[_EntryChange | _Sync] = []
+        self._nodes: dict[_InodeKey, int] = {}
         self._content: dict[int, bytes] = {}
-        self._start: dict[int, dict[str, int]] = {}
+        self._initial_entries: dict[int, dict[str, int]] = {}
         self._folders: set[int] = set()
         self._next = count(_ROOT + 1)
         self._lock = threading.RLock()
-        self._number = next(_NUMBERS)
-        _RECORDED[self._number] = self
+        self._number = next(_DISK_NUMBERS)
+        _DISKS[self._number] = self
         self._read(os.fspath(root))
 
     def __reduce__(self) -> tuple[Callable[[int], RecordedDisk], tuple[int]]:  # type: ignore[override]
-        return _recorded, (self._number,)
+        return _disk_by_number, (self._number,)
 
     def __len__(self) -> int:
-        """How many calls were recorded."""
+        """The number of recorded calls."""
         return len(self._calls)
 
     @property
     def syncs(self) -> int:
-        """How many of them were syncs."""
-        return sum(isinstance(call, _Synced) for call in self._calls)
+        """The number of recorded syncs."""
+        return sum(isinstance(call, _Sync) for call in self._calls)
 
     def after(self, calls: int) -> PowerCut:
-        """What can be found after a power cut behind the first so many calls."""
+        """A power cut after the first `calls` recorded calls."""
         state = _State(
-            {folder: dict(names) for folder, names in self._start.items()},
+            {folder: dict(names) for folder, names in self._initial_entries.items()},
             {*self._folders},
-            {node: len(data) for node, data in self._content.items() if node in self._old},
+            {
+                node: len(data)
+                for node, data in self._content.items()
+                if node in self._initial_files
+            },
         )
         for call in self._calls[:calls]:
-            state.take(call)
+            state.record(call)
         return PowerCut(state, self._content)
 
     def _read(self, root: str) -> None:
-        self._nodes[_key(os.stat(root))] = _ROOT
+        """Read the initial content of the folder."""
+        self._nodes[_inode_key(os.stat(root))] = _ROOT
         self._folders.add(_ROOT)
         for parent, folders, files in os.walk(root):
-            above = self._nodes[_key(os.stat(parent))]
+            parent_node = self._nodes[_inode_key(os.stat(parent))]
             for name in (*folders, *files):
-                found = os.lstat(f"{parent}/{name}")
-                node = self._new_node(found)
-                self._start.setdefault(above, {})[name] = node
+                status = os.lstat(f"{parent}/{name}")
+                node = self._new_node(status)
+                self._initial_entries.setdefault(parent_node, {})[name] = node
                 if name in folders:
                     self._folders.add(node)
                 else:
                     self._content[node] = Path(parent, name).read_bytes()
-        self._old = frozenset(self._content)
+        self._initial_files = frozenset(self._content)
 
-    def _new_node(self, found: os.stat_result) -> int:
-        # A number that the file system gives again is that of another file.
-        node = self._nodes[_key(found)] = next(self._next)
+    def _new_node(self, status: os.stat_result) -> int:
+        # The file system may reuse an inode number for another file.
+        node = self._nodes[_inode_key(status)] = next(self._next)
         return node
 
-    def _of(self, descriptor: int) -> int:
-        return self._nodes[_key(os.fstat(descriptor))]
+    def _node(self, descriptor: int) -> int:
+        return self._nodes[_inode_key(os.fstat(descriptor))]
 
     def make_folder(self, parent: int, name: str) -> None:
-        """Make it, and record that."""
+        """Create the folder and record the call."""
         with self._lock:
             super().make_folder(parent, name)
             node = self._new_node(os.stat(name, dir_fd=parent, follow_symlinks=False))
             self._folders.add(node)
-            self._calls.append(_Named(self._of(parent), new=name, node=node))
+            self._calls.append(_EntryChange(self._node(parent), added=name, node=node))
 
     def create(self, folder: int, name: str) -> BinaryIO:
-        """Make it, and record that."""
+        """Create the file and record the call."""
         with self._lock:
             file = super().create(folder, name)
             node = self._new_node(os.fstat(file.fileno()))
             self._content[node] = b""
-            self._calls.append(_Named(self._of(folder), new=name, node=node))
+            self._calls.append(_EntryChange(self._node(folder), added=name, node=node))
             return file
 
     def sync_file(self, descriptor: int) -> None:
-        """Record how much of the file is on the disk now."""
+        """Record that the current content of the file is on the disk."""
         with self._lock:
-            self._calls.append(_Synced(self._of(descriptor), os.fstat(descriptor).st_size))
+            self._calls.append(_Sync(self._node(descriptor), os.fstat(descriptor).st_size))
 
     def sync_folder(self, folder: int) -> None:
-        """Record that the names in it are on the disk now."""
+        """Record that the current entries of the folder are on the disk."""
         with self._lock:
-            self._calls.append(_Synced(self._of(folder)))
+            self._calls.append(_Sync(self._node(folder)))
 
     def link(self, folder: int, source: str, target: str) -> None:
-        """Link, and record that."""
+        """Link the file and record the call."""
         with self._lock:
             super().link(folder, source, target)
             self._calls.append(
-                _Named(self._of(folder), new=target, node=self._seen(folder, target))
+                _EntryChange(self._node(folder), added=target, node=self._read_node(folder, target))
             )
 
     def rename_new(self, folder: int, source: str, target: str) -> None:
-        """Rename, and record that."""
+        """Rename the file and record the call."""
         with self._lock:
             super().rename_new(folder, source, target)
-            self._renamed(folder, source, target)
+            self._record_rename(folder, source, target)
 
     def rename(self, folder: int, source: str, target: str) -> None:
-        """Rename, and record that."""
+        """Rename the file and record the call."""
         with self._lock:
             super().rename(folder, source, target)
-            self._renamed(folder, source, target)
+            self._record_rename(folder, source, target)
 
-    def _renamed(self, folder: int, source: str, target: str) -> None:
-        node = self._seen(folder, target)
-        self._calls.append(_Named(self._of(folder), gone=source, new=target, node=node))
+    def _record_rename(self, folder: int, source: str, target: str) -> None:
+        node = self._read_node(folder, target)
+        self._calls.append(
+            _EntryChange(self._node(folder), removed=source, added=target, node=node)
+        )
 
     def unlink(self, folder: int, name: str) -> None:
-        """Remove it, and record that."""
+        """Delete the file and record the call."""
         with self._lock:
             super().unlink(folder, name)
-            self._calls.append(_Named(self._of(folder), gone=name))
+            self._calls.append(_EntryChange(self._node(folder), removed=name))
 
     def remove_folder(self, parent: int, name: str) -> None:
-        """Remove it, and record that."""
+        """Delete the folder and record the call."""
         with self._lock:
             super().remove_folder(parent, name)
-            self._calls.append(_Named(self._of(parent), gone=name))
+            self._calls.append(_EntryChange(self._node(parent), removed=name))
 
-    def _seen(self, folder: int, name: str) -> int:
-        """The file that has just got its last name: nothing is written to it any more."""
+    def _read_node(self, folder: int, name: str) -> int:
+        """Read the content of a file that has its final name, so that no more is written to it."""
         descriptor = os.open(name, os.O_RDONLY, dir_fd=folder)
         with os.fdopen(descriptor, "rb") as file:
-            node = self._of(descriptor)
+            node = self._node(descriptor)
             self._content[node] = file.read()
         return node
 
 
-_NUMBERS = count()
-_RECORDED: WeakValueDictionary[int, RecordedDisk] = WeakValueDictionary()
+# An unpickled disk is the same object, so that a pickled storage adds to the same record.
+_DISK_NUMBERS = count()
+_DISKS: WeakValueDictionary[int, RecordedDisk] = WeakValueDictionary()
 
 
-def _recorded(number: int) -> RecordedDisk:
-    return _RECORDED[number]
+def _disk_by_number(number: int) -> RecordedDisk:
+    return _DISKS[number]
 
 
 @dataclass(frozen=True)
@@ -238,75 +252,75 @@ class PowerCut:
 
     @property
     def unsure(self) -> int:
-        """How many changes of names may have happened on the disk, or not."""
-        return len(self._state.open)
+        """The number of entry changes that may or may not be on the disk."""
+        return len(self._state.unsynced)
 
     def files(self, happened: Collection[int], kept: Kept) -> dict[str, bytes]:
-        """All files by path if these of the unsure changes are on the disk, by their numbers."""
+        """All files by path, if of the unsynced entry changes those with these numbers survive."""
         entries = {folder: dict(names) for folder, names in self._state.entries.items()}
         for number in sorted(happened):
-            _apply(entries, self._state.open[number])
-        return dict(self._below(entries, _ROOT, "", kept))
+            _apply(entries, self._state.unsynced[number])
+        return dict(self._files_below(entries, _ROOT, "", kept))
 
     def without(self, number: int) -> dict[str, bytes]:
-        """All files if one of the unsure changes is not on the disk, and all others are."""
+        """All files, if all unsynced entry changes except this one survive."""
         return self.files([each for each in range(self.unsure) if each != number], Kept.ALL)
 
     def outcomes(
         self, chance: random.Random | None = None, more: int = 0
     ) -> Iterator[dict[str, bytes]]:
-        """What may be found, each once: the extremes, and as many more as are asked for."""
+        """Possible states of the folder without duplicates: the extremes and `more` random ones."""
         every = range(self.unsure)
         choices: list[Sequence[int]] = [(), every, every[-1:], every[1:], every[:1], every[:-1]]
-        seen: set[int] = set()
-        for happened in choices:
-            for kept in Kept:
-                yield from _unseen(self.files(happened, kept), seen)
-        for left_out in every if more else ():
-            yield from _unseen(self.without(left_out), seen)
+        hashes: set[int] = set()
+        for applied in choices:
+            for content in Kept:
+                yield from _if_new(self.files(applied, content), hashes)
+        for number in every if more else ():
+            yield from _if_new(self.without(number), hashes)
         for _ in range(more if chance is not None and self.unsure > 1 else 0):
             assert chance is not None
-            happened = [number for number in every if chance.random() < 0.5]
-            yield from _unseen(self.files(happened, chance.choice(list(Kept))), seen)
+            applied = [each for each in every if chance.random() < 0.5]
+            yield from _if_new(self.files(applied, chance.choice(list(Kept))), hashes)
 
-    def _below(
-        self, entries: Mapping[int, Mapping[str, int]], folder: int, path: str, kept: Kept
+    def _files_below(
+        self, entries: Mapping[int, Mapping[str, int]], folder: int, path: str, content: Kept
     ) -> Iterator[tuple[str, bytes]]:
         for name, node in entries.get(folder, {}).items():
             full = f"{path}/{name}" if path else name
             if node in self._state.folders:
-                yield from self._below(entries, node, full, kept)
+                yield from self._files_below(entries, node, full, content)
             else:
-                yield full, self._found(node, kept)
+                yield full, self._surviving_content(node, content)
 
-    def _found(self, node: int, kept: Kept) -> bytes:
+    def _surviving_content(self, node: int, content: Kept) -> bytes:
         data = self._content[node]
-        sure = self._state.synced.get(node, 0)
-        unsure = len(data) - sure
-        more = {Kept.ALL: unsure, Kept.HALF: unsure // 2, Kept.NOTHING: 0}[kept]
-        return data[: sure + more]
+        synced = self._state.synced.get(node, 0)
+        unsynced = len(data) - synced
+        surviving = {Kept.ALL: unsynced, Kept.HALF: unsynced // 2, Kept.NOTHING: 0}[content]
+        return data[: synced + surviving]
 
 
-def _unseen(files: dict[str, bytes], seen: set[int]) -> Iterator[dict[str, bytes]]:
-    mark = hash(frozenset(files.items()))
-    if mark not in seen:
-        seen.add(mark)
+def _if_new(files: dict[str, bytes], hashes: set[int]) -> Iterator[dict[str, bytes]]:
+    digest = hash(frozenset(files.items()))
+    if digest not in hashes:
+        hashes.add(digest)
         yield files
 
 
-def _key(found: os.stat_result) -> _Key:
-    return found.st_dev, found.st_ino
+def _inode_key(status: os.stat_result) -> _InodeKey:
+    return status.st_dev, status.st_ino
 
 
 def write_files(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
-    """Put files into a folder, as they were found."""
-    made: set[str] = set()
+    """Write files by path into a folder."""
+    created: set[str] = set()
     for path, data in files.items():
         full = os.path.join(folder, path)
         parent = os.path.dirname(full)
-        if parent not in made:
+        if parent not in created:
             os.makedirs(parent, exist_ok=True)
-            made.add(parent)
+            created.add(parent)
         with open(full, "wb") as file:
             file.write(data)
 
@@ -314,5 +328,5 @@ def write_files(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> N
 def read_files(folder: str | os.PathLike[str]) -> dict[str, bytes]:
     """All files below a folder, by path."""
     root = Path(folder)
-    files: Iterable[Path] = (each for each in root.rglob("*") if each.is_file())
-    return {str(each.relative_to(root)): each.read_bytes() for each in files}
+    files: Iterable[Path] = (file for file in root.rglob("*") if file.is_file())
+    return {str(file.relative_to(root)): file.read_bytes() for file in files}

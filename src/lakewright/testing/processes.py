@@ -1,4 +1,4 @@
-"""Processes that tests start: talking to them by a line of JSON each way, and stopping them."""
+"""Child processes of tests: JSON requests over pipes, start, readiness, stop, and free ports."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 from lakewright.errors import InvalidError, UnavailableError
 
 _STOP_SECONDS = 10.0
-_ASK_SECONDS = 0.1
-_SHOWN = 2000
+_POLL_SECONDS = 0.1
+_LOG_TAIL_BYTES = 2000
 
 
 def ask(process: subprocess.Popen[str], request: object) -> Any:
-    """The answer of a process to a request; None if it went away."""
+    """Send a request as a line of JSON and return the answer; None if the process has ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -33,7 +33,7 @@ def ask(process: subprocess.Popen[str], request: object) -> Any:
 
 
 def stop(process: subprocess.Popen[Any]) -> None:
-    """Tell a process to end, make it end if it does not, and wait until it has."""
+    """Terminate a process, kill it if it does not end in time, and wait until it has ended."""
     process.terminate()
     try:
         process.wait(timeout=_STOP_SECONDS)
@@ -43,9 +43,9 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 
 class Servers(ExitStack):
-    """Processes that are one server together: stopped, the last first, when the block ends.
+    """Processes that form one server; stopped in reverse order when the block ends.
 
-    What each of them says is in `<name>.log` of a folder.
+    The output of each process is in `<name>.log` in `folder`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class Servers(ExitStack):
     def start(
         self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> int:
-        """Start a process, in this one's environment or another; gives its id."""
+        """Start a process, by default with the environment of this one; return its id."""
         with (self._folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         self.callback(stop, process)
@@ -64,36 +64,32 @@ class Servers(ExitStack):
         return process.pid
 
     def wait_until(self, ready: Callable[[], bool], *, seconds: float) -> None:
-        """Return once they are ready; UnavailableError if one ends, or it takes too long."""
+        """Wait until `ready` returns True; UnavailableError if a process ends or time runs out."""
         deadline = time.monotonic() + seconds
         while not ready():
             ended = [
                 name for name, process in self._processes.items() if process.poll() is not None
             ]
             if ended or time.monotonic() > deadline:
-                said = {name: self._last_words(name) for name in self._processes}
-                raise UnavailableError("the servers did not start", ended=ended, said=said)
-            time.sleep(_ASK_SECONDS)
+                logs = {name: self._log_tail(name) for name in self._processes}
+                raise UnavailableError("the servers did not start", ended=ended, said=logs)
+            time.sleep(_POLL_SECONDS)
 
-    def _last_words(self, name: str) -> str:
-        said = (self._folder / f"{name}.log").read_bytes()
-        return said[-_SHOWN:].decode(errors="replace")
+    def _log_tail(self, name: str) -> str:
+        log = (self._folder / f"{name}.log").read_bytes()
+        return log[-_LOG_TAIL_BYTES:].decode(errors="replace")
 
 
 def spark_home() -> Path:
-    """Where the pip package of Spark is; it is not imported."""
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
+    """The folder of the pip package of Spark; found without importing the package."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
         raise InvalidError("PySpark is not installed")
-    return Path(found.origin).parent
-
-
-# ------------------------------------------------------------------------------------------------
-# Loopback ports for servers that tests start themselves.
+    return Path(spec.origin).parent
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A loopback port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -101,11 +97,11 @@ def free_port() -> int:
 
 
 def wait_for_port(port: int, *, seconds: float) -> None:
-    """Return as soon as somebody listens on the port; TimeoutError if nobody does in time."""
+    """Wait until a process listens on the port; TimeoutError if none does in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise TimeoutError(f"nobody listens on port {port}")
+    raise TimeoutError(f"no process listens on port {port}")

@@ -21,19 +21,19 @@ from lakewright.testing.processes import free_port, stop
 _ACCESS_KEY = "lakewright"
 _SECRET_KEY = "not-a-secret"
 _REGION = "us-east-1"
-_START_SECONDS = 600.0  # only what hangs takes that long
+_START_SECONDS = 600.0  # only a server that hangs takes that long
 _PORT_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class S3Server:
-    """A running server; everybody on this machine may use it."""
+    """A running server; every user of this machine may access it."""
 
     endpoint: str
     process_id: int
 
     def options(self) -> dict[str, str]:
-        """Return what `storage_for` wants to reach this server."""
+        """Return the storage options with which `storage_for` reaches this server."""
         return {
             "endpoint": self.endpoint,
             "access_key_id": _ACCESS_KEY,
@@ -42,7 +42,7 @@ class S3Server:
         }
 
     def hadoop_options(self) -> dict[str, str]:
-        """Return the same as Hadoop settings; Spark wants them with `spark.hadoop.` in front."""
+        """Return the same as Hadoop settings; Spark needs them with the prefix `spark.hadoop.`."""
         return {
             "fs.s3a.endpoint": self.endpoint,
             "fs.s3a.endpoint.region": _REGION,
@@ -53,11 +53,11 @@ class S3Server:
         }
 
     def create_bucket(self, name: str) -> None:
-        """Make an empty bucket."""
+        """Create an empty bucket."""
         self.client().create_bucket(Bucket=name)
 
     def client(self) -> boto3.client:
-        """Return a plain S3 client, to see the server without this library's eyes."""
+        """Return a plain S3 client, to inspect the server without this library."""
         return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
@@ -68,7 +68,8 @@ class S3Server:
         )
 
 
-# Moto looks whether an object is there and then puts it: no other thread may come in between.
+# Moto checks whether an object exists and then puts it. The long switch interval keeps another
+# thread from running between the two steps.
 _MOTO = "import sys; sys.setswitchinterval(1); from moto.server import main; main(sys.argv[1:])"
 _SLOW_LISTINGS = """
 import time
@@ -83,9 +84,9 @@ S3Response.list_objects_v2 = slowly
 
 @contextmanager
 def moto_server(page_size: int = 1000, listing_pause_s: float = 0) -> Iterator[S3Server]:
-    """Run moto's server, which keeps everything in memory, until the block ends.
+    """Run moto's server, which holds all objects in memory, until the block ends.
 
-    A listing gives `page_size` objects at a time, after a pause.
+    A listing returns `page_size` objects per request, each after a pause.
     """
     slow = _SLOW_LISTINGS.format(pause=listing_pause_s) if listing_pause_s else ""
     program = f"{slow}\n{_MOTO}"
@@ -98,7 +99,7 @@ def moto_server(page_size: int = 1000, listing_pause_s: float = 0) -> Iterator[S
 
 @contextmanager
 def versitygw_server(binary: str, folder: str) -> Iterator[S3Server]:
-    """Run the versitygw program `binary` on the files in `folder` until the block ends."""
+    """Run the versitygw executable `binary` on the files in `folder` until the block ends."""
     keys = ["--access", _ACCESS_KEY, "--secret", _SECRET_KEY, "--region", _REGION]
     with _running(
         lambda port: [binary, "--port", f"127.0.0.1:{port}", *keys, "posix", folder], {}
@@ -111,32 +112,32 @@ def _running(
     command: Callable[[int], Sequence[str]], environment: Mapping[str, str]
 ) -> Iterator[S3Server]:
     with tempfile.TemporaryFile() as output:
-        process, port = _started(command, environment, output.fileno())
+        process, port = _start(command, environment, output.fileno())
         try:
             yield S3Server(f"http://127.0.0.1:{port}", process.pid)
         finally:
             stop(process)
 
 
-def _started(
+def _start(
     command: Callable[[int], Sequence[str]], environment: Mapping[str, str], output: int
 ) -> tuple[subprocess.Popen[bytes], int]:
-    # Between finding a free port and using it somebody else may take it: then try another.
+    # Another process may bind the free port before the server does: then try another port.
     for _ in range(_PORT_TRIES):
         port = free_port()
         process = subprocess.Popen(
             command(port), stdout=output, stderr=output, env={**os.environ, **environment}
         )
-        if _answers(process, port):
+        if _accepts_connections(process, port):
             return process, port
         stop(process)
-    said = os.pread(output, 2000, max(0, os.fstat(output).st_size - 2000))
+    tail = os.pread(output, 2000, max(0, os.fstat(output).st_size - 2000))
     raise UnavailableError(
-        "the server did not start", command=list(command(0)), said=said.decode(errors="replace")
+        "the server did not start", command=list(command(0)), said=tail.decode(errors="replace")
     )
 
 
-def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+def _accepts_connections(process: subprocess.Popen[bytes], port: int) -> bool:
     deadline = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:

@@ -1,8 +1,8 @@
-"""A table with a history worth looking at, made in a plain loop: for pictures and for tests.
+"""A table with a varied timeline, for screenshots of the page and for tests.
 
-Rides come in, some of them late; compactions fold them in, a clustering is cancelled, cleans and a
-TTL policy do their work, and in the end something is pending, alive and dead. All of it is written
-by the library itself, by a clock that is moved on.
+Rides are ingested, some of them late; compactions and cleans run, a clustering is cancelled, a TTL
+policy is saved, and at the end one plan is requested and another one is being executed. The library
+itself writes all of it, on the local engine and with a manual clock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OPTIONS = {
     "hoodie.compact.inline.max.delta.commits": "1",
     "hoodie.clean.commits.retained": "3",
     "hoodie.index.bloom.num_entries": "1000",
-    # Minutes pass at once, without a beat.
+    # The clock advances by minutes at once, with no heartbeat in between.
     "hoodie.client.heartbeat.interval_in_ms": "36000000",
 }
 CANCELLABLE = {"hoodie.table.service.plan.cancellable": "true"}
@@ -55,25 +55,25 @@ _DAY = 24 * 60 * _MINUTE
 
 
 class _DelayedEngine(LocalEngine):
-    """An engine whose work takes some time, in which something else may happen."""
+    """An engine that calls a function after each job, to advance the clock or run a write."""
 
     def __init__(self, pass_time: Callable[[], object]) -> None:
         self._pass_time = pass_time
 
     def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
-        written = super().write(task, rows)
+        statuses = super().write(task, rows)
         self._pass_time()
-        return written
+        return statuses
 
     def map(self, function: Any, items: Any, size: Any) -> Any:
-        done = super().map(function, items, size)
+        results = super().map(function, items, size)
         self._pass_time()
-        return done
+        return results
 
 
 @dataclass
 class SampleHistory:
-    """The table while it is made; `clock` is where its history has come to."""
+    """A table under construction; `clock` is the time of the next operation."""
 
     storage: Storage
     clock: ManualClock
@@ -81,7 +81,7 @@ class SampleHistory:
     _rides: int = field(default=0, init=False)
 
     def create(self) -> SampleHistory:
-        """An empty table."""
+        """Create the empty table."""
         spec = TableSpec(
             name=self.name,
             table_type=TableType.MERGE_ON_READ,
@@ -96,7 +96,7 @@ class SampleHistory:
         return self
 
     def load(self, days_ago: int, rides: int = 100) -> Commit:
-        """All rides of one day, in every city."""
+        """Insert all rides of one day, in every city."""
         begin = self.clock.now_ms() // _DAY * _DAY - days_ago * _DAY
         rows = [
             self._ride(city, begin + number * (_DAY // rides // size))
@@ -113,7 +113,10 @@ class SampleHistory:
         took_ms: int = 40_000,
         meanwhile: Callable[[], object] | None = None,
     ) -> Commit:
-        """The newest rides of some cities, and their older ones once more."""
+        """Upsert rides of some cities, which updates earlier rides with the same keys.
+
+        `meanwhile` is called before the write commits.
+        """
         begin = self.clock.now_ms() - late_ms
         rows = [
             self._ride(city, begin - number * 5000, number)
@@ -128,36 +131,36 @@ class SampleHistory:
         meanwhile: Callable[[], object] | None = None,
         **options: str,
     ) -> ServiceRunner:
-        """What runs services that take so long."""
+        """A runner of services whose jobs take `took_ms` each and call `meanwhile`."""
 
         def pass_time() -> None:
             if meanwhile is not None:
                 meanwhile()
             self.clock.advance(took_ms)
 
-        told = {**OPTIONS, **{k.replace("_", "."): v for k, v in options.items()}}
-        made = WriteClient.create(self.storage, told, self.clock)
-        return replace(made, engine=lambda: _DelayedEngine(pass_time)).services
+        all_options = {**OPTIONS, **{k.replace("_", "."): v for k, v in options.items()}}
+        client = WriteClient.create(self.storage, all_options, self.clock)
+        return replace(client, engine=lambda: _DelayedEngine(pass_time)).services
 
     def plan(self, service: str, *, cancellable: bool) -> str:
-        """A plan that waits."""
+        """Schedule a plan, and return its instant."""
         options = {**OPTIONS, **(CANCELLABLE if cancellable else {})}
         runner = WriteClient.create(self.storage, options, self.clock).services
-        found = runner.schedule(service)
-        if not isinstance(found, Instant):
-            raise AssertionError(str(found))
-        return found.requested_at
+        scheduled = runner.schedule(service)
+        if not isinstance(scheduled, Instant):
+            raise AssertionError(str(scheduled))
+        return scheduled.requested_at
 
     def begin(self, at: str) -> None:
-        """Somebody has begun to execute a plan, and shows that it lives."""
+        """Make a plan inflight with a live heartbeat, as if another process executed it."""
         snapshot = load_snapshot(self.storage)
-        (waiting,) = [i for i in snapshot.timeline if i.requested_at == at]
-        inflight = replace(waiting, state=State.INFLIGHT)
+        (requested,) = [i for i in snapshot.timeline if i.requested_at == at]
+        inflight = replace(requested, state=State.INFLIGHT)
         self.storage.create(snapshot.timeline_path(inflight), b"")
         self.storage.replace(f"{HEARTBEATS}/{at}", b"")
 
     def pause(self, minutes: float) -> None:
-        """Nothing happens for a while."""
+        """Advance the clock."""
         self.clock.advance(round(minutes * _MINUTE))
 
     def _write(
@@ -165,12 +168,12 @@ class SampleHistory:
         operation: Operation,
         rows: list[dict[str, Any]],
         took_ms: int,
-        meanwhile: Callable[[], object] | None = None,
+        during_write: Callable[[], object] | None = None,
     ) -> Commit:
         def pass_time() -> None:
             self.clock.advance(took_ms)
-            if meanwhile is not None:
-                meanwhile()
+            if during_write is not None:
+                during_write()
 
         client = WriteClient.create(self.storage, OPTIONS, self.clock)
         client = replace(client, local_engine=_DelayedEngine(pass_time))
@@ -188,7 +191,7 @@ def _date(at_ms: int) -> str:
 
 
 def sample_history(storage: Storage, now_ms: int) -> SampleHistory:
-    """A table whose history ends about now: a load every other day, then a busy morning."""
+    """Create a table whose timeline ends about now: a load every second day, then many ingests."""
     table = SampleHistory(storage, ManualClock(now_ms - 6 * _DAY - 150 * _MINUTE)).create()
     for _ in range(3):
         table.load(days_ago=1)

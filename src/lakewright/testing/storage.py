@@ -1,4 +1,4 @@
-"""Storages that count, and storages that die: to test what code asks for and what it survives."""
+"""Test storages: one that counts calls, and one that simulates a crash of the process."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Result = TypeVar("Result")
 
 
 class Crash(BaseException):
-    """The process is dead: no handler of the library may take this for an error of its own."""
+    """A simulated crash of the process; a BaseException, so that no error handler catches it."""
 
 
 class _Wrapped(ForwardingStorage, VersionedStorage):
-    """Forwards every call to another storage, with versions if that has some."""
+    """Forwards every call to another storage; versioned if that one is."""
 
     __slots__ = ()
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
-        """Forward; UnsupportedError if the storage behind has no versions."""
+        """Forward the call; UnsupportedError if the inner storage has no versions."""
         return self._call(self._versioned().read_versioned, path)
 
     def replace_if(self, path: str, data: bytes, version: str | None) -> str:
-        """Forward; UnsupportedError if the storage behind has no versions."""
+        """Forward the call; UnsupportedError if the inner storage has no versions."""
         return self._call(self._versioned().replace_if, path, data, version)
 
     def _versioned(self) -> VersionedStorage:
@@ -40,10 +40,10 @@ class _Wrapped(ForwardingStorage, VersionedStorage):
 
 
 class CountingStorage(_Wrapped):
-    """Counts what is asked of a storage, whether it succeeds or not.
+    """Counts the calls to a storage, whether they succeed or not.
 
-    `calls` counts by method name. `touched` has one (method, path) for every path asked about,
-    so that a `read_many` of fifty files is one call and fifty entries: what a store would bill.
+    `calls` counts by method name. `touched` has one (method, path) for every path of a call, so
+    that a `read_many` of fifty files is one call and fifty entries: what an object store bills.
     """
 
     __slots__ = ("_lock", "calls", "touched")
@@ -55,7 +55,7 @@ class CountingStorage(_Wrapped):
         self._lock = threading.Lock()
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Reset the counters."""
         with self._lock:
             self.calls.clear()
             self.touched.clear()
@@ -71,66 +71,67 @@ class CountingStorage(_Wrapped):
 
 
 class CrashingStorage(_Wrapped):
-    """Dies at the first change after `survive` changes, and stays dead.
+    """Raises `Crash` at the first change after `survive` changes, and at every later call.
 
-    With `after_effect` that last change still happens, and only its caller never hears of it. With
-    `reads` every call counts: a process may die after it has read, and before it acts on that.
-    `delete_many` and `delete_folder` are as many changes as there are files to delete, and what
-    `open_output` writes is one change: each is a moment at which a process can die.
+    With `after_effect` the crash comes after that last change took effect, but before its caller
+    gets the result. With `reads` every call counts, not only changes: a process may crash between
+    reading and acting on what it read. `delete_many` and `delete_folder` count as one change per
+    file, and the file of an `open_output` as one change: each is a point at which a process can
+    crash.
     """
 
-    __slots__ = ("_after_effect", "_dead", "_left", "_lock", "_reads")
+    __slots__ = ("_after_effect", "_crashed", "_lock", "_reads", "_remaining")
 
     def __init__(
         self, inner: Storage, survive: int, *, after_effect: bool = False, reads: bool = False
     ) -> None:
         super().__init__(inner)
-        self._left = survive
+        self._remaining = survive
         self._reads = reads
         self._after_effect = after_effect
-        self._dead = False
+        self._crashed = False
         self._lock = threading.RLock()
 
     @property
     def crashed(self) -> bool:
-        """Whether the moment has come."""
-        return self._dead
+        """Whether the crash has happened."""
+        return self._crashed
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Delete one by one."""
+        """Delete the files one by one."""
         for path in paths:
             self.delete(path)
 
     def delete_folder(self, folder: str) -> None:
-        """Delete one by one, then what is left of the folder."""
+        """Delete the files one by one, then the folder."""
         self.delete_many(sorted(file.path for file in self.list_tree(folder)))
         self._call(self.inner.delete_folder, folder)
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Collect the file and create it when the block ends."""
-        pieces = io.BytesIO()
-        yield pieces
-        self.create(path, pieces.getvalue())
+        """Buffer the file and create it when the block ends."""
+        buffer = io.BytesIO()
+        yield buffer
+        self.create(path, buffer.getvalue())
 
     def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
         if method.__name__ not in _CHANGES and not self._reads:
-            self._check_alive(method.__name__)
+            self._check_not_crashed(method.__name__)
             return method(*arguments)
         with self._lock:
-            self._check_alive(method.__name__)
-            self._left -= 1
-            self._dead = self._left < 0
-            if self._dead and not self._after_effect:
+            self._check_not_crashed(method.__name__)
+            self._remaining -= 1
+            self._crashed = self._remaining < 0
+            if self._crashed and not self._after_effect:
                 raise Crash(f"before {method.__name__} {arguments[0]}")
             result = method(*arguments)
-            if self._dead:
+            if self._crashed:
                 raise Crash(f"after {method.__name__} {arguments[0]}")
             return result
 
-    def _check_alive(self, name: str) -> None:
-        if self._dead:
-            raise Crash(f"dead before {name}")
+    def _check_not_crashed(self, name: str) -> None:
+        if self._crashed:
+            raise Crash(f"crashed before {name}")
 
 
 _CHANGES = {"create", "replace", "replace_if", "delete", "delete_folder"}

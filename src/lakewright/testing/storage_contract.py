@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - the name of a test is its sentence.
-"""What every storage must do, as tests: subclass `StorageContract` and give a `storage` fixture.
+"""The contract of storages as tests: subclass `StorageContract` and define a `storage` fixture.
 
 class TestMyStorage(StorageContract):
     @pytest.fixture
@@ -84,15 +84,11 @@ WITH_A_PATH: dict[str, Callable[[Storage, str], object]] = {
 NOT_THE_ROOT = set(WITH_A_PATH) - {"list_files", "list_folders", "list_tree", "list_many"}
 
 
-# ------------------------------------------------------------------------------------------------
-# The tables of cases behind the contract of storages.
-
-
 class NamingContract:
-    """What a storage promises about names and itself; a part of `StorageContract`."""
+    """The part of `StorageContract` about file names, URLs and pickling."""
 
     refused_characters = ""
-    """Those that the store takes in no name: it is an InvalidError to write one."""
+    """Characters that no file name of this store may contain: a write raises InvalidError."""
 
     def test_a_created_file_is_read_back(self, storage: Storage) -> None:
         storage.create("a/b/file", b"bytes")
@@ -161,7 +157,7 @@ class NamingContract:
 
 
 class CreateContract:
-    """What a storage promises about writing; a part of `StorageContract`."""
+    """The part of `StorageContract` about creating, replacing and deleting files."""
 
     @pytest.mark.parametrize("first", [b"first", b""], ids=["bytes", "nothing"])
     def test_creating_what_exists_changes_nothing(self, storage: Storage, first: bytes) -> None:
@@ -183,21 +179,21 @@ class CreateContract:
         barrier = threading.Barrier(creators)
 
         def create_all(creator: int) -> list[int]:
-            mine = pickle.loads(pickle.dumps(storage))
-            won = []
+            copy = pickle.loads(pickle.dumps(storage))
+            created = []
             for name in range(names):
                 barrier.wait()
                 try:
-                    mine.create(f"race/{name}", b"%d" % creator)
-                    won.append(name)
+                    copy.create(f"race/{name}", b"%d" % creator)
+                    created.append(name)
                 except ConflictError:
                     continue
-            return won
+            return created
 
         with ThreadPoolExecutor(creators) as threads:
-            won_by = list(threads.map(create_all, range(creators)))
-        winners = {name: creator for creator, won in enumerate(won_by) for name in won}
-        assert sorted(name for won in won_by for name in won) == list(range(names))
+            created_by = list(threads.map(create_all, range(creators)))
+        winners = {name: creator for creator, created in enumerate(created_by) for name in created}
+        assert sorted(name for created in created_by for name in created) == list(range(names))
         for name, creator in winners.items():
             assert storage.read(f"race/{name}") == b"%d" % creator
 
@@ -211,25 +207,25 @@ class CreateContract:
     def test_a_reader_sees_the_old_bytes_or_the_new(self, storage: Storage) -> None:
         versions = [bytes([digit]) * 50_000 for digit in b"0123456789"]
         storage.replace("a", versions[0])
-        done = threading.Event()
+        stop = threading.Event()
 
-        def read_on() -> set[bytes]:
-            seen = set()
-            while not done.is_set():
-                seen.add(storage.read("a"))
-            return seen
+        def read_until_stopped() -> set[bytes]:
+            contents = set()
+            while not stop.is_set():
+                contents.add(storage.read("a"))
+            return contents
 
         with ThreadPoolExecutor(1) as threads:
-            seen = threads.submit(read_on)
+            contents = threads.submit(read_until_stopped)
             for version in versions * 3:
                 storage.replace("a", version)
-            done.set()
-        assert seen.result() <= set(versions)
+            stop.set()
+        assert contents.result() <= set(versions)
 
     def test_an_output_appears_whole_when_its_block_ends(self, storage: Storage) -> None:
         with storage.open_output("p/a") as output:
-            for piece in (b"one ", b"two ", b"three"):
-                output.write(piece)
+            for chunk in (b"one ", b"two ", b"three"):
+                output.write(chunk)
             assert storage.list_files("p") == []
         assert storage.read("p/a") == b"one two three"
 
@@ -288,10 +284,10 @@ class CreateContract:
 
 
 class ReadContract:
-    """What a storage promises about reading; a part of `StorageContract`."""
+    """The part of `StorageContract` about reading and listing files."""
 
     page_size = 1000
-    """How many files the store gives in one answer to a listing; no more than that is asked."""
+    """How many files the store returns in one response to a listing."""
 
     def test_a_missing_file_is_missing_to_every_reader(self, storage: Storage) -> None:
         storage.create("folder/file", b"1")
@@ -323,8 +319,8 @@ class ReadContract:
         paths = [f"m/{number}" for number in range(12)]
         for path in paths:
             storage.create(path, path.encode())
-        asked = [*reversed(paths), paths[3]]
-        assert storage.read_many(asked) == [path.encode() for path in asked]
+        requested = [*reversed(paths), paths[3]]
+        assert storage.read_many(requested) == [path.encode() for path in requested]
         assert storage.read_many([]) == []
 
     def test_parquet_is_written_and_read_by_columns(self, storage: Storage) -> None:
@@ -358,7 +354,7 @@ class ReadContract:
         ]
         assert [file.path for file in files] == ["f/B", "f/a.c", "f/b", "f/é"]
         assert [storage.status(file.path) for file in files] == files
-        # A store may keep whole seconds only, and have a clock of its own.
+        # A store may record whole seconds only, by its own clock.
         assert all(abs(file.modified_ms - before) < 60_000 for file in files)
 
     def test_folders_are_listed_one_level_deep(self, storage: Storage) -> None:
@@ -388,7 +384,7 @@ class ReadContract:
         for number in range(20):
             storage.create(f"t/{number:02}", b"")
             names = [file.name for file in storage.list_files("t")]
-            assert names == [f"{shown:02}" for shown in range(number + 1)]
+            assert names == [f"{listed:02}" for listed in range(number + 1)]
 
     def test_more_files_than_a_page_holds_are_all_listed(self, storage: Storage) -> None:
         paths = [f"many/{number:04}" for number in range(self.page_size + self.page_size // 10)]
@@ -400,7 +396,7 @@ class ReadContract:
 
 
 class StorageContract(NamingContract, CreateContract, ReadContract):
-    """The contract of `Storage`: one that passes can hold a table."""
+    """The contract of `Storage`: a storage that passes can hold a table."""
 
 
 class VersionedStorageContract(StorageContract):
@@ -433,11 +429,11 @@ class VersionedStorageContract(StorageContract):
     def test_of_racing_replacers_exactly_one_wins(self, storage: VersionedStorage) -> None:
         version = storage.replace_if("lock", b"start", None)
 
-        def replaced(number: int) -> bool:
+        def replace(number: int) -> bool:
             try:
                 storage.replace_if("lock", b"%d" % number, version)
             except ConflictError:
                 return False
             return True
 
-        assert sorted(map_in_threads(replaced, range(8))) == [False] * 7 + [True]
+        assert sorted(map_in_threads(replace, range(8))) == [False] * 7 + [True]

@@ -1,7 +1,7 @@
-"""Small tables by hand: commits of given rows in given files, straight in the format.
+"""Small tables built directly in the storage format: commits of given rows in given files.
 
-For tests and measurements that need a table of a certain shape; nothing here is safe with another
-writer, and rows are written as they are given.
+For tests and benchmarks that need a table of a certain shape. It is not safe with a concurrent
+writer, and writes rows without merging, indexing or checks.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TableBuilder:
         return self
 
     def tick(self) -> str:
-        """The next time on the table's clock."""
+        """The next instant time of the table."""
         self._clock += 1
         return str(self._clock)
 
@@ -80,34 +80,34 @@ class TableBuilder:
         action: Action = Action.DELTA_COMMIT,
         operation: str = "UPSERT",
     ) -> Instant:
-        """Complete a write of base files and log files, each by (partition, file id)."""
+        """Write base files and log files, each by (partition, file id), and complete the commit."""
         at = instant or self.tick()
         stats: dict[str, list[WriteStat]] = {}
         for (partition, file_id), rows in (bases or {}).items():
             file = BaseFile(file_id, "0-0-0", at)
             data = self._base_bytes(rows, partition, file)
-            self._put(stats, partition, file, data, len(rows), at)
+            self._write_file(stats, partition, file, data, len(rows), at)
         for (partition, file_id), data in (logs or {}).items():
-            self._put(stats, partition, LogFile(file_id, at, 1, "0-0-0"), data, 1, at)
+            self._write_file(stats, partition, LogFile(file_id, at, 1, "0-0-0"), data, 1, at)
         metadata = CommitMetadata(
             stats={partition: tuple(items) for partition, items in stats.items()},
             operation=operation,
             extra={"schema": self.avro_schema},
         )
-        done = Instant(at, action, completed_at=self.tick())
-        self.storage.create(f".hoodie/timeline/{done.file_name}", format_commit(metadata))
-        return done
+        completed = Instant(at, action, completed_at=self.tick())
+        self.storage.create(f".hoodie/timeline/{completed.file_name}", format_commit(metadata))
+        return completed
 
     @property
     def avro_schema(self) -> str:
-        """The table's schema as commits record it."""
+        """The schema of the table as commits record it."""
         return avro_schema(self.schema, f"{self.name}_record", f"hoodie.{self.name}")
 
     def with_meta(self, rows: pa.Table, partition: str, file_name: str, at: str) -> pa.Table:
         """Rows with the five meta columns in front."""
         count = len(rows)
-        same = [at, None, None, partition, file_name]
-        columns = [pa.array([value] * count, pa.string()) for value in same]
+        constants = [at, None, None, partition, file_name]
+        columns = [pa.array([value] * count, pa.string()) for value in constants]
         columns[1] = pa.array([f"{at}_0_{number}" for number in range(count)], pa.string())
         columns[2] = pc.cast(rows.column(self.key), pa.string()).combine_chunks()
         return pa.table([*columns, *rows.columns], schema=pa.schema([*META_FIELDS, *rows.schema]))
@@ -118,7 +118,7 @@ class TableBuilder:
         pq.write_table(table, sink, compression="zstd", compression_level=1)
         return sink.getvalue()
 
-    def _put(
+    def _write_file(
         self,
         stats: dict[str, list[WriteStat]],
         partition: str,
@@ -129,11 +129,11 @@ class TableBuilder:
     ) -> None:
         path = join_path(partition, file.name)
         self.storage.create(path, data)
-        marker = join_path(partition, PARTITION_METADATA)
-        if partition not in stats and not self.storage.exists(marker):
+        metadata_path = join_path(partition, PARTITION_METADATA)
+        if partition not in stats and not self.storage.exists(metadata_path):
             depth = partition.count("/") + 1 if partition else 0
-            created = PartitionMetadata(commit_time=at, depth=depth)
-            self.storage.create(marker, format_partition_metadata(created))
+            metadata = PartitionMetadata(commit_time=at, depth=depth)
+            self.storage.create(metadata_path, format_partition_metadata(metadata))
         stat = WriteStat(
             file_id=file.file_id,
             path=path,

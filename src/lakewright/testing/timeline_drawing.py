@@ -1,7 +1,7 @@
-"""Timelines drawn as text: the drawing is the test's documentation.
+"""Timelines drawn as text, which document the tests that use them.
 
-A line is an action, a column is a tick: `|--|` began at its first bar and completed at its last,
-`|--` is inflight, `|` is requested.
+A line is an instant, a column is a tick: `|--|` was requested at its first bar and completed at its
+last, `|--` is inflight, `|` is requested.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ def at(tick: int) -> str:
 
 
 def draw(picture: str) -> Timeline:
-    """The timeline of a drawing; all lines begin in the same column."""
+    """The timeline of a drawing; all lines start in the same column."""
     lines = [line for line in picture.splitlines() if line.strip()]
-    words = [line.split()[0] for line in lines]
-    start = min(len(line) - len(line.lstrip()) for line in lines) + max(map(len, words)) + 1
-    drawn = zip(words, lines, strict=True)
+    actions = [line.split()[0] for line in lines]
+    start = min(len(line) - len(line.lstrip()) for line in lines) + max(map(len, actions)) + 1
+    drawn = zip(actions, lines, strict=True)
     return Timeline.of(
-        instant for word, line in drawn for instant in _files(Action(word), line[start:])
+        instant for action, line in drawn for instant in _instants(Action(action), line[start:])
     )
 
 
-def _files(action: Action, bars: str) -> list[Instant]:
-    """The timeline files of a line; of a plan that was executed its request stays."""
-    ticks = [tick for tick, mark in enumerate(bars) if mark == "|"]
+def _instants(action: Action, bars: str) -> list[Instant]:
+    """The instants of a line: a completed plan keeps its requested instant next to the commit."""
+    ticks = [tick for tick, character in enumerate(bars) if character == "|"]
     if not 1 <= len(ticks) <= 2:
         raise ValueError(f"one or two bars expected: {bars!r}")
     if len(ticks) == 2:
-        done = action.completed_as
-        completed = Instant(at(ticks[0]), done, completed_at=at(ticks[1]))
-        request = [Instant(at(ticks[0]), action, State.REQUESTED)] if done != action else []
-        return [*request, completed]
+        completed_as = action.completed_as
+        completed = Instant(at(ticks[0]), completed_as, completed_at=at(ticks[1]))
+        plan = [Instant(at(ticks[0]), action, State.REQUESTED)] if completed_as != action else []
+        return [*plan, completed]
     state = State.INFLIGHT if "-" in bars else State.REQUESTED
     return [Instant(at(ticks[0]), action, state)]

@@ -1,1 +1,1 @@
-"""The page in the browser: documents, a small web server, and files that the browser gets."""
+"""The web UI: JSON documents, a small web server, and the static files that the browser loads."""

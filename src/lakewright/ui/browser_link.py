@@ -1,7 +1,7 @@
-"""Opening the page in a browser without its token in anybody's arguments.
+"""Open the page in a browser without passing its token on a command line.
 
-The arguments of a browser can be read by every user of a machine. It is told to open a file that
-only its own user can read, and that leads on.
+Every user of a machine can read the arguments of the browser process. The browser therefore opens
+a file that only its own user can read, and that redirects to the URL with the token.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _PAGE = """<!doctype html>
 
 @dataclass
 class Link:
-    """A file that leads to the page; there is none until the page is opened."""
+    """A local file that redirects to the page; `folder` is None until `open` has written it."""
 
     folder: Path | None = field(default=None, init=False)
 
     def open(self, url: str) -> None:
         """Open a URL in the browser."""
-        # A folder for this user alone, and a file that nobody else could read outside of it either.
+        # mkdtemp creates a folder for this user only; the mode of the file protects it as well.
         self.folder = Path(tempfile.mkdtemp(prefix="lakewright-ui-"))
         file = self.folder / "open.html"
         file.touch(0o600)
@@ -43,24 +43,24 @@ class Link:
         webbrowser.open(file.as_uri())
 
     def remove(self) -> None:
-        """Remove the file, if there is one."""
+        """Remove the file if it exists."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextmanager
 def opened_link() -> Iterator[Link]:
-    """A link for as long as a block runs, also if SIGTERM ends the process in it."""
+    """Yield a link and remove its file after the block, also if SIGTERM terminates the process."""
     link = Link()
 
     def terminate(*_: object) -> None:
         link.remove()
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
         signal.raise_signal(signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    previous = signal.signal(signal.SIGTERM, terminate)
     try:
         yield link
     finally:
         link.remove()
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

@@ -1,7 +1,7 @@
-"""How many connections the server holds, and how long it waits for a request to arrive.
+"""Limits on the number of connections of the server and on the time to receive a request.
 
-Uvicorn limits neither. A client that opens connections and sends half of a request would otherwise
-keep them until no file descriptor is left for the others.
+Uvicorn limits neither. A client that opens connections and sends incomplete requests would
+otherwise keep them open until the process has no file descriptors left for other clients.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_S = 10
-_MOST_CONNECTIONS = 100
-# Of a process's file descriptors; the others are for tables, jobs and what is being accepted.
-_SHARE = 3
+_MAX_CONNECTIONS = 100
+# Connections may use a third of the file descriptors of the process; the rest is for tables, jobs
+# and connections that are being accepted.
+_DESCRIPTORS_PER_CONNECTION = 3
 _BACKLOG = 16
-_GOODBYE_S = 3
+_SHUTDOWN_S = 3
 
 
 def server_config(app: ASGIApp) -> uvicorn.Config:
-    """How the page is served."""
+    """The configuration of the web server."""
     return uvicorn.Config(
         app,
         http=LimitedProtocol,
@@ -33,32 +34,33 @@ def server_config(app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         ws="none",
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=_GOODBYE_S,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
     )
 
 
 def most_connections() -> int:
-    """How many connections this process holds at a time, by how many files it may have open."""
+    """The maximum number of open connections, derived from the limit on open files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
-        return _MOST_CONNECTIONS
-    return max(1, min(_MOST_CONNECTIONS, files // _SHARE))
+        return _MAX_CONNECTIONS
+    return max(1, min(_MAX_CONNECTIONS, files // _DESCRIPTORS_PER_CONNECTION))
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection, one of a limited number, whose requests arrive within `REQUEST_S` seconds.
+    """One of a limited number of connections; a request must arrive within `REQUEST_S` seconds.
 
-    Where one more comes, the one that has waited longest for a request is closed: half requests
-    keep nobody out. Where all of them are being answered, the new one is closed.
+    If the limit is reached, a new connection closes the one that has waited longest for a request,
+    so that incomplete requests do not lock out other clients. If the server is answering requests
+    on all of them, it closes the new connection.
     """
 
-    _turns = itertools.count()
-    _turn = 0
+    _sequence = itertools.count()
+    _waiting_since = 0
     _timer: asyncio.TimerHandle | None = None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request has yet to arrive, or the rest of one."""
+        """Whether the server waits for a request or for the rest of one."""
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -84,18 +86,18 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _make_room(self) -> bool:
-        known = [each for each in self.connections if isinstance(each, LimitedProtocol)]
-        waiting = [each for each in known if each.is_waiting]
+        limited = [each for each in self.connections if isinstance(each, LimitedProtocol)]
+        waiting = [each for each in limited if each.is_waiting]
         if not waiting:
             return False
-        oldest = min(waiting, key=lambda each: each._turn)
-        # It is told of later than the next connection is made.
+        oldest = min(waiting, key=lambda each: each._waiting_since)
+        # asyncio calls its connection_lost only after further connections may have been made.
         self.connections.discard(oldest)
         oldest.transport.abort()
         return True
 
     def _await_request(self) -> None:
-        self._turn = next(self._turns)
+        self._waiting_since = next(self._sequence)
         self._timer = self.loop.call_later(REQUEST_S, self.transport.abort)
 
     def _stop_timer(self) -> None:

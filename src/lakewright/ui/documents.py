@@ -1,4 +1,4 @@
-"""What the panels show, as documents: the timeline, one instant, freshness, plans that wait."""
+"""JSON documents for the panels: the timeline, one instant, freshness, pending plans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.freshness import FreshnessRecord, parse_freshness_record
-from lakewright.model.instant import Instant, epoch_ms
+from lakewright.model.instant import Action, Instant, epoch_ms
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
 from lakewright.services.base import METADATA_ONLY_RESULTS
 from lakewright.services.planning import superseded_plans
@@ -26,17 +26,18 @@ from lakewright.write.writer import commit_result
 Document = dict[str, Any]
 TimeMs = Callable[[str | None], int | None]
 
-# Commits are read to tell what they did; older ones only if somebody asks for one of them.
-_MOST_READ = 500
-_MOST_ARCHIVED = 2000
-_MOST_LISTED = 200
-_MOST_TEXT = 2000
-_MOST_ROLLBACKS = 20
+# The timeline panel reads the metadata of this many newest commits; an older commit is read only
+# when the details of its instant are requested.
+_MAX_COMMITS_READ = 500
+_MAX_ARCHIVED = 2000
+_MAX_LIST_ITEMS = 200
+_MAX_TEXT = 2000
+_MAX_ROLLBACKS = 20
 _SCHEMA = "schema"
 
 
 def times_of(snapshot: Snapshot) -> TimeMs:
-    """What turns times of the timeline into milliseconds since 1970; None for what is no date."""
+    """Return a function from an instant time to epoch milliseconds, or None if it is no date."""
     zone = zone_of(snapshot.config.timeline_zone)
 
     def time_ms(text: str | None) -> int | None:
@@ -50,55 +51,56 @@ def times_of(snapshot: Snapshot) -> TimeMs:
     return time_ms
 
 
-def cut(document: Document, most: int = _MOST_LISTED) -> Document:
-    """A document without what is too much to show: of long lists the beginning, and how many."""
-    found: Document = {}
+def cut(document: Document, most: int = _MAX_LIST_ITEMS) -> Document:
+    """Truncate the long lists of a document and add their full length as `<name>_total`."""
+    truncated: Document = {}
     for name, value in document.items():
         if isinstance(value, list | tuple) and len(value) > most:
-            found |= {name: list(value[:most]), f"{name}_total": len(value)}
+            truncated |= {name: list(value[:most]), f"{name}_total": len(value)}
         elif isinstance(value, dict):
-            found[name] = cut(value, most)
+            truncated[name] = cut(value, most)
         else:
-            found[name] = value
-    return found
+            truncated[name] = value
+    return truncated
 
 
 def readable_commits(
     snapshot: Snapshot, instants: Iterable[Instant]
 ) -> dict[str, tuple[Instant, CommitMetadata]]:
-    """What completed writes did, by requested time; broken ones are left out."""
-    wanted = list(instants)
+    """The metadata of completed writes by requested time, without commits that cannot be read."""
+    completed = list(instants)
     try:
         return {
             i.requested_at: (i, commit)
-            for i, commit in zip(wanted, snapshot.commits(wanted), strict=True)
+            for i, commit in zip(completed, snapshot.commits(completed), strict=True)
         }
     except (CorruptError, UnsupportedError):
-        if len(wanted) < 2:
+        # Bisect to the unreadable commits.
+        if len(completed) < 2:
             return {}
-        middle = len(wanted) // 2
-        halves = (wanted[:middle], wanted[middle:])
+        middle = len(completed) // 2
+        halves = (completed[:middle], completed[middle:])
         return {
-            at: found for half in halves for at, found in readable_commits(snapshot, half).items()
+            at: pair for half in halves for at, pair in readable_commits(snapshot, half).items()
         }
 
 
 def readable_rollbacks(snapshot: Snapshot) -> tuple[RollbackInfo, ...]:
-    """The rollbacks, unless the file of one is broken."""
+    """The rollbacks of the active timeline; none if the file of any of them cannot be read."""
     with suppress(CorruptError, UnsupportedError):
         return load_rollbacks(snapshot)
     return ()
 
 
 def timeline_document(snapshot: Snapshot, *, archived: bool) -> Document:
-    """What has happened, oldest first, with what the names of instants do not tell."""
+    """The instants, oldest first, with a summary of the metadata of recent ones."""
     time_ms = times_of(snapshot)
-    newest = snapshot.timeline.completed_writes[-_MOST_READ:]
+    newest = snapshot.timeline.completed_writes[-_MAX_COMMITS_READ:]
     commits = readable_commits(snapshot, newest)
-    told = {each.instant.requested_at: str(each) for each in readable_rollbacks(snapshot)}
+    rollbacks = {each.instant.requested_at: str(each) for each in readable_rollbacks(snapshot)}
     plans = snapshot.timeline.plans
-    history = snapshot.archived if archived else ()
-    shown = [*history[-_MOST_ARCHIVED:], *snapshot.timeline]
+    archived_instants = snapshot.archived if archived else ()
+    shown = [*archived_instants[-_MAX_ARCHIVED:], *snapshot.timeline]
     active = set(snapshot.timeline)
     return {
         "instants": [
@@ -108,43 +110,45 @@ def timeline_document(snapshot: Snapshot, *, archived: bool) -> Document:
                 "requested_ms": time_ms(each.requested_at),
                 "completed_ms": time_ms(each.completed_at),
                 "archived": each not in active,
-                **_brief(each, commits.get(each.requested_at)),
-                "detail": told.get(each.requested_at) if each.action == "rollback" else None,
+                **_commit_summary(each, commits.get(each.requested_at)),
+                "detail": rollbacks.get(each.requested_at)
+                if each.action == Action.ROLLBACK
+                else None,
             }
             for each in shown
         ],
-        "left_off": max(0, len(history) - _MOST_ARCHIVED),
+        "left_off": max(0, len(archived_instants) - _MAX_ARCHIVED),
     }
 
 
-def _brief(instant: Instant, found: tuple[Instant, CommitMetadata] | None) -> Document:
-    if found is None or found[0] != instant:
+def _commit_summary(instant: Instant, completed: tuple[Instant, CommitMetadata] | None) -> Document:
+    if completed is None or completed[0] != instant:
         return {}
-    commit = commit_result(*found)
+    commit = commit_result(*completed)
     rows = commit.inserted + commit.updated
-    brief = {"operation": commit.operation, "rows": rows, "deleted": commit.deleted}
-    return {**brief, "partitions": len(commit.partitions), "files": commit.files}
+    counts = {"operation": commit.operation, "rows": rows, "deleted": commit.deleted}
+    return {**counts, "partitions": len(commit.partitions), "files": commit.files}
 
 
 def instant_details(snapshot: Snapshot, at: str, action: str) -> Document | None:
-    """All that is known of one instant; None if there is none."""
-    known = [i for i in snapshot.timeline if i.requested_at == at]
-    found = next((i for i in known if i.action == action), None)
-    if found is None:
-        found = next((i for i in snapshot.archived if i.requested_at == at), None)
-    if found is None:
+    """The details of one instant; None if it is on neither the active nor the archived timeline."""
+    candidates = [i for i in snapshot.timeline if i.requested_at == at]
+    instant = next((i for i in candidates if i.action == action), None)
+    if instant is None:
+        instant = next((i for i in snapshot.archived if i.requested_at == at), None)
+    if instant is None:
         return None
     time_ms = times_of(snapshot)
-    planned = snapshot.timeline.plans.get(at) if found.is_write else None
+    planned = snapshot.timeline.plans.get(at) if instant.is_write else None
     document: Document = {
-        **instant_document(found),
-        "kind": planned or found.action,
-        "requested_ms": time_ms(found.requested_at),
-        "completed_ms": time_ms(found.completed_at),
-        "file": found.file_name,
+        **instant_document(instant),
+        "kind": planned or instant.action,
+        "requested_ms": time_ms(instant.requested_at),
+        "completed_ms": time_ms(instant.completed_at),
+        "file": instant.file_name,
     }
-    document |= _result(snapshot, found)
-    action = planned or found.action
+    document |= _result(snapshot, instant)
+    action = planned or instant.action
     if action.is_rewrite:
         plan = snapshot.plan_of(at, action)
         document["plan"] = None if plan is None else cut(plan_document(plan))
@@ -152,23 +156,25 @@ def instant_details(snapshot: Snapshot, at: str, action: str) -> Document | None
     return document
 
 
-def _result(snapshot: Snapshot, found: Instant) -> Document:
-    """What a completed instant did."""
-    if found.action == "rollback":
-        told = [r for r in load_rollbacks(snapshot) if r.instant == found]
-        return {"rollback": _rollback_document(told[0], times_of(snapshot)) if told else None}
-    if found.is_write and found.is_completed:
-        (commit,) = snapshot.commits([found])
-        stats = commit.write_stats()
-        extra = {key: text[:_MOST_TEXT] for key, text in commit.extra.items() if key != _SCHEMA}
+def _result(snapshot: Snapshot, instant: Instant) -> Document:
+    """The result that the metadata of an instant records."""
+    if instant.action == Action.ROLLBACK:
+        rollbacks = [r for r in load_rollbacks(snapshot) if r.instant == instant]
         return {
-            "commit": cut(commit_document(commit_result(found, commit))),
+            "rollback": _rollback_document(rollbacks[0], times_of(snapshot)) if rollbacks else None
+        }
+    if instant.is_write and instant.is_completed:
+        (commit,) = snapshot.commits([instant])
+        stats = commit.write_stats()
+        extra = {key: text[:_MAX_TEXT] for key, text in commit.extra.items() if key != _SCHEMA}
+        return {
+            "commit": cut(commit_document(commit_result(instant, commit))),
             "written_bytes": sum(s.file_size_in_bytes or s.total_write_bytes or 0 for s in stats),
             "extra": extra,
         }
-    if found.action in METADATA_ONLY_RESULTS and found.is_completed:
-        data = read_optional(snapshot.storage, snapshot.timeline_path(found))
-        result = METADATA_ONLY_RESULTS[found.action].parse(data) if data else None
+    if instant.action in METADATA_ONLY_RESULTS and instant.is_completed:
+        data = read_optional(snapshot.storage, snapshot.timeline_path(instant))
+        result = METADATA_ONLY_RESULTS[instant.action].parse(data) if data else None
         if result is not None:
             paths = {"files_deleted": result.files_deleted, "partitions": sorted(result.partitions)}
             return {"clean": cut(paths)}
@@ -176,23 +182,23 @@ def _result(snapshot: Snapshot, found: Instant) -> Document:
 
 
 def freshness_history(snapshot: Snapshot) -> list[Document]:
-    """What commits keep of completion and freshness, in the order in which they completed."""
+    """Completion and freshness as recorded by the newest commits, in completion order."""
     time_ms = times_of(snapshot)
-    newest = snapshot.timeline.by_completion[-_MOST_READ:]
-    found = readable_commits(snapshot, newest)
+    newest = snapshot.timeline.by_completion[-_MAX_COMMITS_READ:]
+    commits = readable_commits(snapshot, newest)
     points = []
     for instant in newest:
-        commit = found.get(instant.requested_at)
-        stored = parse_freshness_record(commit[1].extra) if commit is not None else None
-        # Other writers copy what older commits keep.
-        if stored is not None and stored.at == instant.requested_at:
+        commit = commits.get(instant.requested_at)
+        record = parse_freshness_record(commit[1].extra) if commit is not None else None
+        # Other writers copy the extra metadata of older commits, and with it their record.
+        if record is not None and record.at == instant.requested_at:
             at = {"instant": instant.requested_at, "at_ms": time_ms(instant.completed_at)}
-            points.append({**at, **_views(stored)})
+            points.append({**at, **_views(record)})
     return points
 
 
-def _views(stored: FreshnessRecord) -> Document:
-    views = stored.watermarks.views
+def _views(record: FreshnessRecord) -> Document:
+    views = record.watermarks.views
     return {
         "snapshot_completion": views.snapshot.completion,
         "snapshot_freshness": views.snapshot.freshness,
@@ -204,27 +210,29 @@ def _views(stored: FreshnessRecord) -> Document:
 def plans_document(
     snapshot: Snapshot, beats: Mapping[str, int], settings: HeartbeatSettings, now_ms: int
 ) -> Document:
-    """What is pending, with its heartbeat; and what was taken back, and why."""
+    """The pending instants with their heartbeats, and the newest rollbacks with their reasons."""
     time_ms = times_of(snapshot)
     rollbacks = readable_rollbacks(snapshot)
-    going = {each.target.requested_at: each for each in rollbacks if not each.instant.is_completed}
+    pending_rollbacks = {
+        each.target.requested_at: each for each in rollbacks if not each.instant.is_completed
+    }
     with suppress(CorruptError, UnsupportedError):
-        void = superseded_plans(snapshot)
+        superseded = superseded_plans(snapshot)
         return {
             "pending": [
                 {
                     **instant_document(each),
                     "requested_ms": time_ms(each.requested_at),
                     "heartbeat": _heartbeat(beats.get(each.requested_at), settings, now_ms),
-                    **_plan_brief(snapshot, each),
-                    "stopping": _why(going.get(each.requested_at)),
-                    "void": void.get(each.requested_at),
+                    **_plan_summary(snapshot, each),
+                    "stopping": _rollback_cause(pending_rollbacks.get(each.requested_at)),
+                    "void": superseded.get(each.requested_at),
                 }
                 for each in snapshot.timeline.pending()
             ],
             "expires_after_ms": settings.expires_after_ms,
             "rollbacks": [
-                _rollback_document(each, time_ms) for each in rollbacks[-_MOST_ROLLBACKS:][::-1]
+                _rollback_document(each, time_ms) for each in rollbacks[-_MAX_ROLLBACKS:][::-1]
             ],
         }
     raise CorruptError("the file of a pending plan cannot be read")
@@ -235,11 +243,11 @@ def _heartbeat(
 ) -> Document | None:
     if modified_ms is None:
         return None
-    alive = not is_expired(modified_ms, settings, now_ms)
-    return {"beat_ms": modified_ms, "age_ms": max(0, now_ms - modified_ms), "alive": alive}
+    live = not is_expired(modified_ms, settings, now_ms)
+    return {"beat_ms": modified_ms, "age_ms": max(0, now_ms - modified_ms), "alive": live}
 
 
-def _plan_brief(snapshot: Snapshot, instant: Instant) -> Document:
+def _plan_summary(snapshot: Snapshot, instant: Instant) -> Document:
     if not instant.action.is_rewrite:
         return {"is_plan": False, "cancellable": False}
     plan: CompactionPlan | ClusteringPlan | None = snapshot.plan_of(
@@ -255,23 +263,23 @@ def _plan_brief(snapshot: Snapshot, instant: Instant) -> Document:
     }
 
 
-def _why(rollback: RollbackInfo | None) -> str | None:
+def _rollback_cause(rollback: RollbackInfo | None) -> str | None:
     if rollback is None:
         return None
-    by, reason = rollback.caused_by or "somebody", rollback.reason
+    by, reason = rollback.caused_by or "another process", rollback.reason
     return f"{by}: {reason}" if reason else by
 
 
 def _rollback_document(rollback: RollbackInfo, time_ms: TimeMs) -> Document:
-    told = asdict(rollback)
+    fields = asdict(rollback)
     return {
-        **told,
+        **fields,
         "at_ms": time_ms(rollback.instant.completed_at or rollback.instant.requested_at),
         "target": asdict(rollback.target),
     }
 
 
 def properties_document(properties: Mapping[str, str]) -> list[Document]:
-    """The table's properties, in order."""
-    shown = sorted(properties.items())
-    return [{"key": key, "value": value[:_MOST_TEXT]} for key, value in shown]
+    """The table properties, sorted by key."""
+    by_key = sorted(properties.items())
+    return [{"key": key, "value": value[:_MAX_TEXT]} for key, value in by_key]

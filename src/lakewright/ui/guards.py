@@ -1,4 +1,4 @@
-"""Who may ask, and for what: the rules that every request is held to. Pure."""
+"""Access rules that the server applies to every request. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 TOKEN_HEADER = "x-lakewright-token"
-_READING = ("GET", "HEAD")
-_WRITING = "POST"
+_READ_METHODS = ("GET", "HEAD")
+_WRITE_METHOD = "POST"
 _SAME_SITE = ("same-origin", "none")
 
 HEADERS: Mapping[str, str] = {
@@ -28,7 +28,7 @@ HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not answered, and the status that says so."""
+    """The HTTP status and the reason with which the server refuses a request."""
 
     status: int
     reason: str
@@ -36,10 +36,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a server lets through: tables are for requests with the token alone, to read as well.
+    """The access rules of one server: every request about tables, even to read, needs the token.
 
-    The page itself (its scripts, its styles) is open: it tells nothing of any table, and the token
-    that came with the link is at hand only once it runs.
+    The page itself (scripts, styles) needs no token: it contains no data of a table, and only its
+    running script has the token, which is in the fragment of the link.
     """
 
     token: str
@@ -47,26 +47,27 @@ class Guard:
     allow_writes: bool = False
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
-        """Why a request is refused, whatever it asks for; names of headers are in lower case."""
-        if not self._is_ours(headers.get("host", "")):
+        """The refusal of any request, or None; header names are in lower case."""
+        if not self._is_own_host(headers.get("host", "")):
             return Refusal(
                 421,
                 "this server is not known by that name: open it by its address, as it was printed",
             )
-        if method not in (*_READING, _WRITING):
-            return Refusal(405, "look with GET, change something with POST; nothing else is known")
-        # A link may lead here from anywhere; what it opens is the page, without a table.
-        opens = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
-        return None if opens else _foreign(headers)
+        if method not in (*_READ_METHODS, _WRITE_METHOD):
+            return Refusal(405, "read with GET, change with POST; other methods are not supported")
+        # Any site may link here: the link opens the page, which contains no data of a table.
+        navigates = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        return None if navigates else _cross_site_refusal(headers)
 
     def api_refusal(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
-        """Why a request about tables is refused, on top of that."""
-        foreign = _foreign(headers)
-        if foreign is not None:
-            return foreign
-        if method == _WRITING and not self.allow_writes:
+        """The refusal of a request about tables, or None; applied in addition to `refusal`."""
+        refusal = _cross_site_refusal(headers)
+        if refusal is not None:
+            return refusal
+        if method == _WRITE_METHOD and not self.allow_writes:
             return Refusal(
-                403, "this page only looks: start it with --allow-writes to run or cancel something"
+                403,
+                "this page is read-only: start it with --allow-writes to run or cancel anything",
             )
         given = headers.get(TOKEN_HEADER)
         if not given:
@@ -77,25 +78,25 @@ class Guard:
             )
         return None
 
-    def _is_ours(self, asked: str) -> bool:
-        """Whether a name in `Host` can only mean this server.
+    def _is_own_host(self, host_header: str) -> bool:
+        """Whether the value of a `Host` header can only mean this server.
 
-        Another site may have its own name resolved to this machine (DNS rebinding), but not an
-        address in digits.
+        Another site can make its own name resolve to this machine (DNS rebinding), but not a
+        numeric address.
         """
         try:
-            name = urlsplit(f"//{asked}").hostname or ""
+            name = urlsplit(f"//{host_header}").hostname or ""
         except ValueError:
             return False
         return name in {"localhost", self.host.lower()} or is_address(name)
 
 
-def _foreign(headers: Mapping[str, str]) -> Refusal | None:
-    """Whether a browser asks on behalf of another site."""
+def _cross_site_refusal(headers: Mapping[str, str]) -> Refusal | None:
+    """The refusal if a browser sends the request on behalf of another site."""
     origin = headers.get("origin")
     site = headers.get("sec-fetch-site", "none")
-    ours = origin is None or origin == f"http://{headers.get('host', '')}"
-    if site in _SAME_SITE and ours:
+    same_origin = origin is None or origin == f"http://{headers.get('host', '')}"
+    if site in _SAME_SITE and same_origin:
         return None
     return Refusal(403, "another site asked for this: only the page itself may")
 
@@ -110,5 +111,5 @@ def is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that is bound to a host."""
+    """Whether a server that is bound to this host can be reached from this machine only."""
     return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)

@@ -1,7 +1,7 @@
-"""Services that somebody runs from the page, each in a process of its own.
+"""Table services started from the page, each in a child process.
 
-It is the command line that runs there: the same checks and the same results. The page stays live
-meanwhile, and Spark, if there is work for it, comes and goes with the process.
+The child process runs the command line, with the same checks and the same results. The page stays
+responsive while it runs, and a Spark session, if one is needed, ends with the process.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from lakewright.ui.table_view import NotFoundError, TableView, known_service
 
 Document = dict[str, Any]
 
-# Neither it nor Spark's Python imports from the folder that the server was started in.
+# Neither the child process nor Spark's Python workers import modules from the working directory.
 _COMMAND = (sys.executable, "-P", "-m", "lakewright.cli.job_process")
 _SAFE_PATH = {"PYTHONSAFEPATH": "1"}
-_MOST_KEPT = 20
-_PATIENCE_S = 10.0
-_MOST_TOLD = 2000
+_MAX_JOBS = 20
+_STOP_S = 10.0
+_MAX_ERROR_TEXT = 2000
 
 
 @dataclass
 class Job:
-    """A service that runs, or has run."""
+    """A table service that is running or has finished."""
 
     number: int
     table: int
@@ -48,7 +48,7 @@ class Job:
     process: subprocess.Popen[str] | None = field(default=None, repr=False)
 
     def document(self) -> Document:
-        """What the page shows of it."""
+        """The job as shown on the page."""
         return {
             "job": self.number,
             "table": self.table,
@@ -73,14 +73,14 @@ class Jobs:
         self._lock = threading.Lock()
 
     def run(self, number: int, table: TableView, service: str) -> Document:
-        """Begin to run a service; ConflictError while another one runs on the table."""
+        """Start a service; ConflictError if one started from the page is running on the table."""
         name = known_service(service)
         with self._lock:
-            busy = [job for job in self._jobs if job.table == number and job.state == "running"]
-            if busy:
+            running = [job for job in self._jobs if job.table == number and job.state == "running"]
+            if running:
                 raise ConflictError(
                     "another service runs on this table: wait until it is done",
-                    service=busy[0].service,
+                    service=running[0].service,
                 )
             self._count += 1
             job = Job(self._count, number, name, self._clock.now_ms(), options=table.options)
@@ -91,20 +91,20 @@ class Jobs:
                 stderr=subprocess.PIPE,
                 env={**os.environ, **_SAFE_PATH},
                 encoding="utf-8",
-                # A JVM may print what is no UTF-8.
+                # A JVM may print bytes that are not UTF-8.
                 errors="replace",
             )
-            self._jobs = [*self._jobs, job][-_MOST_KEPT:]
-        words = json.dumps(self._words(table, name))
-        threading.Thread(target=self._wait, args=(job, words), daemon=True).start()
+            self._jobs = [*self._jobs, job][-_MAX_JOBS:]
+        arguments = json.dumps(self._arguments(table, name))
+        threading.Thread(target=self._wait, args=(job, arguments), daemon=True).start()
         return job.document()
 
     def of(self, number: int) -> list[Document]:
-        """The jobs of a table, the newest first."""
+        """The jobs of a table, newest first."""
         return [job.document() for job in reversed(self._jobs) if job.table == number]
 
     def stop(self, table: int, number: int) -> Document:
-        """Ask a job to stop after the step that it is at."""
+        """Ask a job to stop after its current step."""
         for job in self._jobs:
             if job.number == number and job.table == table:
                 if job.process is not None and job.state == "running":
@@ -113,17 +113,20 @@ class Jobs:
         raise NotFoundError("there is no such job on this table", job=number)
 
     def close(self) -> None:
-        """Ask all to stop, and end those that do not; what they leave is repaired as ever."""
+        """Ask all jobs to stop, and kill those that do not stop in time.
+
+        Like after any crash, the next writer rolls back the failed writes of a killed job.
+        """
         running = [j.process for j in self._jobs if j.process is not None and j.state == "running"]
         for process in running:
             process.send_signal(signal.SIGTERM)
         for process in running:
             try:
-                process.wait(_PATIENCE_S)
+                process.wait(_STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def _words(self, table: TableView, service: str) -> list[str]:
+    def _arguments(self, table: TableView, service: str) -> list[str]:
         loads = [text for name in self._load for text in ("--load", name)]
         options = [
             text for key, value in table.options.items() for text in ("--option", f"{key}={value}")
@@ -131,15 +134,16 @@ class Jobs:
         last = ["--master", self._master, "--json", "--", table.path]
         return [*loads, "services", "run", "--service", service, *options, *last]
 
-    def _wait(self, job: Job, words: str) -> None:
+    def _wait(self, job: Job, arguments: str) -> None:
+        """Pass the arguments to the process, wait for it to end, and record its result."""
         if job.process is None:
-            raise AssertionError("a job is waited for once it runs")
-        said, errors = (
-            without_secrets(text, job.options) for text in job.process.communicate(words)
+            raise AssertionError("the process of a job must be started before waiting for it")
+        output, errors = (
+            without_secrets(text, job.options) for text in job.process.communicate(arguments)
         )
         with suppress(ValueError):
-            job.steps = json.loads(said)["steps"]
+            job.steps = json.loads(output)["steps"]
         code = job.process.returncode
-        job.error = errors.strip()[-_MOST_TOLD:] or None if code else None
+        job.error = errors.strip()[-_MAX_ERROR_TEXT:] or None if code else None
         job.ended_ms = self._clock.now_ms()
         job.state = "done" if code == 0 else "failed"

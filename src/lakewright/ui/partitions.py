@@ -1,4 +1,4 @@
-"""Partitions as rows of a table that is searched, sorted and cut into pages. Pure."""
+"""The partitions panel: one row per partition, with search, sorting and pagination. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_ROWS = 500
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """What the files of one partition tell: those that a query sees now.
+    """Counts and sizes of the files of one partition that a query reads now.
 
-    `written_at` is when the newest write of rows completed there, as far as the files and the
-    active timeline tell it apart from a service.
+    `written_at` is the completion time of the newest write of rows to the partition. Instants of
+    table services do not count, as far as the active timeline identifies them.
     """
 
     partition: str
@@ -36,7 +36,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Which rows are wanted: those whose path contains a text, in an order, from one of them on."""
+    """Which rows to return: a search text in the path, a sort order, an offset and a limit."""
 
     search: str = ""
     sort: str = "partition"
@@ -45,7 +45,7 @@ class Page:
     limit: int = 50
 
     def checked(self) -> Page:
-        """The same, or InvalidError."""
+        """Return the page itself; InvalidError if the order, offset or limit is invalid."""
         if self.sort not in SORTS:
             raise InvalidError("there is no such order", sort=self.sort, known=sorted(SORTS))
         if self.offset < 0 or not 0 < self.limit <= MOST_ROWS:
@@ -57,7 +57,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRowWithTtl:
-    """A row with what is due: why its log files wait, and when it expires."""
+    """A row with its compaction debt and its TTL decision."""
 
     row: PartitionRow
     debt: PartitionDebt | None = None
@@ -65,9 +65,9 @@ class PartitionRowWithTtl:
 
     @property
     def expires_at(self) -> str:
-        """When it expires; after all times if never."""
-        told = self.decision.expires_at if self.decision is not None else None
-        return told or "9"
+        """The time at which it expires; a text after all times if it never does."""
+        expires_at = self.decision.expires_at if self.decision is not None else None
+        return expires_at or "9"
 
 
 SORTS: dict[str, Callable[[PartitionRowWithTtl], Any]] = {
@@ -81,83 +81,83 @@ SORTS: dict[str, Callable[[PartitionRowWithTtl], Any]] = {
 
 
 def partition_rows(snapshot: Snapshot, files: FilesByPartition) -> list[PartitionRow]:
-    """The rows of partitions with these files, by path; those without a visible file are out."""
+    """The rows of partitions with these files; partitions without a visible file are left out."""
     view = snapshot.with_completion_times(snapshot.view(), files)
     by_partition: dict[str, list[FileGroup]] = {}
     for group in snapshot.groups(view, files):
         by_partition.setdefault(group.partition, []).append(group)
-    services = snapshot.timeline.plans
-    return [_row(path, groups, view, services) for path, groups in by_partition.items()]
+    plans = snapshot.timeline.plans
+    return [_row(path, groups, view, plans) for path, groups in by_partition.items()]
 
 
 def _row(
-    partition: str, groups: list[FileGroup], view: TimelineView, services: Mapping[str, str]
+    partition: str, groups: list[FileGroup], view: TimelineView, plans: Mapping[str, str]
 ) -> PartitionRow:
-    files = logs = log_bytes = size = 0
+    files = log_files = log_bytes = size = 0
     instants: set[str] = set()
     for group in groups:
-        for each in group.slices:
-            size += each.size
-            files += len(each.logs) + (each.base is not None)
-            instants.update(log.instant for log in each.logs)
-            instants.update((each.base.instant,) if each.base is not None else ())
-        newest = group.latest_merged_slice()
-        logs += len(newest.logs)
-        log_bytes += newest.log_size
-    written = [at for at in instants if at not in services] or list(instants)
-    newest_at = max((view.completion(at) or at for at in written), default="")
-    return PartitionRow(partition, len(groups), files, size, logs, log_bytes, newest_at)
+        for file_slice in group.slices:
+            size += file_slice.size
+            files += len(file_slice.logs) + (file_slice.base is not None)
+            instants.update(log.instant for log in file_slice.logs)
+            instants.update((file_slice.base.instant,) if file_slice.base is not None else ())
+        latest = group.latest_merged_slice()
+        log_files += len(latest.logs)
+        log_bytes += latest.log_size
+    writes = [at for at in instants if at not in plans] or list(instants)
+    written_at = max((view.completion(at) or at for at in writes), default="")
+    return PartitionRow(partition, len(groups), files, size, log_files, log_bytes, written_at)
 
 
 def page_of(
     rows: Iterable[PartitionRowWithTtl], page: Page
 ) -> tuple[int, list[PartitionRowWithTtl]]:
-    """How many rows match, and those of one page."""
-    wanted = page.search.strip().lower()
-    found = [each for each in rows if not wanted or wanted in each.row.partition.lower()]
-    # Rows that are equal stand in the order of their paths, whichever way the others go.
+    """Return the number of rows that match and the rows of one page."""
+    search = page.search.strip().lower()
+    matching = [each for each in rows if not search or search in each.row.partition.lower()]
+    # Rows with equal sort keys stay in ascending order of path, also if the order is descending.
     if page.sort != "partition":
-        found.sort(key=SORTS["partition"])
-    found.sort(key=SORTS[page.sort], reverse=page.descending)
-    return len(found), found[page.offset : page.offset + page.limit]
+        matching.sort(key=SORTS["partition"])
+    matching.sort(key=SORTS[page.sort], reverse=page.descending)
+    return len(matching), matching[page.offset : page.offset + page.limit]
 
 
 def totals_document(rows: Iterable[PartitionRow]) -> Document:
-    """All partitions together."""
-    known = list(rows)
+    """The sums over all partitions."""
+    summed = list(rows)
     return {
-        "partitions": len(known),
-        "groups": sum(row.groups for row in known),
-        "files": sum(row.files for row in known),
-        "bytes": sum(row.bytes for row in known),
-        "log_files": sum(row.log_files for row in known),
-        "log_bytes": sum(row.log_bytes for row in known),
-        "partitions_with_logs": sum(bool(row.log_files) for row in known),
+        "partitions": len(summed),
+        "groups": sum(row.groups for row in summed),
+        "files": sum(row.files for row in summed),
+        "bytes": sum(row.bytes for row in summed),
+        "log_files": sum(row.log_files for row in summed),
+        "log_bytes": sum(row.log_bytes for row in summed),
+        "partitions_with_logs": sum(bool(row.log_files) for row in summed),
     }
 
 
 def row_document(
     judged: PartitionRowWithTtl, time_ms: Callable[[str | None], int | None]
 ) -> Document:
-    """A row for the page."""
-    debt, verdict = judged.debt, judged.decision
+    """The JSON document of a row."""
+    debt, decision = judged.debt, judged.decision
     document = asdict(judged.row) | {"written_ms": time_ms(judged.row.written_at)}
     if debt is not None:
         document |= {"debt_reason": debt.reason, "debt_since_ms": time_ms(debt.oldest)}
-    if verdict is not None and verdict.policy is not None:
-        policy = verdict.policy
+    if decision is not None and decision.policy is not None:
+        policy = decision.policy
         document |= {
             "policy": f"{policy.spec}: {policy.value} {policy.units}",
-            "expires_ms": time_ms(verdict.expires_at),
-            "expired": verdict.expired,
-            "blocked_by": verdict.blocked_by or None,
-            "rows_before_ms": time_ms(verdict.rows_before),
+            "expires_ms": time_ms(decision.expires_at),
+            "expired": decision.expired,
+            "blocked_by": decision.blocked_by or None,
+            "rows_before_ms": time_ms(decision.rows_before),
         }
     return document
 
 
 def group_document(group: FileGroup, time_ms: Callable[[str | None], int | None]) -> Document:
-    """A file group with its slices, the newest first."""
+    """A file group with its file slices, newest first."""
     return {
         "file_id": group.file_id,
         "bytes": sum(each.size for each in group.slices),

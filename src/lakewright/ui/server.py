@@ -1,4 +1,4 @@
-"""The web server: it hands requests on to the served tables, and refuses what is not allowed."""
+"""The web server of `lakewright ui`: routes, access checks, error responses, and `serve`."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from lakewright.utils.terminal import say
 Document = dict[str, Any]
 
 STATIC = Path(__file__).parent / "static"
-_MOST_BODY = 10_000
-_MOST_REASON = 500
+_MAX_BODY_BYTES = 10_000
+_MAX_REASON = 500
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _STATUS: dict[type[LakewrightError], int] = {
     NotFoundError: 404,
@@ -56,7 +56,7 @@ _STATUS: dict[type[LakewrightError], int] = {
     UnsupportedError: 501,
     CorruptError: 500,
 }
-_TELLS = {
+_STATUS_MESSAGES = {
     404: "there is nothing at this address",
     405: "this address does not take that method",
 }
@@ -64,14 +64,14 @@ _TELLS = {
 
 @dataclass(frozen=True)
 class Routes:
-    """The answers to requests about some tables."""
+    """The request handlers for the served tables."""
 
     tables: Sequence[TableView]
     jobs: Jobs
     allow_writes: bool
 
     def all(self, request: Request) -> Document:
-        """The tables that are served; one that cannot be opened tells why."""
+        """The served tables; for a table that cannot be opened, the error instead of a summary."""
         return {
             "allow_writes": self.allow_writes,
             "tables": [{"number": n, **_summary(t)} for n, t in enumerate(self.tables)],
@@ -83,12 +83,12 @@ class Routes:
         return {"number": number, "allow_writes": self.allow_writes, **table.summary()}
 
     def pulse(self, request: Request) -> Document:
-        """Whether anything is different."""
+        """The version of the table and the state of its jobs, for polling."""
         number, table = self._table(request)
         return {**table.pulse(), "jobs": self.jobs.of(number)}
 
     def timeline(self, request: Request) -> Document:
-        """The timeline, with history or without."""
+        """The active timeline, and the archived timeline if requested."""
         archived = request.query_params.get("archived", "0")
         if archived not in ("0", "1"):
             raise InvalidError("archived is 0 or 1", archived=archived)
@@ -96,50 +96,50 @@ class Routes:
 
     def instant(self, request: Request) -> Document:
         """One instant."""
-        words = request.path_params
-        return self._table(request)[1].instant(words["at"], words["action"])
+        params = request.path_params
+        return self._table(request)[1].instant(params["at"], params["action"])
 
     def properties(self, request: Request) -> Document:
-        """The table's properties."""
+        """The table properties."""
         return self._table(request)[1].properties()
 
     def partitions(self, request: Request) -> Document:
         """A page of partitions."""
-        asked = request.query_params
-        order = asked.get("order", "asc")
+        query = request.query_params
+        order = query.get("order", "asc")
         if order not in ("asc", "desc"):
             raise InvalidError("the order is asc or desc", order=order)
         page = Page(
-            search=asked.get("search", ""),
-            sort=asked.get("sort", "partition"),
+            search=query.get("search", ""),
+            sort=query.get("sort", "partition"),
             descending=order == "desc",
-            offset=_number(asked, "offset", 0),
-            limit=_number(asked, "limit", 50),
+            offset=_number(query, "offset", 0),
+            limit=_number(query, "limit", 50),
         )
         return self._table(request)[1].partitions(page)
 
     def groups(self, request: Request) -> Document:
-        """The file groups of a partition; one without a path is that of the whole table."""
-        asked = request.query_params
-        if "partition" not in asked:
+        """The file groups of a partition; the path of a non-partitioned table is empty."""
+        query = request.query_params
+        if "partition" not in query:
             raise InvalidError("which partition? give its path as partition=...")
-        return self._table(request)[1].groups(asked["partition"], _number(asked, "offset", 0))
+        return self._table(request)[1].groups(query["partition"], _number(query, "offset", 0))
 
     def freshness(self, request: Request) -> Document:
         """Completion and freshness."""
         return self._table(request)[1].freshness()
 
     def plans(self, request: Request) -> Document:
-        """What is pending."""
+        """The pending instants, and recent rollbacks."""
         return self._table(request)[1].plans()
 
     def services(self, request: Request) -> Document:
-        """The services, and what was run from here."""
+        """The table services, and the jobs started from the page."""
         number, table = self._table(request)
         return {**table.services(), "jobs": self.jobs.of(number)}
 
     def preview(self, request: Request) -> Document:
-        """What a service would do."""
+        """The plan that a service would schedule now."""
         return self._table(request)[1].preview(request.path_params["service"])
 
     def run(self, request: Request, body: Mapping[str, Any]) -> Document:
@@ -155,8 +155,8 @@ class Routes:
     def cancel(self, request: Request, body: Mapping[str, Any]) -> Document:
         """Cancel a plan."""
         reason = body.get("reason", "")
-        if not isinstance(reason, str) or len(reason) > _MOST_REASON:
-            raise InvalidError(f"a reason is a text of up to {_MOST_REASON} characters")
+        if not isinstance(reason, str) or len(reason) > _MAX_REASON:
+            raise InvalidError(f"a reason is a text of up to {_MAX_REASON} characters")
         return self._table(request)[1].cancel(request.path_params["at"], "the page", reason)
 
     def _table(self, request: Request) -> tuple[int, TableView]:
@@ -171,14 +171,14 @@ Rule = Callable[[str, Mapping[str, str]], Refusal | None]
 
 
 class GuardMiddleware:
-    """Holds every request to a rule, and puts the headers on every answer."""
+    """Checks every request against a rule, and adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp, rule: Rule) -> None:
         self._app = app
         self._rule = rule
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -191,12 +191,14 @@ class GuardMiddleware:
                 headers.setdefault("cache-control", "no-cache")
             await send(message)
 
-        told = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        refused = self._rule(scope["method"], told)
-        answer: ASGIApp = self._app
-        if refused is not None:
-            answer = _answer({"error": refused.reason}, refused.status)
-        await answer(scope, receive, with_headers)
+        received = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        refusal = self._rule(scope["method"], received)
+        response: ASGIApp = self._app
+        if refusal is not None:
+            response = _json_response({"error": refusal.reason}, refusal.status)
+        await response(scope, receive, with_headers)
 
 
 def ui_app(
@@ -204,27 +206,27 @@ def ui_app(
     jobs: Jobs,
     guard: Guard,
 ) -> Starlette:
-    """The application that serves some tables."""
-    pages = Routes(tables, jobs, allow_writes=guard.allow_writes)
-    one = "/tables/{table:int}"
-    looks: dict[str, Callable[[Request], Document]] = {
-        "/tables": pages.all,
-        one: pages.table,
-        f"{one}/pulse": pages.pulse,
-        f"{one}/timeline": pages.timeline,
-        f"{one}/instants/{{action}}/{{at}}": pages.instant,
-        f"{one}/properties": pages.properties,
-        f"{one}/partitions": pages.partitions,
-        f"{one}/groups": pages.groups,
-        f"{one}/freshness": pages.freshness,
-        f"{one}/plans": pages.plans,
-        f"{one}/services": pages.services,
-        f"{one}/services/{{service}}/preview": pages.preview,
+    """The ASGI application that serves these tables."""
+    routes = Routes(tables, jobs, allow_writes=guard.allow_writes)
+    table = "/tables/{table:int}"
+    reads: dict[str, Callable[[Request], Document]] = {
+        "/tables": routes.all,
+        table: routes.table,
+        f"{table}/pulse": routes.pulse,
+        f"{table}/timeline": routes.timeline,
+        f"{table}/instants/{{action}}/{{at}}": routes.instant,
+        f"{table}/properties": routes.properties,
+        f"{table}/partitions": routes.partitions,
+        f"{table}/groups": routes.groups,
+        f"{table}/freshness": routes.freshness,
+        f"{table}/plans": routes.plans,
+        f"{table}/services": routes.services,
+        f"{table}/services/{{service}}/preview": routes.preview,
     }
-    changes: dict[str, Callable[[Request, Mapping[str, Any]], Document]] = {
-        f"{one}/services/{{service}}/run": pages.run,
-        f"{one}/jobs/{{job:int}}/stop": pages.stop,
-        f"{one}/plans/{{at}}/cancel": pages.cancel,
+    writes: dict[str, Callable[[Request, Mapping[str, Any]], Document]] = {
+        f"{table}/services/{{service}}/run": routes.run,
+        f"{table}/jobs/{{job:int}}/stop": routes.stop,
+        f"{table}/plans/{{at}}/cancel": routes.cancel,
     }
 
     @asynccontextmanager
@@ -237,8 +239,14 @@ def ui_app(
             Mount(
                 "/api",
                 routes=[
-                    *(Route(at, _read_route(look), methods=["GET"]) for at, look in looks.items()),
-                    *(Route(at, _write_route(do), methods=["POST"]) for at, do in changes.items()),
+                    *(
+                        Route(path, _read_route(read), methods=["GET"])
+                        for path, read in reads.items()
+                    ),
+                    *(
+                        Route(path, _write_route(write), methods=["POST"])
+                        for path, write in writes.items()
+                    ),
                 ],
                 middleware=[Middleware(GuardMiddleware, guard.api_refusal)],
             ),
@@ -254,44 +262,44 @@ def ui_app(
     )
 
 
-def _read_route(look: Callable[[Request], Document]) -> Callable[[Request], Response]:
-    def answer(request: Request) -> Response:
-        return _answer(look(request))
+def _read_route(read: Callable[[Request], Document]) -> Callable[[Request], Response]:
+    def respond(request: Request) -> Response:
+        return _json_response(read(request))
 
-    return answer
+    return respond
 
 
-def _write_route(change: Callable[[Request, Mapping[str, Any]], Document]) -> Callable[..., Any]:
-    async def answer(request: Request) -> Response:
+def _write_route(write: Callable[[Request, Mapping[str, Any]], Document]) -> Callable[..., Any]:
+    async def respond(request: Request) -> Response:
         body = await _body(request)
-        return _answer(await run_in_threadpool(change, request, body))
+        return _json_response(await run_in_threadpool(write, request, body))
 
-    return answer
+    return respond
 
 
 async def _body(request: Request) -> Mapping[str, Any]:
-    """The JSON object that a request brings; none is an empty one."""
+    """The JSON object in the body of a request; an empty body is an empty object."""
     data = b""
-    async for piece in request.stream():
-        data += piece
-        if len(data) > _MOST_BODY:
-            raise HTTPException(413, f"a request brings at most {_MOST_BODY} bytes")
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _MAX_BODY_BYTES:
+            raise HTTPException(413, f"a request brings at most {_MAX_BODY_BYTES} bytes")
     try:
-        found = json.loads(data or b"{}")
+        body = json.loads(data or b"{}")
     except ValueError as error:
         raise InvalidError("the body of the request is no JSON") from error
     except RecursionError as error:
         raise InvalidError("the body of the request is nested too deeply") from error
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise InvalidError("the body of the request is no JSON object")
-    return found
+    return body
 
 
-def _answer(document: Document, status: int = 200) -> Response:
-    # What is in no JSON (enums are texts, times are digits) is told as text.
+def _json_response(document: Document, status: int = 200) -> Response:
+    # Values that have no JSON type are converted to text.
     text = json.dumps(document, default=str, ensure_ascii=False, allow_nan=False)
-    # Half of a pair is in no UTF-8: it is shown by its number.
-    text = _SURROGATE.sub(lambda found: rf"\\u{ord(found[0]):04x}", text)
+    # A lone surrogate cannot be encoded as UTF-8: it is shown as its escape sequence.
+    text = _SURROGATE.sub(lambda match: rf"\\u{ord(match[0]):04x}", text)
     headers = {"cache-control": "no-store"}
     return Response(text.encode(), status, headers, media_type="application/json")
 
@@ -300,30 +308,31 @@ def _error_response(request: Request, error: Exception) -> Response:
     if not isinstance(error, LakewrightError):
         raise error
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-    return _answer({"error": error.message, **error_document(error)}, status)
+    return _json_response({"error": error.message, **error_document(error)}, status)
 
 
 def _status_response(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    told = _TELLS.get(error.status_code, error.detail)
-    return _answer({"error": told}, error.status_code)
+    message = _STATUS_MESSAGES.get(error.status_code, error.detail)
+    return _json_response({"error": message}, error.status_code)
 
 
 def _bug_response(request: Request, error: Exception) -> Response:
-    """What nobody has thought of; the server prints where it was."""
-    told = "something went wrong that should not: what the server has printed tells more"
-    answer = _answer({"error": told, "kind": type(error).__name__}, 500)
-    answer.headers.update(HEADERS)
-    return answer
+    """The response to an unexpected exception; Starlette re-raises it for the server to log."""
+    message = "an unexpected error: the output of the server has the details"
+    response = _json_response({"error": message, "kind": type(error).__name__}, 500)
+    # Starlette calls this handler outside of the middleware that adds the headers.
+    response.headers.update(HEADERS)
+    return response
 
 
-def _number(asked: Mapping[str, str], name: str, usual: int) -> int:
-    text = asked.get(name, "")
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    text = query.get(name, "")
     if not text:
-        return usual
+        return default
     if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise InvalidError(f"{name} is a whole number from 0 on", given=text[:_MOST_REASON])
+        raise InvalidError(f"{name} is a whole number from 0 on", given=text[:_MAX_REASON])
     return int(text)
 
 
@@ -334,8 +343,7 @@ def _summary(table: TableView) -> Document:
         return {"path": table.path, "error": error.message}
 
 
-# ------------------------------------------------------------------------------------------------
-# What `lakewright ui` does: it opens the tables, and serves the page until a signal says stop.
+# The command `lakewright ui`.
 
 
 def serve(
@@ -350,14 +358,14 @@ def serve(
     load: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Serve the page of some tables; returns when a signal has said stop."""
+    """Serve the page of some tables until a signal stops the server."""
     tables = [TableView.at(path, options) for path in paths]
     names = [table.summary()["name"] for table in tables]
     guard = Guard(secrets.token_urlsafe(24), host, allow_writes=allow_writes)
     jobs = Jobs(SystemClock(), master=master, load=load)
-    with _bound(host, port) as bound, opened_link() as link:
+    with _bound_socket(host, port) as bound, opened_link() as link:
         url = _url(host, bound.getsockname()[1], guard.token)
-        _tell(url, names, guard, as_json=as_json)
+        _print_link(url, names, guard, as_json=as_json)
         if open_browser:
             link.open(url)
         config = server_config(ui_app(tables, jobs, guard))
@@ -365,51 +373,52 @@ def serve(
             uvicorn.Server(config).run(sockets=[bound])
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket at an address, where nobody else listens yet."""
+def _bound_socket(host: str, port: int) -> socket.socket:
+    """A listening socket at an address; UnavailableError if the port is in use."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, OverflowError) as error:
         raise InvalidError("there is no such address here", host=host, port=port) from error
-    found = socket.socket(family, kind, protocol)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind(address)
-        # Whoever follows the link at once waits for the server, and is not refused.
-        found.listen()
+        bound.bind(address)
+        # A browser that opens the link before the server runs waits instead of being refused.
+        bound.listen()
     except OSError as error:
-        found.close()
+        bound.close()
         raise UnavailableError(
             "this port cannot be taken: --port 0 takes one that is free",
             host=host,
             port=port,
             reason=error.strerror or str(error),
         ) from error
-    return found
+    return bound
 
 
 def _url(host: str, port: int, token: str) -> str:
     name = f"[{host}]" if ":" in host else host
-    # Behind `#` it stays in the browser: it is in no request, no log and no referrer.
+    # The browser does not send the fragment after `#`: the token is in no request line, log or
+    # referrer.
     return f"http://{name}:{port}/#token={token}"
 
 
-def _tell(url: str, names: Sequence[str], guard: Guard, *, as_json: bool) -> None:
+def _print_link(url: str, names: Sequence[str], guard: Guard, *, as_json: bool) -> None:
     if not is_loopback(guard.host):
         say(
-            f"warning: bound to {guard.host}: all that is said, the token too, goes over the "
+            f"warning: bound to {guard.host}: all traffic, including the token, goes over the "
             "network in the clear",
             err=True,
         )
     if as_json:
-        told = {"url": url, "tables": list(names), "allow_writes": guard.allow_writes}
-        say(json.dumps(told))
+        document = {"url": url, "tables": list(names), "allow_writes": guard.allow_writes}
+        say(json.dumps(document))
         return
     say(f"{', '.join(names)}: {url}")
-    may = "look at these tables"
+    permissions = "read these tables"
     if guard.allow_writes:
-        may += ", run services and cancel plans"
-    say(f"who has this link may {may}: keep it to yourself")
+        permissions += ", run services and cancel plans"
+    say(f"every user of this link may {permissions}: do not share it")
     say("Ctrl-C to stop")

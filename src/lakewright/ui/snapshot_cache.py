@@ -1,7 +1,8 @@
-"""Looking at a table again and again: what did not change is not asked for once more.
+"""A cache for a table that the page polls.
 
-One look reads the properties and lists the timeline. Partitions are listed once, and then only
-those that something has completed in since. What takes long is not done all over at every change.
+Each poll reads the table properties and lists the timeline. All partitions are listed once; later
+only those in which an instant has completed since. Results that are slow to compute are not
+computed again at every change of the table.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.services.base import METADATA_ONLY_RESULTS
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.properties import read_optional
@@ -22,16 +23,16 @@ from lakewright.ui.partitions import PartitionRow, partition_rows
 
 Value = TypeVar("Value")
 
-# Several panels ask at once, and all of them may see the same.
-_SAME_MS = 500
-# What took long is done anew after a pause that is so many times as long.
-_PAUSES = 10
-_LONG_MS = 1000
+# Several panels send requests at the same time; all of them share one snapshot.
+_REUSE_MS = 500
+# A value that took longer than _SLOW_MS is computed again only after this many times as long.
+_PAUSE_FACTOR = 10
+_SLOW_MS = 1000
 
 
 @dataclass(frozen=True)
 class ListedSnapshot(Snapshot):
-    """A snapshot whose data files were listed before: who asks for them again gets those."""
+    """A snapshot that returns the data files of an earlier listing instead of listing again."""
 
     listing: FilesByPartition = field(default_factory=dict, repr=False, compare=False)
 
@@ -46,7 +47,7 @@ class ListedSnapshot(Snapshot):
 
 @dataclass(frozen=True)
 class CachedSnapshot:
-    """A table as it was seen; `version` is another one whenever anything is different."""
+    """A snapshot and its version, which differs if the properties or the timeline differ."""
 
     version: str
     snapshot: Snapshot
@@ -54,7 +55,7 @@ class CachedSnapshot:
 
 @dataclass(frozen=True)
 class CachedListing:
-    """The partitions of a table as they were seen at a version of it."""
+    """The partitions of a table and their data files at one version."""
 
     version: str
     snapshot: ListedSnapshot
@@ -69,117 +70,121 @@ class _CacheEntry(Generic[Value]):
     took_ms: int
 
     def is_fresh(self, version: str, now_ms: int) -> bool:
-        """Whether it is of this version, or was too costly to be made again so soon."""
+        """Whether it is of this version, or was too slow to compute to be replaced this soon."""
         if self.version == version:
             return True
-        return self.took_ms > _LONG_MS and now_ms - self.ended_ms < _PAUSES * self.took_ms
+        return self.took_ms > _SLOW_MS and now_ms - self.ended_ms < _PAUSE_FACTOR * self.took_ms
 
 
 class SnapshotCache:
-    """One table under watch; threads may share it."""
+    """The cached snapshot, listing and derived values of one table; threads may share it."""
 
     def __init__(self, runner: ServiceRunner) -> None:
         self.runner = runner
-        self._looking = threading.Lock()
-        self._listing = threading.Lock()
-        self._seen: tuple[int, CachedSnapshot] | None = None
-        self._files: _CacheEntry[CachedListing] | None = None
+        self._snapshot_lock = threading.Lock()
+        self._listing_lock = threading.Lock()
+        # The monotonic time of the last load, and the snapshot.
+        self._loaded: tuple[int, CachedSnapshot] | None = None
+        self._cached_listing: _CacheEntry[CachedListing] | None = None
         self._derived: dict[str, _CacheEntry[object]] = {}
-        self._deriving: dict[str, threading.Lock] = {}
+        self._derived_locks: dict[str, threading.Lock] = {}
 
     def snapshot(self) -> CachedSnapshot:
-        """The table now, by its properties and timeline."""
-        with self._looking:
+        """The current snapshot; loaded at most every `_REUSE_MS` milliseconds."""
+        with self._snapshot_lock:
             now = self.runner.clock.monotonic_ms()
-            if self._seen is not None and now - self._seen[0] < _SAME_MS:
-                return self._seen[1]
-            found, names = load_snapshot_and_files(self.runner.storage)
-            version = _version(found, names)
-            last = self._seen[1] if self._seen is not None else None
-            if last is None or last.version != version:
-                known = found if last is None else found.with_cached_commits(last.snapshot)
-                last = CachedSnapshot(version, known)
-            self._seen = now, last
-            return last
+            if self._loaded is not None and now - self._loaded[0] < _REUSE_MS:
+                return self._loaded[1]
+            loaded, instants = load_snapshot_and_files(self.runner.storage)
+            version = _version(loaded, instants)
+            cached = self._loaded[1] if self._loaded is not None else None
+            if cached is None or cached.version != version:
+                current = loaded if cached is None else loaded.with_cached_commits(cached.snapshot)
+                cached = CachedSnapshot(version, current)
+            self._loaded = now, cached
+            return cached
 
     def listing(self) -> CachedListing:
-        """The partitions; listed anew only where something has completed since the last time."""
-        with self._listing:
-            seen = self.snapshot()
-            kept = self._files
-            if kept is not None and kept.version == seen.version:
-                return kept.value
+        """The partitions; lists only those in which an instant completed since the last call."""
+        with self._listing_lock:
+            current = self.snapshot()
+            cached = self._cached_listing
+            if cached is not None and cached.version == current.version:
+                return cached.value
             changed = None
-            if kept is not None:
-                changed = changed_partitions(kept.value.snapshot, seen.snapshot)
-                if changed is None and kept.is_fresh(seen.version, self._now()):
-                    return kept.value
-            return self._listed(seen, changed)
+            if cached is not None:
+                changed = changed_partitions(cached.value.snapshot, current.snapshot)
+                if changed is None and cached.is_fresh(current.version, self._now()):
+                    return cached.value
+            return self._list(current, changed)
 
-    def _listed(self, seen: CachedSnapshot, changed: frozenset[str] | None) -> CachedListing:
-        began = self._now()
-        # Nobody is asked for nothing.
-        found = seen.snapshot.files(changed) if changed is None or changed else {}
-        rows = {row.partition: row for row in partition_rows(seen.snapshot, found)}
-        took = self._now() - began
-        if changed is not None and self._files is not None:
-            before = self._files.value
-            listing = before.snapshot.listing
-            found = {p: f for p, f in listing.items() if p not in changed} | found
-            rows = {p: r for p, r in before.rows.items() if p not in changed} | rows
-            took = self._files.took_ms
-        snapshot = seen.snapshot
+    def _list(self, current: CachedSnapshot, changed: frozenset[str] | None) -> CachedListing:
+        """List the changed partitions, or all if None, and store the merged listing."""
+        started = self._now()
+        # An empty set of changed partitions needs no call to the storage.
+        files = current.snapshot.files(changed) if changed is None or changed else {}
+        rows = {row.partition: row for row in partition_rows(current.snapshot, files)}
+        took = self._now() - started
+        if changed is not None and self._cached_listing is not None:
+            previous = self._cached_listing.value
+            listing = previous.snapshot.listing
+            files = {p: f for p, f in listing.items() if p not in changed} | files
+            rows = {p: r for p, r in previous.rows.items() if p not in changed} | rows
+            # `took_ms` stays the time of the last full listing.
+            took = self._cached_listing.took_ms
+        snapshot = current.snapshot
         listed = ListedSnapshot(
-            snapshot.storage, snapshot.config, snapshot.timeline, snapshot._commits, listing=found
+            snapshot.storage, snapshot.config, snapshot.timeline, snapshot._commits, listing=files
         )
-        value = CachedListing(seen.version, listed, rows)
-        self._files = _CacheEntry(seen.version, value, self._now(), took)
+        value = CachedListing(current.version, listed, rows)
+        self._cached_listing = _CacheEntry(current.version, value, self._now(), took)
         return value
 
     def derived(self, name: str, version: str, make: Callable[[], Value]) -> Value:
-        """What `make` gives, kept under a name for as long as the table is of this version."""
-        with self._deriving.setdefault(name, threading.Lock()):
-            kept = self._derived.get(name)
-            if kept is None or not kept.is_fresh(version, self._now()):
-                began = self._now()
+        """Return the result of `make`, cached under a name for one version of the table."""
+        with self._derived_locks.setdefault(name, threading.Lock()):
+            cached = self._derived.get(name)
+            if cached is None or not cached.is_fresh(version, self._now()):
+                started = self._now()
                 value = make()
-                kept = _CacheEntry(version, value, self._now(), self._now() - began)
-                self._derived[name] = kept
-            return kept.value  # type: ignore[return-value] # a name stands for one kind of value
+                cached = _CacheEntry(version, value, self._now(), self._now() - started)
+                self._derived[name] = cached
+            return cached.value  # type: ignore[return-value] # a name has values of one type
 
     def _now(self) -> int:
         return self.runner.clock.monotonic_ms()
 
 
-def _version(found: Snapshot, names: Iterable[Instant]) -> str:
-    told = hashlib.sha256()
-    for instant in names:
-        told.update(instant.file_name.encode())
-    told.update(repr(sorted(found.config.properties.items())).encode())
-    return told.hexdigest()[:16]
+def _version(snapshot: Snapshot, instants: Iterable[Instant]) -> str:
+    digest = hashlib.sha256()
+    for instant in instants:
+        digest.update(instant.file_name.encode())
+    digest.update(repr(sorted(snapshot.config.properties.items())).encode())
+    return digest.hexdigest()[:16]
 
 
 def changed_partitions(before: Snapshot, now: Snapshot) -> frozenset[str] | None:
-    """The partitions whose files may be others than before; None if any may be.
+    """The partitions whose visible files may differ between two snapshots; None if any may.
 
-    Files of what is pending are not seen, and what was archived stays visible.
+    Pending instants do not matter, because their files are not visible; nor do archived ones,
+    because their files stay visible.
     """
     if before.config.properties != now.config.properties:
         return None
-    known = set(before.timeline)
-    new = [i for i in now.timeline if i.is_completed and i not in known]
-    writes = [i for i in new if i.is_write]
-    others = [i for i in new if not i.is_write and i.action != "savepoint"]
-    if any(i.action != "clean" for i in others):
+    previous = set(before.timeline)
+    completed = [i for i in now.timeline if i.is_completed and i not in previous]
+    writes = [i for i in completed if i.is_write]
+    others = [i for i in completed if not i.is_write and i.action != Action.SAVEPOINT]
+    if any(i.action != Action.CLEAN for i in others):
         return None
     try:
         written = {p for commit in now.commits(writes) for p in commit.partitions}
-        cleaned = {p for each in others for p in _cleaned(now, each)}
+        cleaned = {p for clean in others for p in _cleaned_partitions(now, clean)}
     except (CorruptError, UnsupportedError):
         return None
     return frozenset(written | cleaned)
 
 
-def _cleaned(snapshot: Snapshot, instant: Instant) -> Iterable[str]:
+def _cleaned_partitions(snapshot: Snapshot, instant: Instant) -> Iterable[str]:
     data = read_optional(snapshot.storage, snapshot.timeline_path(instant))
     return METADATA_ONLY_RESULTS[instant.action].parse(data).partitions if data else ()

@@ -1,4 +1,4 @@
-"""A table that is served: what each panel of the page asks for."""
+"""A served table: the documents that the panels of the page request."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from lakewright.ui.partitions import (
 )
 from lakewright.ui.snapshot_cache import CachedListing, SnapshotCache
 
-_MOST_GROUPS = 200
+_MAX_GROUPS = 200
 
 
 class NotFoundError(InvalidError):
-    """What was asked for is not there."""
+    """The requested table, instant, partition, service or job does not exist."""
 
 
 @dataclass(frozen=True)
 class TableView:
-    """One table, by the address and options that the server was started with."""
+    """One table, with the path and the options that the server was started with."""
 
     path: str
     options: Mapping[str, str]
@@ -61,16 +61,16 @@ class TableView:
 
     @classmethod
     def at(cls, path: str, options: Mapping[str, str]) -> TableView:
-        """The table at a path; it is looked at when somebody asks."""
+        """The view of the table at a path; the table is read at the first request."""
         return cls(
             path, options, SnapshotCache(service_runner(path, with_optimistic_concurrency(options)))
         )
 
     def summary(self) -> Document:
-        """What the list of tables shows."""
-        seen = self.watch.snapshot()
-        config, timeline = seen.snapshot.config, seen.snapshot.timeline
-        time_ms = times_of(seen.snapshot)
+        """The entry of the table in the list of tables."""
+        cached = self.watch.snapshot()
+        config, timeline = cached.snapshot.config, cached.snapshot.timeline
+        time_ms = times_of(cached.snapshot)
         last = timeline.by_completion[-1] if timeline.by_completion else None
         return {
             "name": config.name,
@@ -80,115 +80,117 @@ class TableView:
             "record_key": list(config.record_key_fields),
             "partition_by": list(config.partition_fields),
             "ordering": list(config.ordering_fields),
-            "version": seen.version,
+            "version": cached.version,
             "instants": len(timeline),
             "pending": len(timeline.pending()),
             "last_write_ms": time_ms(last.completed_at) if last is not None else None,
         }
 
     def pulse(self) -> Document:
-        """Whether anything is different; all that is asked for while nothing happens."""
-        seen = self.watch.snapshot()
+        """The version of the table; the page polls only this while the version is the same."""
+        cached = self.watch.snapshot()
         return {
-            "version": seen.version,
+            "version": cached.version,
             "now_ms": self._now_ms(),
-            "pending": len(seen.snapshot.timeline.pending()),
+            "pending": len(cached.snapshot.timeline.pending()),
         }
 
     def timeline(self, *, archived: bool) -> Document:
-        """The timeline."""
-        seen = self.watch.snapshot()
-        found = self.watch.derived(
+        """The active timeline, and the archived timeline if requested."""
+        cached = self.watch.snapshot()
+        document = self.watch.derived(
             f"timeline {archived}",
-            seen.version,
-            lambda: timeline_document(seen.snapshot, archived=archived),
+            cached.version,
+            lambda: timeline_document(cached.snapshot, archived=archived),
         )
-        return {**found, "now_ms": self._now_ms(), "version": seen.version}
+        return {**document, "now_ms": self._now_ms(), "version": cached.version}
 
     def instant(self, at: str, action: str) -> Document:
-        """One instant."""
-        found = instant_details(self.watch.snapshot().snapshot, at, action)
-        if found is None:
+        """The details of one instant."""
+        details = instant_details(self.watch.snapshot().snapshot, at, action)
+        if details is None:
             raise NotFoundError("the timeline has no such instant", instant=at, action=action)
-        return found
+        return details
 
     def properties(self) -> Document:
-        """The table's properties."""
+        """The table properties."""
         return {"properties": properties_document(self.watch.snapshot().snapshot.config.properties)}
 
     def partitions(self, page: Page) -> Document:
-        """One page of the partitions, and all of them together."""
+        """One page of the partitions, and the totals of all partitions."""
         page = page.checked()
-        seen = self.watch.listing()
-        judged = self.watch.derived("judged", seen.version, lambda: self._rows_with_ttl(seen))
-        total, rows = page_of(judged, page)
-        debts = self._debts(seen, [each.row.partition for each in rows])
+        listing = self.watch.listing()
+        all_rows = self.watch.derived(
+            "judged", listing.version, lambda: self._rows_with_ttl(listing)
+        )
+        matching, rows = page_of(all_rows, page)
+        debts = self._debts(listing, [each.row.partition for each in rows])
         rows = [replace(each, debt=debts.get(each.row.partition)) for each in rows]
-        time_ms = times_of(seen.snapshot)
+        time_ms = times_of(listing.snapshot)
         totals = self.watch.derived(
-            "totals", seen.version, lambda: totals_document(seen.rows.values())
+            "totals", listing.version, lambda: totals_document(listing.rows.values())
         )
         return {
-            "version": seen.version,
+            "version": listing.version,
             "totals": totals,
-            "ttl": self._ttl_document(seen, judged),
-            "matching": total,
+            "ttl": self._ttl_document(listing, all_rows),
+            "matching": matching,
             "offset": page.offset,
             "rows": [row_document(each, time_ms) for each in rows],
         }
 
     def groups(self, partition: str, offset: int) -> Document:
-        """The file groups of a partition, by its path among those that were listed."""
-        seen = self.watch.listing()
-        if partition not in seen.rows:
+        """The file groups of a listed partition, from an offset on."""
+        listing = self.watch.listing()
+        if partition not in listing.rows:
             raise NotFoundError("the table has no such partition", partition=partition)
-        snapshot = seen.snapshot
-        found = snapshot.groups(snapshot.view(), snapshot.files([partition]))
+        snapshot = listing.snapshot
+        groups = snapshot.groups(snapshot.view(), snapshot.files([partition]))
         time_ms = times_of(snapshot)
-        shown = found[max(0, offset) :][:_MOST_GROUPS]
+        shown = groups[max(0, offset) :][:_MAX_GROUPS]
         return {
             "partition": partition,
-            "total": len(found),
+            "total": len(groups),
             "offset": max(0, offset),
-            "groups": [group_document(each, time_ms) for each in shown],
+            "groups": [group_document(group, time_ms) for group in shown],
         }
 
     def freshness(self) -> Document:
         """Completion and freshness, now and over time."""
-        seen = self.watch.snapshot()
+        cached = self.watch.snapshot()
         tolerance = settings_from(FreshnessSettings, self._options).future_tolerance_ms
-        until = self._now_ms() + tolerance
+        future_from_ms = self._now_ms() + tolerance
 
-        def made() -> Document:
-            found = compute_freshness(seen.snapshot, future_from_ms=until)
-            document = freshness_document(found, partitions=False)
-            return {**document, "history": freshness_history(seen.snapshot)}
+        def compute() -> Document:
+            freshness = compute_freshness(cached.snapshot, future_from_ms=future_from_ms)
+            document = freshness_document(freshness, partitions=False)
+            return {**document, "history": freshness_history(cached.snapshot)}
 
-        return self.watch.derived("freshness", seen.version, made)
+        return self.watch.derived("freshness", cached.version, compute)
 
     def plans(self) -> Document:
-        """What is pending; heartbeats are asked for only if anything is."""
+        """The pending instants and recent rollbacks; reads heartbeats only if any are pending."""
         snapshot = self.watch.snapshot().snapshot
-        waiting = snapshot.timeline.pending()
-        beats = last_heartbeats(snapshot.storage) if waiting else {}
+        pending = snapshot.timeline.pending()
+        beats = last_heartbeats(snapshot.storage) if pending else {}
         settings = settings_from(HeartbeatSettings, self._options)
         now_ms = self._now_ms()
         return {**plans_document(snapshot, beats, settings, now_ms), "now_ms": now_ms}
 
     def services(self) -> Document:
-        """The services there are."""
+        """The table services that apply to the type of the table."""
         has_logs = self.watch.snapshot().snapshot.config.table_type is TableType.MERGE_ON_READ
-        of_logs = ("compaction", "logcompaction")
-        known = [each for each in services() if has_logs or each.name not in of_logs]
-        return {"services": [service_document(each) for each in known]}
+        log_services = ("compaction", "logcompaction")
+        applicable = [each for each in services() if has_logs or each.name not in log_services]
+        return {"services": [service_document(each) for each in applicable]}
 
     def preview(self, name: str) -> Document:
-        """What a service would do now, and why not more."""
+        """The plan that a service would schedule now, with the partitions that it skips."""
         plan = self.watch.runner.preview(known_service(name))
         return {"service": name, **cut(plan_document(plan))}
 
     def cancel(self, instant: str, user: str, reason: str) -> Document:
-        """Take a cancellable plan back, or ask who executes it to stop."""
+        """Roll back a cancellable plan, or request a running executor to stop."""
         return cancel_plan(self.path, self.options, instant, user=user, reason=reason, wait_s=0.0)
 
     @property
@@ -198,42 +200,43 @@ class TableView:
     def _now_ms(self) -> int:
         return self.watch.runner.clock.now_ms()
 
-    def _rows_with_ttl(self, seen: CachedListing) -> list[PartitionRowWithTtl]:
-        verdicts = self._ttl_decisions(seen)
+    def _rows_with_ttl(self, listing: CachedListing) -> list[PartitionRowWithTtl]:
+        decisions = self._ttl_decisions(listing)
         return [
-            PartitionRowWithTtl(row, decision=verdicts.get(path)) for path, row in seen.rows.items()
+            PartitionRowWithTtl(row, decision=decisions.get(path))
+            for path, row in listing.rows.items()
         ]
 
-    def _debts(self, seen: CachedListing, partitions: Iterable[str]) -> dict[str, PartitionDebt]:
-        """Why the log files of some partitions wait."""
-        if seen.snapshot.config.table_type is not TableType.MERGE_ON_READ:
+    def _debts(self, listing: CachedListing, partitions: Iterable[str]) -> dict[str, PartitionDebt]:
+        """The compaction debt of some partitions."""
+        if listing.snapshot.config.table_type is not TableType.MERGE_ON_READ:
             return {}
-        few = replace(seen.snapshot, listing=seen.snapshot.files(partitions))
-        owed = load_debt(self.watch.runner.planning_context(few))
-        return {each.partition: each for each in owed.partitions}
+        limited = replace(listing.snapshot, listing=listing.snapshot.files(partitions))
+        debt = load_debt(self.watch.runner.planning_context(limited))
+        return {each.partition: each for each in debt.partitions}
 
-    def _ttl_decisions(self, seen: CachedListing) -> dict[str, TtlDecision]:
-        """What becomes of partitions by the policies, as if TTL were on; nothing without any."""
-        config = seen.snapshot.config
-        told = {ENABLED: "true", **self._options}
+    def _ttl_decisions(self, listing: CachedListing) -> dict[str, TtlDecision]:
+        """The TTL decisions by partition as if TTL were enabled; empty without active policies."""
+        config = listing.snapshot.config
+        options = {ENABLED: "true", **self._options}
         if not config.partition_fields or not active_policies(
-            ttl_settings(config.properties, told)
+            ttl_settings(config.properties, options)
         ):
             return {}
-        sight = replace(self.watch.runner.planning_context(seen.snapshot), options=told)
-        return {each.partition: each for each in explain(sight)}
+        context = replace(self.watch.runner.planning_context(listing.snapshot), options=options)
+        return {each.partition: each for each in explain(context)}
 
-    def _ttl_document(self, seen: CachedListing, judged: list[PartitionRowWithTtl]) -> Document:
-        settings = ttl_settings(seen.snapshot.config.properties, self._options)
+    def _ttl_document(self, listing: CachedListing, rows: list[PartitionRowWithTtl]) -> Document:
+        settings = ttl_settings(listing.snapshot.config.properties, self._options)
         return {
             "enabled": bool(settings.enabled),
             "policies": [policy.document() for policy in settings.policies],
-            "expired": sum(1 for each in judged if each.decision and each.decision.expired),
+            "expired": sum(1 for each in rows if each.decision and each.decision.expired),
         }
 
 
 def known_service(name: str) -> str:
-    """The name of a service; NotFoundError tells which there are."""
+    """Return the name of a service; NotFoundError lists the known ones."""
     try:
         return service_by_name(name).name
     except InvalidError as error:

@@ -1,1 +1,1 @@
-"""The procedures of `CALL`, by the names that Hudi gives them."""
+"""The `CALL` procedures, under the names that Hudi uses for them."""

@@ -1,4 +1,8 @@
-"""`CALL name(argument, name => argument)` as a value, and its arguments checked. Pure."""
+"""What all procedures have in common: parsing of `CALL`, parameters, descriptions for `help`.
+
+`parse_call` parses `CALL name(argument, name => argument)`, and `bound_arguments` checks the
+arguments against the parameters of a procedure.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +21,25 @@ if TYPE_CHECKING:
 
 Value = str | int | float | bool | None
 
-# Each text matches in one way alone: with two, the number of tries would double with every comment.
+# The alternatives are disjoint: otherwise each comment would double the time of backtracking.
 _SPACE = r"(?:\s|--[^\n]*+(?:\n|$)|/\*(?:[^*]|\*(?!/))*+\*/)"
 _CALL = re.compile(
     rf"CALL{_SPACE}++`?(?P<name>\w+)`?\s*\((?P<rest>.*)\)(?:;|{_SPACE})*+", re.I | re.S
 )
-_CALLS = re.compile(rf"CALL{_SPACE}++`?\w+`?\s*(?![\w`.\s])", re.I | re.S)
+# A text that is meant as a call of a procedure without a catalog, even if it does not parse.
+_CALL_START = re.compile(rf"CALL{_SPACE}++`?\w+`?\s*(?![\w`.\s])", re.I | re.S)
 _NAME = re.compile(r"\s*(?P<name>\w+)\s*=>")
 _VALUE = re.compile(
     r"""\s*(?:'(?P<single>(?:[^'\\]|''|\\.)*)'|"(?P<double>(?:[^"\\]|""|\\.)*)"
         |(?P<number>[+-]?\d+(?:\.\d+)?)L?|(?P<marker>:\w+|\?)|(?P<word>\w+))\s*""",
     re.X | re.S,
 )
-_WORDS: dict[str, Value] = {"true": True, "false": False, "null": None}
+_CONSTANTS: dict[str, Value] = {"true": True, "false": False, "null": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The name of a procedure, and what it is called with."""
+    """The name of a procedure, and the arguments of a call."""
 
     name: str
     positional: tuple[Value, ...] = ()
@@ -43,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An argument that a procedure takes; `kind` is told by the default, and else text."""
+    """A parameter of a procedure; without a `kind` its type is that of the default, or str."""
 
     name: str
     default: Value = None
@@ -53,11 +58,11 @@ class Parameter:
 
     @property
     def type(self) -> type[str | int | float | bool]:
-        """What its values are."""
+        """The type of its values."""
         return self.kind or (str if self.default is None else type(self.default))
 
     def checked(self, value: Value) -> Value:
-        """A value of the right type; ValueError if it is not one."""
+        """Return a value converted to the type of the parameter; ValueError if it cannot be."""
         if value is None or isinstance(value, self.type):
             if isinstance(value, bool) and self.type is not bool:
                 raise ValueError
@@ -69,23 +74,23 @@ _TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "t
 
 
 def parse_call(text: str, values: Any = None) -> Call | None:
-    """The call that a statement is; None for others, and for procedures of some catalog.
+    """Parse a call; None for other statements, and for calls of a catalog's procedures.
 
-    `values` are those of parameter markers, by name or in order.
+    `values` are the values of parameter markers, by name or in order.
 
     Raises:
-        InvalidError: it begins like a call and does not parse.
+        InvalidError: The text starts like a call and does not parse.
     """
     text = statement_of(text)
     match = _CALL.fullmatch(text)
     if match is None:
-        if _CALLS.match(text):
+        if _CALL_START.match(text):
             raise InvalidError("a call is CALL name(argument, name => argument)", sql=text)
         return None
     positional: list[Value] = []
     named: list[tuple[str, Value]] = []
     rest = match["rest"]
-    places = iter(values if isinstance(values, (list, tuple)) else ())
+    marker_values = iter(values if isinstance(values, (list, tuple)) else ())
     while rest.strip():
         name = _NAME.match(rest)
         rest = rest[name.end() :] if name else rest
@@ -97,16 +102,21 @@ def parse_call(text: str, values: Any = None) -> Call | None:
             raise InvalidError("a comma is missing between arguments", sql=text, at=rest[:40])
         rest = rest[1:]
         if name:
-            named.append((name["name"].lower(), _value(value, values, places)))
+            named.append((name["name"].lower(), _value(value, values, marker_values)))
         elif named:
             raise InvalidError("an argument without a name follows one with a name", sql=text)
         else:
-            positional.append(_value(value, values, places))
+            positional.append(_value(value, values, marker_values))
     return Call(match["name"].lower(), tuple(positional), tuple(named))
 
 
 def bound_arguments(call: Call, parameters: Sequence[Parameter]) -> dict[str, Value]:
-    """The arguments of a call by name; a wrong one is an error that names the right ones."""
+    """Return the arguments of a call by name, with defaults.
+
+    Raises:
+        InvalidError: An argument is unknown, missing, given twice or of the wrong type. The error
+            names the parameters.
+    """
     names = [parameter.name for parameter in parameters]
     if len(call.positional) > len(names):
         raise InvalidError(
@@ -116,8 +126,8 @@ def bound_arguments(call: Call, parameters: Sequence[Parameter]) -> dict[str, Va
     given = dict(zip(names, call.positional, strict=False))
     for name, value in call.named:
         if name not in by_name:
-            near = difflib.get_close_matches(name, by_name, n=1)
-            hint = {"did_you_mean": by_name[near[0]]} if near else {}
+            similar = difflib.get_close_matches(name, by_name, n=1)
+            hint = {"did_you_mean": by_name[similar[0]]} if similar else {}
             raise InvalidError(
                 f"{call.name} has no such argument", argument=name, known=names, **hint
             )
@@ -136,29 +146,29 @@ def _checked(call: Call, parameter: Parameter, value: Value) -> Value:
     try:
         return parameter.checked(value)
     except ValueError as error:
-        wanted = _TYPE_NAMES[parameter.type]
+        type_name = _TYPE_NAMES[parameter.type]
         raise InvalidError(
-            f"{call.name} takes {wanted} as {parameter.name}", given=value
+            f"{call.name} takes {type_name} as {parameter.name}", given=value
         ) from error
 
 
-def _value(match: re.Match[str], values: Any, places: Any) -> Value:
-    """The value of an argument, or what a marker stands for."""
+def _value(match: re.Match[str], values: Any, marker_values: Any) -> Value:
+    """Return the value of a literal, or that of a parameter marker."""
     marker = match["marker"]
     if marker is None:
         return _literal(match)
     named = values if isinstance(values, Mapping) else {}
     missing = object()
-    found = next(places, missing) if marker == "?" else named.get(marker[1:], missing)
-    if found is missing:
+    value = next(marker_values, missing) if marker == "?" else named.get(marker[1:], missing)
+    if value is missing:
         raise InvalidError("a parameter marker has no value: give it in args", marker=marker)
-    if found is not None and not isinstance(found, (str, int, float, bool)):
+    if value is not None and not isinstance(value, (str, int, float, bool)):
         raise InvalidError(
             "an argument is a text, a number, true, false or null",
             marker=marker,
-            given=type(found).__name__,
+            given=type(value).__name__,
         )
-    return found
+    return value
 
 
 def _literal(match: re.Match[str]) -> Value:
@@ -170,36 +180,34 @@ def _literal(match: re.Match[str]) -> Value:
         text = match["number"]
         return float(text) if "." in text else int(text)
     word = match["word"].lower()
-    if word not in _WORDS:
+    if word not in _CONSTANTS:
         raise InvalidError(
             "an argument is a text in quotes, a number, true, false or null", at=word
         )
-    return _WORDS[word]
+    return _CONSTANTS[word]
 
 
 def _unquoted(text: str, quote: str) -> str:
     return re.sub(r"\\(.)", r"\1", text.replace(quote * 2, quote))
 
 
-# ------------------------------------------------------------------------------------------------
-# What a procedure is, and the parameters that many have in common.
-
+# Procedures, and their common parameters.
 
 Arguments = Mapping[str, Any]
 Rows = list[tuple[Any, ...]]
 
 NAME = Parameter("table", about="the name of a table in the catalog, as db.table")
-PATH = Parameter("path", about="where the table is, in place of its name")
+PATH = Parameter("path", about="the path of the table, instead of its name")
 TABLE = (NAME, PATH)
-OPTIONS = Parameter("options", about="options as key=value, with commas between them")
+OPTIONS = Parameter("options", about="comma-separated options, as key=value")
 FILTER = Parameter("filter", about="a condition on the columns of the result, in SQL")
-INSTANT = Parameter("instant_time", required=True, about="a write, by its instant")
-ARCHIVED = Parameter("showArchived", False, about="whether history is shown, too")
+INSTANT = Parameter("instant_time", required=True, about="the instant of a write")
+ARCHIVED = Parameter("showArchived", False, about="whether to include the archived timeline")
 
 
 def limit(most: int) -> Parameter:
-    """How many rows are shown unless told otherwise."""
-    return Parameter("limit", most, about="how many rows at most, the newest first")
+    """Return a parameter `limit` with a default."""
+    return Parameter("limit", most, about="the maximum number of rows, the newest first")
 
 
 LIMIT = limit(20)
@@ -207,7 +215,10 @@ LIMIT = limit(20)
 
 @dataclass(frozen=True)
 class Procedure:
-    """What can be called: its parameters, the columns of its result, and what it does."""
+    """A procedure of `CALL`: its parameters, the columns of its result, and its function.
+
+    `about` is the description that `help` and the documentation show.
+    """
 
     name: str
     about: str
@@ -217,25 +228,28 @@ class Procedure:
 
 
 def most(arguments: Arguments) -> int | None:
-    """How many rows to make; None is all, where a filter picks among them."""
+    """Return the maximum number of rows, None for all.
+
+    With a filter a procedure returns all rows: the filter applies before the limit.
+    """
     if arguments.get("filter"):
         return None
-    told = arguments.get("limit")
-    if told is not None and int(told) < 0:
-        raise InvalidError("a limit is a whole number from 0 on", limit=told)
-    return None if told is None else int(told)
+    value = arguments.get("limit")
+    if value is not None and int(value) < 0:
+        raise InvalidError("a limit is a whole number from 0 on", limit=value)
+    return None if value is None else int(value)
 
 
 def parse_options(text: Value) -> dict[str, str]:
-    """Options that were given as one text."""
-    found = {}
+    """Parse comma-separated options `key=value`."""
+    options = {}
     for part in str(text or "").split(","):
         key, equals, value = part.partition("=")
         if part.strip() and not equals:
             raise InvalidError("options are key=value, with commas between them", option=part)
         if equals:
-            found[key.strip()] = value.strip()
-    return found
+            options[key.strip()] = value.strip()
+    return options
 
 
 DESCRIBE_COLUMNS = (
@@ -246,22 +260,22 @@ _TYPES = {str: "STRING", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
 
 
 def example(procedure: Procedure) -> str:
-    """A call of a procedure with what it must be given."""
-    needed = [p for p in procedure.parameters if p.required]
-    told = [f"{p.name} => {_EXAMPLES[p.type]}" for p in needed]
+    """Return an example call of a procedure, with its required arguments."""
+    required = [p for p in procedure.parameters if p.required]
+    arguments = [f"{p.name} => {_EXAMPLES[p.type]}" for p in required]
     table = ["table => 'db.trips'"] if NAME in procedure.parameters else []
-    return f"CALL {procedure.name}({', '.join([*table, *told])})"
+    return f"CALL {procedure.name}({', '.join([*table, *arguments])})"
 
 
 def describe(procedure: Procedure) -> Rows:
-    """A procedure with its parameters, the columns of its result, and an example."""
+    """Return rows with the description, parameters, columns and an example of a procedure."""
     parameters = [
         ("parameter", p.name, _TYPES[p.type], p.required, _default(p), p.about)
         for p in procedure.parameters
     ]
     columns = [
-        ("column", *each.strip().rsplit(" ", 1), None, None, "")
-        for each in procedure.columns.split(",")
+        ("column", *column.strip().rsplit(" ", 1), None, None, "")
+        for column in procedure.columns.split(",")
     ]
     head = ("procedure", procedure.name, None, None, None, procedure.about)
     return [head, *parameters, *columns, ("example", example(procedure), *(None,) * 3, "")]

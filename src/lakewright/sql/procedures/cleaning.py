@@ -1,4 +1,4 @@
-"""The procedures of cleans and of history."""
+"""Procedures for cleans and for archiving."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from lakewright.table.snapshot import Snapshot
 if TYPE_CHECKING:
     from lakewright.api.table import Table
 
-_TOLD = {
+# Arguments of run_clean and archive_commits, and the options that they stand for.
+_CLEAN_OPTIONS = {
     "clean_policy": "hoodie.clean.policy",
     "retain_commits": "hoodie.clean.commits.retained",
     "hours_retained": "hoodie.clean.hours.retained",
@@ -40,20 +41,20 @@ _TOLD = {
     "trigger_strategy": "hoodie.clean.trigger.strategy",
     "trigger_max_commits": "hoodie.clean.trigger.max.commits",
 }
-_KEPT = {
+_ARCHIVE_OPTIONS = {
     "min_commits": "hoodie.keep.min.commits",
     "max_commits": "hoodie.keep.max.commits",
     "retain_commits": "hoodie.clean.commits.retained",
 }
 
 
-def _options(arguments: Arguments, names: dict[str, str]) -> dict[str, str]:
-    told = {key: arguments[name] for name, key in names.items() if arguments[name] is not None}
-    return {**parse_options(arguments.get("options")), **{k: str(v) for k, v in told.items()}}
+def _options(arguments: Arguments, keys: dict[str, str]) -> dict[str, str]:
+    given = {key: arguments[name] for name, key in keys.items() if arguments[name] is not None}
+    return {**parse_options(arguments.get("options")), **{k: str(v) for k, v in given.items()}}
 
 
 def _cleans(snapshot: Snapshot) -> Iterator[tuple[Instant, CleanMetadata]]:
-    """The completed cleans, the newest first."""
+    """Yield the completed cleans, the newest first."""
     for instant in reversed(snapshot.timeline.completed(Action.CLEAN)):
         path = snapshot.timeline_path(instant)
         data = read_optional(snapshot.storage, path)
@@ -63,8 +64,8 @@ def _cleans(snapshot: Snapshot) -> Iterator[tuple[Instant, CleanMetadata]]:
 
 
 def _plans(snapshot: Snapshot) -> Iterator[tuple[Instant, CleanPlan]]:
-    """The plans of cleans, ended or not, the newest first."""
-    for instant in reversed([i for i in snapshot.timeline if i.action == "clean"]):
+    """Yield the plans of pending and completed cleans, the newest first."""
+    for instant in reversed([i for i in snapshot.timeline if i.action == Action.CLEAN]):
         requested = replace(instant, state=State.REQUESTED, completed_at=None)
         path = snapshot.timeline_path(requested)
         data = read_optional(snapshot.storage, path)
@@ -74,13 +75,13 @@ def _plans(snapshot: Snapshot) -> Iterator[tuple[Instant, CleanPlan]]:
 
 
 def _run_clean(table: Table, arguments: Arguments) -> Rows:
-    runner = table.services(_options(arguments, _TOLD))
+    runner = table.services(_options(arguments, _CLEAN_OPTIONS))
     if arguments["schedule_in_line"]:
-        done = runner.run("clean")
-        ended = [] if isinstance(done, Skip) else [done.instant]
+        outcome = runner.run("clean")
+        executed = [] if isinstance(outcome, Skip) else [outcome.instant]
     else:
-        waiting = table.snapshot().timeline.pending(Action.CLEAN)
-        ended = [runner.execute(each.requested_at).instant for each in waiting]
+        pending = table.snapshot().timeline.pending(Action.CLEAN)
+        executed = [runner.execute(plan.requested_at).instant for plan in pending]
     return [
         (
             instant.requested_at,
@@ -91,7 +92,7 @@ def _run_clean(table: Table, arguments: Arguments) -> Rows:
             clean.version,
         )
         for instant, clean in _cleans(table.snapshot())
-        if instant.requested_at in ended
+        if instant.requested_at in executed
     ]
 
 
@@ -120,17 +121,17 @@ def _show_cleaned(table: Table, arguments: Arguments) -> Rows:
             instant.completed_at,
             instant.action,
             clean.started_at,
-            each.partition,
-            each.policy,
-            len(each.patterns),
-            len(each.deleted),
-            len(each.failed),
-            each.is_partition_deleted,
+            cleaned.partition,
+            cleaned.policy,
+            len(cleaned.patterns),
+            len(cleaned.deleted),
+            len(cleaned.failed),
+            cleaned.is_partition_deleted,
             clean.took_ms,
             clean.files_deleted,
         )
         for instant, clean in _cleans(table.snapshot())
-        for each in clean.partitions.values()
+        for cleaned in clean.partitions.values()
     ]
     return rows[: most(arguments)]
 
@@ -138,13 +139,13 @@ def _show_cleaned(table: Table, arguments: Arguments) -> Rows:
 def _show_plans(table: Table, arguments: Arguments) -> Rows:
     rows: Rows = []
     for instant, plan in _plans(table.snapshot()):
-        kept = plan.earliest_to_retain
+        retained = plan.earliest_to_retain
         rows.append(
             (
                 instant.requested_at,
                 instant.state.value,
                 instant.action,
-                kept.requested_at if kept is not None else None,
+                retained.requested_at if retained is not None else None,
                 plan.last_completed,
                 plan.policy,
                 plan.version,
@@ -157,25 +158,25 @@ def _show_plans(table: Table, arguments: Arguments) -> Rows:
 
 
 def _archive(table: Table, arguments: Arguments) -> Rows:
-    table.run("archive", _options(arguments, _KEPT))
+    table.run("archive", _options(arguments, _ARCHIVE_OPTIONS))
     return [(0,)]
 
 
-_SHOW = (NAME, limit(10), PATH, FILTER)
+_SHOW_PARAMETERS = (NAME, limit(10), PATH, FILTER)
 
 CLEAN_PROCEDURES = (
     Procedure(
         "run_clean",
-        "delete files that no query needs any more; no row if nothing is due",
+        "delete files that queries no longer need; no row if there is nothing to clean",
         (
             NAME,
-            Parameter("schedule_in_line", True, about="false executes only what waits"),
+            Parameter("schedule_in_line", True, about="false only executes pending plans"),
             Parameter("clean_policy", about="such as KEEP_LATEST_COMMITS"),
             Parameter("retain_commits", kind=int, about="how many commits stay readable"),
             Parameter("hours_retained", kind=int, about="how many hours stay readable"),
-            Parameter("file_versions_retained", kind=int, about="how many versions of files stay"),
+            Parameter("file_versions_retained", kind=int, about="how many file versions to keep"),
             Parameter("trigger_strategy", about="such as NUM_COMMITS"),
-            Parameter("trigger_max_commits", kind=int, about="after how many commits it is due"),
+            Parameter("trigger_max_commits", kind=int, about="after how many commits to clean"),
             OPTIONS,
             PATH,
         ),
@@ -186,7 +187,7 @@ CLEAN_PROCEDURES = (
     Procedure(
         "show_cleans",
         "the completed cleans, the newest first",
-        _SHOW,
+        _SHOW_PARAMETERS,
         "clean_time STRING, state_transition_time STRING, action STRING, start_clean_time STRING, "
         "time_taken_in_millis BIGINT, total_files_deleted INT, earliest_commit_to_retain STRING, "
         "last_completed_commit_timestamp STRING, version INT",
@@ -194,8 +195,8 @@ CLEAN_PROCEDURES = (
     ),
     Procedure(
         "show_cleans_metadata",
-        "what completed cleans did in each partition, the newest first",
-        _SHOW,
+        "the completed cleans by partition, the newest first",
+        _SHOW_PARAMETERS,
         "clean_time STRING, state_transition_time STRING, action STRING, start_clean_time STRING, "
         "partition_path STRING, policy STRING, delete_path_patterns INT, "
         "success_delete_files INT, failed_delete_files INT, is_partition_deleted BOOLEAN, "
@@ -204,8 +205,8 @@ CLEAN_PROCEDURES = (
     ),
     Procedure(
         "show_clean_plans",
-        "the plans of cleans, ended or not, the newest first",
-        _SHOW,
+        "the plans of pending and completed cleans, the newest first",
+        _SHOW_PARAMETERS,
         "plan_time STRING, state STRING, action STRING, earliest_instant_to_retain STRING, "
         "last_completed_commit_timestamp STRING, policy STRING, version INT, "
         "total_partitions_to_clean INT, total_partitions_to_delete INT, extra_metadata STRING",
@@ -213,11 +214,11 @@ CLEAN_PROCEDURES = (
     ),
     Procedure(
         "archive_commits",
-        "move old instants into history",
+        "move old instants to the archived timeline",
         (
             *TABLE,
-            Parameter("min_commits", 20, about="how many stay"),
-            Parameter("max_commits", 30, about="from how many on it is due"),
+            Parameter("min_commits", 20, about="how many commits to keep at least"),
+            Parameter("max_commits", 30, about="archive if there are more commits than this"),
             Parameter("retain_commits", 10, about="how many commits cleans leave readable"),
             Parameter("enable_metadata", True, about="without effect"),
         ),

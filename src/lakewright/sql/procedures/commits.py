@@ -1,4 +1,4 @@
-"""The procedures that show what writes did, with Hudi's names and figures."""
+"""Procedures that show statistics and metadata of writes, with the columns that Hudi returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakewright.errors import InvalidError
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
-from lakewright.model.instant import Instant
+from lakewright.model.instant import Action, Instant
 from lakewright.sql.procedures.base import (
     FILTER,
     INSTANT,
@@ -26,10 +26,10 @@ from lakewright.table.snapshot import Snapshot
 if TYPE_CHECKING:
     from lakewright.api.table import Table
 
-# What Hudi says of the size of rows where none were written.
-_NO_SIZE = 2**63 - 1
+# The average record size that Hudi returns for a write without records.
+_NO_RECORD_SIZE = 2**63 - 1
 
-_COUNTS = (
+_COUNT_COLUMNS = (
     "total_bytes_written BIGINT, total_files_added BIGINT, total_files_updated BIGINT, "
     "total_partitions_written BIGINT, total_records_written BIGINT, "
     "total_update_records_written BIGINT, total_errors BIGINT"
@@ -43,6 +43,7 @@ _FILE_COLUMNS = (
     "total_updated_records_compacted BIGINT, total_bytes_written BIGINT"
 )
 
+# Returns the rows for one write.
 Line = Callable[[Instant, CommitMetadata], Iterable[tuple[Any, ...]]]
 
 
@@ -50,13 +51,13 @@ def _sum(stats: Iterable[WriteStat], name: str) -> int:
     return sum(getattr(stat, name) or 0 for stat in stats)
 
 
-def _is_new(stat: WriteStat) -> bool:
+def _is_new_file_group(stat: WriteStat) -> bool:
     return stat.prev_commit == "null"
 
 
 def _counts(commit: CommitMetadata) -> tuple[int, ...]:
     stats = commit.write_stats()
-    added = sum(map(_is_new, stats))
+    added = sum(map(_is_new_file_group, stats))
     return (
         _sum(stats, "total_write_bytes"),
         added,
@@ -68,15 +69,15 @@ def _counts(commit: CommitMetadata) -> tuple[int, ...]:
     )
 
 
-def _whole(instant: Instant, commit: CommitMetadata) -> Rows:
+def _commit_row(instant: Instant, commit: CommitMetadata) -> Rows:
     return [(instant.requested_at, instant.completed_at, instant.action, *_counts(commit))]
 
 
-def _whole_archived(instant: Instant, commit: CommitMetadata) -> Rows:
+def _archived_commit_row(instant: Instant, commit: CommitMetadata) -> Rows:
     return [(instant.requested_at, instant.completed_at, *_counts(commit))]
 
 
-def _files(instant: Instant, commit: CommitMetadata) -> Rows:
+def _file_rows(instant: Instant, commit: CommitMetadata) -> Rows:
     return [
         (
             instant.requested_at,
@@ -103,55 +104,55 @@ def _files(instant: Instant, commit: CommitMetadata) -> Rows:
 
 
 def _commit_rows(
-    snapshot: Snapshot, instants: Iterable[Instant], line: Line
+    snapshot: Snapshot, instants: Iterable[Instant], to_rows: Line
 ) -> Iterable[tuple[Any, ...]]:
     for instant in instants:
         (commit,) = snapshot.commits([instant])
-        yield from line(instant, commit)
+        yield from to_rows(instant, commit)
 
 
-def _newest(line: Line) -> Callable[[Table, Arguments], Rows]:
+def _show_completed(to_rows: Line) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
         snapshot = table.snapshot()
         newest = reversed(snapshot.timeline.completed_writes)
-        return list(islice(_commit_rows(snapshot, newest, line), most(arguments)))
+        return list(islice(_commit_rows(snapshot, newest, to_rows), most(arguments)))
 
     return run
 
 
-def _archived(line: Line) -> Callable[[Table, Arguments], Rows]:
+def _show_archived(to_rows: Line) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
         snapshot = table.snapshot()
         first, last = arguments["start_ts"] or "", arguments["end_ts"] or "9"
         newest = [i for i in reversed(snapshot.archived) if first <= i.requested_at <= last]
-        return list(islice(_commit_rows(snapshot, newest, line), most(arguments)))
+        return list(islice(_commit_rows(snapshot, newest, to_rows), most(arguments)))
 
     return run
 
 
 def written(snapshot: Snapshot, instant: str) -> tuple[Instant, CommitMetadata]:
-    """A completed write, by its instant; InvalidError if there is none."""
-    found = snapshot.timeline.by_time.get(instant)
-    if found is None or not found.is_completed:
+    """Return the completed write of an instant; InvalidError if there is none."""
+    completed = snapshot.timeline.by_time.get(instant)
+    if completed is None or not completed.is_completed:
         newest = [i.requested_at for i in reversed(snapshot.timeline.completed_writes)]
         raise InvalidError(
             "there is no completed write of this instant on the timeline",
             instant=instant,
             newest=newest[:5],
         )
-    (commit,) = snapshot.commits([found])
-    return found, commit
+    (commit,) = snapshot.commits([completed])
+    return completed, commit
 
 
-def _of_one(line: Line) -> Callable[[Table, Arguments], Rows]:
+def _show_one(to_rows: Line) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
-        found = written(table.snapshot(), arguments["instant_time"])
-        return list(islice(line(*found), most(arguments)))
+        write = written(table.snapshot(), arguments["instant_time"])
+        return list(islice(to_rows(*write), most(arguments)))
 
     return run
 
 
-def _files_of_one(instant: Instant, commit: CommitMetadata) -> Rows:
+def _file_rows_of_write(instant: Instant, commit: CommitMetadata) -> Rows:
     return [
         (
             instant.action,
@@ -169,13 +170,13 @@ def _files_of_one(instant: Instant, commit: CommitMetadata) -> Rows:
     ]
 
 
-def _partitions_of_one(instant: Instant, commit: CommitMetadata) -> Rows:
+def _partition_rows_of_write(instant: Instant, commit: CommitMetadata) -> Rows:
     return [
         (
             instant.action,
             partition,
-            sum(map(_is_new, stats)),
-            len(stats) - sum(map(_is_new, stats)),
+            sum(map(_is_new_file_group, stats)),
+            len(stats) - sum(map(_is_new_file_group, stats)),
             _sum(stats, "num_inserts"),
             _sum(stats, "num_update_writes"),
             _sum(stats, "total_write_bytes"),
@@ -185,42 +186,47 @@ def _partitions_of_one(instant: Instant, commit: CommitMetadata) -> Rows:
     ]
 
 
-def _sizes_of_one(instant: Instant, commit: CommitMetadata) -> Rows:
+def _size_row_of_write(instant: Instant, commit: CommitMetadata) -> Rows:
     stats = commit.write_stats()
-    size, rows = _sum(stats, "total_write_bytes"), _sum(stats, "num_writes")
+    size, records = _sum(stats, "total_write_bytes"), _sum(stats, "num_writes")
     # Hudi rounds up.
-    return [(instant.action, size, rows, -(-size // rows) if rows else _NO_SIZE)]
+    return [(instant.action, size, records, -(-size // records) if records else _NO_RECORD_SIZE)]
 
 
-def _extra(table: Table, arguments: Arguments) -> Rows:
+def _show_extra_metadata(table: Table, arguments: Arguments) -> Rows:
     snapshot = table.snapshot()
     at = arguments["instant_time"]
     newest = snapshot.timeline.completed_writes[-1:]
     if at is None and not newest:
         return []
     instant, commit = written(snapshot, at or newest[0].requested_at)
-    wanted = arguments["metadata_key"]
+    metadata_key = arguments["metadata_key"]
     rows: Rows = [
         (instant.requested_at, instant.action, key, value)
         for key, value in commit.extra.items()
-        if wanted in (None, key)
+        if metadata_key in (None, key)
     ]
     return rows[: most(arguments)]
 
 
-def _amplification(table: Table, arguments: Arguments) -> Rows:
+def _write_amplification(table: Table, arguments: Arguments) -> Rows:
     snapshot = table.snapshot()
-    rows, upserts, writes = [], 0, 0
-    commits = [i for i in snapshot.timeline.completed_writes if i.action == "commit"]
-    for instant, commit in zip(commits, snapshot.commits(commits), strict=True):
+    rows, total_updated, total_written = [], 0, 0
+    instants = [i for i in snapshot.timeline.completed_writes if i.action == Action.COMMIT]
+    for instant, commit in zip(instants, snapshot.commits(instants), strict=True):
         stats = commit.write_stats()
-        upserted, count = _sum(stats, "num_update_writes"), _sum(stats, "num_writes")
-        if upserted:
-            rows.append((instant.requested_at, upserted, count, f"{count / upserted:.2f}"))
-            upserts, writes = upserts + upserted, writes + count
-    total = ("Total", upserts, writes, f"{writes / upserts:.2f}" if upserts else "0")
-    kept = most(arguments)
-    return [*(rows if kept is None else rows[max(len(rows) - kept, 0) :]), total]
+        updated, records = _sum(stats, "num_update_writes"), _sum(stats, "num_writes")
+        if updated:
+            rows.append((instant.requested_at, updated, records, f"{records / updated:.2f}"))
+            total_updated, total_written = total_updated + updated, total_written + records
+    total = (
+        "Total",
+        total_updated,
+        total_written,
+        f"{total_written / total_updated:.2f}" if total_updated else "0",
+    )
+    max_rows = most(arguments)
+    return [*(rows if max_rows is None else rows[max(len(rows) - max_rows, 0) :]), total]
 
 
 def _procedure(
@@ -230,88 +236,88 @@ def _procedure(
     columns: str,
     run: Callable[[Table, Arguments], Rows],
 ) -> Procedure:
-    """One that Hudi knows only by the name of a table."""
+    """Return a procedure that has no `path` in Hudi: here `path` follows Hudi's parameters."""
     return Procedure(name, about, (*parameters, PATH, FILTER), columns, run)
 
 
-_SPAN = (
-    Parameter("start_ts", about="the first instant that counts"),
-    Parameter("end_ts", about="the last instant that counts"),
+_RANGE = (
+    Parameter("start_ts", about="the first instant to show"),
+    Parameter("end_ts", about="the last instant to show"),
 )
 
 COMMIT_PROCEDURES = (
     _procedure(
         "show_commits",
-        "what completed writes did, the newest first",
+        "statistics of completed writes, the newest first",
         (NAME, limit(10)),
-        f"{_COMMIT_TIMES}, action STRING, {_COUNTS}",
-        _newest(_whole),
+        f"{_COMMIT_TIMES}, action STRING, {_COUNT_COLUMNS}",
+        _show_completed(_commit_row),
     ),
     _procedure(
         "show_commits_metadata",
-        "what completed writes did to each file, the newest first",
+        "statistics of completed writes by file, the newest first",
         (NAME, limit(10)),
         _FILE_COLUMNS,
-        _newest(_files),
+        _show_completed(_file_rows),
     ),
     _procedure(
         "show_archived_commits",
-        "what writes did that are in history, the newest first",
-        (NAME, limit(10), *_SPAN),
-        f"{_COMMIT_TIMES}, {_COUNTS}",
-        _archived(_whole_archived),
+        "statistics of archived writes, the newest first",
+        (NAME, limit(10), *_RANGE),
+        f"{_COMMIT_TIMES}, {_COUNT_COLUMNS}",
+        _show_archived(_archived_commit_row),
     ),
     _procedure(
         "show_archived_commits_metadata",
-        "what writes that are in history did to each file, the newest first",
-        (NAME, limit(10), *_SPAN),
+        "statistics of archived writes by file, the newest first",
+        (NAME, limit(10), *_RANGE),
         _FILE_COLUMNS,
-        _archived(_files),
+        _show_archived(_file_rows),
     ),
     _procedure(
         "show_commit_files",
-        "what a write did to each file",
+        "statistics of a write by file",
         (NAME, limit(10), INSTANT),
         "action STRING, partition_path STRING, file_id STRING, previous_commit STRING, "
         "total_records_updated BIGINT, total_records_written BIGINT, total_bytes_written BIGINT, "
         "total_errors BIGINT, file_size BIGINT",
-        _of_one(_files_of_one),
+        _show_one(_file_rows_of_write),
     ),
     _procedure(
         "show_commit_partitions",
-        "what a write did in each partition",
+        "statistics of a write by partition",
         (NAME, limit(10), INSTANT),
         "action STRING, partition_path STRING, total_files_added BIGINT, "
         "total_files_updated BIGINT, total_records_inserted BIGINT, total_records_updated BIGINT, "
         "total_bytes_written BIGINT, total_errors BIGINT",
-        _of_one(_partitions_of_one),
+        _show_one(_partition_rows_of_write),
     ),
     _procedure(
         "show_commit_write_stats",
-        "how much a write wrote",
+        "the bytes and records that a write has written",
         (NAME, limit(10), INSTANT),
         "action STRING, total_bytes_written BIGINT, total_records_written BIGINT, "
         "avg_record_size BIGINT",
-        _of_one(_sizes_of_one),
+        _show_one(_size_row_of_write),
     ),
     _procedure(
         "show_commit_extra_metadata",
-        "what a write keeps besides statistics; of the newest, if none is named",
+        "the extra metadata of a write, by default of the newest one",
         (
             NAME,
             limit(100),
-            Parameter("instant_time", about="a write, by its instant"),
-            Parameter("metadata_key", about="one key of it"),
+            Parameter("instant_time", about="the instant of a write"),
+            Parameter("metadata_key", about="one key of the metadata"),
         ),
         "instant_time STRING, action STRING, metadata_key STRING, metadata_value STRING",
-        _extra,
+        _show_extra_metadata,
     ),
     _procedure(
         "stats_wa",
-        "how many rows base files took for the rows that were updated",
+        "write amplification: how many records were written to update records",
         (NAME, limit(10)),
         "commit_time STRING, total_upserted BIGINT, total_written BIGINT, "
         "write_amplification_factor STRING",
-        _amplification,
+        _write_amplification,
     ),
 )

@@ -1,4 +1,4 @@
-"""The procedures of files and of the table's properties."""
+"""Procedures for file slices, file sizes, partitions and table properties."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lakewright.errors import CorruptError, InvalidError, LakewrightError
 from lakewright.format.table_properties import check_table_properties, parse_properties
 from lakewright.model.file_group import FileGroup, FileSlice, GroupKey, LogFile, TimelineView
+from lakewright.model.instant import Action
 from lakewright.model.table_config import TableConfig
 from lakewright.sql.procedures.base import (
     FILTER,
@@ -37,17 +38,18 @@ def _view(snapshot: Snapshot, arguments: Arguments) -> TimelineView:
     last = arguments["max_instant"]
     if last is None or arguments["include_max"]:
         return snapshot.view(requested_until=last)
-    seen = [i.requested_at for i in snapshot.timeline.completed_writes if i.requested_at < last]
-    return snapshot.view(requested_until=max(seen, default="0"))
+    earlier = [i.requested_at for i in snapshot.timeline.completed_writes if i.requested_at < last]
+    return snapshot.view(requested_until=max(earlier, default="0"))
 
 
-def _base(storage: Storage, item: FileSlice) -> tuple[str | None, int]:
-    base = item.base
-    return (join_path(storage.root, item.path(base)), base.size) if base else (None, 0)
+def _base_file(storage: Storage, file_slice: FileSlice) -> tuple[str | None, int]:
+    """Return path and size of the base file, None and 0 if there is none."""
+    base = file_slice.base
+    return (join_path(storage.root, file_slice.path(base)), base.size) if base else (None, 0)
 
 
-def _listed(storage: Storage, item: FileSlice, logs: Iterable[LogFile]) -> str:
-    return f"[{', '.join(join_path(storage.root, item.path(log)) for log in logs)}]"
+def _log_paths(storage: Storage, file_slice: FileSlice, logs: Iterable[LogFile]) -> str:
+    return f"[{', '.join(join_path(storage.root, file_slice.path(log)) for log in logs)}]"
 
 
 def _show_all(table: Table, arguments: Arguments) -> Rows:
@@ -55,81 +57,80 @@ def _show_all(table: Table, arguments: Arguments) -> Rows:
     pattern = arguments["path_regex"] or "*"
     rows: Rows = [
         (
-            item.partition,
-            item.file_id,
-            item.base_instant,
-            *_base(table.storage, item),
-            len(item.logs),
-            item.log_size,
-            _listed(table.storage, item, item.logs),
+            file_slice.partition,
+            file_slice.file_id,
+            file_slice.base_instant,
+            *_base_file(table.storage, file_slice),
+            len(file_slice.logs),
+            file_slice.log_size,
+            _log_paths(table.storage, file_slice, file_slice.logs),
         )
         for group in snapshot.groups(_view(snapshot, arguments))
         if fnmatchcase(f"{group.partition}/", f"{pattern.strip('/')}*")
-        for item in reversed(group.slices)
+        for file_slice in reversed(group.slices)
     ]
     return rows[: most(arguments)]
 
 
 def _show_latest(table: Table, arguments: Arguments) -> Rows:
     snapshot = table.snapshot()
-    wanted = arguments["partition_path"]
-    files = None if not wanted else snapshot.files([wanted.strip("/")])
-    planned = _planned(snapshot)
+    partition = arguments["partition_path"]
+    files = None if not partition else snapshot.files([partition.strip("/")])
+    planned = _logs_in_pending_compactions(snapshot)
     groups = snapshot.groups(_view(snapshot, arguments), files)
     merge = arguments["merge"]
-    return [_latest(table.storage, group, planned, merge=merge) for group in groups][
+    return [_latest_row(table.storage, group, planned, merge=merge) for group in groups][
         : most(arguments)
     ]
 
 
-def _planned(snapshot: Snapshot) -> dict[GroupKey, frozenset[str]]:
-    """The log files that pending compactions are to fold in."""
+def _logs_in_pending_compactions(snapshot: Snapshot) -> dict[GroupKey, frozenset[str]]:
     return {
-        (each.partition, each.file_id): frozenset(each.logs)
+        (operation.partition, operation.file_id): frozenset(operation.logs)
         for instant, plan in snapshot.pending_plans()
-        if instant.action == "compaction"
-        for each in plan.operations
+        if instant.action == Action.COMPACTION
+        for operation in plan.operations
     }
 
 
-def _latest(
+def _latest_row(
     storage: Storage, group: FileGroup, planned: dict[GroupKey, frozenset[str]], *, merge: bool
 ) -> tuple[object, ...]:
-    item = group.latest_merged_slice() if merge else group.slices[-1]
-    path, size = _base(storage, item)
-    waiting = planned.get(group.key, frozenset())
-    scheduled = [log for log in item.logs if log.name in waiting]
-    others = [log for log in item.logs if log.name not in waiting]
-    sizes = [sum(log.size for log in logs) for logs in (scheduled, others)]
+    file_slice = group.latest_merged_slice() if merge else group.slices[-1]
+    path, size = _base_file(storage, file_slice)
+    planned_logs = planned.get(group.key, frozenset())
+    scheduled = [log for log in file_slice.logs if log.name in planned_logs]
+    others = [log for log in file_slice.logs if log.name not in planned_logs]
+    log_sizes = [sum(log.size for log in logs) for logs in (scheduled, others)]
     return (
-        item.partition,
-        item.file_id,
-        item.base_instant,
+        file_slice.partition,
+        file_slice.file_id,
+        file_slice.base_instant,
         path,
         size,
-        len(item.logs),
-        item.log_size,
-        *sizes,
-        *(each / size if size else 0.0 for each in sizes),
-        _listed(storage, item, scheduled),
-        _listed(storage, item, others),
+        len(file_slice.logs),
+        file_slice.log_size,
+        *log_sizes,
+        *(log_size / size if size else 0.0 for log_size in log_sizes),
+        _log_paths(storage, file_slice, scheduled),
+        _log_paths(storage, file_slice, others),
     )
 
 
 def _file_sizes(table: Table, arguments: Arguments) -> Rows:
     snapshot = table.snapshot()
-    wanted = arguments["partition_path"]
-    files = snapshot.files([wanted.strip("/")] if wanted else None)
+    partition = arguments["partition_path"]
+    files = snapshot.files([partition.strip("/")] if partition else None)
     sizes: dict[str, list[int]] = {}
     for file in chain.from_iterable(files.values()):
         if snapshot.timeline.is_committed(file.instant):
             sizes.setdefault(file.instant, []).append(file.size)
     newest = sorted(sizes, reverse=True)[: most(arguments)]
-    rows: Rows = [(at, *_figures(sizes[at])) for at in newest]
-    return [*rows, ("ALL", *_figures(list(chain.from_iterable(sizes.values()))))] if rows else []
+    rows: Rows = [(at, *_statistics(sizes[at])) for at in newest]
+    return [*rows, ("ALL", *_statistics(list(chain.from_iterable(sizes.values()))))] if rows else []
 
 
-def _figures(sizes: Sequence[int]) -> tuple[int | float, ...]:
+def _statistics(sizes: Sequence[int]) -> tuple[int | float, ...]:
     ordered = sorted(sizes)
     return (
         ordered[0],
@@ -143,18 +144,18 @@ def _figures(sizes: Sequence[int]) -> tuple[int | float, ...]:
     )
 
 
-def _quantile(ordered: Sequence[int], share: float) -> float:
-    """The value that a share of the others lie below, between two of them if need be."""
-    place = share * (len(ordered) + 1)
-    if place < 1:
+def _quantile(ordered: Sequence[int], fraction: float) -> float:
+    """Return a quantile of sorted values, by linear interpolation."""
+    rank = fraction * (len(ordered) + 1)
+    if rank < 1:
         return float(ordered[0])
-    if place >= len(ordered):
+    if rank >= len(ordered):
         return float(ordered[-1])
-    low, high = ordered[int(place) - 1], ordered[int(place)]
-    return low + (place - int(place)) * (high - low)
+    low, high = ordered[int(rank) - 1], ordered[int(rank)]
+    return low + (rank - int(rank)) * (high - low)
 
 
-def _history(table: Table, arguments: Arguments) -> Rows:
+def _file_group_history(table: Table, arguments: Arguments) -> Rows:
     snapshot = table.snapshot()
     file_id, partition = arguments["file_group_id"], arguments["partition"]
     instants = [*snapshot.archived] if arguments["showArchived"] else []
@@ -196,7 +197,7 @@ def _properties(table: Table, arguments: Arguments) -> Rows:
 
 
 def _validate(table: Table, arguments: Arguments) -> Rows:
-    """Each check with what it found; all of them, also where one fails."""
+    """Return a row for each check, with its result and details."""
     data = read_optional(table.storage, PROPERTIES)
     rows: Rows = [("file", data is not None, PROPERTIES)]
     try:
@@ -205,30 +206,32 @@ def _validate(table: Table, arguments: Arguments) -> Rows:
         rows.append(("required keys and checksum", True, ""))
         config = TableConfig.from_properties(values)
         rows.append(("values", True, f"version {config.version}, {config.table_type}"))
-        rows += _columns(table.snapshot(), config)
+        rows += _check_columns(table.snapshot(), config)
     except LakewrightError as error:
         name = "required keys and checksum" if isinstance(error, CorruptError) else "values"
         rows.append((name, False, str(error)))
     backup = read_optional(table.storage, BACKUP)
-    left = "an update has died: the next one mends it" if backup is not None else ""
-    return [*rows, ("no backup left", backup is None, left)]
+    detail = "an update did not finish: the next one repairs it" if backup is not None else ""
+    return [*rows, ("no backup left", backup is None, detail)]
 
 
-def _columns(snapshot: Snapshot, config: TableConfig) -> Rows:
-    """Whether the columns that properties name are in the table."""
+def _check_columns(snapshot: Snapshot, config: TableConfig) -> Rows:
+    """Check that the columns that the properties name are in the schema of the table."""
     if snapshot.avro_schema() is None:
         return []
-    known = set(snapshot.schema(snapshot.view()).names)
-    named = {
+    names = set(snapshot.schema(snapshot.view()).names)
+    checks = {
         "record key": config.record_key_fields,
         "partition columns": config.partition_fields,
         "ordering columns": config.ordering_fields,
     }
-    found: Rows = []
-    for name, fields in named.items():
-        lost = [field for field in fields if field.split(".")[0] not in known]
-        found.append((name, not lost, f"not in the schema: {', '.join(lost)}" if lost else ""))
-    return found
+    rows: Rows = []
+    for name, fields in checks.items():
+        missing = [field for field in fields if field.split(".")[0] not in names]
+        rows.append(
+            (name, not missing, f"not in the schema: {', '.join(missing)}" if missing else "")
+        )
+    return rows
 
 
 def _drop_partition(table: Table, arguments: Arguments) -> Rows:
@@ -240,11 +243,11 @@ def _drop_partition(table: Table, arguments: Arguments) -> Rows:
     return [(bool(table.delete_partitions([path])),)]
 
 
-_VIEW = (
+_VIEW_PARAMETERS = (
     *TABLE,
-    Parameter("max_instant", about="the table as of this instant"),
-    Parameter("include_max", False, about="whether that instant counts, too"),
-    Parameter("include_in_flight", False, about="without effect: only what is committed is shown"),
+    Parameter("max_instant", about="show the table as of this instant"),
+    Parameter("include_max", False, about="whether to include that instant"),
+    Parameter("include_in_flight", False, about="without effect: only committed files are shown"),
     Parameter("exclude_compaction", False, about="without effect"),
     limit(10),
 )
@@ -256,18 +259,24 @@ _BASE_COLUMNS = (
 FILE_PROCEDURES = (
     Procedure(
         "show_fsview_all",
-        "the slices of all file groups",
-        (*_VIEW, Parameter("path_regex", about="partitions, with * and ?"), FILTER),
+        "the file slices of all file groups",
+        (
+            *_VIEW_PARAMETERS,
+            Parameter("path_regex", about="a pattern for partitions, with * and ?"),
+            FILTER,
+        ),
         f"{_BASE_COLUMNS}, delta_files STRING",
         _show_all,
     ),
     Procedure(
         "show_fsview_latest",
-        "the newest slice of each file group",
+        "the latest file slice of each file group",
         (
-            *_VIEW,
-            Parameter("partition_path", about="one partition"),
-            Parameter("merge", True, about="whether log files under a compaction count, too"),
+            *_VIEW_PARAMETERS,
+            Parameter("partition_path", about="the path of one partition"),
+            Parameter(
+                "merge", True, about="whether to include the slice under a pending compaction"
+            ),
             FILTER,
         ),
         f"{_BASE_COLUMNS}, delta_size_compaction_scheduled BIGINT, "
@@ -279,27 +288,33 @@ FILE_PROCEDURES = (
     ),
     Procedure(
         "stats_file_sizes",
-        "how large the files of each write are",
-        (NAME, Parameter("partition_path", about="one partition"), limit(10), PATH, FILTER),
+        "statistics of the file sizes of each write",
+        (
+            NAME,
+            Parameter("partition_path", about="the path of one partition"),
+            limit(10),
+            PATH,
+            FILTER,
+        ),
         "commit_time STRING, min BIGINT, 10th DOUBLE, 50th DOUBLE, avg DOUBLE, 95th DOUBLE, "
         "max BIGINT, num_files INT, std_dev DOUBLE",
         _file_sizes,
     ),
     Procedure(
         "show_file_group_history",
-        "what writes did to one file group, the newest first",
+        "the writes to one file group, the newest first",
         (
             *TABLE,
-            Parameter("file_group_id", required=True, about="its id"),
+            Parameter("file_group_id", required=True, about="its file id"),
             Parameter("partition", about="its partition"),
-            Parameter("showArchived", False, about="whether history counts, too"),
+            Parameter("showArchived", False, about="whether to include the archived timeline"),
             LIMIT,
             FILTER,
         ),
         "instant_time STRING, completion_time STRING, action STRING, operation_type STRING, "
         "partition_path STRING, file_name STRING, previous_commit STRING, num_writes BIGINT, "
         "num_inserts BIGINT, num_updates BIGINT, num_deletes BIGINT, file_size_bytes BIGINT",
-        _history,
+        _file_group_history,
     ),
     Procedure(
         "show_table_properties",
@@ -310,14 +325,14 @@ FILE_PROCEDURES = (
     ),
     Procedure(
         "validate_hoodie_properties",
-        "whether the table's properties are whole, and fit the table",
+        "whether the table's properties are complete and consistent with the table",
         (*TABLE, FILTER),
         "check STRING, result BOOLEAN, detail STRING",
         _validate,
     ),
     Procedure(
         "drop_partition",
-        "take one partition out of the table",
+        "delete one partition",
         (NAME, Parameter("partition", required=True, about="its path"), PATH),
         "result BOOLEAN",
         _drop_partition,

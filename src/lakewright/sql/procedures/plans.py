@@ -1,4 +1,4 @@
-"""The procedures of plans that can be cancelled, and of what was rolled back."""
+"""Procedures for pending plans of table services, their cancellation, and rollbacks."""
 
 from __future__ import annotations
 
@@ -41,67 +41,69 @@ def _cancel(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show_rollbacks(table: Table, arguments: Arguments) -> Rows:
-    found = table.rollbacks(archived=bool(arguments[ARCHIVED.name]))
-    newest = found[::-1][: most(arguments)]
+    rollbacks = table.rollbacks(archived=bool(arguments[ARCHIVED.name]))
+    newest = rollbacks[::-1][: most(arguments)]
     return [
         (
-            each.instant.requested_at,
-            each.target.requested_at,
-            each.files,
-            each.took_ms,
-            each.partitions,
-            each.instant.state.value,
-            each.target.action,
-            each.caused_by,
-            each.reason,
+            rollback.instant.requested_at,
+            rollback.target.requested_at,
+            rollback.files,
+            rollback.took_ms,
+            rollback.partitions,
+            rollback.instant.state.value,
+            rollback.target.action,
+            rollback.caused_by,
+            rollback.reason,
         )
-        for each in newest
+        for rollback in newest
     ]
 
 
 def _show_plans(table: Table, arguments: Arguments) -> Rows:
     runner = table.services(parse_options(arguments["options"]))
-    states = load_pending_plans(runner.writer, table.snapshot())[::-1][: most(arguments)]
+    plans = load_pending_plans(runner.writer, table.snapshot())[::-1][: most(arguments)]
     return [
         (
-            each.instant.requested_at,
-            each.instant.action,
-            each.instant.state.value,
-            each.age_ms,
-            each.heartbeat_age_ms,
-            each.cancellable,
-            each.rolled_back_at,
-            each.operations,
-            ",".join(each.partitions),
+            plan.instant.requested_at,
+            plan.instant.action,
+            plan.instant.state.value,
+            plan.age_ms,
+            plan.heartbeat_age_ms,
+            plan.cancellable,
+            plan.rolled_back_at,
+            plan.operations,
+            ",".join(plan.partitions),
         )
-        for each in states
+        for plan in plans
     ]
 
 
 def _show_missing(table: Table, arguments: Arguments) -> Rows:
     service = arguments["service"]
-    if service is not None and service not in _PLANNED:
-        raise InvalidError("this service makes no such plans", service=service, known=_PLANNED)
+    if service is not None and service not in _INCREMENTAL_SERVICES:
+        raise InvalidError(
+            "this service makes no such plans", service=service, known=_INCREMENTAL_SERVICES
+        )
     snapshot = table.snapshot()
     rows: Rows = []
-    for action in _PLANNED if service is None else (Action(service),):
-        planned = [at for at, word in snapshot.timeline.plans.items() if word == action]
-        plan = snapshot.plan_of(max(planned), action) if planned else None
+    for action in _INCREMENTAL_SERVICES if service is None else (Action(service),):
+        instants = [at for at, planned in snapshot.timeline.plans.items() if planned == action]
+        plan = snapshot.plan_of(max(instants), action) if instants else None
         if plan is not None:
             reasons = plan.missing_reasons
             rows += [
-                (action, max(planned), partition, reasons.get(partition))
+                (action, max(instants), partition, reasons.get(partition))
                 for partition in plan.missing_partitions or ()
             ]
     return rows[: most(arguments)]
 
 
-_PLANNED = REWRITES
+_INCREMENTAL_SERVICES = REWRITES
 
 PLAN_PROCEDURES = (
     Procedure(
         "show_table_service_plans",
-        "the plans that wait, and whether somebody executes them",
+        "the pending plans, with the heartbeats of their executions",
         (*TABLE, LIMIT, OPTIONS, FILTER),
         "instant STRING, action STRING, state STRING, age_ms BIGINT, heartbeat_age_ms BIGINT, "
         "cancellable BOOLEAN, rolled_back_at STRING, operations INT, partitions STRING",
@@ -109,7 +111,7 @@ PLAN_PROCEDURES = (
     ),
     Procedure(
         "show_missing_partitions",
-        "the partitions that the last plan of each service left for the next, and why",
+        "the partitions that the last plan of each service left to the next one, and why",
         (
             *TABLE,
             Parameter("service", about="compaction, logcompaction or clustering"),
@@ -121,13 +123,13 @@ PLAN_PROCEDURES = (
     ),
     Procedure(
         "cancel_table_service",
-        "take a cancellable plan back, or ask who executes it to stop",
+        "cancel a cancellable plan, or ask the process that executes it to stop",
         (
             *TABLE,
-            Parameter("instant", required=True, about="the plan, by its instant"),
-            Parameter("reason", about="why; kept with the rollback"),
-            Parameter("user", about="who asks for it"),
-            Parameter("wait", 0.0, about="how many seconds to wait for who executes it to stop"),
+            Parameter("instant", required=True, about="the instant of the plan"),
+            Parameter("reason", about="why; recorded in the rollback"),
+            Parameter("user", about="the user who cancels it"),
+            Parameter("wait", 0.0, about="how many seconds to wait for the execution to stop"),
             OPTIONS,
         ),
         "instant STRING, rollback STRING, state STRING",
@@ -135,7 +137,7 @@ PLAN_PROCEDURES = (
     ),
     Procedure(
         "show_rollbacks",
-        "the rollbacks on the timeline, the newest first, and what they were caused by",
+        "the rollbacks on the timeline and their causes, the newest first",
         (NAME, limit(10), PATH, FILTER, ARCHIVED),
         "instant STRING, rollback_instant STRING, total_files_deleted INT, "
         "time_taken_in_millis BIGINT, total_partitions INT, state STRING, action STRING, "

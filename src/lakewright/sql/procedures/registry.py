@@ -1,4 +1,7 @@
-"""Procedures: what `CALL` statements do, with Hudi's names of parameters and columns."""
+"""The registry of `CALL` procedures, and the procedures that show and run table services.
+
+Procedures, parameters and columns have the names that Hudi uses.
+"""
 
 from __future__ import annotations
 
@@ -50,42 +53,42 @@ Open = Callable[..., "Table"]
 
 
 def run_call(spark: SparkSession, call: Call, open_table: Open) -> DataFrame:
-    """Carry a call out; its result is a DataFrame."""
+    """Run a procedure and return its result."""
     if call.name == _HELP.name:
-        wanted = bound_arguments(call, _HELP.parameters)["cmd"]
-        if wanted is None:
+        name = bound_arguments(call, _HELP.parameters)["cmd"]
+        if name is None:
             return spark.createDataFrame(help_rows(), _HELP.columns)
-        return spark.createDataFrame(describe(_named(str(wanted).lower())), DESCRIBE_COLUMNS)
-    procedure = _named(call.name)
+        return spark.createDataFrame(describe(_find_procedure(str(name).lower())), DESCRIBE_COLUMNS)
+    procedure = _find_procedure(call.name)
     arguments = bound_arguments(call, procedure.parameters)
     address = _address(spark, arguments)
-    told = storage_options(parse_options(arguments.get("options")))
-    table = open_table(address.path, options={**address.options, **told})
+    given = storage_options(parse_options(arguments.get("options")))
+    table = open_table(address.path, options={**address.options, **given})
     frame = spark.createDataFrame(procedure.run(table, arguments), procedure.columns)
     return _filtered(frame, arguments) if arguments.get("filter") else frame
 
 
 def _filtered(frame: DataFrame, arguments: Arguments) -> DataFrame:
-    """The rows that a condition holds for; Spark reads it as an expression, and as nothing else."""
+    """Return the rows that match the filter; Spark parses it as an expression, not a statement."""
     try:
-        found = frame.where(str(arguments["filter"]))
-        _ = found.schema
+        rows = frame.where(str(arguments["filter"]))
+        _ = rows.schema
     except PySparkException as error:
         reason = str(error).partition("SQLSTATE")[0].strip()
         raise InvalidError(
             "the filter is no condition on the result", columns=frame.columns, reason=reason
         ) from error
-    wanted = arguments.get("limit")
-    return found if wanted is None else found.limit(max(int(wanted), 0))
+    limit = arguments.get("limit")
+    return rows if limit is None else rows.limit(max(int(limit), 0))
 
 
-def _named(name: str) -> Procedure:
+def _find_procedure(name: str) -> Procedure:
     if name in PROCEDURES:
         return PROCEDURES[name]
-    known = sorted([*PROCEDURES, _HELP.name])
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = {"did_you_mean": near[0]} if near else {}
-    raise InvalidError("there is no such procedure", procedure=name, **hint, known=known)
+    names = sorted([*PROCEDURES, _HELP.name])
+    similar = difflib.get_close_matches(name, names, n=1)
+    hint = {"did_you_mean": similar[0]} if similar else {}
+    raise InvalidError("there is no such procedure", procedure=name, **hint, known=names)
 
 
 def _address(spark: SparkSession, arguments: Arguments) -> Address:
@@ -98,43 +101,47 @@ def _address(spark: SparkSession, arguments: Arguments) -> Address:
 
 
 def _plans(snapshot: Snapshot, action: Action, limit: int | None) -> Rows:
-    """The plans of an action that are on the timeline, the newest first."""
+    """Return rows for the plans of an action on the active timeline, the newest first."""
     rows: Rows = []
-    newest = sorted((at for at, word in snapshot.timeline.plans.items() if word == action))[::-1]
+    newest = sorted((at for at, planned in snapshot.timeline.plans.items() if planned == action))[
+        ::-1
+    ]
     for at in newest[:limit]:
         plan = snapshot.plan_of(at, action)
-        current = snapshot.timeline.by_time.get(at)
-        if plan is not None and current is not None:
+        instant = snapshot.timeline.by_time.get(at)
+        if plan is not None and instant is not None:
             parts = plan.groups if isinstance(plan, ClusteringPlan) else plan.operations
-            rows.append((at, len(parts), current.state.value, ",".join(plan.partitions)))
+            rows.append((at, len(parts), instant.state.value, ",".join(plan.partitions)))
     return rows
 
 
-def _shown(rows: Rows, service: str, arguments: Arguments) -> Rows:
-    """The columns of a service; partitions are named only where that was asked for."""
+def _select_columns(rows: Rows, service: str, arguments: Arguments) -> Rows:
+    """Return the columns of a service; only clustering shows partitions, and only on request."""
     if service != "clustering":
         return [row[:3] for row in rows]
     return rows if arguments["show_involved_partition"] else [(*row[:3], "*") for row in rows]
 
 
-def _show(action: Action) -> Callable[[Table, Arguments], Rows]:
+def _show_plans(action: Action) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
-        return _shown(_plans(table.snapshot(), action, most(arguments)), action, arguments)
+        return _select_columns(_plans(table.snapshot(), action, most(arguments)), action, arguments)
 
     return run
 
 
-def _runs(service: str) -> Callable[[Table, Arguments], Rows]:
-    """Schedule, execute, or both; the plans that were executed or scheduled are the result."""
+def _run_plans(service: str) -> Callable[[Table, Arguments], Rows]:
+    """Return a function that schedules or executes plans, and returns rows for them."""
 
     def run(table: Table, arguments: Arguments) -> Rows:
         _refuse_predicate(arguments)
-        told = {key: arguments[name] for name, key in _TOLD.items() if arguments.get(name)}
-        runner = table.services({**parse_options(arguments["options"]), **told})
+        given = {
+            key: arguments[name] for name, key in _CLUSTERING_OPTIONS.items() if arguments.get(name)
+        }
+        runner = table.services({**parse_options(arguments["options"]), **given})
         action = Action(service)
-        instants = _operate(runner, service, action, arguments)
+        instants = _schedule_or_execute(runner, service, action, arguments)
         rows = [row for row in _plans(table.snapshot(), action, None) if row[0] in instants]
-        return _shown(rows, service, arguments)
+        return _select_columns(rows, service, arguments)
 
     return run
 
@@ -142,52 +149,53 @@ def _runs(service: str) -> Callable[[Table, Arguments], Rows]:
 def _refuse_predicate(arguments: Arguments) -> None:
     if arguments.get("predicate"):
         raise UnsupportedError(
-            "partitions to cluster are not told by a predicate: name them",
+            "partitions to cluster cannot be selected by a predicate: name them",
             instead=["selected_partitions", "partition_regex_pattern"],
         )
 
 
-def _operate(
+def _schedule_or_execute(
     runner: ServiceRunner, service: str, action: Action, arguments: Arguments
 ) -> Sequence[str]:
+    """Schedule a plan, execute pending plans, or both; return the instants of the plans."""
     operation = str(arguments["op"] or "scheduleAndExecute").lower()
     if operation == "schedule":
-        found = runner.schedule(service)
-        return [] if isinstance(found, Skip) else [found.requested_at]
+        scheduled = runner.schedule(service)
+        return [] if isinstance(scheduled, Skip) else [scheduled.requested_at]
     if operation in ("run", "execute"):
-        named = str(arguments.get("timestamp") or arguments.get("instants") or "")
-        waiting = [part.strip() for part in named.split(",") if part.strip()]
-        if not waiting:
+        text = str(arguments.get("timestamp") or arguments.get("instants") or "")
+        instants = [part.strip() for part in text.split(",") if part.strip()]
+        if not instants:
             pending = load_snapshot(runner.storage).timeline.pending(action)
-            waiting = [i.requested_at for i in pending][: most(arguments)]
-        return [runner.execute(at).instant for at in waiting]
+            instants = [i.requested_at for i in pending][: most(arguments)]
+        return [runner.execute(at).instant for at in instants]
     if operation == "scheduleandexecute":
-        done = runner.run(service)
-        return [] if isinstance(done, Skip) else [done.instant]
+        outcome = runner.run(service)
+        return [] if isinstance(outcome, Skip) else [outcome.instant]
     raise InvalidError(
         "no such operation", op=arguments["op"], known=["schedule", "run", "scheduleAndExecute"]
     )
 
 
 def _run_service(table: Table, arguments: Arguments) -> Rows:
-    done = table.run(str(arguments["service"]), parse_options(arguments["options"]))
-    if isinstance(done, Skip):
-        return [("", "", 0, done.reason)]
-    return [(done.instant, done.action, done.files, "")]
+    outcome = table.run(str(arguments["service"]), parse_options(arguments["options"]))
+    if isinstance(outcome, Skip):
+        return [("", "", 0, outcome.reason)]
+    return [(outcome.instant, outcome.action, outcome.files, "")]
 
 
 def _show_debt(table: Table, arguments: Arguments) -> Rows:
-    owed = table.debt().partitions[: most(arguments)]
-    return [(d.partition, d.log_files, d.log_bytes, d.oldest, d.reason) for d in owed]
+    partitions = table.debt().partitions[: most(arguments)]
+    return [(d.partition, d.log_files, d.log_bytes, d.oldest, d.reason) for d in partitions]
 
 
 def _show_freshness(table: Table, arguments: Arguments) -> Rows:
-    found = table.freshness()
-    whole = PartitionFreshness(found.snapshot, found.read_optimized)
-    shown = islice(found.partitions.items(), most(arguments))
+    freshness = table.freshness()
+    whole_table = PartitionFreshness(freshness.snapshot, freshness.read_optimized)
+    partitions = islice(freshness.partitions.items(), most(arguments))
     return [
         (path, name, view.completion, view.freshness)
-        for path, values in (("", whole), *shown)
+        for path, values in (("", whole_table), *partitions)
         for name, view in (
             ("snapshot", values.snapshot),
             ("read_optimized", values.read_optimized),
@@ -196,19 +204,19 @@ def _show_freshness(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show_holding_back(table: Table, arguments: Arguments) -> Rows:
-    held = table.holding_back(most(arguments) or sys.maxsize)
-    return [(h.partition, h.file_id, h.log, h.instant, h.event_time, h.size) for h in held]
+    blocking = table.holding_back(most(arguments) or sys.maxsize)
+    return [(b.partition, b.file_id, b.log, b.instant, b.event_time, b.size) for b in blocking]
 
 
-_OPERATE = (
+_OPERATION = (
     Parameter("op", "scheduleAndExecute", about="schedule, run, execute or scheduleAndExecute"),
     *TABLE,
 )
-_INSTANTS = Parameter("instants", about="the plans to execute, with commas between them")
-_MOST = Parameter("limit", kind=int, about="how many plans to execute at most")
-_INVOLVED = Parameter("show_involved_partition", False, about="whether partitions are named")
-# Arguments of run_clustering that are options by other names.
-_TOLD = {
+_INSTANTS = Parameter("instants", about="the instants of plans to execute, comma-separated")
+_PLAN_LIMIT = Parameter("limit", kind=int, about="the maximum number of plans to execute")
+_INVOLVED = Parameter("show_involved_partition", False, about="whether to list the partitions")
+# Arguments of run_clustering, and the options that they stand for.
+_CLUSTERING_OPTIONS = {
     "order": "hoodie.clustering.plan.strategy.sort.columns",
     "order_strategy": "hoodie.layout.optimize.strategy",
     "selected_partitions": "hoodie.clustering.plan.strategy.partition.selected",
@@ -217,8 +225,8 @@ _TOLD = {
 _PLAN_COLUMNS = "timestamp STRING, operation_size INT, state STRING"
 _GROUP_COLUMNS = "timestamp STRING, input_group_size INT, state STRING, involved_partitions STRING"
 PROCEDURES: dict[str, Procedure] = {
-    each.name: each
-    for each in (
+    procedure.name: procedure
+    for procedure in (
         *TTL_PROCEDURES,
         *PLAN_PROCEDURES,
         *COMMIT_PROCEDURES,
@@ -227,74 +235,74 @@ PROCEDURES: dict[str, Procedure] = {
         *FILE_PROCEDURES,
         Procedure(
             "run_compaction",
-            "schedule a compaction, execute those that wait (op => 'run'), or both",
+            "schedule a compaction, execute pending ones (op => 'run'), or both",
             (
-                *_OPERATE,
-                Parameter("timestamp", about="one plan, by its instant"),
+                *_OPERATION,
+                Parameter("timestamp", about="the instant of one plan to execute"),
                 OPTIONS,
                 _INSTANTS,
-                _MOST,
+                _PLAN_LIMIT,
             ),
             _PLAN_COLUMNS,
-            _runs("compaction"),
+            _run_plans("compaction"),
         ),
         Procedure(
             "show_compaction",
             "the compactions on the timeline, the newest first",
             (*TABLE, LIMIT, FILTER),
             _PLAN_COLUMNS,
-            _show(Action.COMPACTION),
+            _show_plans(Action.COMPACTION),
         ),
         Procedure(
             "run_clustering",
-            "schedule a clustering, execute those that wait (op => 'execute'), or both",
+            "schedule a clustering, execute pending ones (op => 'execute'), or both",
             (
                 *TABLE,
-                Parameter("predicate", about="not carried out: name partitions"),
-                Parameter("order", about="columns to sort by, with commas between them"),
+                Parameter("predicate", about="not supported: name the partitions"),
+                Parameter("order", about="columns to sort by, comma-separated"),
                 _INVOLVED,
-                _OPERATE[0],
+                _OPERATION[0],
                 Parameter("order_strategy", about="linear, z-order or hilbert"),
                 OPTIONS,
                 _INSTANTS,
-                Parameter("selected_partitions", about="paths, with commas between them"),
-                Parameter("partition_regex_pattern", about="which partitions"),
-                _MOST,
+                Parameter("selected_partitions", about="paths of partitions, comma-separated"),
+                Parameter("partition_regex_pattern", about="a regular expression for partitions"),
+                _PLAN_LIMIT,
             ),
             _GROUP_COLUMNS,
-            _runs("clustering"),
+            _run_plans("clustering"),
         ),
         Procedure(
             "show_clustering",
             "the clusterings on the timeline, the newest first",
             (*TABLE, LIMIT, _INVOLVED, FILTER),
             _GROUP_COLUMNS,
-            _show(Action.CLUSTERING),
+            _show_plans(Action.CLUSTERING),
         ),
         Procedure(
             "run_service",
-            "schedule and execute any service: clean, archive, logcompaction, or one of your own",
+            "schedule and execute any service: clean, archive, logcompaction, or a custom one",
             (Parameter("service", required=True), *TABLE, OPTIONS),
             "instant STRING, action STRING, files INT, skipped STRING",
             _run_service,
         ),
         Procedure(
             "show_debt",
-            "log files that no compaction has folded in yet, by partition, and why",
+            "the uncompacted log files by partition, with the reasons",
             (*TABLE, LIMIT, FILTER),
             "partition STRING, log_files INT, log_bytes BIGINT, oldest STRING, reason STRING",
             _show_debt,
         ),
         Procedure(
             "show_freshness",
-            "how complete and how fresh both views are: of the table, then of partitions",
+            "completion and freshness of both views: of the table, then of partitions",
             (*TABLE, LIMIT, FILTER),
             "partition STRING, view STRING, completion BIGINT, freshness BIGINT",
             _show_freshness,
         ),
         Procedure(
             "show_holding_back",
-            "the log files that hold read-optimized completion back, the worst first",
+            "the log files that block read-optimized completion, the most blocking ones first",
             (*TABLE, LIMIT, FILTER),
             "partition STRING, file_id STRING, log STRING, instant STRING, event_time BIGINT, "
             "size BIGINT",
@@ -305,17 +313,17 @@ PROCEDURES: dict[str, Procedure] = {
 
 
 def help_rows() -> Rows:
-    """The procedures with their parameters."""
+    """Return rows with the procedures, their parameters and descriptions."""
     return [
-        (each.name, ", ".join(p.name for p in each.parameters), each.about)
-        for each in (*PROCEDURES.values(), _HELP)
+        (procedure.name, ", ".join(p.name for p in procedure.parameters), procedure.about)
+        for procedure in (*PROCEDURES.values(), _HELP)
     ]
 
 
 _HELP = Procedure(
     "help",
     "the procedures, or one with its parameters and columns",
-    (Parameter("cmd", about="one procedure"),),
+    (Parameter("cmd", about="the name of a procedure"),),
     "procedure STRING, parameters STRING, about STRING",
     lambda table, arguments: help_rows(),
 )

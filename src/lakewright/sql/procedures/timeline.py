@@ -1,4 +1,4 @@
-"""The procedures of the timeline: what is on it, cleans, savepoints and taking things back."""
+"""Procedures for the timeline, savepoints, and rollbacks of writes and table services."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lakewright.client.write_client import WriteClient
 from lakewright.clock import zone_of
 from lakewright.errors import InvalidError
-from lakewright.model.instant import REWRITES, Instant, State, parse_instant
+from lakewright.model.instant import REWRITES, Action, Instant, State, parse_instant
 from lakewright.sql.procedures.base import (
     ARCHIVED,
     FILTER,
@@ -28,7 +28,7 @@ from lakewright.table.snapshot import Snapshot
 if TYPE_CHECKING:
     from lakewright.api.table import Table
 
-_AT = Parameter("instant_time", about="an instant; the newest, if none is named")
+_SAVEPOINT = Parameter("instant_time", about="the instant of a savepoint, by default the newest")
 
 
 def _show_timeline(table: Table, arguments: Arguments) -> Rows:
@@ -36,44 +36,44 @@ def _show_timeline(table: Table, arguments: Arguments) -> Rows:
     first, last = arguments["startTime"] or "", arguments["endTime"] or "9"
     active = [("ACTIVE", instant) for instant in snapshot.timeline]
     archived = [("ARCHIVED", i) for i in snapshot.archived] if arguments["showArchived"] else []
-    shown = [each for each in (*archived, *active) if first <= each[1].requested_at <= last]
-    shown.sort(key=lambda each: each[1].action)
-    shown.sort(key=lambda each: each[1].requested_at, reverse=True)
-    times = _times(snapshot)
-    told = {each.instant.requested_at: each.target for each in table.rollbacks()}
+    instants = [entry for entry in (*archived, *active) if first <= entry[1].requested_at <= last]
+    instants.sort(key=lambda entry: entry[1].action)
+    instants.sort(key=lambda entry: entry[1].requested_at, reverse=True)
+    times = _modification_times(snapshot)
+    targets = {entry.instant.requested_at: entry.target for entry in table.rollbacks()}
     rows: Rows = []
-    for kind, instant in shown[: most(arguments)]:
-        word = instant.completed_action
-        target = told.get(instant.requested_at) if instant.action == "rollback" else None
+    for timeline, instant in instants[: most(arguments)]:
+        action = instant.completed_action
+        target = targets.get(instant.requested_at) if instant.action == Action.ROLLBACK else None
         rows.append(
             (
                 instant.requested_at,
                 instant.action,
                 instant.state.value,
-                *(times.get((instant.requested_at, word, state)) for state in State),
-                kind,
+                *(times.get((instant.requested_at, action, state)) for state in State),
+                timeline,
                 None if target is None else f"Rolled back: {target.requested_at}",
             )
         )
     return rows
 
 
-def _times(snapshot: Snapshot) -> dict[tuple[str, str, State], str]:
-    """When the files of the timeline were written, by storage."""
+def _modification_times(snapshot: Snapshot) -> dict[tuple[str, str, State], str]:
+    """Return the modification times of the timeline files, by instant, action and state."""
     zone = zone_of(snapshot.config.timeline_zone)
-    found: dict[tuple[str, str, State], str] = {}
+    times: dict[tuple[str, str, State], str] = {}
     for file in snapshot.storage.list_files(snapshot.config.timeline_folder):
         instant = parse_instant(file.name)
         if instant is not None:
-            moment = datetime.fromtimestamp(file.modified_ms / 1000, UTC).astimezone(zone)
+            modified = datetime.fromtimestamp(file.modified_ms / 1000, UTC).astimezone(zone)
             key = (instant.requested_at, instant.completed_action, instant.state)
-            found[key] = moment.strftime("%m-%d %H:%M:%S")
-    return found
+            times[key] = modified.strftime("%m-%d %H:%M:%S")
+    return times
 
 
 def _show_savepoints(table: Table, arguments: Arguments) -> Rows:
-    saved = sorted(table.snapshot().timeline.savepointed, reverse=True)
-    return [(at,) for at in saved[: most(arguments)]]
+    savepoints = sorted(table.snapshot().timeline.savepointed, reverse=True)
+    return [(at,) for at in savepoints[: most(arguments)]]
 
 
 def _create_savepoint(table: Table, arguments: Arguments) -> Rows:
@@ -87,57 +87,57 @@ def _create_savepoint(table: Table, arguments: Arguments) -> Rows:
     return [(True,)]
 
 
-def _saved(table: Table, arguments: Arguments) -> str:
-    """The savepoint that is named, or the newest."""
+def _savepoint(table: Table, arguments: Arguments) -> str:
+    """Return the instant of the given savepoint, or of the newest one."""
     if arguments["instant_time"] is not None:
         return str(arguments["instant_time"])
-    saved = table.snapshot().timeline.savepointed
-    if not saved:
+    savepoints = table.snapshot().timeline.savepointed
+    if not savepoints:
         raise InvalidError("the table has no savepoint", path=table.path)
-    return max(saved)
+    return max(savepoints)
 
 
 def _delete_savepoint(table: Table, arguments: Arguments) -> Rows:
-    WriteClient.create(table.storage, None).delete_savepoint(_saved(table, arguments))
+    WriteClient.create(table.storage, None).delete_savepoint(_savepoint(table, arguments))
     return [(True,)]
 
 
 def _rollback_to_savepoint(table: Table, arguments: Arguments) -> Rows:
-    table.restore(_saved(table, arguments))
+    table.restore(_savepoint(table, arguments))
     return [(True,)]
 
 
 def _rollback(table: Table, arguments: Arguments) -> Rows:
-    done = table.rollback(arguments["instant_time"], force=bool(arguments["force"]))
-    return [(isinstance(done, Instant) and done.is_completed,)]
+    rollback = table.rollback(arguments["instant_time"], force=bool(arguments["force"]))
+    return [(isinstance(rollback, Instant) and rollback.is_completed,)]
 
 
 def _rollback_service(table: Table, arguments: Arguments) -> Rows:
     at = arguments["pending_instant"]
     writer = WriteClient.create(table.storage, None)
     pending = table.snapshot().timeline.pending(*REWRITES)
-    if at not in [each.requested_at for each in pending]:
+    if at not in [instant.requested_at for instant in pending]:
         raise InvalidError(
             "there is no compaction, log compaction or clustering under way at this instant",
             instant=at,
-            pending=[str(each) for each in pending],
+            pending=[str(instant) for instant in pending],
         )
-    before = writer.clock.monotonic_ms()
+    started_ms = writer.clock.monotonic_ms()
     writer.rollback(at, keep_plan=not arguments["delete_request_instant_file"])
-    return [(at, writer.clock.monotonic_ms() - before)]
+    return [(at, writer.clock.monotonic_ms() - started_ms)]
 
 
 TIMELINE_PROCEDURES = (
     Procedure(
         "show_timeline",
-        "the instants of the timeline, the newest first, and when their files were written",
+        "the instants of the timeline and when their files were written, the newest first",
         (
             *TABLE,
             LIMIT,
             ARCHIVED,
             FILTER,
-            Parameter("startTime", about="the first instant that counts"),
-            Parameter("endTime", about="the last instant that counts"),
+            Parameter("startTime", about="the first instant to show"),
+            Parameter("endTime", about="the last instant to show"),
         ),
         "instant_time STRING, action STRING, state STRING, requested_time STRING, "
         "inflight_time STRING, completed_time STRING, timeline_type STRING, rollback_info STRING",
@@ -145,19 +145,19 @@ TIMELINE_PROCEDURES = (
     ),
     Procedure(
         "show_savepoints",
-        "the writes that savepoints hold, the newest first",
+        "the instants of the savepoints, the newest first",
         TABLE,
         "savepoint_time STRING",
         _show_savepoints,
     ),
     Procedure(
         "create_savepoint",
-        "keep the table as it was after a write; after the newest, if none is named",
+        "create a savepoint of a write, by default of the newest one",
         (
             NAME,
-            Parameter("commit_time", about="the write, by its instant"),
-            Parameter("user", "", about="who asks for it"),
-            Parameter("comments", "", about="what for"),
+            Parameter("commit_time", about="the instant of the write"),
+            Parameter("user", "", about="the user who creates it"),
+            Parameter("comments", "", about="a comment, recorded in the savepoint"),
             PATH,
         ),
         "create_savepoint_result BOOLEAN",
@@ -165,37 +165,41 @@ TIMELINE_PROCEDURES = (
     ),
     Procedure(
         "delete_savepoint",
-        "give a savepoint up",
-        (NAME, _AT, PATH),
+        "delete a savepoint, by default the newest one",
+        (NAME, _SAVEPOINT, PATH),
         "delete_savepoint_result BOOLEAN",
         _delete_savepoint,
     ),
     Procedure(
         "rollback_to_savepoint",
-        "take the table back to a savepoint",
-        (NAME, _AT, PATH),
+        "restore the table to a savepoint, by default the newest one",
+        (NAME, _SAVEPOINT, PATH),
         "rollback_savepoint_result BOOLEAN",
         _rollback_to_savepoint,
     ),
     Procedure(
         "rollback_to_instant",
-        "take a write back, the newest ones first",
+        "roll back a write; later writes must be rolled back first",
         (
             NAME,
             INSTANT,
             PATH,
-            Parameter("force", False, about="whether one goes whose completed file is damaged"),
+            Parameter(
+                "force", False, about="whether to roll back a write with a damaged completed file"
+            ),
         ),
         "rollback_result BOOLEAN",
         _rollback,
     ),
     Procedure(
         "run_rollback_inflight_tableservice",
-        "take back what a compaction or clustering has done so far, and its plan if told so",
+        "roll back the execution of a pending compaction or clustering, and optionally its plan",
         (
             *TABLE,
-            Parameter("pending_instant", required=True, about="the plan, by its instant"),
-            Parameter("delete_request_instant_file", False, about="whether the plan goes, too"),
+            Parameter("pending_instant", required=True, about="the instant of the plan"),
+            Parameter(
+                "delete_request_instant_file", False, about="whether to delete the plan as well"
+            ),
         ),
         "instant STRING, time_cost BIGINT",
         _rollback_service,

@@ -1,4 +1,4 @@
-"""The procedures of partition TTL: those of its design, and `run_ttl` as Hudi has it."""
+"""Procedures for TTL policies: those of Hudi's TTL design, and Hudi's `run_ttl`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _POLICY_COLUMNS = "spec STRING, level STRING, units STRING, value INT"
 _SETTING_COLUMNS = "setting STRING, value STRING"
-_SHOWN = {
+# The settings that procedures show, and their fields in `TtlConfig.settings`.
+_SETTING_FIELDS = {
     "enabled": "enabled",
     "run_inline": "run_inline",
     "trigger_strategy": "trigger",
@@ -36,16 +37,16 @@ _SHOWN = {
     "max_partitions_per_run": "most_partitions",
 }
 _SWITCHES = ("enabled", "run_inline")
-_CHANGED = ("trigger_strategy", "trigger_value", "resolve_conflicts_by")
+_OTHER_SETTINGS = ("trigger_strategy", "trigger_value", "resolve_conflicts_by")
 
 
-def _policies(shown: TtlConfig) -> Rows:
-    return [(p.spec, p.level.value, p.units.value, p.value) for p in shown.policies]
+def _policies(config: TtlConfig) -> Rows:
+    return [(p.spec, p.level.value, p.units.value, p.value) for p in config.policies]
 
 
-def _settings(shown: TtlConfig) -> Rows:
-    values = asdict(shown.settings)
-    return [(name, _text(values[field])) for name, field in _SHOWN.items()]
+def _settings(config: TtlConfig) -> Rows:
+    values = asdict(config.settings)
+    return [(name, _text(values[field])) for name, field in _SETTING_FIELDS.items()]
 
 
 def _text(value: Any) -> str:
@@ -66,20 +67,21 @@ def _empty(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show(table: Table, arguments: Arguments) -> Rows:
-    shown = table.ttl.show()
-    settings = [("setting", name, value, None, None) for name, value in _settings(shown)]
+    config = table.ttl.show()
+    settings = [("setting", name, value, None, None) for name, value in _settings(config)]
     policies = [
-        ("policy", spec, str(value), units, level) for spec, level, units, value in _policies(shown)
+        ("policy", spec, str(value), units, level)
+        for spec, level, units, value in _policies(config)
     ]
     return [*settings, *policies]
 
 
 def _configure(table: Table, arguments: Arguments) -> Rows:
     enabled, inline = (_switch(name, arguments[name]) for name in _SWITCHES)
-    changed = {name: arguments[name] for name in _CHANGED}
-    if all(arguments[name] is None for name in (*_SWITCHES, *_CHANGED)):
+    others = {name: arguments[name] for name in _OTHER_SETTINGS}
+    if all(arguments[name] is None for name in (*_SWITCHES, *_OTHER_SETTINGS)):
         return _settings(table.ttl.show())
-    return _settings(table.ttl.configure(enabled=enabled, run_inline=inline, **changed))
+    return _settings(table.ttl.configure(enabled=enabled, run_inline=inline, **others))
 
 
 def _switch(name: str, given: Any) -> bool | None:
@@ -94,26 +96,28 @@ def _update(table: Table, arguments: Arguments) -> Rows:
 
 
 def _run(table: Table, arguments: Arguments) -> Rows:
-    told = {HUDI_TYPE: arguments["ttl_policy"], HUDI_DAYS: arguments["retain_days"]}
-    given = {key: str(value) for key, value in told.items() if value is not None}
-    done = table.run("ttl", {**parse_options(arguments["options"]), **given})
-    return [] if isinstance(done, Skip) else [(path,) for path in done.partitions]
+    values = {HUDI_TYPE: arguments["ttl_policy"], HUDI_DAYS: arguments["retain_days"]}
+    given = {key: str(value) for key, value in values.items() if value is not None}
+    outcome = table.run("ttl", {**parse_options(arguments["options"]), **given})
+    return [] if isinstance(outcome, Skip) else [(path,) for path in outcome.partitions]
 
 
 def _explain(table: Table, arguments: Arguments) -> Rows:
     return [
         (
-            each.partition,
-            each.policy.spec if each.policy is not None else None,
-            each.reference,
-            each.source.value if each.source is not None else None,
-            each.expires_at,
-            each.expired,
-            each.blocked_by or None,
-            each.files_gone_at or None,
-            each.rows_before,
+            decision.partition,
+            decision.policy.spec if decision.policy is not None else None,
+            decision.reference,
+            decision.source.value if decision.source is not None else None,
+            decision.expires_at,
+            decision.expired,
+            decision.blocked_by or None,
+            decision.files_gone_at or None,
+            decision.rows_before,
         )
-        for each in table.ttl.explain(table.services(parse_options(arguments["options"])).options)
+        for decision in table.ttl.explain(
+            table.services(parse_options(arguments["options"])).options
+        )
     ]
 
 
@@ -123,7 +127,7 @@ TTL_PROCEDURES = (
         "add a policy for old partitions, or replace the one with the same spec",
         (
             *TABLE,
-            Parameter("spec", required=True, about="the partitions, by a path with * and ?"),
+            Parameter("spec", required=True, about="the partitions, as a path with * and ?"),
             Parameter("units", required=True, about="YEARS, MONTHS, WEEKS or DAYS"),
             Parameter("value", required=True, about="how many of them"),
             Parameter("level", "PARTITION", about="PARTITION or RECORD"),
@@ -133,7 +137,7 @@ TTL_PROCEDURES = (
     ),
     Procedure(
         "ttl_policy_delete",
-        "take out the policy with a spec",
+        "delete the policy with a spec",
         (*TABLE, Parameter("spec", required=True)),
         _POLICY_COLUMNS,
         _delete,
@@ -145,24 +149,24 @@ TTL_PROCEDURES = (
         "kind STRING, name STRING, value STRING, units STRING, level STRING",
         _show,
     ),
-    Procedure("ttl_policy_empty", "take out all policies", TABLE, _POLICY_COLUMNS, _empty),
+    Procedure("ttl_policy_empty", "delete all policies", TABLE, _POLICY_COLUMNS, _empty),
     Procedure(
         "ttl_configuration",
-        "switch policies on or off, and change how they are carried out",
-        (*TABLE, *(Parameter(name) for name in (*_SWITCHES, *_CHANGED))),
+        "enable or disable policies, and change when and how they are applied",
+        (*TABLE, *(Parameter(name) for name in (*_SWITCHES, *_OTHER_SETTINGS))),
         _SETTING_COLUMNS,
         _configure,
     ),
     Procedure(
         "ttl_update_partitions",
-        "write into each partition when it was last written to, once before TTL is first used",
+        "record the last update time in each partition; run it once, before TTL is first used",
         TABLE,
         "updated_partitions INT",
         _update,
     ),
     Procedure(
         "ttl_explain",
-        "what would become of each partition now, and why",
+        "the current TTL decision for each partition, and why",
         (*TABLE, OPTIONS),
         "partition STRING, policy STRING, reference STRING, source STRING, expires_at STRING, "
         "expired BOOLEAN, blocked_by STRING, files_gone_at STRING, rows_before STRING",
@@ -170,7 +174,7 @@ TTL_PROCEDURES = (
     ),
     Procedure(
         "run_ttl",
-        "take the expired partitions out of the table",
+        "delete the expired partitions",
         (NAME, Parameter("ttl_policy"), Parameter("retain_days"), OPTIONS, PATH),
         "deleted_partitions STRING",
         _run,
