@@ -1,4 +1,4 @@
-"""A table service of one's own: base files in another compression than zstd are written anew."""
+"""A table service of one's own: it rewrites base files that are not compressed with zstd."""
 
 from dataclasses import replace
 
@@ -18,24 +18,24 @@ CODEC = "hoodie.parquet.compression.codec"
 
 
 class Recompress(TableService[ClusteringPlan, CommitMetadata]):
-    """Writes base files anew that are not in zstd."""
+    """Rewrites base files that are not compressed with zstd."""
 
     name = "recompress"
     action = Action.CLUSTERING  # the kind of its plans: real Hudi can execute them, too
 
-    def plan(self, sight: PlanningContext) -> ClusteringPlan | Skip:
-        snapshot = sight.snapshot
-        held = file_groups_in_pending_plans(snapshot)  # by other plans that wait
-        slices = latest_slices(sight, snapshot.files())
-        free = [item for item in slices if (item.partition, item.file_id) not in held]
+    def plan(self, context: PlanningContext) -> ClusteringPlan | Skip:
+        snapshot = context.snapshot
+        planned = file_groups_in_pending_plans(snapshot)  # by other services
+        slices = latest_slices(context, snapshot.files())
+        free = [item for item in slices if (item.partition, item.file_id) not in planned]
         stale = [item for item in free if is_stale(snapshot.storage, item)]
         if not stale:
             return Skip("all base files are in zstd")
         # It names no missing partitions: those would be taken for the ones of a clustering.
         return ClusteringPlan(groups=tuple(group_of(snapshot.storage, item) for item in stale))
 
-    def execute(self, job: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
-        return cluster(replace(job, options={**job.options, CODEC: "zstd"}), plan)
+    def execute(self, context: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
+        return cluster(replace(context, options={**context.options, CODEC: "zstd"}), plan)
 
 
 def is_stale(storage: Storage, item: FileSlice) -> bool:

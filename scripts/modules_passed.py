@@ -1,8 +1,8 @@
 """Which modules of the library one upsert, one compaction and one read pass through.
 
-`./dev python scripts/modules_passed.py` prints the counts; `--list` prints the modules too. The table is merge-on-read,
-partitioned, in memory, and the engine is that of this process. The
-second count leaves out the packages that everything uses: model, format, storage, utils, errors, options, clock.
+`./dev python scripts/modules_passed.py` prints the counts, `--list` the modules too. The table is
+merge-on-read, partitioned and in memory; the engine is that of this process. The second count
+leaves out what everything uses: model, format, storage, utils, errors, options, clock.
 """
 
 from __future__ import annotations

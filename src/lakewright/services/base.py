@@ -156,7 +156,7 @@ class TableService(ABC, Generic[PlanT, ResultT]):
     has_pre_plan: ClassVar[bool] = False
     keys: ClassVar[frozenset[str]] = frozenset()
 
-    def pre_plan(self, writer: TransactionManager, seen: Snapshot) -> Skip | None:
+    def pre_plan(self, writer: TransactionManager, snapshot: Snapshot) -> Skip | None:
         """Do what has to precede planning, whether a plan is due or not.
 
         The caller does not hold the table's lock.
@@ -170,7 +170,7 @@ class TableService(ABC, Generic[PlanT, ResultT]):
         """
         return None
 
-    def check_trigger(self, sight: PlanningContext) -> Skip | None:
+    def check_trigger(self, context: PlanningContext) -> Skip | None:
         """Check whether a plan is due, by the timeline and the options alone.
 
         It runs after every write, so it must not read anything else from storage.
@@ -187,7 +187,7 @@ class TableService(ABC, Generic[PlanT, ResultT]):
         return None
 
     @abstractmethod
-    def plan(self, sight: PlanningContext) -> PlanT | Skip:
+    def plan(self, context: PlanningContext) -> PlanT | Skip:
         """Plan what to do; reads the table and changes nothing.
 
         The caller usually holds the table's lock.
@@ -199,7 +199,7 @@ class TableService(ABC, Generic[PlanT, ResultT]):
             The plan, or why there is nothing to do.
         """
 
-    def runs_after(self, name: str, sight: PlanningContext) -> bool:
+    def runs_after(self, name: str, context: PlanningContext) -> bool:
         """Whether to run this service each time that another one has completed.
 
         Args:
@@ -223,7 +223,7 @@ class TableService(ABC, Generic[PlanT, ResultT]):
         """
         return instant
 
-    def verify(self, job: ExecutionContext, result: ResultT, now: Snapshot) -> None:
+    def verify(self, context: ExecutionContext, result: ResultT, current: Snapshot) -> None:
         """Check, under the table's lock, that a result may still be committed.
 
         Args:
@@ -237,7 +237,7 @@ class TableService(ABC, Generic[PlanT, ResultT]):
         """
 
     @abstractmethod
-    def execute(self, job: ExecutionContext, plan: PlanT) -> ResultT:
+    def execute(self, context: ExecutionContext, plan: PlanT) -> ResultT:
         """Execute a plan, possibly one that another process has scheduled.
 
         It may be called again for the same plan after a failed attempt, whose files have been

@@ -63,11 +63,11 @@ class CompactionDebt:
         return bool(self.partitions)
 
 
-def load_debt(sight: PlanningContext) -> CompactionDebt:
+def load_debt(context: PlanningContext) -> CompactionDebt:
     """Return the debt of a table; lists only partitions that can have uncompacted log files."""
-    snapshot = sight.snapshot
+    snapshot = context.snapshot
     require_merge_on_read(snapshot, "debt")
-    window = find_window(sight, Action.COMPACTION)
+    window = find_window(context, Action.COMPACTION)
     if window.is_empty:
         return CompactionDebt()
     view = snapshot.view()

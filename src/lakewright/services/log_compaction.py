@@ -190,7 +190,7 @@ def plan_log_compaction(
 # Execution
 
 
-def execute_log_compaction(job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
+def execute_log_compaction(context: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
     """Execute a plan and return the commit metadata.
 
     A file group whose log files hold partial updates is left as it is: the plan completes, and a
@@ -200,10 +200,10 @@ def execute_log_compaction(job: ExecutionContext, plan: CompactionPlan) -> Commi
         ConflictError: the file groups have changed since they were planned.
     """
     check_plan_is_current(
-        job.snapshot, Instant(job.instant, Action.LOG_COMPACTION, State.INFLIGHT), plan
+        context.snapshot, Instant(context.instant, Action.LOG_COMPACTION, State.INFLIGHT), plan
     )
-    task = rewrite_task(job, Operation.LOG_COMPACT)
-    return run_rewrite(job, task, partial(_rewrite_logs, task), plan.operations, size=io_bytes)
+    task = rewrite_task(context, Operation.LOG_COMPACT)
+    return run_rewrite(context, task, partial(_rewrite_logs, task), plan.operations, size=io_bytes)
 
 
 def _rewrite_logs(task: WriteTask, operation: CompactionOperation, groups: FileGroupWriter) -> None:
@@ -232,28 +232,28 @@ class LogCompaction(TableService[CompactionPlan, CommitMetadata]):
     action: ClassVar[Action | None] = Action.LOG_COMPACTION
     keys: ClassVar[frozenset[str]] = option_keys(LogCompactionSettings)
 
-    def check_trigger(self, sight: PlanningContext) -> Skip | None:
+    def check_trigger(self, context: PlanningContext) -> Skip | None:
         """Return why too few delta commits have completed; None if a log compaction is due."""
-        settings = settings_from(LogCompactionSettings, sight.options)
-        require_merge_on_read(sight.snapshot, self.name)
-        return check_log_compaction_trigger(sight.snapshot.timeline, settings)
+        settings = settings_from(LogCompactionSettings, context.options)
+        require_merge_on_read(context.snapshot, self.name)
+        return check_log_compaction_trigger(context.snapshot.timeline, settings)
 
-    def plan(self, sight: PlanningContext) -> CompactionPlan | Skip:
+    def plan(self, context: PlanningContext) -> CompactionPlan | Skip:
         """Plan the file groups with many log files."""
-        settings = settings_from(LogCompactionSettings, sight.options)
-        window = find_window(sight, Action.LOG_COMPACTION, enabled=settings.incremental)
+        settings = settings_from(LogCompactionSettings, context.options)
+        window = find_window(context, Action.LOG_COMPACTION, enabled=settings.incremental)
         if window.is_empty:
             return Skip("nothing was written or left since the last log compaction")
-        planning_input = load_planning_input(sight, window, list)
+        planning_input = load_planning_input(context, window, list)
         return plan_log_compaction(
             planning_input.slices,
             settings=settings,
-            history=LogHistory.of(sight.snapshot.timeline),
+            history=LogHistory.of(context.snapshot.timeline),
             window=window,
             held=planning_input.held,
-            in_parts=partial(groups_in_parts, sight.snapshot.storage),
+            in_parts=partial(groups_in_parts, context.snapshot.storage),
         )
 
-    def execute(self, job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
+    def execute(self, context: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
         """Write the new log files and return the commit metadata."""
-        return execute_log_compaction(job, plan)
+        return execute_log_compaction(context, plan)

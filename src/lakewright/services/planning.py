@@ -176,7 +176,7 @@ class IncrementalWindow:
 
 
 def find_window(
-    sight: PlanningContext,
+    context: PlanningContext,
     action: Action,
     *,
     enabled: bool = True,
@@ -192,7 +192,7 @@ def find_window(
         return IncrementalWindow(None, "incremental planning is switched off", is_recorded=False)
     if not aware:
         return IncrementalWindow(None, "the strategy needs all partitions")
-    snapshot = sight.snapshot
+    snapshot = context.snapshot
     last, plan = last_service(snapshot, action, service or action)
     if last is None:
         return IncrementalWindow(None, f"no {action} has completed on the active timeline")
@@ -202,7 +202,7 @@ def find_window(
         return IncrementalWindow(
             None, f"the plan of the last {action} does not record what it skipped"
         )
-    return IncrementalWindow(partitions_since(snapshot, last, plan, until=sight.instant))
+    return IncrementalWindow(partitions_since(snapshot, last, plan, until=context.instant))
 
 
 # File slices to plan with, and the file groups that pending plans lock
@@ -220,28 +220,28 @@ class PlanningInput:
 
 
 def load_planning_input(
-    sight: PlanningContext, window: IncrementalWindow, keep: KeepPartitions
+    context: PlanningContext, window: IncrementalWindow, keep: KeepPartitions
 ) -> PlanningInput:
     """List the partitions of a window that `select` returns, and load their newest slices.
 
     Only these are listed, unless the window is the whole table.
     """
     if window.partitions is not None:
-        files = sight.snapshot.files(keep(window.partitions))
+        files = context.snapshot.files(keep(window.partitions))
     else:
-        listed = sight.snapshot.files()
+        listed = context.snapshot.files()
         files = {path: listed[path] for path in keep(list(listed))}
-    return PlanningInput(latest_slices(sight, files), locked_file_groups(sight))
+    return PlanningInput(latest_slices(context, files), locked_file_groups(context))
 
 
-def latest_slices(sight: PlanningContext, files: FilesByPartition) -> list[FileSlice]:
+def latest_slices(context: PlanningContext, files: FilesByPartition) -> list[FileSlice]:
     """Return the newest slice of each file group, from writes completed before the plan."""
-    snapshot = sight.snapshot
+    snapshot = context.snapshot
     needs_bound = any(
-        (i.completed_at or "") >= sight.instant for i in snapshot.timeline.completed_writes
+        (i.completed_at or "") >= context.instant for i in snapshot.timeline.completed_writes
     )
     # The bound needs the completion times of archived writes, so it reads the archived timeline.
-    view = snapshot.view(completed_until=sight.instant) if needs_bound else snapshot.view()
+    view = snapshot.view(completed_until=context.instant) if needs_bound else snapshot.view()
     return [group.latest_merged_slice() for group in snapshot.groups(view, files)]
 
 
@@ -253,14 +253,16 @@ class CancellablePlans:
     executing: frozenset[Instant]
 
     @classmethod
-    def of(cls, sight: PlanningContext, plans: Iterable[tuple[Instant, Plan]]) -> CancellablePlans:
+    def of(
+        cls, context: PlanningContext, plans: Iterable[tuple[Instant, Plan]]
+    ) -> CancellablePlans:
         """Return the cancellable ones among some plans; lists heartbeats only if there are any."""
         cancellable = {instant: plan for instant, plan in plans if plan.cancellable}
         if not cancellable:
             return cls({}, frozenset())
-        settings = settings_from(HeartbeatSettings, sight.options)
+        settings = settings_from(HeartbeatSettings, context.options)
         times = {instant.requested_at for instant in cancellable}
-        live = live_heartbeats(sight.snapshot.storage, times, settings, sight.now_ms)
+        live = live_heartbeats(context.snapshot.storage, times, settings, context.now_ms)
         return cls(cancellable, frozenset(i for i in cancellable if i.requested_at in live))
 
     def with_groups_of(self, plan: Plan) -> list[Instant]:
@@ -269,16 +271,16 @@ class CancellablePlans:
         return [i for i, other in self.plans.items() if not groups.isdisjoint(other.file_groups)]
 
 
-def locked_file_groups(sight: PlanningContext) -> dict[GroupKey, str]:
+def locked_file_groups(context: PlanningContext) -> dict[GroupKey, str]:
     """Return the file groups that a new plan must leave out, each with the plan that locks it.
 
     A plan that is not cancellable may supersede cancellable ones, unless they are being executed.
     """
-    plans = sight.snapshot.pending_plans()
-    locked = _locked_groups(sight.snapshot, plans)
-    if plan_settings(sight.snapshot.config, sight.options).cancellable:
+    plans = context.snapshot.pending_plans()
+    locked = _locked_groups(context.snapshot, plans)
+    if plan_settings(context.snapshot.config, context.options).cancellable:
         return locked
-    cancellable = CancellablePlans.of(sight, plans)
+    cancellable = CancellablePlans.of(context, plans)
     supersedable = {
         _label(instant) for instant in cancellable.plans if instant not in cancellable.executing
     }
@@ -290,16 +292,18 @@ def locked_file_groups(sight: PlanningContext) -> dict[GroupKey, str]:
     }
 
 
-def plans_to_supersede(sight: PlanningContext, plan: Plan) -> tuple[Instant, ...] | Skip:
+def plans_to_supersede(context: PlanningContext, plan: Plan) -> tuple[Instant, ...] | Skip:
     """Return the cancellable plans to roll back before a plan is scheduled.
 
     Skip if one of them is being executed, or if the plan itself is cancellable. That happens if the
     planner, which may be a user's, has not left out the locked file groups.
     """
-    cancellable = CancellablePlans.of(sight, sight.snapshot.pending_plans())
+    cancellable = CancellablePlans.of(context, context.snapshot.pending_plans())
     overlapping = cancellable.with_groups_of(plan)
     executable = [
-        i for i in overlapping if superseded_reason(sight.snapshot, i, cancellable.plans[i]) is None
+        i
+        for i in overlapping
+        if superseded_reason(context.snapshot, i, cancellable.plans[i]) is None
     ]
     if plan.cancellable and executable:
         return Skip(f"{_label(executable[0])} has some of its file groups already")

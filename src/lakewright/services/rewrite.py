@@ -21,28 +21,30 @@ from lakewright.write.writer import raise_worker_errors
 Item = TypeVar("Item")
 
 
-def rewrite_task(job: ExecutionContext, operation: Operation) -> WriteTask:
+def rewrite_task(context: ExecutionContext, operation: Operation) -> WriteTask:
     """Return the write task of an execution, which every executor gets."""
-    snapshot = job.snapshot
-    settings = write_settings(snapshot.config, job.options)
+    snapshot = context.snapshot
+    settings = write_settings(snapshot.config, context.options)
     # A write requested after the plan may be rolled back, and its new columns with it.
-    schema = snapshot.avro_schema(snapshot.view(requested_until=job.instant))
+    schema = snapshot.avro_schema(snapshot.view(requested_until=context.instant))
     if schema is None:
         raise InvalidError("the table has no schema yet: nothing was written")
     return WriteTask(
-        snapshot=replace(snapshot, config=with_write_time_options(snapshot.config, job.options)),
-        instant=job.instant,
+        snapshot=replace(
+            snapshot, config=with_write_time_options(snapshot.config, context.options)
+        ),
+        instant=context.instant,
         operation=operation,
         settings=settings,
         schema=schema,
         event_time=settings.event_time,
-        attempt=job.attempt,
-        clock=job.clock,
+        attempt=context.attempt,
+        clock=context.clock,
     )
 
 
 def run_rewrite(
-    job: ExecutionContext,
+    context: ExecutionContext,
     task: WriteTask,
     do: Callable[[Item, FileGroupWriter], None],
     items: Sequence[Item],
@@ -54,7 +56,7 @@ def run_rewrite(
 
     If an item fails, no file is left. `size` returns the bytes that an item reads.
     """
-    statuses = job.engine.map(partial(_process_item, task, do), items, size)
+    statuses = context.engine.map(partial(_process_item, task, do), items, size)
     raise_worker_errors(task, statuses)
     stats: dict[str, list[WriteStat]] = {}
     notes: Counter[str] = Counter()

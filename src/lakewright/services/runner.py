@@ -170,11 +170,11 @@ class ServiceRunner:
             else scheduled.instant
         )
 
-    def pre_plan(self, service: AnyTableService, seen: Snapshot | None = None) -> Skip | None:
+    def pre_plan(self, service: AnyTableService, snapshot: Snapshot | None = None) -> Skip | None:
         """Let a service do what precedes planning; returns what it did, or None."""
         if not service.has_pre_plan:
             return None
-        return service.pre_plan(self.writer, seen or load_snapshot(self.storage))
+        return service.pre_plan(self.writer, snapshot or load_snapshot(self.storage))
 
     def _make_plan(
         self, service: AnyTableService, context: PlanningContext

@@ -52,10 +52,10 @@ class Scripted(TableService[Any, Any]):
     name: ClassVar[str] = "scripted"
     action: ClassVar[Action | None] = None
 
-    def plan(self, sight: PlanningContext) -> Any:
+    def plan(self, context: PlanningContext) -> Any:
         return "whatever"
 
-    def execute(self, job: ExecutionContext, plan: Any) -> Any:
+    def execute(self, context: ExecutionContext, plan: Any) -> Any:
         outcome = self.outcomes[min(self.runs, len(self.outcomes) - 1)]
         self.runs += 1
         if isinstance(outcome, LakewrightError):

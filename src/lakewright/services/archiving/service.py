@@ -44,29 +44,29 @@ class Archiving(TableService[ArchivePlan, Commit]):
     action: ClassVar[Action | None] = None
     keys: ClassVar[frozenset[str]] = option_keys(ArchivingSettings)
 
-    def check_trigger(self, sight: PlanningContext) -> Skip | None:
+    def check_trigger(self, context: PlanningContext) -> Skip | None:
         """Why archiving is not due, judging by the configuration and the number of commits."""
-        settings = settings_from(ArchivingSettings, sight.options)
-        if metadata_partitions(sight.snapshot.config):
+        settings = settings_from(ArchivingSettings, context.options)
+        if metadata_partitions(context.snapshot.config):
             return Skip("the table has a metadata table, which only Hudi itself updates")
-        return check_archive_trigger(sight.snapshot.timeline, settings)
+        return check_archive_trigger(context.snapshot.timeline, settings)
 
-    def plan(self, sight: PlanningContext) -> ArchivePlan | Skip:
+    def plan(self, context: PlanningContext) -> ArchivePlan | Skip:
         """The instants that are no longer needed on the active timeline, or why there are none."""
-        skip = self.check_trigger(sight)
+        skip = self.check_trigger(context)
         if skip is not None:
             return skip
-        settings = settings_from(ArchivingSettings, sight.options)
-        snapshot = sight.snapshot
-        archivable = candidates(snapshot.timeline, settings, _constraints(sight))
+        settings = settings_from(ArchivingSettings, context.options)
+        snapshot = context.snapshot
+        archivable = candidates(snapshot.timeline, settings, _constraints(context))
         files = list_timeline(snapshot.storage, snapshot.config)
         return plan_archive(files, archivable, uncleaned(snapshot, archivable.writes))
 
-    def execute(self, job: ExecutionContext, plan: ArchivePlan) -> Commit:
+    def execute(self, context: ExecutionContext, plan: ArchivePlan) -> Commit:
         """Archive the planned instants; `files` of the result is their number."""
-        settings = settings_from(ArchivingSettings, job.options)
-        delete_orphan_files(job.snapshot, job.writer.heartbeat, job.clock.now_ms())
-        archived = archive(job.snapshot, plan, settings).instants
+        settings = settings_from(ArchivingSettings, context.options)
+        delete_orphan_files(context.snapshot, context.writer.heartbeat, context.clock.now_ms())
+        archived = archive(context.snapshot, plan, settings).instants
         return Commit(
             instant=archived[-1].requested_at if archived else "",
             completed_at=(archived[-1].completed_at or "") if archived else "",

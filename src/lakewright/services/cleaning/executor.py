@@ -33,7 +33,7 @@ class _DeletableFiles:
     skipped: SkippedPartitions
 
 
-def clean(job: ExecutionContext, plan: CleanPlan) -> CleanMetadata:
+def clean(context: ExecutionContext, plan: CleanPlan) -> CleanMetadata:
     """Delete the files of a plan; idempotent. The caller must not hold the table's lock.
 
     A file that no longer exists counts as deleted. A file that has become needed since the plan was
@@ -44,21 +44,21 @@ def clean(job: ExecutionContext, plan: CleanPlan) -> CleanMetadata:
         ConflictError: another process completed or rolled back the clean before this one deleted
             anything.
     """
-    started_ms = job.clock.monotonic_ms()
+    started_ms = context.clock.monotonic_ms()
     planned = _planned_files(plan)
-    current = _current_snapshot(job)
+    current = _current_snapshot(context)
     deletable = _still_deletable(current, planned)
-    storage = job.writer.storage
-    _require_pending(job)
+    storage = context.writer.storage
+    _require_pending(context)
     storage.delete_many(
         join_path(p, name) for p, names in deletable.names.items() for name in names
     )
-    removed = _remove_partitions(job, plan.deleted_partitions, deletable.skipped)
-    _delete_leftovers(job)
+    removed = _remove_partitions(context, plan.deleted_partitions, deletable.skipped)
+    _delete_leftovers(context)
     return CleanMetadata(
-        started_at=job.instant,
+        started_at=context.instant,
         earliest_to_retain=plan.earliest_to_retain.requested_at if plan.earliest_to_retain else "",
-        took_ms=job.clock.monotonic_ms() - started_ms,
+        took_ms=context.clock.monotonic_ms() - started_ms,
         files_deleted=sum(map(len, deletable.names.values())),
         last_completed=plan.last_completed,
         partitions={

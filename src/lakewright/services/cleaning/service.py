@@ -53,29 +53,29 @@ class Cleaning(TableService[CleanPlan, CleanMetadata]):
     has_pre_plan: ClassVar[bool] = True
     keys: ClassVar[frozenset[str]] = option_keys(CleaningSettings)
 
-    def pre_plan(self, writer: TransactionManager, seen: Snapshot) -> Skip | None:
+    def pre_plan(self, writer: TransactionManager, snapshot: Snapshot) -> Skip | None:
         """Roll back the cancellable plans that no process executes."""
-        rolled_back = rollback_abandoned_plans(writer, seen)
+        rolled_back = rollback_abandoned_plans(writer, snapshot)
         return Skip(f"rolled back {'; '.join(map(str, rolled_back))}") if rolled_back else None
 
-    def check_trigger(self, sight: PlanningContext) -> Skip | None:
+    def check_trigger(self, context: PlanningContext) -> Skip | None:
         """Why no clean is due, judging by the number of commits and the pending instants."""
-        settings = settings_from(CleaningSettings, sight.options)
-        skip = check_clean_trigger(sight.snapshot.timeline, settings)
+        settings = settings_from(CleaningSettings, context.options)
+        skip = check_clean_trigger(context.snapshot.timeline, settings)
         if skip is None and settings.policy is not CleanPolicy.VERSIONS:
-            retains_all = _earliest_retained(sight, settings, None) is None
-            skip = Skip(_why_all_retained(sight.snapshot, settings)) if retains_all else None
+            retains_all = _earliest_retained(context, settings, None) is None
+            skip = Skip(_why_all_retained(context.snapshot, settings)) if retains_all else None
         return skip
 
-    def plan(self, sight: PlanningContext) -> CleanPlan | Skip:
+    def plan(self, context: PlanningContext) -> CleanPlan | Skip:
         """The files to delete, or why there are none."""
-        settings = settings_from(CleaningSettings, sight.options)
-        skip = self.check_trigger(sight)
+        settings = settings_from(CleaningSettings, context.options)
+        skip = self.check_trigger(context)
         if skip is not None:
             return skip
-        snapshot = sight.snapshot
+        snapshot = context.snapshot
         last = last_clean(snapshot)
-        retained = _earliest_retained(sight, settings, last)
+        retained = _earliest_retained(context, settings, last)
         has_archived_writes = last is None and bool(snapshot.archived)
         scope = clean_scope(
             snapshot.timeline, settings, retained, last, has_history=has_archived_writes
@@ -84,14 +84,14 @@ class Cleaning(TableService[CleanPlan, CleanMetadata]):
             return Skip("nothing can have become due since the last clean")
         partition_files = load_partition_files(snapshot, _files(snapshot, scope, settings))
         candidates = find_deletable_files(partition_files, settings, retained)
-        decision = _Decision(sight, settings, retained, last, scope, candidates)
+        decision = _Decision(context, settings, retained, last, scope, candidates)
         if not candidates and not decision.is_worth_recording():
             return Skip("nothing is due")
         return decision.plan()
 
-    def execute(self, job: ExecutionContext, plan: CleanPlan) -> CleanMetadata:
+    def execute(self, context: ExecutionContext, plan: CleanPlan) -> CleanMetadata:
         """Delete the planned files, except those that have become needed since."""
-        return clean(job, plan)
+        return clean(context, plan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,21 +48,21 @@ class ClusteringTask:
         return sum(item.size for item in self.slices)
 
 
-def cluster(job: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
+def cluster(context: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
     """Rewrite the file groups of a plan; the caller completes the instant.
 
     Raises:
         ConflictError: a file group has changed since the plan was made.
     """
-    settings = _validated_settings(job, plan)
-    clustering_tasks = _clustering_tasks(job.snapshot, plan)
-    task = rewrite_task(job, Operation.CLUSTER)
+    settings = _validated_settings(context, plan)
+    clustering_tasks = _clustering_tasks(context.snapshot, plan)
+    task = rewrite_task(context, Operation.CLUSTER)
     task = replace(task, settings=replace(task.settings, max_file_size=settings.target_bytes))
     ordering = settings.ordering
     if ordering is not None:
         ordering.check(task.stored_schema)
     write = partial(write_clustering_task, ordering, settings.sort_bytes)
-    return run_rewrite(job, task, write, clustering_tasks, size=_size, replaced=_replaced(plan))
+    return run_rewrite(context, task, write, clustering_tasks, size=_size, replaced=_replaced(plan))
 
 
 def write_clustering_task(

@@ -47,30 +47,30 @@ class Clustering(TableService[ClusteringPlan, CommitMetadata]):
     action: ClassVar[Action | None] = Action.CLUSTERING
     keys: ClassVar[frozenset[str]] = CLUSTERING_KEYS
 
-    def check_trigger(self, sight: PlanningContext) -> Skip | None:
+    def check_trigger(self, context: PlanningContext) -> Skip | None:
         """Why no clustering is due: too few writes, or a bucket index."""
-        config = sight.snapshot.config
-        if has_buckets(write_settings(config, sight.options), ()):
+        config = context.snapshot.config
+        if has_buckets(write_settings(config, context.options), ()):
             return Skip(_BUCKET_INDEX)
-        min_commits = commits_to_wait_for(clustering_settings(sight.options), sight.options)
-        return check_clustering_trigger(sight.snapshot.timeline, min_commits)
+        min_commits = commits_to_wait_for(clustering_settings(context.options), context.options)
+        return check_clustering_trigger(context.snapshot.timeline, min_commits)
 
-    def plan(self, sight: PlanningContext) -> ClusteringPlan | Skip:
+    def plan(self, context: PlanningContext) -> ClusteringPlan | Skip:
         """The file groups to cluster in the partitions of the incremental window, or why none."""
-        settings = clustering_settings(sight.options)
-        schema = sight.snapshot.avro_schema()
+        settings = clustering_settings(context.options)
+        schema = context.snapshot.avro_schema()
         if schema is None:
             return Skip("nothing was written yet")
         if settings.ordering is not None:
             settings.ordering.check(pa.schema([*META_FIELDS, *arrow_schema(schema)]))
-        window = find_window(sight, Action.CLUSTERING, enabled=settings.incremental)
+        window = find_window(context, Action.CLUSTERING, enabled=settings.incremental)
         if window.is_empty and not settings.selected_partitions:
             return Skip("nothing was written or left since the last clustering")
-        return _plan(sight, settings, window)
+        return _plan(context, settings, window)
 
-    def execute(self, job: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
+    def execute(self, context: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
         """Replace the plan's file groups by new ones with the same rows."""
-        return cluster(job, plan)
+        return cluster(context, plan)
 
 
 def _plan(

@@ -230,15 +230,17 @@ class EventTimeLimit:
 
 
 def threshold_of(
-    strategy: EventTimeBasedCompactionStrategy, sight: PlanningContext, settings: CompactionSettings
+    strategy: EventTimeBasedCompactionStrategy,
+    context: PlanningContext,
+    settings: CompactionSettings,
 ) -> EventTimeLimit:
     """Return the threshold of a plan; InvalidError if it lies in the future."""
-    instant = full_time(strategy.calc_event_time_threshold(sight.instant, settings))
-    if instant > sight.instant:
+    instant = full_time(strategy.calc_event_time_threshold(context.instant, settings))
+    if instant > context.instant:
         raise InvalidError(
             "the threshold lies in the future: nothing can be complete up to there yet",
             threshold=instant,
-            now=sight.instant,
+            now=context.instant,
         )
     return EventTimeLimit(instant, epoch_ms(instant, strategy.zone))
 
@@ -266,14 +268,14 @@ def check_event_time_table(
 
 def placed_candidates(
     slices: Sequence[FileSlice],
-    sight: PlanningContext,
+    context: PlanningContext,
     threshold: EventTimeLimit,
     settings: CompactionSettings,
     left: SkippedPartitions,
 ) -> PlacedCandidates | Skip:
     """Return the candidates of a plan up to a threshold; adds the others to `skipped`."""
-    removes_base_rows = settings.exact_split and _has_buckets(sight)
-    groups = _group_logs(slices, sight.snapshot, with_bases=removes_base_rows)
+    removes_base_rows = settings.exact_split and _has_buckets(context)
+    groups = _group_logs(slices, context.snapshot, with_bases=removes_base_rows)
     selected = []
     for group in groups:
         if group.is_before(threshold.ms) or group.base_exceeds(threshold.ms):
@@ -282,13 +284,13 @@ def placed_candidates(
             left.add(group.slice.partition, f"nothing before {threshold.instant}")
     if not selected:
         return Skip(_why_nothing(groups, threshold))
-    placement = choose_plan_instant(selected, threshold.ms, _timeline_constraints(sight))
+    placement = choose_plan_instant(selected, threshold.ms, _timeline_constraints(context))
     candidates = [
         candidate(group.slice_at(placement.instant), settings.max_file_size, placement.instant)
         for group in selected
     ]
     return PlacedCandidates(
-        candidates, _plan_metadata(placement, threshold, settings, sight.instant)
+        candidates, _plan_metadata(placement, threshold, settings, context.instant)
     )
 
 

@@ -298,20 +298,20 @@ class _CompactionTask:
     by_event_time: bool = False
 
 
-def execute_compaction(job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
+def execute_compaction(context: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
     """Execute a plan and return the commit metadata.
 
     Raises:
         ConflictError: the file groups have changed since they were planned.
     """
     check_plan_is_current(
-        job.snapshot, Instant(job.instant, Action.COMPACTION, State.INFLIGHT), plan
+        context.snapshot, Instant(context.instant, Action.COMPACTION, State.INFLIGHT), plan
     )
-    task = rewrite_task(job, Operation.COMPACT)
+    task = rewrite_task(context, Operation.COMPACT)
     threshold = _split_threshold(task, plan)
-    works = list(_compaction_tasks(job, plan))
+    works = list(_compaction_tasks(context, plan))
     metadata = run_rewrite(
-        job, task, partial(_compact_group, task, threshold), works, size=_read_bytes
+        context, task, partial(_compact_group, task, threshold), works, size=_read_bytes
     )
     extra = {k: v for k, v in plan.extra.items() if k in (EVENT_TIME_THRESHOLD, EXACT_SPLIT)}
     return replace(metadata, extra={**metadata.extra, **extra})
@@ -377,7 +377,7 @@ def _compaction_tasks(context: ExecutionContext, plan: CompactionPlan) -> Iterat
         yield _CompactionTask(operation, has_pending_writes or bool(logs), committed, by_event_time)
 
 
-def check_dropped_deletes(before: Snapshot, metadata: CommitMetadata, now: Snapshot) -> None:
+def check_dropped_deletes(before: Snapshot, metadata: CommitMetadata, current: Snapshot) -> None:
     """Raise ConcurrentWriteError if a write has completed that a dropped delete competes with.
 
     It may hold an older version of a deleted row, which readers would see again.
@@ -389,9 +389,11 @@ def check_dropped_deletes(before: Snapshot, metadata: CommitMetadata, now: Snaps
     without_log = metadata.file_groups() - with_log
     completed = {i.requested_at for i in before.timeline.completed_writes}
     new = [
-        i for i in now.timeline.completed(Action.DELTA_COMMIT) if i.requested_at not in completed
+        i
+        for i in current.timeline.completed(Action.DELTA_COMMIT)
+        if i.requested_at not in completed
     ]
-    for instant, commit in zip(new, now.commits(new), strict=True):
+    for instant, commit in zip(new, current.commits(new), strict=True):
         if not without_log.isdisjoint(commit.file_groups()):
             raise ConcurrentWriteError(
                 "a concurrent write added log files to file groups whose deletes were compacted: "

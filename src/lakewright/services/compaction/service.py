@@ -126,34 +126,37 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
     action: ClassVar[Action | None] = Action.COMPACTION
     keys: ClassVar[frozenset[str]] = option_keys(CompactionSettings)
 
-    def check_trigger(self, sight: PlanningContext) -> Skip | None:
+    def check_trigger(self, context: PlanningContext) -> Skip | None:
         """Return why no compaction is due; None if one is.
 
         Raises:
             InvalidError: the table has no log files, or no plan can be made with these options.
         """
-        settings = settings_from(CompactionSettings, sight.options)
-        require_merge_on_read(sight.snapshot, self.name)
-        strategy = _strategy(sight, settings)
-        _candidate_finder(sight, settings, strategy)
-        if strategy.by_event_time is not None and _TRIGGER_KEYS.isdisjoint(sight.options):
+        settings = settings_from(CompactionSettings, context.options)
+        require_merge_on_read(context.snapshot, self.name)
+        strategy = _strategy(context, settings)
+        _candidate_finder(context, settings, strategy)
+        if strategy.by_event_time is not None and _TRIGGER_KEYS.isdisjoint(context.options):
             # By event time a compaction is always due, unless the options set a trigger.
             return None
-        zone = zone_of(sight.snapshot.config.timeline_zone)
-        return check_compaction_trigger(sight.snapshot.timeline, settings, sight.instant, zone)
+        zone = zone_of(context.snapshot.config.timeline_zone)
+        return check_compaction_trigger(context.snapshot.timeline, settings, context.instant, zone)
 
-    def plan(self, sight: PlanningContext) -> CompactionPlan | Skip:
+    def plan(self, context: PlanningContext) -> CompactionPlan | Skip:
         """Plan the file groups that the strategy selects."""
-        settings = settings_from(CompactionSettings, sight.options)
-        strategy = _strategy(sight, settings)
+        settings = settings_from(CompactionSettings, context.options)
+        strategy = _strategy(context, settings)
         window = find_window(
-            sight, Action.COMPACTION, enabled=settings.incremental, aware=strategy.is_aware
+            context, Action.COMPACTION, enabled=settings.incremental, aware=strategy.is_aware
         )
         if window.is_empty:
             return Skip("nothing was written or left since the last compaction")
-        skipped, find_candidates = SkippedPartitions(), _candidate_finder(sight, settings, strategy)
+        skipped, find_candidates = (
+            SkippedPartitions(),
+            _candidate_finder(context, settings, strategy),
+        )
         planning_input = load_planning_input(
-            sight, window, lambda paths: strategy.filter_partitions(settings, paths, skipped)
+            context, window, lambda paths: strategy.filter_partitions(settings, paths, skipped)
         )
         return plan_compaction(
             planning_input.slices,
@@ -169,13 +172,13 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
         """Return the instant of the new base files: in the past for a plan by event time."""
         return next((o.next_base_instant for o in plan.operations if o.next_base_instant), instant)
 
-    def verify(self, job: ExecutionContext, result: CommitMetadata, now: Snapshot) -> None:
+    def verify(self, context: ExecutionContext, result: CommitMetadata, current: Snapshot) -> None:
         """Raise ConcurrentWriteError if dropped deletes compete with a concurrent write."""
-        check_dropped_deletes(job.snapshot, result, now)
+        check_dropped_deletes(context.snapshot, result, current)
 
-    def execute(self, job: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
+    def execute(self, context: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:
         """Write the new base files and return the commit metadata."""
-        return execute_compaction(job, plan)
+        return execute_compaction(context, plan)
 
 
 def _strategy(context: PlanningContext, settings: CompactionSettings) -> StrategyChain:

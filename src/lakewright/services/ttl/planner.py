@@ -204,7 +204,9 @@ def is_doubtful(verdict: TtlDecision, known: PartitionTimes, start: str) -> bool
 
 
 def plan_ttl(
-    verdicts: Sequence[TtlDecision], settings: TtlSettings, seen: frozenset[str] = frozenset()
+    verdicts: Sequence[TtlDecision],
+    settings: TtlSettings,
+    completed_writes: frozenset[str] = frozenset(),
 ) -> TtlPlan | Skip:
     """Plan to delete the expired partitions that are not blocked, oldest first, up to the limit."""
     expired, limit = [d for d in verdicts if d.affects_partition], settings.most_partitions
@@ -220,7 +222,7 @@ def plan_ttl(
         decisions=tuple(verdicts),
         missing_reasons=missing,
         settings=settings,
-        seen=seen,
+        seen=completed_writes,
     )
 
 

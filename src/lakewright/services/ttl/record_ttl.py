@@ -45,11 +45,11 @@ class RecordTtl:
     column: str
 
     @classmethod
-    def for_table(cls, job: ExecutionContext) -> RecordTtl:
+    def for_table(cls, context: ExecutionContext) -> RecordTtl:
         """Create it for a table; InvalidError if the table has no record keys to delete rows by."""
-        config = job.snapshot.config
+        config = context.snapshot.config
         require_keys(config)
-        return cls(config, write_settings(config, job.options).event_time or COMMIT_TIME)
+        return cls(config, write_settings(config, context.options).event_time or COMMIT_TIME)
 
     @property
     def is_ordered(self) -> bool:
@@ -65,24 +65,24 @@ class RecordTtl:
         zone = zone_of(self.config.timeline_zone)
         return {p: int(parse_time(at, zone).timestamp() * 1000) for p, at in cutoffs.items()}
 
-    def rows(self, job: ExecutionContext, verdicts: Sequence[TtlDecision]) -> RowSource:
+    def rows(self, context: ExecutionContext, verdicts: Sequence[TtlDecision]) -> RowSource:
         """The old rows of partitions, with the columns that a delete needs."""
         fields = (*self.config.record_key_fields, *self.config.partition_fields)
         ordering = self.config.ordering_fields if self.is_ordered else ()
         names = dict.fromkeys(name.split(".")[0] for name in (*fields, *ordering))
-        plan = self._plan(job, verdicts, tuple(names))
+        plan = self._plan(context, verdicts, tuple(names))
         schema = select_fields(plan.schema, [n for n in names if n not in META_COLUMNS])
         select = partial(pick_old, self.column, self.limits(verdicts), tuple(schema.names))
-        return job.engine.scan(job.writer.storage, plan).map_batches(select, schema)
+        return context.engine.scan(context.writer.storage, plan).map_batches(select, schema)
 
     def counts(
-        self, job: ExecutionContext, verdicts: Sequence[TtlDecision]
+        self, context: ExecutionContext, verdicts: Sequence[TtlDecision]
     ) -> list[tuple[str, int]]:
         """The partitions with old rows, and how many; the one with the oldest row first."""
-        plan = self._plan(job, verdicts, ())
-        count = partial(count_old, job.writer.storage, self.column, self.limits(verdicts))
+        plan = self._plan(context, verdicts, ())
+        count = partial(count_old, context.writer.storage, self.column, self.limits(verdicts))
         totals: dict[str, tuple[int | str, int]] = {}
-        for counts in job.engine.map(count, plan.tasks(), _size):
+        for counts in context.engine.map(count, plan.tasks(), _size):
             for partition, oldest, number in counts:
                 total = totals.get(partition, (oldest, 0))
                 totals[partition] = (min(total[0], oldest), total[1] + number)

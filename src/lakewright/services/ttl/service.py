@@ -85,32 +85,32 @@ class PartitionTtl(TableService[TtlPlan, Commit | Skip]):
     writes: ClassVar[bool] = True
     keys: ClassVar[frozenset[str]] = TTL_KEYS
 
-    def check_trigger(self, sight: PlanningContext) -> Skip | None:
+    def check_trigger(self, context: PlanningContext) -> Skip | None:
         """Why nothing can expire, judging by the settings and the timeline alone."""
-        snapshot = sight.snapshot
+        snapshot = context.snapshot
         if not snapshot.config.partition_fields:
             return Skip("the table has no partitions")
-        settings = settings_of(sight)
+        settings = settings_of(context)
         if not active_policies(settings):
             return Skip(_why_no_policies(settings))
         if not snapshot.timeline.completed_writes:
             return Skip("nothing was written yet")
         return None
 
-    def runs_after(self, name: str, sight: PlanningContext) -> bool:
+    def runs_after(self, name: str, context: PlanningContext) -> bool:
         """Whether TTL runs after a service: after cleans, if it is on and not run after writes."""
-        settings = settings_of(sight)
+        settings = settings_of(context)
         return name == "clean" and bool(settings.enabled) and not settings.run_inline
 
-    def plan(self, sight: PlanningContext) -> TtlPlan | Skip:
+    def plan(self, context: PlanningContext) -> TtlPlan | Skip:
         """The expired partitions that are not blocked, oldest first, or why there are none."""
-        skip = self.check_trigger(sight)
+        skip = self.check_trigger(context)
         if skip is not None:
             return skip
-        writes = frozenset(i.requested_at for i in sight.snapshot.timeline.completed_writes)
-        return plan_ttl(explain(sight), settings_of(sight), writes)
+        writes = frozenset(i.requested_at for i in context.snapshot.timeline.completed_writes)
+        return plan_ttl(explain(context), settings_of(context), writes)
 
-    def execute(self, job: ExecutionContext, plan: TtlPlan) -> Commit | Skip:
+    def execute(self, context: ExecutionContext, plan: TtlPlan) -> Commit | Skip:
         """Delete the planned partitions and rows.
 
         Raises:
@@ -118,12 +118,12 @@ class PartitionTtl(TableService[TtlPlan, Commit | Skip]):
                 plan was made.
         """
         if not plan.records:
-            return self._delete_partitions(job, plan)
+            return self._delete_partitions(context, plan)
         if not plan.operations:
-            return self._delete_rows(job, plan)
-        commit = self._delete_partitions(job, plan)
+            return self._delete_rows(context, plan)
+        commit = self._delete_partitions(context, plan)
         # Old rows are read from the snapshot before that commit; the validator detects others.
-        return replace(commit, services=(self._delete_rows(job, plan),))
+        return replace(commit, services=(self._delete_rows(context, plan),))
 
     def _delete_partitions(self, context: ExecutionContext, plan: TtlPlan) -> Commit:
         request = WriteRequest(
@@ -179,15 +179,15 @@ class _StillExpired:
         require_still_due(self.plan, self.partitions, current, self.options)
 
 
-def settings_of(sight: PlanningContext) -> TtlSettings:
+def settings_of(context: PlanningContext) -> TtlSettings:
     """The TTL settings of the table; options override them."""
-    return ttl_settings(sight.snapshot.config.properties, sight.options)
+    return ttl_settings(context.snapshot.config.properties, context.options)
 
 
-def explain(sight: PlanningContext) -> list[TtlDecision]:
+def explain(context: PlanningContext) -> list[TtlDecision]:
     """The decision on every partition that has rows, by path; changes nothing."""
     with many_values():
-        return _decisions(sight)
+        return _decisions(context)
 
 
 def _decisions(context: PlanningContext) -> list[TtlDecision]:
@@ -215,17 +215,17 @@ def _decisions(context: PlanningContext) -> list[TtlDecision]:
 
 
 def require_still_due(
-    plan: TtlPlan, planned: frozenset[str], now: Snapshot, options: Mapping[str, str]
+    plan: TtlPlan, planned: frozenset[str], current: Snapshot, options: Mapping[str, str]
 ) -> None:
     """Raise ConflictError if TTL must be planned again.
 
     That is if the settings have changed, or a planned partition was written to or is in a pending
     plan now.
     """
-    if ttl_settings(now.config.properties, options) != plan.settings:
+    if ttl_settings(current.config.properties, options) != plan.settings:
         raise ConflictError("the settings of TTL were changed concurrently")
-    new = [i for i in now.timeline.completed_writes if i.requested_at not in plan.seen]
-    for instant, commit in zip(new, now.commits(new), strict=True):
+    new = [i for i in current.timeline.completed_writes if i.requested_at not in plan.seen]
+    for instant, commit in zip(new, current.commits(new), strict=True):
         written = _planned_among(planned, commit.stats)
         if written and writes_rows(commit):
             raise ConflictError(
@@ -233,7 +233,7 @@ def require_still_due(
                 partitions=written,
                 instant=instant.requested_at,
             )
-    pending_plans = partitions_in_pending_plans(now)
+    pending_plans = partitions_in_pending_plans(current)
     blocked = _planned_among(planned, pending_plans)
     if blocked:
         raise ConflictError(
