@@ -102,10 +102,10 @@ class GatedWatch(SnapshotCache):
         self.may_list = threading.Event()
         self.listings = 0
 
-    def _listed(self, seen: CachedSnapshot, changed: frozenset[str] | None) -> CachedListing:
+    def _list(self, current: CachedSnapshot, changed: frozenset[str] | None) -> CachedListing:
         self.may_list.wait()
         self.listings += 1
-        return super()._listed(seen, changed)
+        return super()._list(current, changed)
 
 
 def test_very_many_partitions_stay_usable(page: Page) -> None:
