@@ -12,6 +12,7 @@ import pytest
 from conftest import TOKEN, command, serving, showing
 from playwright.sync_api import Page, expect
 
+from lakewright.model.instant import Action
 from lakewright.storage.local import LocalStorage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.rollback import load_rollbacks
@@ -41,7 +42,7 @@ def opened(page: Page, address: str) -> Page:
 
 def plan_of(path: Path, action: str) -> str:
     snapshot = load_snapshot(LocalStorage(str(path)))
-    (found,) = snapshot.timeline.pending(action)
+    (found,) = snapshot.timeline.pending(Action(action))
     return found.requested_at
 
 
