@@ -15,6 +15,8 @@ from served import ServedTable, check, same_rows
 from sizes import sized, some
 from undone import strays_of
 
+from lakewright.model.instant import Action
+
 LOGS = Kind(files="mor-avro")
 INDEXED_LOGS = replace(LOGS, metadata="indexed")
 BUCKETS = Kind(index="bucket", files="mor-parquet", version="8", metadata="indexed")
@@ -170,7 +172,7 @@ def test_we_execute_a_log_compaction_of_real_hudi(make: Make) -> None:
     """Its write executes at once what it schedules: that is taken back first."""
     table = make(LOGS)
     table.theirs("upsert", at(50, 1, 50), JOIN_LOGS_INLINE)
-    (done,) = table.snapshot.timeline.completed_services("logcompaction")
+    (done,) = table.snapshot.timeline.completed_services(Action.LOG_COMPACTION)
     table.forget_execution(done.requested_at, "logcompaction")
     check(table, ranges=RANGES)
     with same_rows(table, ranges=RANGES):

@@ -60,8 +60,8 @@ class SlowPublications(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         assert self._loader is not None
         self._loader.exec_module(module)
-        for step in ("appearing", "verify"):
-            setattr(module.Publication, step, slow(getattr(module.Publication, step)))
+        for step in ("before_publish", "delete_if_not_pending"):
+            setattr(module.MarkedFile, step, slow(getattr(module.MarkedFile, step)))
 
 
 sys.meta_path.insert(0, SlowPublications())
