@@ -20,10 +20,11 @@ from lakewright.cli.common import (
     parse_options,
 )
 from lakewright.cli.output import Document, show
-from lakewright.client.service_client import Options, service_runner, with_optimistic_concurrency
+from lakewright.client.service_client import Options, service_runner
 from lakewright.errors import InvalidError
 from lakewright.table.doctor.doctor import examine, repair, to_repair
 from lakewright.table.doctor.findings import Diagnosis, Finding, Severity
+from lakewright.table.options import with_optimistic_concurrency
 from lakewright.utils.terminal import ask, say
 
 app = group()

@@ -18,9 +18,10 @@ from lakewright.cli.common import (
 )
 from lakewright.cli.output import Document, show
 from lakewright.client.command_options import storage_at
-from lakewright.client.service_client import Options, service_runner, with_optimistic_concurrency
+from lakewright.client.service_client import Options, service_runner
 from lakewright.model.instant import Instant
 from lakewright.table import savepoint as savepoints
+from lakewright.table.options import with_optimistic_concurrency
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
 from lakewright.utils.terminal import ask

@@ -32,7 +32,6 @@ from lakewright.client.service_client import (
     cancel_plan,
     default_services,
     service_runner,
-    with_optimistic_concurrency,
 )
 from lakewright.clock import SystemClock
 from lakewright.engine.base import Engine
@@ -43,6 +42,7 @@ from lakewright.services.maintenance_loop import MaintenanceRound, run_continuou
 from lakewright.services.registry import service_by_name, services
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
+from lakewright.table.options import with_optimistic_concurrency
 from lakewright.table.snapshot import load_snapshot
 
 app = group()

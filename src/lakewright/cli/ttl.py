@@ -19,10 +19,11 @@ from lakewright.cli.common import (
 from lakewright.cli.output import Document
 from lakewright.cli.output import show as print_document
 from lakewright.client.documents import decision_document, outcome_document
-from lakewright.client.service_client import Options, service_runner, with_optimistic_concurrency
+from lakewright.client.service_client import Options, service_runner
 from lakewright.client.ttl import TableTtl, TtlConfig, update_with_bar
 from lakewright.errors import InvalidError
 from lakewright.options import parse_bool
+from lakewright.table.options import with_optimistic_concurrency
 
 app = group("Manage partition TTL: delete partitions when they are old.")
 

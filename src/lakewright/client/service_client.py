@@ -16,17 +16,10 @@ from lakewright.model.table_config import TableConfig, TableType
 from lakewright.options import OWN_OPTIONS, added_options
 from lakewright.services.registry import service_keys
 from lakewright.services.runner import ServiceRunner
+from lakewright.table.options import with_optimistic_concurrency
 from lakewright.write.options import check_write_options
 
 Options = Mapping[str, str]
-
-# Services in a separate process run concurrently with writers.
-_SEVERAL_WRITERS = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
-
-
-def with_optimistic_concurrency(options: Options) -> Options:
-    """Return the options with optimistic concurrency control, unless they name another mode."""
-    return {**_SEVERAL_WRITERS, **options}
 
 
 def default_services(config: TableConfig) -> tuple[str, ...]:

@@ -45,13 +45,12 @@ from lakewright.services.ttl.service import explain
 from lakewright.storage.base import Storage, split_path
 from lakewright.table.feature_checks import check_writable
 from lakewright.table.locks.base import InProcessLock, Lock, held
+from lakewright.table.options import with_optimistic_concurrency
 from lakewright.table.properties import update_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
 from lakewright.utils.terminal import SafeConsole
 
-# Settings are changed while other processes may write to the table.
-_SEVERAL_WRITERS = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 _META_FOLDER = ".hoodie"
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -96,7 +95,7 @@ class TableTtl:
             options: Lock options, if the writers of the table use other locks than the default.
             clock: The clock; the system clock if omitted.
         """
-        return cls(storage, {**_SEVERAL_WRITERS, **(options or {})}, clock or SystemClock())
+        return cls(storage, with_optimistic_concurrency(options or {}), clock or SystemClock())
 
     def on(self, *, run_inline: bool = True) -> TtlConfig:
         """Enable TTL, so that the policies of the table apply.

@@ -109,7 +109,7 @@ class LocalEngine:
 
     def scan(self, storage: Storage, plan: ScanPlan) -> ArrowRows:
         """Read the rows of a scan."""
-        return ArrowRows(read_plan(storage, plan))
+        return ArrowRows(pa.Table.from_batches(read_local(storage, plan), plan.result_schema))
 
     def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
         """Write rows in one task, sorted by partition; then the work it deferred."""

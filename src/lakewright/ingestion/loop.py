@@ -33,14 +33,13 @@ from lakewright.services.maintenance_loop import (
 )
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.factory import other_options, storage_for, storage_options
+from lakewright.table.options import with_optimistic_concurrency
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.task import Operation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_MODE = "hoodie.write.concurrency.mode"
-_SEVERAL_WRITERS = {_MODE: "OPTIMISTIC_CONCURRENCY_CONTROL"}
 _NOT_INLINE = {
     "hoodie.compact.inline": "false",
     "hoodie.compact.schedule.inline": "false",
@@ -76,7 +75,7 @@ def writer_options(options: Mapping[str, str], mode: ServiceMode) -> dict[str, s
     if mode is ServiceMode.INLINE:
         return dict(options)
     if mode is ServiceMode.ASYNC:
-        return {**_SEVERAL_WRITERS, **options, **_NOT_INLINE}
+        return {**with_optimistic_concurrency(options), **_NOT_INLINE}
     requested = [
         key for key in sorted(_SERVICE_SWITCHES & options.keys()) if parse_bool(options[key])
     ]
@@ -132,7 +131,7 @@ class ServiceThread:
 
     @property
     def _runner(self) -> ServiceRunner:
-        options = {**_SEVERAL_WRITERS, **self.options}
+        options = with_optimistic_concurrency(self.options)
         return replace(self.writer.services, options=options)
 
     @property

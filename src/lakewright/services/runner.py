@@ -72,7 +72,7 @@ from lakewright.storage.base import Storage
 from lakewright.table.conflicts import max_timeline_time
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.locks.base import Lock
-from lakewright.table.options import Concurrency, plan_settings
+from lakewright.table.options import plan_settings, with_optimistic_concurrency
 from lakewright.table.plan_cancellation import cancel_plan
 from lakewright.table.plan_scheduling import (
     PlanRequest,
@@ -125,7 +125,6 @@ def parse_plan(instant: Instant, data: bytes) -> tuple[AnyTableService, Instant,
 
 
 RUN_KEYS = option_keys(RunSettings)
-_MULTI_WRITER_OPTIONS = {"hoodie.write.concurrency.mode": Concurrency.OPTIMISTIC.value}
 
 ProgressCallback = Callable[[str, int, int], AbstractContextManager[None]]
 
@@ -311,7 +310,7 @@ class ServiceRunner:
         )
         # Another process may have scheduled the plan or be executing it, so the lock is needed.
         writer = TransactionManager.from_options(
-            self.storage, self.clock, {**_MULTI_WRITER_OPTIONS, **self.options}
+            self.storage, self.clock, with_optimistic_concurrency(self.options)
         )
         rollback = cancel_plan(writer, instant, cause, wait_s=wait_s)
         self.meter.count("plan.cancelled")

@@ -23,6 +23,11 @@ class Concurrency(StrEnum):
     NON_BLOCKING = "NON_BLOCKING_CONCURRENCY_CONTROL"
 
 
+def with_optimistic_concurrency(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a process that runs beside other writers, unless they say otherwise."""
+    return {"hoodie.write.concurrency.mode": Concurrency.OPTIMISTIC.value, **options}
+
+
 class FailedWritesPolicy(StrEnum):
     """When pending writes are rolled back: at the next write, or once their heartbeat expired."""
 

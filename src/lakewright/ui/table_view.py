@@ -9,7 +9,6 @@ from lakewright.client.documents import plan_document, service_document
 from lakewright.client.service_client import (
     cancel_plan,
     service_runner,
-    with_optimistic_concurrency,
 )
 from lakewright.errors import InvalidError
 from lakewright.model.table_config import TableType
@@ -23,7 +22,7 @@ from lakewright.table.freshness import compute_freshness
 from lakewright.table.freshness_options import FreshnessSettings
 from lakewright.table.freshness_report import freshness_document
 from lakewright.table.heartbeat import last_heartbeats
-from lakewright.table.options import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings, with_optimistic_concurrency
 from lakewright.ui.documents import (
     Document,
     cut,

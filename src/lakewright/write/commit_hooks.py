@@ -106,13 +106,16 @@ class FreshnessContributor:
 
     @classmethod
     def prepare(
-        cls, transaction: Transaction, metadata: CommitMetadata, options: Mapping[str, str]
+        cls,
+        transaction: Transaction,
+        metadata: CommitMetadata,
+        options: Mapping[str, str],
+        marker: PartitionDoneMarker,
     ) -> FreshnessContributor:
         """Load what the record is based on, before the lock is acquired."""
         if write_settings(transaction.snapshot.config, options).event_time is None:
             return cls(None)
         settings = settings_from(FreshnessSettings, options)
-        marker = PartitionDoneMarker.for_table(transaction, options)
         try:
             tracker = FreshnessTracker.prepare(
                 transaction.snapshot,

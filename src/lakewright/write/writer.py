@@ -270,13 +270,14 @@ def commit_with_hooks(
         hooks: run after the usual ones. A failing hook does not undo the commit.
         began_ms: when the write began, by the monotonic clock.
     """
-    freshness = FreshnessContributor.prepare(transaction, metadata, options)
+    done_marker = PartitionDoneMarker.for_table(transaction, options)
+    freshness = FreshnessContributor.prepare(transaction, metadata, options, done_marker)
     ttl_check = TtlCheckContributor.prepare(transaction, metadata, options)
     instant = commit_with_retry(transaction, metadata, validators, (ttl_check, freshness))
     committed = CommittedWrite.create(transaction, instant, metadata, freshness.record)
     usual: tuple[PostCommitHook, ...] = (
         CommitReporter(transaction, options, began_ms),
-        PartitionDoneMarker.for_table(transaction, options),
+        done_marker,
     )
     for hook in (*usual, *hooks):
         hook.after_commit(committed)
