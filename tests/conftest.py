@@ -7,11 +7,11 @@ from functools import cache
 
 import pytest
 import typer.testing
-from golden_tables import GoldenTables
 from hypothesis import HealthCheck, settings
-from sizes import sized
 
 from lakewright.storage import memory
+from support.golden import GoldenTables
+from support.soak import sized
 
 # The same examples in each check; a soak run looks for new ones.
 settings.register_profile("check", deadline=None, max_examples=15, derandomize=True, database=None)

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
-from golden_tables import GoldenTables
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from lakewright.clock import SystemClock
@@ -28,6 +27,7 @@ from lakewright.ui.guards import Guard
 from lakewright.ui.jobs import Jobs
 from lakewright.ui.server import ui_app
 from lakewright.ui.table_view import TableView
+from support.golden import GoldenTables
 
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

@@ -9,9 +9,9 @@ import webbrowser
 from pathlib import Path
 
 import pytest
-from conftest import TOKEN, command, serving, showing
 from playwright.sync_api import Page, expect
 
+from conftest import TOKEN, command, serving, showing
 from lakewright.model.instant import Action
 from lakewright.storage.local import LocalStorage
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from bench.scale.table import Shape, synthetic_table
-from conftest import PATIENCE_MS, serving
 from playwright.sync_api import Browser, Page, expect
-from sizes import sized
-from written import WrittenTable, row
 
+from conftest import PATIENCE_MS, serving
 from lakewright.clock import SystemClock
 from lakewright.engine.local import LocalEngine
 from lakewright.services.runner import ServiceRunner
 from lakewright.ui.snapshot_cache import CachedListing, CachedSnapshot, SnapshotCache
 from lakewright.ui.table_view import TableView
+from support.soak import sized
+from support.tables import WrittenTable, row
 
 
 def offences(page: Page) -> list[str]:

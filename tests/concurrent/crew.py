@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from waiting import until
 from writer_process import LOCK_FILE, STEP, slept_file, traces_file
-from written import Row
 
 from lakewright.errors import ConflictError
 from lakewright.model.file_group import parse_data_file
@@ -29,6 +27,8 @@ from lakewright.table.options import HeartbeatSettings
 from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.processes import ask
+from support.processes import wait_until
+from support.tables import Row
 
 Key = tuple[str, str]
 
@@ -123,7 +123,7 @@ class Process:
         return [line for line in self.journal if "completed_at" in line]
 
     def wait_for_commits(self, number: int) -> None:
-        until(lambda: len(self.commits) >= number, lambda: self.errors)
+        wait_until(lambda: len(self.commits) >= number, lambda: self.errors)
 
     @property
     def conflicts(self) -> list[dict[str, Any]]:

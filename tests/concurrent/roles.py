@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from written import SCHEMA, row
 
 from lakewright.client.write_client import WriteClient
 from lakewright.clock import Clock
@@ -19,6 +18,7 @@ from lakewright.model.instant import REWRITES, Instant
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.task import Operation
+from support.tables import SCHEMA, row
 
 DAY = "2026-01-01"
 KEYS = 4

@@ -18,14 +18,14 @@ from crew import (
     steps_on,
     sweep_markers,
 )
-from sizes import sized
-from written import NO_SERVICES, Row, WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.errors import UnavailableError
 from lakewright.storage.base import Storage
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
+from support.soak import sized
+from support.tables import NO_SERVICES, Row, WrittenTable, row
 
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 FIRST = [row(f"k{n}", 1, "first", DAYS[n % 2]) for n in range(6)]

@@ -13,9 +13,6 @@ from typing import Any
 
 from crew import Crew, Process
 from roles import DAY, KEYS, SERVICES
-from sizes import sized, some
-from waiting import until
-from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.model.instant import REWRITES, Action
@@ -24,6 +21,9 @@ from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.s3 import S3Server
+from support.processes import wait_until
+from support.soak import sized, some
+from support.tables import NO_SERVICES, WrittenTable, row
 
 OPTIONS = {
     **NO_SERVICES,
@@ -92,12 +92,12 @@ def play(
     try:
         for _ in range(deaths):
             enough = len(lines_of(everybody)) + chance.randint(*LIFE)
-            until(partial(watched, lambda lines: len(lines) >= enough), errors)  # noqa: B023
+            wait_until(partial(watched, lambda lines: len(lines) >= enough), errors)  # noqa: B023
             role = chance.randrange(len(ROLES))
             everybody[living[role]].kill()
             living[role] = len(everybody)
             everybody.append(started(ROLES[role]))
-        until(partial(watched, something_of_everything), errors)
+        wait_until(partial(watched, something_of_everything), errors)
     finally:
         for number in living:
             everybody[number].kill()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from crew import Crew
-from sizes import sized
-from waiting import until
-from written import WrittenTable
 
 from lakewright.client.ttl import TableTtl
 from lakewright.storage.local import LocalStorage
+from support.processes import wait_until
+from support.soak import sized
+from support.tables import WrittenTable
 
 OPTIONS = {
     "hoodie.write.lock.filesystem.expire": "600",
@@ -48,7 +48,7 @@ def test_who_is_killed_leaves_the_old_policies_or_the_new(crew: Crew, table: Wri
         names = [f"r{round_}-{n}" for n in range(200)]
         process = crew.start_saving(table.storage, names, OPTIONS)
         lines = chance.randrange(1, 20)
-        until(lambda: len(process.journal) >= lines, lambda: process.errors)  # noqa: B023
+        wait_until(lambda: len(process.journal) >= lines, lambda: process.errors)  # noqa: B023
         process.kill()
         said = {line["saved"] for line in process.journal}
         found = set(specs(table)) - set(before)

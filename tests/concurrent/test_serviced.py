@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from crew import Crew, Model, Process, Step, assert_nothing_strange, steps_on
-from sizes import sized
-from written import WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
+from support.soak import sized
+from support.tables import WrittenTable, row
 
 OPTIONS = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",

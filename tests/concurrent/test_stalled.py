@@ -20,13 +20,13 @@ from crew import (
     assert_well_formed,
     steps_on,
 )
-from sizes import sized
-from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
 from lakewright.testing.s3 import S3Server
+from support.soak import sized
+from support.tables import NO_SERVICES, WrittenTable, row
 
 SEVERAL = {
     **NO_SERVICES,

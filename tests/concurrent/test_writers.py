@@ -20,14 +20,14 @@ from crew import (
     assert_well_formed,
     steps_on,
 )
-from sizes import SOAK, sized
-from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
 from lakewright.testing.s3 import S3Server
+from support.soak import SOAK, sized
+from support.tables import NO_SERVICES, WrittenTable, row
 
 PROCESSES = 4
 COMMITS = sized(6, soak=25)

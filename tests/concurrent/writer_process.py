@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from roles import Role
-from written import SCHEMA, Row, WrittenTable, row
 
 from lakewright.client.ttl import TableTtl
 from lakewright.client.write_client import WriteClient
@@ -37,6 +36,7 @@ from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.locks.storage_lock import PATH as STORAGE_LOCK
 from lakewright.testing.storage import _Wrapped
 from lakewright.write.task import Operation
+from support.tables import SCHEMA, Row, WrittenTable, row
 
 Result = TypeVar("Result")
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from unreliable_storage import UnreliableStorage
 
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
@@ -20,6 +19,7 @@ from lakewright.table.locks.base import Lock, held, lock_for
 from lakewright.table.options import LockSettings
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.s3 import S3Server
+from support.faults import UnreliableStorage
 
 NewLock = Callable[[], Lock]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from golden_tables import GoldenTables, as_json, queries, upload
 
 from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes, plan_snapshot
@@ -14,6 +13,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.s3 import moto_server
 from lakewright.testing.storage import CountingStorage
+from support.golden import GoldenTables, as_json, queries, upload
 
 TABLES = ("cow_hive_complex", "mor_avro", "cow_archived")
 

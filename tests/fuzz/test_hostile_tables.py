@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sizes import sized
-from written import WrittenTable, row
 
 from lakewright.client.ttl import TableTtl
 from lakewright.clock import SystemClock
@@ -49,6 +47,8 @@ from lakewright.table.markers import marker_folder, spill_folder
 from lakewright.table.savepoint import create_savepoint, restore, rollback_instant
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
+from support.soak import sized
+from support.tables import WrittenTable, row
 
 # Where something need not succeed for a write to, a warning tells that it did not.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")

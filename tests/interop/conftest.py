@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from quick_spark import make_java_quick, quick_session
 from real_hudi import RealHudi, running
-from sizes import SOAK
 
 import lakewright as lw
 from lakewright.testing.hdfs import HdfsServer, hdfs_server
 from lakewright.testing.s3 import S3Server, versitygw_server
 from lakewright.testing.spark_cluster import spark_cluster
+from support.soak import SOAK
+from support.spark import quick_session, speed_up_java
 
 NEEDED = (
     "LAKEWRIGHT_INTEROP_PYTHON",
@@ -46,7 +46,7 @@ def judges_are_there() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_java() -> None:
-    make_java_quick()
+    speed_up_java()
 
 
 @pytest.fixture(scope="session")

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
-from golden_tables import as_json
 from kinds import Kind
 from real_hudi import RealHudi, Row
-from written import WrittenTable
 
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from support.golden import as_json
+from support.tables import WrittenTable
 
 _PLAIN_DAYS = ("2026-01-01", "2026-01-02", "2026-01-03", "2026-02-01")
 _ODD_DAYS = ("2026/01", "a b:c=%", "ø*?", "[x]^")

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quick_spark import lean_hadoop
-
 from lakewright.testing.processes import ask
+from support.spark import lean_hadoop
 
 Row = dict[str, Any]
 

@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
-from golden_tables import as_json
 from histories import SharedTable
 from hudi import HudiTableBuilder
 from real_hudi import Row
 from test_writing import LISTED, Question, queries
-from undone import data_files_of
-from written import WrittenTable
 
 from lakewright.engine.local import read_plan
 from lakewright.model.file_group import BaseFile, parse_data_file
@@ -30,6 +27,8 @@ from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.writer import Commit
+from support.golden import as_json
+from support.tables import WrittenTable, list_data_files
 
 Options = Mapping[str, str]
 
@@ -162,7 +161,7 @@ class ServedTable(SharedTable):
 
     def files_of(self, instant: str) -> list[str]:
         """The data files that carry an instant in their name."""
-        named = [(path, path.rpartition("/")[2]) for path in data_files_of(self.storage)]
+        named = [(path, path.rpartition("/")[2]) for path in list_data_files(self.storage)]
         found = [(path, parse_data_file(name)) for path, name in named]
         return [path for path, file in found if file is not None and file.instant == instant]
 

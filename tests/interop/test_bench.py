@@ -6,7 +6,8 @@ from pathlib import Path
 
 from bench.__main__ import race
 from bench.plan import WORKLOADS
-from races import small_race
+
+from support.benchmarks import small_race
 
 RACED = ("upsert_spread_mor", "delete")
 

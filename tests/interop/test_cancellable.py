@@ -12,12 +12,12 @@ from histories import at
 from kinds import Kind
 from real_hudi import RealHudi, RealHudiError
 from served import ServedTable, check, same_rows
-from sizes import sized, some
 
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.table.heartbeat import Heartbeat
 from lakewright.table.options import HeartbeatSettings
+from support.soak import sized, some
 
 CANCELLABLE = {"hoodie.table.service.plan.cancellable": "true"}
 SEVERAL = {

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from changes import Change, applied, changes_of
 from real_hudi import RealHudi, RealHudiError
-from sizes import some
-from written import NO_SERVICES, Row, WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.writer import Commit
+from support.queries import Change, apply_changes, read_changes
+from support.soak import some
+from support.tables import NO_SERVICES, Row, WrittenTable, row
 
 COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
 MODES = ("OP_KEY_ONLY", "DATA_BEFORE", "DATA_BEFORE_AFTER")
@@ -112,10 +112,10 @@ class Captured:
         times = self.times
         ranges: list[tuple[str | None, str]] = [(None, times[-1]), *pairwise(times)]
         storage = LocalStorage(str(self.path))
-        ours = [in_form(changes_of(storage, *each)) for each in ranges]
+        ours = [in_form(read_changes(storage, *each)) for each in ranges]
         for asked, mine, theirs in zip(ranges, ours, self.told_by_them(ranges), strict=True):
             assert (asked, mine) == (asked, theirs)
-        assert applied(changes_of(storage)) == self.ours.rows()
+        assert apply_changes(read_changes(storage)) == self.ours.rows()
 
 
 def _row(text: str | None) -> Row | None:
@@ -217,7 +217,7 @@ def test_real_hudi_tells_rows_of_every_type(real_hudi: RealHudi, tmp_path: Path)
     told = [
         (each["op"], *(in_our_form(each[side]) for side in ("before", "after"))) for each in theirs
     ]
-    ours = changes_of(table.ours.storage, table.times[0])
+    ours = read_changes(table.ours.storage, table.times[0])
     assert sorted(map(str, told)) == sorted(map(str, ours))
 
 
@@ -236,7 +236,7 @@ def test_we_tell_what_real_hudi_did_and_does_not_tell(real_hudi: RealHudi, tmp_p
         table.write_by_them(operation, [row(operation)], small_files="1000000")
     with pytest.raises(RealHudiError, match="There should be a cdc log file"):
         table.check()
-    assert applied(changes_of(table.ours.storage)) == table.ours.rows()
+    assert apply_changes(read_changes(table.ours.storage)) == table.ours.rows()
 
 
 def test_real_hudi_takes_away_the_change_files_of_a_write_of_ours_that_died(

@@ -5,18 +5,18 @@ from __future__ import annotations
 import secrets
 
 import pytest
-from golden_tables import GoldenTables
 from pyspark.sql import DataFrame, SparkSession
 from real_hudi import Row
-from session_check import TABLES, check_session, check_writes
-from sizes import SOAK
-from written import NO_SERVICES, WrittenTable, row
 
 import lakewright as lw
 from lakewright.clock import SystemClock
 from lakewright.storage.factory import storage_for
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.hdfs import HdfsServer
+from support.golden import GoldenTables
+from support.session_check import TABLES, check_session, check_writes
+from support.soak import SOAK
+from support.tables import NO_SERVICES, WrittenTable, row
 
 pytestmark = pytest.mark.interop
 

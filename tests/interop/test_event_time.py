@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from event_times import BEGIN
 from histories import Change, at, gone
 from hudi import HudiReadOptions
 from kinds import Kind
 from real_hudi import RealHudi, Row
 from served import ServedTable, check, hudi_rs_answer, our_answer, stamped
-from sizes import SOAK, some
 from test_writing import LISTED, Question, changes_query, optimized_query, snapshot_query
-from undone import strays_of
 
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.scan.planner import plan_snapshot
 from lakewright.services.compaction.executor import BEYOND, slice_of
+from support.event_times import BEGIN
+from support.soak import SOAK, some
+from support.tables import orphan_data_files
 
 LOGS = Kind(files="mor-avro")
 BUCKETS = Kind(index="bucket", files="mor-parquet", metadata="indexed")
@@ -253,10 +253,10 @@ def test_a_whole_compaction_is_right_for_all_and_can_be_taken_back(make: Make, k
     # The log file carries the delete on, as an older version of the row came after it.
     assert has_base_and_log(table, planned)
     begun.check_done(planned, 50)
-    assert strays_of(table.storage) == []
+    assert orphan_data_files(table.storage) == []
     table.written.writer().rollback(planned)
     assert table.files_of(planned) == []
-    assert strays_of(table.storage) == []
+    assert orphan_data_files(table.storage) == []
     for question in begun.asked:
         assert our_answer(table, question) == begun.answers["we", question.name]
     check(table)
@@ -278,7 +278,7 @@ def test_a_split_is_right_for_all_and_real_hudi_goes_on(make: Make, kind: Kind) 
     begun.check_same()
     end.write_bytes(content)
     begun.check_done(planned, 50)
-    assert strays_of(table.storage) == []
+    assert orphan_data_files(table.storage) == []
     # Real Hudi puts new rows into base files, and its index looks for them there.
     beyond = 0 if kind.index == "bucket" else 1
     assert table.commit_of(planned).extra[BEYOND] == str(beyond)

@@ -10,10 +10,10 @@ import sys
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from real_hudi import RealHudi, Row
-from written import NO_SERVICES, row
 
 import lakewright as lw
 from lakewright.testing.hdfs import HdfsServer
+from support.tables import NO_SERVICES, row
 
 pytestmark = pytest.mark.interop
 

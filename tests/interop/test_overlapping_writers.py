@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from golden_tables import as_json
 from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 from real_hudi import RealHudi
-from sizes import sized, some
-from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.clock import ManualClock
+from support.golden import as_json
+from support.soak import sized, some
+from support.tables import NO_SERVICES, WrittenTable, row
 
 SEVERAL = {
     **NO_SERVICES,

@@ -10,12 +10,12 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-from golden_tables import GoldenTables
 from pyspark.sql import SparkSession
 from real_hudi import RealHudi
 
 from lakewright.sql.procedures.base import Procedure
 from lakewright.sql.procedures.registry import PROCEDURES
+from support.golden import GoldenTables
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "hudi_job.py"
 

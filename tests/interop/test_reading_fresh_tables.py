@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from golden_tables import as_json
 from real_hudi import RealHudi, Row
-from sizes import SOAK
 
 from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_read_optimized, plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
+from support.golden import as_json
+from support.soak import SOAK
 
 OPTIONS = {
     "hoodie.datasource.write.recordkey.field": "id",

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 from real_hudi import RealHudi, Row
-from sizes import some
-from undone import strays_of
 
 from lakewright.clock import SystemClock, zone_of
 from lakewright.errors import CorruptError
@@ -30,6 +28,8 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import TimeGenerator
 from lakewright.table.transaction import TransactionManager
 from lakewright.testing.storage import Crash, CrashingStorage
+from support.soak import some
+from support.tables import orphan_data_files
 
 SCHEMA = "id STRING, ts BIGINT, p STRING"
 # We do not maintain its metadata table.
@@ -145,7 +145,7 @@ def test_real_hudi_reads_the_table_without_its_last_commits_and_writes_on(shared
     assert shared.read() == shared.states[0]
     shared.upsert({"0": 9, "30": 9})
     assert shared.read() == {**shared.states[0], "0": 9, "30": 9}
-    assert strays_of(shared.storage) == []
+    assert orphan_data_files(shared.storage) == []
 
 
 @of_files
@@ -169,7 +169,7 @@ def test_real_hudi_reads_and_compacts_anew_after_its_compaction_is_taken_back(
     shared.upsert({"0": 9})
     shared.compact()
     assert shared.read() == {**shared.states[2], "0": 9}
-    assert strays_of(shared.storage) == []
+    assert orphan_data_files(shared.storage) == []
 
 
 @of_logs
@@ -218,7 +218,7 @@ def test_a_write_of_real_hudi_with_a_damaged_file_is_rolled_back_by_force(
     assert not [f for f in shared.storage.list_tree("") if _names(f.path, last)]
     shared.upsert({"0": 9, "30": 9})
     assert shared.read() == {**shared.states[1], "0": 9, "30": 9}
-    assert strays_of(shared.storage) == []
+    assert orphan_data_files(shared.storage) == []
 
 
 @each_damage
@@ -248,7 +248,7 @@ def test_an_overwrite_and_a_compaction_of_real_hudi_with_a_damaged_file_as_well(
     shared.upsert({"0": 9})
     shared.compact()
     assert shared.read() == {**shared.states[2], "0": 9}
-    assert strays_of(shared.storage) == []
+    assert orphan_data_files(shared.storage) == []
 
 
 def _names(path: str, instant: Instant) -> bool:
@@ -273,7 +273,7 @@ def test_our_savepoint_is_one_for_real_hudi_and_we_restore_it(shared: Shared) ->
     assert shared.read() == {**shared.states[1], "1": 9, "50": 9}
     delete_savepoint_locked(shared.snapshot, middle)
     assert shared.call("show_savepoints") == []
-    assert strays_of(shared.storage) == []
+    assert orphan_data_files(shared.storage) == []
 
 
 @of_files
@@ -328,7 +328,7 @@ def test_real_hudi_reads_a_half_done_rollback_and_we_end_it(shared: Shared, surv
     assert shared.read() == expected
     shared.upsert({"0": 9})
     assert shared.read() == {**expected, "0": 9}
-    assert strays_of(shared.storage) == []
+    assert orphan_data_files(shared.storage) == []
 
 
 @of_logs
@@ -346,7 +346,7 @@ def test_real_hudi_ends_our_half_done_rollback(shared: Shared) -> None:
     timeline = shared.snapshot.timeline
     assert not timeline.pending()
     assert len(timeline.completed("rollback")) == 1
-    assert strays_of(shared.storage) == []
+    assert orphan_data_files(shared.storage) == []
 
 
 @of_logs
@@ -365,4 +365,4 @@ def test_real_hudi_reads_a_half_done_restore_and_we_end_it(shared: Shared, survi
     assert shared.read() == shared.states[0]
     shared.upsert({"0": 9})
     assert shared.read() == {**shared.states[0], "0": 9}
-    assert strays_of(shared.storage) == []
+    assert orphan_data_files(shared.storage) == []

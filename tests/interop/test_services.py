@@ -12,10 +12,10 @@ from histories import at, gone
 from kinds import Kind
 from real_hudi import RealHudi
 from served import ServedTable, check, same_rows
-from sizes import sized, some
-from undone import strays_of
 
 from lakewright.model.instant import Action
+from support.soak import sized, some
+from support.tables import orphan_data_files
 
 LOGS = Kind(files="mor-avro")
 INDEXED_LOGS = replace(LOGS, metadata="indexed")
@@ -117,7 +117,7 @@ def check_done(table: ServedTable, served: Served, instant: str) -> None:
     assert table.shown_by_them(served.service)[instant] == "COMPLETED"
     assert not table.snapshot.timeline.pending()
     assert table.files_of(instant) == table.files_recorded(instant)
-    assert strays_of(table.storage) == []
+    assert orphan_data_files(table.storage) == []
 
 
 @few_served(0)

@@ -11,8 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from real_hudi import RealHudi, Row
-from sizes import sized, some
-from written import WrittenTable
 
 from lakewright.client.write_client import WriteClient
 from lakewright.clock import SystemClock
@@ -23,6 +21,8 @@ from lakewright.table.locks.base import held
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
 from lakewright.write.task import Operation
+from support.soak import sized, some
+from support.tables import WrittenTable
 
 LOCK = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from real_hudi import RealHudi, Row
-from sizes import some
-from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.client.ttl import TableTtl
 from lakewright.clock import SystemClock
@@ -15,6 +13,8 @@ from lakewright.storage.local import LocalStorage
 from lakewright.table.properties import load_properties
 from lakewright.testing.clock import ManualClock
 from lakewright.write.writer import Commit
+from support.soak import some
+from support.tables import NO_SERVICES, WrittenTable, row
 
 DAY_MS = 86_400_000
 DDL = "id string, day string, ts long, note string"

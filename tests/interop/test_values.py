@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from real_hudi import RealHudi, RealHudiError, Row
-from written import NO_SERVICES, WrittenTable
 
 from lakewright.clock import SystemClock
 from lakewright.errors import InvalidError
 from lakewright.storage.local import LocalStorage
+from support.tables import NO_SERVICES, WrittenTable
 
 COLUMNS = ("id", "a", "p", "q")
 DDL = "id STRING, a STRING, p STRING, q STRING, ts BIGINT"

@@ -12,18 +12,18 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
-from golden_tables import NAMES, GoldenTables, as_json
 from histories import EXACT, SharedTable, at, gone, types_written
 from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 from kinds import CROSSED, FEATURES, FEW, Kind, choices, crossed, matrix, telling
 from real_hudi import RealHudi, Row
-from sizes import SOAK, some
 
 from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from support.golden import NAMES, GoldenTables, as_json
+from support.soak import SOAK, some
 
 LISTED = {"hoodie.metadata.enable": "false"}
 QUERY = "hoodie.datasource.query.type"

@@ -11,18 +11,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
-from chained import BUCKETS, KEYS, LATE, NON_BLOCKING, OPTIMISTIC, SERVICES
-from changes import applied, change
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sizes import sized
-from written import NO_SERVICES, Row, WrittenTable, row
 
 from lakewright.engine.local import read_cdc_plan
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.model.instant import Action
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.table.snapshot import load_snapshot
+from support.queries import (
+    BUCKET_INDEX,
+    KEYS,
+    LATENESS,
+    NON_BLOCKING,
+    SERVICE_OPTIONS,
+    apply_changes,
+    parse_change,
+)
+from support.soak import sized
+from support.tables import NO_SERVICES, OPTIMISTIC, Row, WrittenTable, row
 
 LOGGED = {"hoodie.table.cdc.enabled": "true"}
 LOGGING = "hoodie.table.cdc.supplemental.logging.mode"
@@ -36,7 +43,7 @@ class Kind:
     options: dict[str, str] = field(default_factory=dict)
     mode: dict[str, str] = field(default_factory=lambda: OPTIMISTIC)
     shared: bool = False
-    services: tuple[str, ...] = tuple(SERVICES)
+    services: tuple[str, ...] = tuple(SERVICE_OPTIONS)
 
 
 COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
@@ -50,18 +57,18 @@ KINDS = {
     "copy on write, keys logged": Kind(COW, {**LOGGED, LOGGING: "OP_KEY_ONLY"}, services=MOVED),
     "copy on write, all logged": Kind(COW, LOGGED, services=MOVED),
     "copy on write, buckets, rows before logged": Kind(
-        COW, {**LOGGED, **BUCKETS, LOGGING: "DATA_BEFORE"}, services=("clean", "archive")
+        COW, {**LOGGED, **BUCKET_INDEX, LOGGING: "DATA_BEFORE"}, services=("clean", "archive")
     ),
     "merge on read": Kind(MOR),
     "merge on read, by commit time": Kind(
         MOR, {"hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"}
     ),
     "merge on read, keys logged": Kind(MOR, {**LOGGED, LOGGING: "OP_KEY_ONLY"}),
-    "merge on read, buckets": Kind(MOR, BUCKETS, services=IN_PLACE),
-    "merge on read, buckets, all logged": Kind(MOR, {**BUCKETS, **LOGGED}, services=IN_PLACE),
+    "merge on read, buckets": Kind(MOR, BUCKET_INDEX, services=IN_PLACE),
+    "merge on read, buckets, all logged": Kind(MOR, {**BUCKET_INDEX, **LOGGED}, services=IN_PLACE),
     "merge on read, nobody waits": Kind(
         MOR,
-        BUCKETS,
+        BUCKET_INDEX,
         NON_BLOCKING,
         shared=True,
         services=IN_PLACE,
@@ -84,11 +91,13 @@ def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[o
         Write,
         st.sampled_from(["UPSERT", "UPSERT", "UPSERT", "DELETE", "INSERT_OVERWRITE"]),
         st.frozensets(st.sampled_from(KEYS), min_size=1),
-        st.sampled_from(LATE),
+        st.sampled_from(LATENESS),
         st.just(()) if inner is None else st.lists(inner, max_size=3).map(tuple),
     )
     apart = st.sampled_from(["schedule", "execute"])
-    return st.one_of(writes, writes, st.just("read"), st.sampled_from(sorted(SERVICES)), apart)
+    return st.one_of(
+        writes, writes, st.just("read"), st.sampled_from(sorted(SERVICE_OPTIONS)), apart
+    )
 
 
 @dataclass
@@ -112,7 +121,7 @@ class Play:
             case "read":
                 self.read()
             case "schedule" if "compaction" in self.kind.services:
-                self.table.services(SERVICES["compaction"]).schedule("compaction")
+                self.table.services(SERVICE_OPTIONS["compaction"]).schedule("compaction")
             case "execute":
                 for instant in load_snapshot(self.table.storage).timeline.pending(
                     Action.COMPACTION
@@ -121,7 +130,7 @@ class Play:
                     with suppress(ConflictError):
                         self.table.services().execute(instant.requested_at)
             case str(service) if service in self.kind.services:
-                self.table.services(SERVICES[service]).run(service)
+                self.table.services(SERVICE_OPTIONS[service]).run(service)
 
     def write(self, step: Write, depth: int) -> None:
         if depth and self.kind.shared and step.operation == "INSERT_OVERWRITE":
@@ -160,8 +169,8 @@ class Play:
         snapshot = load_snapshot(self.table.storage)
         plan = plan_cdc(snapshot, since=self.checkpoint)
         found = read_cdc_plan(self.table.storage, plan.plan).to_pylist()
-        changes = [change(each["op"], each["before"], each["after"]) for each in found]
-        self.rows = applied(changes, ("day", "id"), to=self.rows)
+        changes = [parse_change(each["op"], each["before"], each["after"]) for each in found]
+        self.rows = apply_changes(changes, ("day", "id"), to=self.rows)
         self.checkpoint = plan.context.checkpoint
 
 

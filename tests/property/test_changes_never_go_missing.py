@@ -10,16 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
-from chained import BUCKETS, KEYS, LATE, NON_BLOCKING, OPTIMISTIC, SERVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sizes import sized
-from written import NO_SERVICES, Row, WrittenTable, row
 
 from lakewright.engine.local import read_plan
 from lakewright.errors import ConflictError
 from lakewright.scan.planner import plan_changes
 from lakewright.table.snapshot import load_snapshot
+from support.queries import BUCKET_INDEX, KEYS, LATENESS, NON_BLOCKING, SERVICE_OPTIONS
+from support.soak import sized
+from support.tables import NO_SERVICES, OPTIMISTIC, Row, WrittenTable, row
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Kind:
     table_type: str
     mode: dict[str, str]
     options: dict[str, str] = field(default_factory=dict)
-    services: tuple[str, ...] = tuple(SERVICES)
+    services: tuple[str, ...] = tuple(SERVICE_OPTIONS)
     shared: bool = False
 
 
@@ -39,7 +39,7 @@ KINDS = {
     "merge on read, nobody waits": Kind(
         "MERGE_ON_READ",
         NON_BLOCKING,
-        BUCKETS,
+        BUCKET_INDEX,
         services=("compaction", "logcompaction", "clean", "archive"),
         shared=True,
     ),
@@ -59,10 +59,10 @@ def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[o
     writes = st.builds(
         Write,
         st.frozensets(st.sampled_from(KEYS), min_size=1),
-        st.sampled_from(LATE),
+        st.sampled_from(LATENESS),
         st.just(()) if inner is None else st.lists(inner, max_size=3).map(tuple),
     )
-    return st.one_of(writes, writes, st.just("read"), st.sampled_from(sorted(SERVICES)))
+    return st.one_of(writes, writes, st.just("read"), st.sampled_from(sorted(SERVICE_OPTIONS)))
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Play:
             case "read":
                 self.read()
             case str(service) if service in self.kind.services:
-                self.table.services(SERVICES[service]).run(service)
+                self.table.services(SERVICE_OPTIONS[service]).run(service)
 
     def read(self) -> None:
         snapshot = load_snapshot(self.table.storage)

@@ -8,22 +8,33 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured import AT_ONCE, DAY, NEXT, T, at, freshness, told, told_of, tracked, untracked
-from sizes import sized
-from written import Row, WrittenTable
 
 from lakewright.errors import InvalidError
 from lakewright.table.snapshot import load_snapshot
+from support.event_times import (
+    COMPACT_EVERY_COMMIT,
+    DAY,
+    NEXT_DAY,
+    TIME_ZERO,
+    partition_view_times,
+    table_freshness,
+    tracked_row,
+    tracked_table,
+    untracked_options,
+    view_times,
+)
+from support.soak import sized
+from support.tables import Row, WrittenTable
 
 KEYS = [f"k{n}" for n in range(5)]
-DAYS = (DAY, NEXT)
+DAYS = (DAY, NEXT_DAY)
 KEPT = {
     "hoodie.keep.min.commits": "2",
     "hoodie.keep.max.commits": "3",
     "hoodie.clean.commits.retained": "1",
 }
 ALWAYS = {
-    **AT_ONCE,
+    **COMPACT_EVERY_COMMIT,
     **KEPT,
     "hoodie.clustering.inline.max.commits": "1",
     "hoodie.clustering.plan.strategy.small.file.limit": "1000000000",
@@ -48,7 +59,7 @@ BY_EVENT_TIME = {
     **ALWAYS,
     "hoodie.compaction.strategy": "event_time",
     "hoodie.compaction.event.time.threshold": datetime.fromtimestamp(
-        (T + 250) / 1000, UTC
+        (TIME_ZERO + 250) / 1000, UTC
     ).isoformat(),
 }
 EXACT = {**BY_EVENT_TIME, "hoodie.compaction.event.time.exact.split": "true"}
@@ -62,22 +73,22 @@ steps = st.lists(st.one_of(writes, writes, others), min_size=1, max_size=9)
 
 
 def written(items: list[tuple[str, str, int]]) -> list[Row]:
-    return [at(key, time, day) for key, day, time in items]
+    return [tracked_row(key, time, day) for key, day, time in items]
 
 
 def act(table: WrittenTable, step: str, items: list[tuple[str, str, int]]) -> None:
     if step == "UNTRACKED":
-        table.upsert(written(items), untracked(table))
+        table.upsert(written(items), untracked_options(table))
     elif step in ("UPSERT", "DELETE", "INSERT_OVERWRITE"):
         table.write(step, written(items))
     elif step == "drop":
-        table.delete_partitions(NEXT)
+        table.delete_partitions(NEXT_DAY)
     elif step == "schedule":
         table.services(ALWAYS).schedule("compaction")
     elif step in ("by event time", "exact"):
         table.services(EXACT if step == "exact" else BY_EVENT_TIME).run("compaction")
     elif step == "silent compaction":
-        table.services({**ALWAYS, **untracked(table)}).run("compaction")
+        table.services({**ALWAYS, **untracked_options(table)}).run("compaction")
     elif step == "rollback":
         newest = load_snapshot(table.storage).timeline.completed_writes[-1:]
         for instant in newest:
@@ -87,7 +98,7 @@ def act(table: WrittenTable, step: str, items: list[tuple[str, str, int]]) -> No
 
 
 def check_truth(table: WrittenTable) -> None:
-    completion = freshness(table).read_optimized.completion
+    completion = table_freshness(table).read_optimized.completion
     if completion is None:
         return
     now, optimized = table.rows(), table.rows(optimized=True)
@@ -97,11 +108,11 @@ def check_truth(table: WrittenTable) -> None:
 
 
 def check_same_without_memory(table: WrittenTable) -> None:
-    kept = told(table), *(told_of(table, day) for day in DAYS)
+    kept = view_times(table), *(partition_view_times(table, day) for day in DAYS)
     with (
         patch("lakewright.table.freshness.parse_freshness_record", lambda extra: None),
     ):
-        assert (told(table), *(told_of(table, day) for day in DAYS)) == kept
+        assert (view_times(table), *(partition_view_times(table, day) for day in DAYS)) == kept
 
 
 @given(steps, st.sampled_from(list(FORMS)))
@@ -109,8 +120,8 @@ def check_same_without_memory(table: WrittenTable) -> None:
 def test_completion_is_never_more_than_the_truth(
     history: list[tuple[str, list[tuple[str, str, int]]]], form: str
 ) -> None:
-    table = tracked(options=FORMS[form])
-    table.upsert([at("k0", 100), at("k1", 50, NEXT)])
+    table = tracked_table(options=FORMS[form])
+    table.upsert([tracked_row("k0", 100), tracked_row("k1", 50, NEXT_DAY)])
     for step, items in history:
         table.clock.sleep(1)
         try:

@@ -13,9 +13,6 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from turns import take_turns
-from writers import TIMELINE, World, files_without_instant, put_file, write
-from written import begin_action
 
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.format.timeline_metadata import parse_commit, parse_rollback_plan
@@ -27,6 +24,9 @@ from lakewright.table.options import Concurrency
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
 from lakewright.testing.storage import CountingStorage, Crash
+from support.concurrency import take_turns
+from support.tables import TIMELINE, begin_action
+from support.transactions import TransactionFixture, orphan_files, write_data_file, write_files
 
 Result = TypeVar("Result")
 
@@ -90,7 +90,7 @@ class Play:
 
     def __init__(self, mode: Concurrency, processes: int) -> None:
         self.mode = mode
-        self.world = World()
+        self.world = TransactionFixture()
         self.processes = [self.new_process() for _ in range(processes)]
         self.times: list[str] = []
         self.tried: dict[str, Done] = {}
@@ -139,7 +139,7 @@ class Play:
         # Of a group there is one file in the stats; one of another task is what a retry left.
         listed = {stat.file_id for stat in process.stats}
         with suppress(ConflictError):
-            stat = put_file(self.begun(process), PARTITION, made)
+            stat = write_data_file(self.begun(process), PARTITION, made)
             process.stats += [stat] if made.file_id not in listed else []
 
     def complete(self, process: Process, group: str, amount: int) -> None:
@@ -337,7 +337,7 @@ class Pair:
     """Two lone writers of the same file group, and what each was told became of its write."""
 
     def __init__(self, order: Iterable[int]) -> None:
-        self.world = World()
+        self.world = TransactionFixture()
         self.told: dict[str, bool] = {}
         self.seen: dict[str, set[str]] = {}
         take_turns(self.world.storage, [self.work, self.work], order)
@@ -350,7 +350,7 @@ class Pair:
             at = begun.instant
             self.seen[at] = {i.requested_at for i in begun.snapshot.timeline.completed_writes}
             self.told[at] = False
-            begun.commit(write(begun, "f1", base=True))
+            begun.commit(write_files(begun, "f1", base=True))
             self.told[at] = True
 
     def check(self) -> None:
@@ -365,7 +365,7 @@ class Pair:
             assert self.seen[instant.requested_at] >= before
         # The next writer finds nothing that it could not put right.
         begin_action(self.world.writer(), "deltacommit").abort()
-        assert files_without_instant(storage) == []
+        assert orphan_files(storage) == []
         assert not load_snapshot(storage).timeline.pending()
 
 

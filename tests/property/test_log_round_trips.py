@@ -15,11 +15,9 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
-from golden_tables import GoldenTables
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
-from sizes import sized
 
 from lakewright.errors import CorruptError, UnsupportedError
 from lakewright.format.avro.schema import arrow_schema, avro_schema, parse_schema
@@ -36,6 +34,8 @@ from lakewright.format.log_block import BlockKind, Header, LogBlock, format_bloc
 from lakewright.format.metadata_table import metadata_records
 from lakewright.format.parquet_footer import footer_metadata, parse_footer
 from lakewright.format.record_positions import format_positions, parse_positions, record_positions
+from support.golden import GoldenTables
+from support.soak import sized
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC))

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sizes import sized
-from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.model.instant import Action, Instant
 from lakewright.services.compaction_debt import load_debt
 from lakewright.table.snapshot import load_snapshot
+from support.soak import sized
+from support.tables import NO_SERVICES, WrittenTable, row
 
 DAYS = [f"2026/01/{n:02d}" for n in range(1, 7)]
 ELSEWHERE = "2027/01/01"

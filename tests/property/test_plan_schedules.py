@@ -13,32 +13,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from plays import (
-    DELAY,
-    FLEETING,
-    SERVED,
-    Invariants,
-    Rows,
-    Setting,
-    after_upsert,
-    at_random,
-    cancelling,
-    cleaning,
-    executing,
-    planned,
-    rows_of,
-    some_switches,
-    table_at,
-    upserting,
-    with_switches,
-)
-from sizes import sized
-from stage import Actor, Script, Stage, Work, on_stage
 
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.model.instant import Instant, State
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.writer import Commit
+from support.concurrency import (
+    ProcessScheduler,
+    Schedule,
+    ScheduledProcess,
+    Work,
+    scheduled_processes,
+)
+from support.plan_schedules import (
+    ROLLBACK_DELAY,
+    SERVICE_OPTIONS,
+    TEMPORARY,
+    Invariants,
+    PlannedTable,
+    Rows,
+    after_upsert,
+    at_random,
+    cancelling,
+    cleaning,
+    executing,
+    planned_table,
+    read_rows,
+    some_switches,
+    table_at,
+    upserting,
+    with_switches,
+)
+from support.soak import sized
 
 UPSERT_TS = 9
 EACH = int(os.environ.get("LAKEWRIGHT_PLAYS", sized(5, 3_400)))
@@ -64,14 +70,14 @@ class Scenario:
 class Ended:
     """A play that is over."""
 
-    setting: Setting
-    stage: Stage
+    setting: PlannedTable
+    stage: ProcessScheduler
     script: str
     done: list[Commit] = field(default_factory=list)
     failed: list[BaseException] = field(default_factory=list)
 
     @property
-    def executors(self) -> list[Actor]:
+    def executors(self) -> list[ScheduledProcess]:
         """Those who came to an end, of whatever kind."""
         mine = [actor for actor in self.stage.actors if actor.name.startswith("execute")]
         return [actor for actor in mine if not actor.is_dead]
@@ -172,10 +178,10 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-def works(setting: Setting, kinds: Sequence[str], delay: str) -> list[tuple[str, Work]]:
+def works(setting: PlannedTable, kinds: Sequence[str], delay: str) -> list[tuple[str, Work]]:
     made: dict[str, Callable[[], Work]] = {
         "execute": lambda: executing(setting),
-        "clean": lambda: cleaning(**{DELAY: delay}),
+        "clean": lambda: cleaning(**{ROLLBACK_DELAY: delay}),
         "upsert": lambda: upserting(UPSERT_TS),
         "cancel": lambda: cancelling(setting),
     }
@@ -183,9 +189,9 @@ def works(setting: Setting, kinds: Sequence[str], delay: str) -> list[tuple[str,
 
 
 def play(
-    scenario: Scenario, setting: Setting, kinds: Sequence[str], script: Script, told: str
+    scenario: Scenario, setting: PlannedTable, kinds: Sequence[str], script: Schedule, told: str
 ) -> Ended:
-    with on_stage(setting.files, setting.now_ms, setting.age_ms) as stage:
+    with scheduled_processes(setting.files, setting.now_ms, setting.age_ms) as stage:
         check = Invariants(stage, setting, (setting.rows,))
         for name, work in works(setting, kinds, scenario.delay):
             actor = stage.enter(name, work)
@@ -204,7 +210,7 @@ def play(
         return ended
 
 
-def _is_inflight(stage: Stage, setting: Setting) -> bool:
+def _is_inflight(stage: ProcessScheduler, setting: PlannedTable) -> bool:
     pending = load_snapshot(stage.storage).timeline.pending()
     return any(i.requested_at == setting.at and i.state is State.INFLIGHT for i in pending)
 
@@ -212,29 +218,29 @@ def _is_inflight(stage: Stage, setting: Setting) -> bool:
 def _afterwards(ended: Ended, rows: Rows | None = None, or_one_of: tuple[Rows, ...] = ()) -> None:
     """A clean an hour later puts everything right: no file of a plan that is gone is left."""
     ended.stage.now.advance(3_600_000)
-    table = table_at(ended.stage.storage, ended.stage.now, **{DELAY: "0"})
+    table = table_at(ended.stage.storage, ended.stage.now, **{ROLLBACK_DELAY: "0"})
     table.services().run("clean")
     if ended.setting.cancellable and ended.completed is None:
         assert not ended.is_planned
         left = [f.path for f in ended.stage.storage.list_tree("") if ended.setting.at in f.name]
-        assert not [p for p in left if ".rollback" not in p and not p.startswith(FLEETING)], left
-    found = rows_of(ended.stage.storage)
+        assert not [p for p in left if ".rollback" not in p and not p.startswith(TEMPORARY)], left
+    found = read_rows(ended.stage.storage)
     died = any(actor.is_dead or actor.error for actor in ended.stage.actors)
     # Who died may have written before that, and told nobody.
     assert found == (rows or ended.setting.rows) or (died and found in or_one_of)
 
 
-@pytest.mark.parametrize("service", list(SERVED))
+@pytest.mark.parametrize("service", list(SERVICE_OPTIONS))
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
 def test_two_take_turns(scenario: Scenario, service: str) -> None:
-    setting = planned(service, cancellable=scenario.cancellable, dead=scenario.dead)
+    setting = planned_table(service, cancellable=scenario.cancellable, dead=scenario.dead)
     calls = _calls_alone(scenario, setting)
     chance = random.Random(f"{service} {scenario.actors}")
     for turns in sorted(some_switches(calls, EACH, chance)):
         play(scenario, setting, scenario.actors, with_switches(turns), f"turns {turns}")
 
 
-def _calls_alone(scenario: Scenario, setting: Setting) -> tuple[int, int]:
+def _calls_alone(scenario: Scenario, setting: PlannedTable) -> tuple[int, int]:
     """How many calls each makes if the other comes after it."""
     found = []
     for first in (0, 1):
@@ -250,7 +256,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("cancellable", [True, False], ids=["mutable", "immutable"])
-@pytest.mark.parametrize("service", list(SERVED))
+@pytest.mark.parametrize("service", list(SERVICE_OPTIONS))
 def test_three_or_four_in_any_order(service: str, cancellable: bool) -> None:
     """Some of whom die, or stand still until others take them for dead."""
     only = os.environ.get("LAKEWRIGHT_PLAY")
@@ -260,7 +266,7 @@ def test_three_or_four_in_any_order(service: str, cancellable: bool) -> None:
         kinds = [chance.choice(KINDS[cancellable]) for _ in range(chance.choice((3, 4)))]
         if kinds.count("upsert") > 1:
             continue
-        setting = planned(service, cancellable=cancellable, dead=chance.random() < 0.2)
+        setting = planned_table(service, cancellable=cancellable, dead=chance.random() < 0.2)
         play_by_chance(setting, kinds, chance, f"LAKEWRIGHT_PLAY={seed}: {kinds}")
 
 
@@ -270,19 +276,19 @@ SKEWS_MS = (-120_000, 0, 0, 120_000)
 # What could not be tidied up is told so.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("cancellable", [True, False], ids=["mutable", "immutable"])
-@pytest.mark.parametrize("service", list(SERVED))
+@pytest.mark.parametrize("service", list(SERVICE_OPTIONS))
 def test_with_clocks_that_are_off_and_storage_that_fails(service: str, cancellable: bool) -> None:
     """Work may be lost then, and rows never are."""
     only = os.environ.get("LAKEWRIGHT_PLAY")
     for seed in [int(only)] if only else range(EACH):
         chance = random.Random(seed)
         kinds = ["execute", chance.choice(KINDS[cancellable]), "clean"]
-        setting = planned(service, cancellable=cancellable, dead=chance.random() < 0.2)
+        setting = planned_table(service, cancellable=cancellable, dead=chance.random() < 0.2)
         told = f"LAKEWRIGHT_PLAY={seed}: {kinds}"
         play_by_chance(setting, kinds, chance, told, in_bad_weather=True)
 
 
-def _spoil(stage: Stage, chance: random.Random) -> None:
+def _spoil(stage: ProcessScheduler, chance: random.Random) -> None:
     """Set clocks wrong, or cut processes off from the storage for a while."""
     for actor in stage.actors:
         actor.clock.off_ms = chance.choice(SKEWS_MS)
@@ -292,7 +298,7 @@ def _spoil(stage: Stage, chance: random.Random) -> None:
 
 
 def play_by_chance(
-    setting: Setting,
+    setting: PlannedTable,
     kinds: list[str],
     chance: random.Random,
     told: str,
@@ -301,7 +307,7 @@ def play_by_chance(
 ) -> None:
     written = after_upsert(setting.rows, UPSERT_TS)
     scenario = Scenario(setting.cancellable, tuple(kinds), results_agree, delay=chance.choice("06"))
-    with on_stage(setting.files, setting.now_ms, setting.age_ms) as stage:
+    with scheduled_processes(setting.files, setting.now_ms, setting.age_ms) as stage:
         check = Invariants(stage, setting, (setting.rows, written), not in_bad_weather)
         for name, work in works(setting, kinds, scenario.delay):
             stage.enter(name, work)
@@ -322,7 +328,7 @@ def play_by_chance(
             raise
 
 
-def _has_written(actor: Actor) -> bool:
+def _has_written(actor: ScheduledProcess) -> bool:
     return actor.name.startswith("upsert") and isinstance(actor.result, Commit)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sizes import sized
-from written import NO_SERVICES, Row, WrittenTable, row
 
 from lakewright.client.ttl import TableTtl
 from lakewright.errors import ConflictError
@@ -22,6 +20,8 @@ from lakewright.model.ttl import ConflictRule, TtlPolicy, parse_policies
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.write.writer import Commit
+from support.soak import sized
+from support.tables import NO_SERVICES, Row, WrittenTable, row
 
 PARTITIONS = ("p1", "p2", "q1")
 SERVED = {

@@ -7,18 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
-from answers import ask
-from chained import BUCKETS, NON_BLOCKING, OPTIMISTIC, SERVICES
-from event_times import BEGIN, EXACT, HOUR, before, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sizes import sized
-from written import NO_SERVICES, WrittenTable
 
 from lakewright.errors import ConflictError
 from lakewright.model.plans import Skip
 from lakewright.services.compaction.executor import BEYOND
 from lakewright.table.snapshot import load_snapshot
+from support.event_times import BEGIN, EXACT_SPLIT, HOUR, compact_before, event_row
+from support.queries import BUCKET_INDEX, NON_BLOCKING, SERVICE_OPTIONS, run_queries
+from support.soak import sized
+from support.tables import NO_SERVICES, OPTIMISTIC, WrittenTable
 
 KEYS = ["a", "b", "c"]
 HOURS = [float(hour) for hour in range(1, 9)]
@@ -40,8 +39,8 @@ class Kind:
 
 KINDS = {
     "simple index": Kind(OPTIMISTIC),
-    "bucket index": Kind(OPTIMISTIC, BUCKETS),
-    "bucket index, nobody waits": Kind(NON_BLOCKING, BUCKETS, shared=True),
+    "bucket index": Kind(OPTIMISTIC, BUCKET_INDEX),
+    "bucket index, nobody waits": Kind(NON_BLOCKING, BUCKET_INDEX, shared=True),
 }
 
 
@@ -97,10 +96,10 @@ class Play:
                     self._compact(step)
                 case str():
                     with suppress(ConflictError):
-                        self.table.services(SERVICES[step]).run(step)
+                        self.table.services(SERVICE_OPTIONS[step]).run(step)
 
     def _write(self, step: Write) -> None:
-        rows = [row(key, hour) for key, hour in step.hours.items()]
+        rows = [event_row(key, hour) for key, hour in step.hours.items()]
         write = self.table.write
         try:
             if step.deletes:
@@ -120,13 +119,15 @@ class Play:
         return (lambda: self.run(step.meanwhile)) if step.meanwhile else None
 
     def _compact(self, step: Compact) -> None:
-        services = self.table.services({**before(step.hour), **(EXACT if step.exact else {})})
-        asked = ask(self.table.storage)
+        services = self.table.services(
+            {**compact_before(step.hour), **(EXACT_SPLIT if step.exact else {})}
+        )
+        asked = run_queries(self.table.storage)
         try:
             done = services.run("compaction")
         except ConflictError:
             return
-        assert asked.differences(ask(self.table.storage, asked)) == {}
+        assert asked.differences(run_queries(self.table.storage, asked)) == {}
         if isinstance(done, Skip):
             return
         self._check_optimized(step, self._beyond(done.instant))
@@ -154,7 +155,7 @@ class Play:
 def test_whatever_arrives(kind: Kind, play: list[object]) -> None:
     options = {**NO_SERVICES, **kind.mode, **kind.options}
     table = WrittenTable(options=options).create("MERGE_ON_READ", event_time="ts")
-    table.upsert([row("z", 0.5)])
+    table.upsert([event_row("z", 0.5)])
     Play(kind, table).run(play)
     while table.services(AT_ONCE).run("compaction"):
         continue

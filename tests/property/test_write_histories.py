@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sizes import sized
-from written import Row, WrittenTable, row
 
 from lakewright.errors import InvalidError
+from support.soak import sized
+from support.tables import Row, WrittenTable, row
 
 TABLES = {
     "copy on write": ("COPY_ON_WRITE", {}),

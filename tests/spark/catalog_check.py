@@ -12,9 +12,9 @@ import sys
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from quick_spark import quick_session
 
 import lakewright as lw
+from support.spark import quick_session
 
 QUERIES = (
     "SELECT id, day, ts FROM lake.trips ORDER BY id",

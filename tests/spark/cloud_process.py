@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from quick_spark import quick_session
 
 import lakewright as lw
+from support.spark import quick_session
 
 _SERVICES = {
     "hoodie.compact.inline": "true",

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import sys
 
-from cli_calls import document
+from support.cli import invoke_json
 
 
 def main(commands: str) -> None:
-    print(json.dumps([document(*arguments) for arguments in json.loads(commands)]))
+    print(json.dumps([invoke_json(*arguments) for arguments in json.loads(commands)]))
 
 
 if __name__ == "__main__":

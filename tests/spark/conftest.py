@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from quick_spark import lean_hadoop, make_java_quick, quick_session
-from sizes import SOAK
 
 import lakewright as lw
+from support.soak import SOAK
+from support.spark import lean_hadoop, quick_session, speed_up_java
 
 # What another test shows on the same machinery, or what is no part of the product.
 collect_ignore = [] if SOAK else ["test_bench.py", "test_killed_cloud.py", "test_killed_ingest.py"]
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_java() -> None:
-    make_java_quick()
+    speed_up_java()
 
 
 @pytest.fixture(autouse=True)

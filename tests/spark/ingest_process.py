@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from quick_spark import quick_session
 
 import lakewright as lw
+from support.spark import quick_session
 
 MODES = ("inline", "async")
 OPTIONS = {

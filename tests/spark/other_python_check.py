@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from quick_spark import make_java_quick, quick_session
 from typer.testing import CliRunner
 
 import lakewright as lw
 from lakewright.cli.main import app
+from support.spark import quick_session, speed_up_java
 
 EAGER = {"hoodie.compact.inline.max.delta.commits": "1"}
 DDL = "id STRING, ts BIGINT"
@@ -80,7 +80,7 @@ def commanded(folder: Path) -> str:
 
 def main(text: str, *pythons: str) -> None:
     folder = Path(text)
-    make_java_quick()
+    speed_up_java()
     spark = quick_session()
     # As if the session had been started with this Python; tables must be made first.
     spark.sparkContext.pythonExec = sys.executable

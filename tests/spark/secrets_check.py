@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from quick_spark import make_java_quick, quick_session
 
 import lakewright as lw
+from support.spark import quick_session, speed_up_java
 
 ADDRESS = "s3a://lake/trips"
 ROWS = [("a", 1), ("b", 1)]
@@ -162,7 +162,7 @@ def main(endpoint: str, text: str) -> None:
         "fs.s3a.path.style.access": "true",
         "fs.s3a.connection.ssl.enabled": "false",
     }
-    make_java_quick()
+    speed_up_java()
     session = {f"spark.hadoop.{k}": v for k, v in {**server, **credentials("Conf")}.items()}
     spark = quick_session(
         {

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from quick_spark import quick_session
-from stream_starts import started
 
 import lakewright as lw
+from support.spark import quick_session, start_query
 
 _TARGET = {
     "hoodie.datasource.write.recordkey.field": "id",
@@ -38,7 +37,7 @@ def start(
     writer = writer.option("checkpointLocation", str(folder / f"checkpoint-{operation}"))
     if all_there_is:
         writer = writer.trigger(availableNow=True)
-    return started(writer, str(folder / operation))
+    return start_query(writer, str(folder / operation))
 
 
 def main(*told: str) -> None:

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 
 from bench.__main__ import race, write_results
 from bench.plan import WORKLOADS
-from races import small_race
+
+from support.benchmarks import small_race
 
 CHANGES = ("load", "upsert_spread_cow", "upsert_hot", "delete", "scan", "scan_ro")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_tables import GoldenTables
 from pyspark.sql import SparkSession
 
 import lakewright as lw
 from lakewright.errors import CorruptError
 from lakewright.sql.procedures.registry import PROCEDURES
+from support.golden import GoldenTables
 
 ROWS = "id STRING, day STRING, ts LONG"
 QUIET = {"hoodie.compact.inline": "false", "hoodie.clean.automatic": "false"}

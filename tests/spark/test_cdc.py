@@ -6,15 +6,22 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from changes import Change, applied, change, changes_of, recorded, same_form
-from golden_tables import GoldenTables
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from sizes import some
 
 import lakewright as lw
 from lakewright.errors import InvalidError
 from lakewright.storage.factory import storage_for
+from support.golden import GoldenTables
+from support.queries import (
+    Change,
+    apply_changes,
+    hudi_changes,
+    normalized_row,
+    parse_change,
+    read_changes,
+)
+from support.soak import some
 
 CDC = {
     "hoodie.datasource.query.type": "incremental",
@@ -26,7 +33,7 @@ SCHEMA = "id STRING, day STRING, ts BIGINT, note STRING"
 
 
 def found(rows: Iterable[Row]) -> list[Change]:
-    return [change(each["op"], each["before"], each["after"]) for each in rows]
+    return [parse_change(each["op"], each["before"], each["after"]) for each in rows]
 
 
 def in_order(frame: DataFrame) -> list[Change]:
@@ -36,7 +43,9 @@ def in_order(frame: DataFrame) -> list[Change]:
 
 
 def texts(changes: Iterable[Change]) -> list[str]:
-    return sorted(str((op, b and same_form(b), a and same_form(a))) for op, b, a in changes)
+    return sorted(
+        str((op, b and normalized_row(b), a and normalized_row(a))) for op, b, a in changes
+    )
 
 
 @pytest.mark.parametrize("name", ["cow_basic", "cow_cdc", "mor_compacted", "mor_out_of_order"])
@@ -46,7 +55,7 @@ def test_spark_gives_what_a_plain_loop_gives(
     changes = lw.open(str(golden[name]), spark=spark).changes(format="cdc")
     assert changes.dataframe.columns == COLUMNS
     assert {str(kind) for _, kind in changes.dataframe.dtypes} == {"string"}
-    expected = changes_of(storage_for(golden[name]))
+    expected = read_changes(storage_for(golden[name]))
     assert texts(found(changes.dataframe.collect())) == texts(expected)
 
 
@@ -56,7 +65,7 @@ def test_ranges_by_the_call_by_options_and_by_sql(
     lw.install(spark)
     path = str(golden["cow_cdc"])
     table = lw.open(path, spark=spark)
-    ranges = recorded()
+    ranges = hudi_changes()
     (_, (since, expected), *_) = ranges
     called = table.changes(since=since, format="cdc")
     assert len(called.instants) == len(ranges) - 1
@@ -115,4 +124,4 @@ def test_what_spark_writes_is_told(table_type: str, tmp_path: Path, spark: Spark
     table = lw.open(path, spark=spark)
     table.delete(spark.createDataFrame([("k3", "d1")], "id STRING, day STRING"))
     rows = [row.asDict() for row in table.read(columns=["id", "day", "ts", "note"]).collect()]
-    assert applied(in_order(table.changes(format="cdc").dataframe)) == sorted(rows, key=str)
+    assert apply_changes(in_order(table.changes(format="cdc").dataframe)) == sorted(rows, key=str)

@@ -6,7 +6,6 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
-from golden_tables import GoldenTables
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -16,6 +15,7 @@ from lakewright.scan.planner import plan_snapshot
 from lakewright.spark.reader import scan_slices
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
+from support.golden import GoldenTables
 
 ROWS: list[tuple[Any, ...]] = [
     ("a", 1, 0.1, date(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC), True),

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cloud_events import DATA, FakeQueue
 from pyspark.sql import SparkSession
 
 import lakewright as lw
 from lakewright.errors import UnavailableError
 from lakewright.ingestion.cloud.events import GcsEventsSource
 from lakewright.ingestion.cloud.queues import Message
+from support.ingestion import CLOUD_DATA, FakeQueue
 
-RECORDED = json.loads(Path(__file__).parents[1].joinpath("gcs_messages.json").read_text("utf-8"))
+RECORDED = json.loads(Path(__file__).with_name("gcs_messages.json").read_text("utf-8"))
 EVENTS = {
     "hoodie.table.name": "events",
     "hoodie.datasource.write.recordkey.field": "bucket,name,generation",
@@ -28,7 +28,7 @@ EVENTS = {
 TARGET = {
     "hoodie.table.name": "target",
     "hoodie.datasource.write.recordkey.field": "name",
-    DATA + "datafile.format": "json",
+    CLOUD_DATA + "datafile.format": "json",
 }
 
 

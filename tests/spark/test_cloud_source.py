@@ -15,9 +15,7 @@ import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
-from cloud_events import DATA, EventsTable, FakeQueue, text_of
 from pyspark.sql import SparkSession
-from sizes import some
 
 import lakewright as lw
 from lakewright.errors import CorruptError, InvalidError, LakewrightError
@@ -27,12 +25,14 @@ from lakewright.ingestion.cloud.objects import SOURCE_PATH
 from lakewright.ingestion.cloud.source import CloudObjectsSource
 from lakewright.ingestion.source import Batch
 from lakewright.testing.s3 import S3Server, moto_server
+from support.ingestion import CLOUD_DATA, EventsTable, FakeQueue, checkpoint_text
+from support.soak import some
 
 BAD = "lakewright.source.bad.objects"
 QUARANTINE = "lakewright.source.quarantine.path"
 BUCKETS = "lakewright.source.buckets"
 BYTES = "lakewright.source.limit.bytes"
-FILES = DATA + "max.files.per.sync"
+FILES = CLOUD_DATA + "max.files.per.sync"
 
 
 def line(**values: Any) -> bytes:
@@ -55,7 +55,7 @@ def drained(
         if batch.checkpoint == after:
             return read, ends
         read.append(names(batch) if batch.rows is not None else [])
-        ends.append(text_of(batch.checkpoint))
+        ends.append(checkpoint_text(batch.checkpoint))
         batch.committed()
         after = batch.checkpoint
 
@@ -79,7 +79,7 @@ def test_a_commit_that_completes_late_is_read_then(spark: SparkSession, tmp_path
     done = table.commit(table.put("a.json", line(name="late")), instant=late)
     second = source.next_batch(spark, first.checkpoint)
     assert names(second) == ["late"]
-    assert text_of(second.checkpoint) == f"{done.completed_at}#a.json"
+    assert checkpoint_text(second.checkpoint) == f"{done.completed_at}#a.json"
     assert source.next_batch(spark, second.checkpoint).checkpoint == second.checkpoint
 
 
@@ -103,7 +103,7 @@ def test_of_an_object_that_was_written_again_the_newest_event_counts(
     table.commit(old)
     batch = table.source().next_batch(spark, None)
     assert names(batch) == ["again", "b"]
-    assert text_of(batch.checkpoint) == f"{last.completed_at}#a.json"
+    assert checkpoint_text(batch.checkpoint) == f"{last.completed_at}#a.json"
 
 
 ODD = (
@@ -116,7 +116,7 @@ ODD = (
 def test_any_key_is_read_as_it_is(store: str, spark: SparkSession, tmp_path: Path) -> None:
     table = EventsTable(tmp_path, store)
     table.commit(*(table.put(path, line(name=path)) for path in ODD))
-    batch = table.source({DATA + "include.source.path.field": "true"}).next_batch(spark, None)
+    batch = table.source({CLOUD_DATA + "include.source.path.field": "true"}).next_batch(spark, None)
     assert batch.rows is not None
     found = {row["name"]: row[SOURCE_PATH] for row in batch.rows.collect()}
     assert found == {path: f"{tmp_path}/lake/{path}" for path in ODD}
@@ -140,11 +140,11 @@ def test_only_wanted_objects_are_read(spark: SparkSession, tmp_path: Path) -> No
     table.commit(*(table.put(path, line(name=path)) for path in (*wanted, *others)))
     table.commit(table.put("in/empty.json", b""))
     options = {
-        DATA + "select.relpath.prefix": "in/",
-        DATA + "ignore.relpath.prefix": "in/tmp/",
-        DATA + "ignore.relpath.substring": "_old",
-        DATA + "select.file.extension": ".json,.txt",
-        DATA + "select.relative.path.regex": "/[ab][.]",
+        CLOUD_DATA + "select.relpath.prefix": "in/",
+        CLOUD_DATA + "ignore.relpath.prefix": "in/tmp/",
+        CLOUD_DATA + "ignore.relpath.substring": "_old",
+        CLOUD_DATA + "select.file.extension": ".json,.txt",
+        CLOUD_DATA + "select.relative.path.regex": "/[ab][.]",
     }
     assert names(table.source(options).next_batch(spark, None)) == sorted(wanted)
 
@@ -154,7 +154,7 @@ def test_nothing_wanted_moves_on_without_rows(spark: SparkSession, tmp_path: Pat
     done = table.commit(table.put("a.csv"))
     source = table.source()
     batch = source.next_batch(spark, None)
-    assert (batch.rows, text_of(batch.checkpoint)) == (None, done.completed_at)
+    assert (batch.rows, checkpoint_text(batch.checkpoint)) == (None, done.completed_at)
     again = source.next_batch(spark, batch.checkpoint)
     assert (again.rows, again.checkpoint) == (None, batch.checkpoint)
 
@@ -194,10 +194,10 @@ def test_checkpoints_of_hudi_are_translated_once(spark: SparkSession, tmp_path: 
 def test_an_object_that_is_gone_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:
     table = EventsTable(tmp_path)
     done = table.commit(table.put("a.json", line(name="a")), table.put("b.json", None))
-    source = table.source({DATA + "check.file.exists": "true"})
+    source = table.source({CLOUD_DATA + "check.file.exists": "true"})
     batch = source.next_batch(spark, None)
     assert names(batch) == ["a"]
-    assert text_of(batch.checkpoint) == f"{done.completed_at}#b.json"
+    assert checkpoint_text(batch.checkpoint) == f"{done.completed_at}#b.json"
     assert batch.facts["objects_missing"] == 1
 
 
@@ -216,10 +216,10 @@ def test_bad_objects(data: bytes | None, reason: str, spark: SparkSession, tmp_p
         table.source().next_batch(spark, None)
     with pytest.warns(RuntimeWarning, match=reason):
         skipped = table.source({BAD: "skip"}).next_batch(spark, None)
-    assert (names(skipped), text_of(skipped.checkpoint)) == (["a"], end)
+    assert (names(skipped), checkpoint_text(skipped.checkpoint)) == (["a"], end)
     held = str(tmp_path / "held")
     kept = table.source({BAD: "quarantine", QUARANTINE: held}).next_batch(spark, None)
-    assert (names(kept), text_of(kept.checkpoint)) == (["a"], end)
+    assert (names(kept), checkpoint_text(kept.checkpoint)) == (["a"], end)
     (row,) = lw.open(held, spark=spark).read().collect()
     assert (row["place"], row["source"]) == ("s3://lake/b.json", "cloud")
     assert reason in row["reason"]
@@ -232,17 +232,17 @@ def test_events_cannot_have_any_bucket_read(spark: SparkSession, tmp_path: Path)
         table.put("b.json", line(name="secret"), bucket="payroll"),
         table.put("c.json", None, size=1, bucket="payroll"),
     )
-    told = {BUCKETS: "lake, landing", DATA + "check.file.exists": "true"}
+    told = {BUCKETS: "lake, landing", CLOUD_DATA + "check.file.exists": "true"}
     end = f"{done.completed_at}#c.json"
-    assert names(table.source({DATA + "select.relpath.prefix": "b"}).next_batch(spark, None)) == [
-        "secret"
-    ]
+    assert names(
+        table.source({CLOUD_DATA + "select.relpath.prefix": "b"}).next_batch(spark, None)
+    ) == ["secret"]
     with pytest.raises(InvalidError, match="may not be read") as refused:
         table.source(told).next_batch(spark, None)
     assert refused.value.facts["options"] == [BUCKETS, BAD]
     with pytest.warns(RuntimeWarning, match="its bucket is not one of those"):
         skipped = table.source({**told, BAD: "skip"}).next_batch(spark, None)
-    assert (names(skipped), text_of(skipped.checkpoint)) == (["a"], end)
+    assert (names(skipped), checkpoint_text(skipped.checkpoint)) == (["a"], end)
     # Whether an object is there is not asked either.
     assert (skipped.facts["objects_bad"], skipped.facts["objects_missing"]) == (2, 0)
 
@@ -252,7 +252,7 @@ def test_a_batch_of_bad_objects_alone_has_no_rows(spark: SparkSession, tmp_path:
     done = table.commit(table.put("b.json", b"?"))
     with pytest.warns(RuntimeWarning, match="passed over"):
         batch = table.source({BAD: "skip"}).next_batch(spark, None)
-    assert (batch.rows, text_of(batch.checkpoint)) == (None, f"{done.completed_at}#b.json")
+    assert (batch.rows, checkpoint_text(batch.checkpoint)) == (None, f"{done.completed_at}#b.json")
 
 
 ROWS = pa.table({"name": ["a", "b"], "n": [1, 2]})
@@ -285,9 +285,9 @@ def test_reads_the_format(kind: str, bad: str, spark: SparkSession, tmp_path: Pa
     table = EventsTable(tmp_path)
     table.commit(*(table.put(f"day=2026-01-0{n}/hour=7/x.{kind}", content(kind)) for n in (1, 2)))
     options = {
-        DATA + "datafile.format": kind,
-        DATA + "datasource.options": '{"header": "true"}' if kind == "csv" else "{}",
-        DATA + "partition.fields.from.path": "day,hour,minute",
+        CLOUD_DATA + "datafile.format": kind,
+        CLOUD_DATA + "datasource.options": '{"header": "true"}' if kind == "csv" else "{}",
+        CLOUD_DATA + "partition.fields.from.path": "day,hour,minute",
         BAD: bad,
     }
     batch = table.source(options).next_batch(spark, None)
@@ -316,7 +316,7 @@ def test_a_column_that_is_new_is_null_in_older_objects(
     else:
         data = content(kind, wide)
     table.commit(table.put(f"1.{kind}", content(kind)), table.put(f"2.{kind}", data))
-    batch = table.source({DATA + "datafile.format": kind}).next_batch(spark, None)
+    batch = table.source({CLOUD_DATA + "datafile.format": kind}).next_batch(spark, None)
     assert batch.rows is not None
     found = {row["name"]: row["more"] for row in batch.rows.collect()}
     assert found == {"a": None, "b": None, "c": "x"}
@@ -329,8 +329,8 @@ def test_csv_with_other_columns_is_an_error_and_not_mixed_up(
     table = EventsTable(tmp_path)
     table.commit(table.put("1.csv", b"name,n\na,1\n"), table.put("2.csv", b"n,name\n2,b\n"))
     options = {
-        DATA + "datafile.format": "csv",
-        DATA + "datasource.options": '{"header": "true"}',
+        CLOUD_DATA + "datafile.format": "csv",
+        CLOUD_DATA + "datasource.options": '{"header": "true"}',
     }
     target = lw.create(str(tmp_path / "target"), spark, name="target", record_key="name")
     with pytest.raises(LakewrightError):
@@ -383,8 +383,8 @@ def test_reads_from_s3_without_a_jar(
     options = {
         "lakewright.source.bucket.address": "s3://{bucket}",
         "lakewright.source.work.folder": str(work),
-        DATA + "datafile.format": kind,
-        DATA + "include.source.path.field": "true",
+        CLOUD_DATA + "datafile.format": kind,
+        CLOUD_DATA + "include.source.path.field": "true",
         **server.hadoop_options(),
     }
     batch = table.source(options).next_batch(spark, None)
@@ -407,7 +407,7 @@ def test_copies_on_this_machine_are_for_their_user_alone(
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     table = EventsTable(tmp_path)
     table.commit(table.put("a.avro", content("avro")))
-    batch = table.source({DATA + "datafile.format": "avro"}).next_batch(spark, None)
+    batch = table.source({CLOUD_DATA + "datafile.format": "avro"}).next_batch(spark, None)
     assert names(batch) == ["a", "b"]
     (folder,) = temporary.iterdir()
     modes = [stat.S_IMODE(each.stat().st_mode) for each in (folder, *folder.iterdir())]

@@ -8,11 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli_calls import document
-from golden_tables import GoldenTables
-from written import WrittenTable, row
-
 from lakewright.storage.local import LocalStorage
+from support.cli import invoke_json
+from support.golden import GoldenTables
+from support.tables import WrittenTable, row
 
 PROGRAM = Path(__file__).with_name("commands_process.py")
 INGESTED = (
@@ -60,7 +59,7 @@ def test_commands_start_spark_by_themselves(golden: GoldenTables, tmp_path: Path
     (step,) = served["steps"]
     assert (step["result"], step["commit"]["files"]) == ("done", 3)
     assert compacted.rows(optimized=True) == compacted.rows() == before
-    every = sorted(document(*read)["rows"], key=str)
+    every = sorted(invoke_json(*read)["rows"], key=str)
     assert sorted(by_spark["rows"], key=str) == [
         each for each in every if each["id"].startswith("k0000")
     ]

@@ -1,6 +1,6 @@
 """Every table made by real Hudi reads on Spark, row for row, as real Hudi reads it.
 
-The plans of all queries are read without Spark in tests/unit/read.
+The plans of all queries are read without Spark in tests/unit/scan.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections import defaultdict
 from functools import reduce
 
 import pytest
-from golden_tables import NAMES, GoldenTables, Query, some_queries
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import lakewright as lw
+from support.golden import NAMES, GoldenTables, Query, some_queries
 
 
 def ask(table: lw.Table, query: Query) -> DataFrame:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from sizes import some
 
 import lakewright as lw
 from lakewright.client.write_client import WriteClient, spark_rows
@@ -17,6 +16,7 @@ from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
+from support.soak import some
 
 PREFIX = "hoodie.streamer.source.hoodieincr."
 ALL = {f"{PREFIX}missing.checkpoint.strategy": "READ_UPTO_LATEST_COMMIT"}

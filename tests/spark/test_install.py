@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from golden_tables import GoldenTables, queries
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import lakewright as lw
+from support.golden import GoldenTables, queries
 
 ROWS = 26  # of mor_avro
 

@@ -8,12 +8,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from written import WrittenTable, row
 
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
 from lakewright.ui.jobs import Jobs
 from lakewright.ui.table_view import TableView
+from support.tables import WrittenTable, row
 
 SECRETS = {"spark.hadoop.fs.s3a.secret.key": "SUPERSECRET", "fs.s3a.access.key": "AKIAHIDDEN"}
 

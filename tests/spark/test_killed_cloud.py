@@ -13,12 +13,12 @@ import boto3
 import pytest
 from cloud_process import run
 from pyspark.sql import SparkSession
-from sizes import sized
-from victims import doomed, said, until
-from written import WrittenTable
 
 from lakewright.storage.local import LocalStorage
 from lakewright.testing.s3 import S3Server, moto_server
+from support.processes import killed_process, read_line, wait_while_running
+from support.soak import sized
+from support.tables import WrittenTable
 
 PROGRAM = Path(__file__).with_name("cloud_process.py")
 KILLS = sized(1, soak=10)
@@ -108,11 +108,11 @@ def test_every_row_of_every_object_comes_once(spark: SparkSession, tmp_path: Pat
             for _ in range(3):
                 world.put()
             is_time = fed(world, tmp_path, chance.randint(1, 14))
-            with doomed(
+            with killed_process(
                 PROGRAM, str(tmp_path), json.dumps(world.options()), errors=errors
             ) as process:
-                assert said(process) == "READY", errors.read_text()[-4000:]
-                until(is_time, process, errors=errors)
+                assert read_line(process) == "READY", errors.read_text()[-4000:]
+                wait_while_running(is_time, process, errors=errors)
         # What the killed process took from the queue is there again after some seconds.
         while run(spark, tmp_path, world.options()) or world.left():
             pass

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from ingest_process import MODES, ingest
 from pyspark.sql import SparkSession
-from sizes import sized
-from victims import doomed, said, until
-from written import WrittenTable
 
 import lakewright as lw
 from lakewright.storage.local import LocalStorage
+from support.processes import killed_process, read_line, wait_while_running
+from support.soak import sized
+from support.tables import WrittenTable
 
 PROGRAM = Path(__file__).with_name("ingest_process.py")
 FILES = 6
@@ -59,9 +59,11 @@ def test_every_row_comes_once(spark: SparkSession, tmp_path: Path) -> None:
     for life in range(KILLS):
         keys += arrive(source, life)
         moment = traces(tables) + chance.randint(1, 16)
-        with doomed(PROGRAM, str(source), str(tables), errors=errors) as process:
-            assert said(process) == "READY", errors.read_text()[-4000:]
-            until(lambda moment=moment: traces(tables) >= moment, process, errors=errors)
+        with killed_process(PROGRAM, str(source), str(tables), errors=errors) as process:
+            assert read_line(process) == "READY", errors.read_text()[-4000:]
+            wait_while_running(
+                lambda moment=moment: traces(tables) >= moment, process, errors=errors
+            )
         # A lock file outlives its writer for an hour unless an operator takes it away.
         (tables / "async" / ".hoodie" / "lock").unlink(missing_ok=True)
     for mode in MODES:

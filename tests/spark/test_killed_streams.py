@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from sizes import sized, some
 from stream_process import start
-from victims import doomed, said, until
-from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.client.stream_sink import BATCHES
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
+from support.processes import killed_process, read_line, wait_while_running
+from support.soak import sized, some
+from support.tables import NO_SERVICES, WrittenTable, row
 
 PROGRAM = Path(__file__).with_name("stream_process.py")
 KINDS = ("COPY_ON_WRITE", "MERGE_ON_READ")
@@ -93,12 +93,14 @@ def test_streams_that_are_killed_hand_every_change_over_once(
             source.write()
         # Each write makes five of them in each target.
         moment = sum(each.traces for each in targets) + chance.randint(1, 10 * len(targets))
-        with doomed(PROGRAM, *told, errors=errors) as process:
-            assert said(process) == "READY", errors.read_text()[-4000:]
+        with killed_process(PROGRAM, *told, errors=errors) as process:
+            assert read_line(process) == "READY", errors.read_text()[-4000:]
             for source in sources.values():
                 source.write()
             # Every other time as soon as a batch is written and Spark does not know: it replays it.
-            until(partial(is_time, moment, replays=life % 2 == 0), process, errors=errors)
+            wait_while_running(
+                partial(is_time, moment, replays=life % 2 == 0), process, errors=errors
+            )
     with warnings.catch_warnings():
         # A batch that Spark replays.
         warnings.filterwarnings("ignore", "a batch was left out: .* in the table already")

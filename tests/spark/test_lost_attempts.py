@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sizes import sized, some
 
 from lakewright.testing.s3 import S3Server, moto_server
+from support.soak import sized, some
 
 PLAYS = Path(__file__).parent / "lost_attempts" / "plays.py"
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from sizes import some
 
 import lakewright as lw
 from lakewright.scan import scan_plan as plans
+from support.soak import some
 
 ROWS = 3000
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from golden_tables import GoldenTables, queries, upload
 from pyspark.sql import SparkSession
 
 import lakewright as lw
 from lakewright.storage.factory import storage_for
 from lakewright.testing.s3 import S3Server, moto_server
+from support.golden import GoldenTables, queries, upload
 
 
 @pytest.fixture(scope="module")

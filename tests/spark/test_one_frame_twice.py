@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from written import NO_SERVICES
 
 import lakewright as lw
+from support.tables import NO_SERVICES
 
 DDL = "id STRING, day STRING, ts BIGINT"
 

@@ -12,9 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from sizes import some
 
 import lakewright
+from support.soak import some
 
 CHECK = Path(__file__).with_name("other_python_check.py")
 SOURCES = Path(lakewright.__file__).parents[1]

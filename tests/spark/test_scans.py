@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from sizes import sized
 
 import lakewright as lw
 from lakewright.storage.factory import storage_for
 from lakewright.testing.table_builder import TableBuilder
+from support.soak import sized
 
 PARTITIONS = sized(40, soak=1000)
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from sizes import some
 
 import lakewright as lw
 from lakewright.spark.reader import SPARK_ERRORS
+from support.soak import some
 
 QUIET = {"hoodie.compact.inline": "false", "hoodie.clean.automatic": "false"}
 

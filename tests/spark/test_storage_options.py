@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opened_storages import SAID, OpenedStorages, all_said, tree
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import lakewright as lw
+from support.cli import STORAGE_OPTIONS, OpenedStorages, all_have_options, read_tree
 
 TABLE = {
     "hoodie.table.name": "t",
@@ -24,7 +24,7 @@ TABLE = {
     "hoodie.datasource.write.precombine.field": "ts",
 }
 TYPO = {"duable": "true"}
-SQL = ", ".join(f"{key} = {value}" for key, value in SAID.items())
+SQL = ", ".join(f"{key} = {value}" for key, value in STORAGE_OPTIONS.items())
 
 
 def frame(spark: SparkSession, key: str = "b") -> DataFrame:
@@ -50,7 +50,7 @@ def ids(rows: DataFrame) -> list[str]:
 
 
 def opened_table(spark: SparkSession, place: Path) -> lw.Table:
-    return lw.open(str(place), spark, options=SAID)
+    return lw.open(str(place), spark, options=STORAGE_OPTIONS)
 
 
 def save(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
@@ -101,7 +101,7 @@ def call(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
 
 
 def explain_ttl(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    told = ", ".join(f"{key}={value}" for key, value in {**SAID, **said}.items())
+    told = ", ".join(f"{key}={value}" for key, value in {**STORAGE_OPTIONS, **said}.items())
     try:
         spark.sql(f"CALL ttl_explain(path => '{place}', options => '{told}')")
     except lw.InvalidError as error:
@@ -181,8 +181,8 @@ REFUSING = [*HERE, explain_ttl, temporary_view]
 def test_options_of_storage_arrive(
     interface: Interface, spark: SparkSession, place: Path, opened: OpenedStorages
 ) -> None:
-    interface(spark, place, SAID)
-    assert all_said(opened.of(place))
+    interface(spark, place, STORAGE_OPTIONS)
+    assert all_have_options(opened.of(place))
 
 
 @pytest.mark.parametrize("interface", NEEDING, ids=lambda each: each.__name__)
@@ -197,45 +197,47 @@ def test_without_them_the_checksum_counts(
 def test_an_unknown_option_is_refused_and_changes_nothing(
     interface: Interface, spark: SparkSession, place: Path
 ) -> None:
-    before = tree(place)
+    before = read_tree(place)
     with pytest.raises((lw.InvalidError, PySparkException), match="no such option") as raised:
-        interface(spark, place, {**SAID, **TYPO})
+        interface(spark, place, {**STORAGE_OPTIONS, **TYPO})
     assert "duable" in str(raised.value)
     assert "did_you_mean='durable'" in str(raised.value)
-    assert tree(place) == before
+    assert read_tree(place) == before
 
 
 def test_a_temporary_view_gets_options_of_storage(spark: SparkSession, place: Path) -> None:
-    temporary_view(spark, place, SAID)
+    temporary_view(spark, place, STORAGE_OPTIONS)
 
 
 def test_a_session_may_say_it_for_all(
     spark: SparkSession, place: Path, opened: OpenedStorages
 ) -> None:
-    for key, value in SAID.items():
+    for key, value in STORAGE_OPTIONS.items():
         spark.conf.set(key, value)
     try:
         spark.sql(f"INSERT INTO hudi.`{place}` VALUES ('c', 1)")
         assert ids(spark.read.format("hudi").load(str(place))) == ["a", "c"]
-        assert all_said(opened.of(place))
+        assert all_have_options(opened.of(place))
     finally:
-        for key in SAID:
+        for key in STORAGE_OPTIONS:
             spark.conf.unset(key)
 
 
 def test_a_table_is_created_with_them_and_does_not_store_them(
     spark: SparkSession, tmp_path: Path, opened: OpenedStorages
 ) -> None:
-    made = lw.create(str(tmp_path / "one"), spark, name="one", record_key="id", options=SAID)
-    assert all_said(opened.of(tmp_path / "one"))
-    assert not made.config.properties.keys() & SAID.keys()
+    made = lw.create(
+        str(tmp_path / "one"), spark, name="one", record_key="id", options=STORAGE_OPTIONS
+    )
+    assert all_have_options(opened.of(tmp_path / "one"))
+    assert not made.config.properties.keys() & STORAGE_OPTIONS.keys()
     properties = f"TBLPROPERTIES (primaryKey = 'id', {SQL})"
     spark.sql("DROP TABLE IF EXISTS two")
     spark.sql(f"CREATE TABLE two (id STRING, ts INT) USING hudi {properties} "
               f"LOCATION '{tmp_path / 'two'}'")  # fmt: skip
     try:
         spark.sql("INSERT INTO two VALUES ('a', 1)")
-        assert all_said(opened.of(tmp_path / "two"))
+        assert all_have_options(opened.of(tmp_path / "two"))
     finally:
         spark.sql("DROP TABLE two")
 
@@ -259,4 +261,4 @@ def test_an_unknown_option_makes_no_table(
 ) -> None:
     with pytest.raises(lw.InvalidError, match=r"no such option.*hoodie\.tabel\.name"):
         made(spark, tmp_path / "t")
-    assert tree(tmp_path) == {}
+    assert read_tree(tmp_path) == {}

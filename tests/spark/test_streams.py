@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_tables import GoldenTables
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from sizes import some
-from stream_starts import started
-from written import NO_SERVICES, WrittenTable, row
 
 import lakewright as lw
 from lakewright.clock import SystemClock
 from lakewright.storage.local import LocalStorage
+from support.golden import GoldenTables
+from support.soak import some
+from support.spark import start_query
+from support.tables import NO_SERVICES, WrittenTable, row
 
 START = "hoodie.datasource.streaming.startOffset"
 LIMIT = "lakewright.streaming.max.instants.per.trigger"
@@ -53,7 +53,7 @@ class Stream:
         writer = frame.writeStream.foreachBatch(self._take)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         writer = writer.trigger(once=True) if once else writer.trigger(availableNow=True)
-        started(writer).awaitTermination()
+        start_query(writer).awaitTermination()
         return [rows for _, rows in sorted(self.batches.items())]
 
     def _take(self, frame: DataFrame, number: int) -> None:
@@ -123,7 +123,7 @@ def test_a_running_stream_takes_what_comes(spark: SparkSession, tmp_path: Path) 
     table = made(tmp_path / "t", "COPY_ON_WRITE", 1)
     frame = spark.readStream.format("hudi").load(str(tmp_path / "t"))
     writer = frame.select("id", "ts").writeStream.format("memory").queryName("taken")
-    query = started(writer)
+    query = start_query(writer)
     try:
         query.processAllAvailable()
         for number in (2, 3):
@@ -166,7 +166,7 @@ def test_a_new_column_ends_the_query_and_comes_with_the_next(
     def run(data: DataFrame) -> None:
         writer = data.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
         writer = writer.option("checkpointLocation", str(tmp_path / "c"))
-        started(writer.trigger(availableNow=True)).awaitTermination()
+        start_query(writer.trigger(availableNow=True)).awaitTermination()
 
     with pytest.raises(PySparkException, match=r"new columns.*'y'"):
         run(frame)
@@ -180,7 +180,7 @@ def test_named_columns(spark: SparkSession, golden: GoldenTables, tmp_path: Path
     assert frame.columns == ["x", "id"]
     writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
     writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
-    started(writer).awaitTermination()
+    start_query(writer).awaitTermination()
     expected = spark.read.format("hudi").load(path).select("x", "id")
     assert sorted(spark.read.parquet(str(tmp_path / "out")).collect()) == sorted(expected.collect())
 
@@ -191,7 +191,7 @@ def test_every_type_comes_through(spark: SparkSession, golden: GoldenTables) -> 
     assert frame.schema == spark.read.format("hudi").load(path).schema
     found: list[Any] = []
     writer = frame.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
-    started(writer.trigger(availableNow=True)).awaitTermination()
+    start_query(writer.trigger(availableNow=True)).awaitTermination()
     assert len(found) == 26
     assert set(map(str, found)) == set(map(str, spark.read.format("hudi").load(path).collect()))
 
@@ -226,7 +226,7 @@ def test_one_table_into_another(spark: SparkSession, tmp_path: Path, kind: str) 
         frame = spark.readStream.format("hudi").option(LIMIT, 1).load(str(tmp_path / "a"))
         writer = frame.writeStream.format("hudi").options(**TARGET)
         writer = writer.option("checkpointLocation", str(tmp_path / "c"))
-        started(writer.trigger(availableNow=True), str(tmp_path / "b")).awaitTermination()
+        start_query(writer.trigger(availableNow=True), str(tmp_path / "b")).awaitTermination()
 
     run()
     table.upsert([row("k1", 9, "changed", "2026-01-02"), row("z", 9)])

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from sizes import some
 
 import lakewright as lw
 from lakewright.write.writer import Commit
+from support.soak import some
 
 DDL = "id string, day string, ts long, at timestamp"
 OLD_ROWS = {"spec": "day=*", "level": "RECORD", "units": "MONTHS", "value": 1}

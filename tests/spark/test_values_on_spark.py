@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from sizes import some
-from written import NO_SERVICES, WrittenTable
 
 import lakewright as lw
 from lakewright.clock import SystemClock
 from lakewright.errors import InvalidError
 from lakewright.storage.local import LocalStorage
+from support.soak import some
+from support.tables import NO_SERVICES, WrittenTable
 
 WHOLE = "2026-01-01 00:00:01"
 SPLIT = "2026-01-01 00:00:01.000001"

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from sizes import some
 
 import lakewright as lw
+from support.soak import some
 
 DDL = "id STRING, day STRING, ts BIGINT, note STRING"
 TYPES = ("COPY_ON_WRITE", "MERGE_ON_READ")

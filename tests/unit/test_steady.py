@@ -1,8 +1,8 @@
 """No test depends on how fast the machine is: clocks, short expiries and impatience stay out.
 
 A test that needs time takes a ManualClock; one that waits for another process or thread waits with
-`waiting.until`; one that shows what something costs counts calls, steps or imports, and `./dev
-bench` measures. Each rule is a function from a file to its offences, and each is shown to bite.
+`support.processes.wait_until`; one that shows what something costs counts calls, steps or imports,
+and `./dev bench` measures. Each rule is a function from a file to its offences, and each is shown to bite.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ SHORTEST_S = 120
 
 # Each with the reason why a slow machine does no harm there.
 ALLOWED = {
-    "stream_starts.py": "asks again and again until a query has started",
-    "victims.py": "waits for a process, up to a ceiling that only a hang reaches",
-    "waiting.py": "waits for events, up to a ceiling that only a hang reaches",
+    "support/processes.py": "waits for processes, up to a limit that only a hang reaches",
+    "support/spark.py": "asks again and again until a query has started",
     "browser/conftest.py": "asks again and again until the server has started",
     "fuzz/test_hostile_tables.py": "an hour, and values that are refused",
     "interop/test_cancellable.py": "an hour: longer than usual",

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from bench.plan import COMMIT_ROWS, HOT_YEAR
 from bench.source import Source, prepare
-from lineitems import lineitems
+
+from support.benchmarks import lineitems
 
 KEYS = ["l_orderkey", "l_linenumber"]
 COUNT = 14_000

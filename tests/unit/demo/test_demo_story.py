@@ -10,7 +10,6 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from golden_tables import GoldenTables
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -35,6 +34,7 @@ from lakewright.demo.story import (
 )
 from lakewright.model.freshness import ViewFreshness
 from lakewright.model.instant import Action, Instant, State
+from support.golden import GoldenTables
 
 NOON = 1_773_576_000_000
 ROUNDS = (Round(0, 900, 300, 0, 4.0), Round(1, 100, 20, 30, 1.5))

@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from golden_tables import GoldenTables
 
 from lakewright.errors import CorruptError, LakewrightError, UnsupportedError
 from lakewright.format.hfile import HFile, parse_hfile
@@ -19,6 +18,7 @@ from lakewright.format.metadata_table import (
     merged_listing,
     metadata_records,
 )
+from support.golden import GoldenTables
 
 FILES = ".hoodie/metadata/files"
 

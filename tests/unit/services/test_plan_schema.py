@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from written import NO_SERVICES, SCHEMA, Row, WrittenTable, row
 
 from lakewright.model.instant import Instant
+from support.tables import NO_SERVICES, SCHEMA, Row, WrittenTable, row
 
 QUIET = {
     **NO_SERVICES,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from written import WrittenTable, row
 
 from lakewright.engine.local import LocalEngine
 from lakewright.errors import (
@@ -23,6 +22,7 @@ from lakewright.services.runner import ServiceRunner
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.writer import Commit
+from support.tables import WrittenTable, row
 
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 BY_HAND = {"hoodie.compact.inline": "false"}

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from golden_tables import GoldenTables
 from hudi import HudiTableBuilder
 
 from lakewright.errors import InvalidError, UnsupportedError
@@ -22,6 +21,7 @@ from lakewright.table.properties import BACKUP, PROPERTIES, load_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
+from support.golden import GoldenTables
 
 MOR = TableType.MERGE_ON_READ
 HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"

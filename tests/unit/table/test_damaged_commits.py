@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 import pytest
-from deaths import each_death
-from written import NO_SERVICES, Row, WrittenTable, row
 
 from lakewright.api.table import Table
 from lakewright.errors import ConflictError, CorruptError, InvalidError
@@ -22,6 +20,8 @@ from lakewright.table.rollback import resume_rollbacks
 from lakewright.table.savepoint import locked_table, rollback_instant
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
+from support.faults import each_crash
+from support.tables import NO_SERVICES, Row, WrittenTable, row
 
 TIMELINE = ".hoodie/timeline"
 DAYS = ("2026-01-01", "2026-01-02")
@@ -347,7 +347,7 @@ def deaths(
             return
 
 
-@each_death
+@each_crash
 @each_case
 def test_killed_anywhere_a_second_run_repairs(case: Case, after_effect: bool) -> None:
     start, target, before = damaged(case, lambda data: b"")
@@ -367,7 +367,7 @@ def test_killed_anywhere_a_second_run_repairs(case: Case, after_effect: bool) ->
     assert points > 5
 
 
-@each_death
+@each_crash
 @each_case
 def test_killed_anywhere_the_next_writer_ends_it_or_fails_cleanly(
     case: Case, after_effect: bool
@@ -389,7 +389,7 @@ def test_killed_anywhere_the_next_writer_ends_it_or_fails_cleanly(
     assert ended > 2
 
 
-@each_death
+@each_crash
 @each_case
 def test_killed_anywhere_a_writer_that_rolls_back_first_ends_it(
     case: Case, after_effect: bool

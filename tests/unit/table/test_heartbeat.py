@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from unreliable_storage import UnreliableStorage
-from waiting import CEILING_S
 
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
@@ -19,6 +17,8 @@ from lakewright.table.options import HeartbeatSettings
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.testing.timeline_drawing import at
+from support.faults import UnreliableStorage
+from support.processes import HANG_TIMEOUT_S
 
 T1, T2, T3 = at(1), at(2), at(3)
 FILE = f".hoodie/.heartbeat/{T1}"
@@ -276,7 +276,7 @@ class HangingStorage(UnreliableStorage):
         self._beats += 1
         if self._beats > 1:
             self.hangs.set()
-            assert self.let_go.wait(CEILING_S)
+            assert self.let_go.wait(HANG_TIMEOUT_S)
         super().replace(path, data)
 
 
@@ -298,7 +298,7 @@ def test_a_beat_that_hangs_keeps_nobody_waiting(
     heart.start()
     thread = heart_thread()
     assert thread is not None
-    assert hanging.hangs.wait(CEILING_S)
+    assert hanging.hangs.wait(HANG_TIMEOUT_S)
     heart.verify()
     clock.advance(120_001)
     with pytest.raises(ConflictError, match="has expired"):
@@ -306,7 +306,7 @@ def test_a_beat_that_hangs_keeps_nobody_waiting(
     heart.stop()
     assert memory.files() == {}
     hanging.let_go.set()
-    thread.join(CEILING_S)
+    thread.join(HANG_TIMEOUT_S)
     # What comes late looks like the leftover of a killed process, and expires like one.
     assert list(memory.files()) == [FILE]
     with pytest.raises(ConflictError, match="not started"):
@@ -321,7 +321,7 @@ def test_a_thread_beats_until_it_is_stopped_and_outlives_a_silent_storage(tmp_pa
     heart = Heartbeat(watched, T1, OFTEN, SystemClock())
     heart.start()
     watched.fail("replace", "status", times=2)
-    assert watched.rung.wait(CEILING_S)
+    assert watched.rung.wait(HANG_TIMEOUT_S)
     heart.verify()
     heart.stop()
     assert not watched.exists(FILE)
@@ -337,7 +337,7 @@ def test_the_heart_of_a_writer_that_everybody_has_forgotten_stands_still(
     assert thread is not None
     del heart
     gc.collect()
-    thread.join(CEILING_S)
+    thread.join(HANG_TIMEOUT_S)
     assert not thread.is_alive()
     assert list(memory.files()) == [FILE]
 

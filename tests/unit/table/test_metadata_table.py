@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from itertools import count
 
 import pytest
-from golden_tables import GoldenTables
 
 from lakewright.errors import ConflictError, InvalidError, UnsupportedError
 from lakewright.format.table_properties import format_properties, with_table_checksum
@@ -26,6 +25,7 @@ from lakewright.table.properties import (
 )
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 from lakewright.testing.timeline_drawing import draw
+from support.golden import GoldenTables
 
 TRUSTED = "hoodie.table.metadata.partitions"
 BUILDING = "hoodie.table.metadata.partitions.inflight"

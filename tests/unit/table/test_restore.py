@@ -5,25 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from golden_tables import GoldenTables, queries, upload
-from undone import (
-    PENDING,
-    TIMELINE,
-    Bench,
-    act_on,
-    clustering_plan,
-    compaction_of,
-    compaction_plan,
-    crashes,
-    data_files_of,
-    files_but_markers,
-    files_of,
-    json_rows_of,
-    of,
-    rows_of,
-    strays_of,
-    times_of,
-)
 
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.format.timeline_metadata import (
@@ -47,6 +28,24 @@ from lakewright.table.savepoint import (
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import TimeGenerator
 from lakewright.testing.clock import ManualClock
+from support.faults import act_with_lock, crashed_copies
+from support.golden import GoldenTables, queries, upload
+from support.tables import (
+    PENDING_STATES,
+    TIMELINE,
+    BuiltTable,
+    clustering_plan,
+    compaction_operation,
+    compaction_plan,
+    files_without_markers,
+    list_data_files,
+    list_files,
+    orphan_data_files,
+    read_json_rows,
+    read_versions,
+    time_generator,
+    versions,
+)
 
 F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 
@@ -55,7 +54,7 @@ F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 class Case:
     """A table with a savepoint and what came after it."""
 
-    bench: Bench
+    bench: BuiltTable
     saved: str
     states: tuple[Mapping[str, int], ...]  # of the table, from the newest to the saved one
     kept: tuple[str, ...] = ()  # timeline files that stay beside those of the saved state
@@ -69,8 +68,8 @@ def restore(instant: str, snapshot: Snapshot, times: TimeGenerator, clock: Manua
     return restore_locked(snapshot, instant, times, clock)
 
 
-def saved_at(bench: Bench, instant: Instant) -> str:
-    done = act_on(bench.storage, partial(save, instant.requested_at))
+def saved_at(bench: BuiltTable, instant: Instant) -> str:
+    done = act_with_lock(bench.storage, partial(save, instant.requested_at))
     assert isinstance(done, Instant)
     while bench.tick() < (done.completed_at or ""):  # the savepoint has taken this time
         pass
@@ -78,82 +77,82 @@ def saved_at(bench: Bench, instant: Instant) -> str:
 
 
 def commits() -> Case:
-    bench = Bench()
-    first = bench.write({F: of(a=1), G: of(b=1)})
+    bench = BuiltTable()
+    first = bench.write({F: versions(a=1), G: versions(b=1)})
     saved = saved_at(bench, first)
-    bench.write({F: of(a=2)})
-    bench.write({F: of(a=3), H: of(c=3)})
-    states = (of(a=3, b=1, c=3), of(a=2, b=1), of(a=1, b=1))
+    bench.write({F: versions(a=2)})
+    bench.write({F: versions(a=3), H: versions(c=3)})
+    states = (versions(a=3, b=1, c=3), versions(a=2, b=1), versions(a=1, b=1))
     return Case(bench, saved, states)
 
 
 def dead_writes() -> Case:
-    bench = Bench()
-    saved = saved_at(bench, bench.write({F: of(a=1)}))
-    bench.write({F: of(a=2)})
-    bench.fail({F: of(a=3)}, marked=False)
-    bench.fail({G: of(b=3)})
-    return Case(bench, saved, (of(a=2), of(a=1)))
+    bench = BuiltTable()
+    saved = saved_at(bench, bench.write({F: versions(a=1)}))
+    bench.write({F: versions(a=2)})
+    bench.fail({F: versions(a=3)}, marked=False)
+    bench.fail({G: versions(b=3)})
+    return Case(bench, saved, (versions(a=2), versions(a=1)))
 
 
 def overwrite() -> Case:
-    bench = Bench()
-    saved = saved_at(bench, bench.write({F: of(a=1, b=1)}))
-    pending = bench.fail({H: of(a=2)}, action="replacecommit")
+    bench = BuiltTable()
+    saved = saved_at(bench, bench.write({F: versions(a=1, b=1)}))
+    pending = bench.fail({H: versions(a=2)}, action="replacecommit")
     stats = bench.stats(pending.requested_at, H, replaced={"d1": ("f",)})
     bench.complete(pending, stats)
-    bench.write({H: of(a=3)})
-    return Case(bench, saved, (of(a=3), of(a=2), of(a=1, b=1)))
+    bench.write({H: versions(a=3)})
+    return Case(bench, saved, (versions(a=3), versions(a=2), versions(a=1, b=1)))
 
 
 def compaction() -> Case:
     """A later delta commit lies on a compaction that folded in one from before."""
-    bench = Bench("MERGE_ON_READ")
-    base = bench.write({F: of(a=1, b=1)})
-    log = bench.write(logs={F: of(a=2)})
+    bench = BuiltTable("MERGE_ON_READ")
+    base = bench.write({F: versions(a=1, b=1)})
+    log = bench.write(logs={F: versions(a=2)})
     saved = saved_at(bench, log)
-    folded = bench.write(logs={F: of(a=3)})
-    plan = compaction_plan(compaction_of(F, base, log, folded))
-    pending = bench.fail({F: of(a=3, b=1)}, action="compaction", requested=plan)
-    later = bench.write(logs={F: of(b=4)})
+    folded = bench.write(logs={F: versions(a=3)})
+    plan = compaction_plan(compaction_operation(F, base, log, folded))
+    pending = bench.fail({F: versions(a=3, b=1)}, action="compaction", requested=plan)
+    later = bench.write(logs={F: versions(b=4)})
     assert later.completed_at
     bench.complete(pending, bench.stats(pending.requested_at, F))
-    return Case(bench, saved, (of(a=3, b=4), of(a=3, b=1), of(a=2, b=1)))
+    return Case(bench, saved, (versions(a=3, b=4), versions(a=3, b=1), versions(a=2, b=1)))
 
 
 def compaction_scheduled_before() -> Case:
     """Scheduled when the savepoint was made, completed after it: it becomes a schedule again."""
-    bench = Bench("MERGE_ON_READ")
-    base, log = bench.write({F: of(a=1, b=1)}), bench.write(logs={F: of(a=2)})
-    plan = compaction_plan(compaction_of(F, base, log))
-    pending = bench.fail({F: of(a=2, b=1)}, action="compaction", requested=plan)
-    saved = saved_at(bench, bench.write(logs={F: of(b=3)}))
+    bench = BuiltTable("MERGE_ON_READ")
+    base, log = bench.write({F: versions(a=1, b=1)}), bench.write(logs={F: versions(a=2)})
+    plan = compaction_plan(compaction_operation(F, base, log))
+    pending = bench.fail({F: versions(a=2, b=1)}, action="compaction", requested=plan)
+    saved = saved_at(bench, bench.write(logs={F: versions(b=3)}))
     bench.complete(pending, bench.stats(pending.requested_at, F))
-    bench.write(logs={F: of(b=4)})
+    bench.write(logs={F: versions(b=4)})
     kept = (f"{pending.requested_at}.compaction.requested",)
-    return Case(bench, saved, (of(a=2, b=4), of(a=2, b=3)), kept)
+    return Case(bench, saved, (versions(a=2, b=4), versions(a=2, b=3)), kept)
 
 
 def slow_write() -> Case:
     """Requested before the saved commit, completed after the savepoint, which holds none of it."""
-    bench = Bench()
-    bench.write({F: of(a=1), G: of(b=1)})
-    slow = bench.fail({G: of(b=2)})
-    saved = saved_at(bench, bench.write({F: of(a=2)}))
+    bench = BuiltTable()
+    bench.write({F: versions(a=1), G: versions(b=1)})
+    slow = bench.fail({G: versions(b=2)})
+    saved = saved_at(bench, bench.write({F: versions(a=2)}))
     bench.complete(slow, bench.stats(slow.requested_at, G))
-    bench.write({F: of(a=3)})
-    return Case(bench, saved, (of(a=3, b=2), of(a=2, b=2), of(a=2, b=1)))
+    bench.write({F: versions(a=3)})
+    return Case(bench, saved, (versions(a=3, b=2), versions(a=2, b=2), versions(a=2, b=1)))
 
 
 def pending_services() -> Case:
-    bench = Bench("MERGE_ON_READ")
-    base = bench.write({F: of(a=1), H: of(c=1)})
+    bench = BuiltTable("MERGE_ON_READ")
+    base = bench.write({F: versions(a=1), H: versions(c=1)})
     saved = saved_at(bench, base)
-    log = bench.write(logs={F: of(a=2)})
-    plan = compaction_plan(compaction_of(F, base, log))
-    bench.fail({F: of(a=2)}, action="compaction", requested=plan)
-    bench.fail({("d1", "n"): of(c=1)}, action="clustering", requested=clustering_plan(H))
-    return Case(bench, saved, (of(a=2, c=1), of(a=1, c=1)))
+    log = bench.write(logs={F: versions(a=2)})
+    plan = compaction_plan(compaction_operation(F, base, log))
+    bench.fail({F: versions(a=2)}, action="compaction", requested=plan)
+    bench.fail({("d1", "n"): versions(c=1)}, action="clustering", requested=clustering_plan(H))
+    return Case(bench, saved, (versions(a=2, c=1), versions(a=1, c=1)))
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -177,14 +176,14 @@ def _later(case: Case) -> set[str]:
 def test_the_saved_state_and_nothing_else_is_left(make: Callable[[], Case]) -> None:
     case = make()
     storage, later = case.bench.storage, _later(case)
-    assert rows_of(storage) == case.states[0]
-    others = [path for path in files_of(storage) if not any(at in path for at in later)]
-    done = act_on(storage, partial(restore, case.saved))
+    assert read_versions(storage) == case.states[0]
+    others = [path for path in list_files(storage) if not any(at in path for at in later)]
+    done = act_with_lock(storage, partial(restore, case.saved))
     assert isinstance(done, Instant)
-    assert rows_of(storage) == case.states[-1]
-    names = [f"{done.requested_at}.restore.{state.lower()}" for state in PENDING]
+    assert read_versions(storage) == case.states[-1]
+    names = [f"{done.requested_at}.restore.{state.lower()}" for state in PENDING_STATES]
     expected = [*others, *(f"{TIMELINE}/{name}" for name in (*names, done.file_name, *case.kept))]
-    assert files_but_markers(storage) == sorted(expected)
+    assert files_without_markers(storage) == sorted(expected)
 
 
 @each_case
@@ -193,31 +192,31 @@ def test_killed_anywhere_a_reader_sees_one_of_the_states_and_a_second_run_ends_i
 ) -> None:
     expected = make()
     act = partial(restore, expected.saved)
-    act_on(expected.bench.storage, act)
+    act_with_lock(expected.bench.storage, act)
     points = 0
-    for storage in crashes(make().bench.storage, act):
+    for storage in crashed_copies(make().bench.storage, act):
         points += 1
-        assert rows_of(storage) in expected.states
-        assert strays_of(storage) == []
-        act_on(storage, act)
-        assert rows_of(storage) == expected.states[-1]
-        assert files_of(storage) == files_of(expected.bench.storage)
+        assert read_versions(storage) in expected.states
+        assert orphan_data_files(storage) == []
+        act_with_lock(storage, act)
+        assert read_versions(storage) == expected.states[-1]
+        assert list_files(storage) == list_files(expected.bench.storage)
     assert points > 10
 
 
 def test_repeated_it_is_one_restore() -> None:
     case = commits()
-    first = act_on(case.bench.storage, partial(restore, case.saved))
-    assert act_on(case.bench.storage, partial(restore, case.saved)) == first
+    first = act_with_lock(case.bench.storage, partial(restore, case.saved))
+    assert act_with_lock(case.bench.storage, partial(restore, case.saved)) == first
 
 
 def test_with_nothing_to_take_back_it_is_an_empty_restore() -> None:
-    bench = Bench()
-    saved = saved_at(bench, bench.write({F: of(a=1)}))
-    done = act_on(bench.storage, partial(restore, saved))
+    bench = BuiltTable()
+    saved = saved_at(bench, bench.write({F: versions(a=1)}))
+    done = act_with_lock(bench.storage, partial(restore, saved))
     assert isinstance(done, Instant)
     assert metadata_of(bench.storage, done).commits == ()
-    assert rows_of(bench.storage) == of(a=1)
+    assert read_versions(bench.storage) == versions(a=1)
 
 
 def metadata_of(storage: Storage, done: Instant) -> RestoreMetadata:
@@ -229,7 +228,7 @@ def test_plan_and_outcome_name_the_instants_newest_first() -> None:
     snapshot = load_snapshot(case.bench.storage)
     writes = [i for i in snapshot.timeline.completed_writes if i.requested_at > case.saved]
     refs = tuple(InstantRef(i.requested_at, i.action) for i in reversed(writes))
-    done = act_on(case.bench.storage, partial(restore, case.saved))
+    done = act_with_lock(case.bench.storage, partial(restore, case.saved))
     assert isinstance(done, Instant)
     requested = f"{TIMELINE}/{done.requested_at}.restore.requested"
     plan = parse_restore_plan(case.bench.storage.read(requested))
@@ -251,16 +250,18 @@ def test_plan_and_outcome_name_the_instants_newest_first() -> None:
 def test_cleans_and_rollbacks_after_the_savepoint_stay() -> None:
     case = commits()
     bench = case.bench
-    dead = bench.fail({F: of(a=9)})
+    dead = bench.fail({F: versions(a=9)})
     snapshot = load_snapshot(bench.storage)
-    rollback = rollback_locked(snapshot, dead, times_of(snapshot), ManualClock(), by_markers=True)
+    rollback = rollback_locked(
+        snapshot, dead, time_generator(snapshot), ManualClock(), by_markers=True
+    )
     while bench.tick() < (rollback.completed_at or ""):
         pass
     clean = bench.clean()
-    act_on(bench.storage, partial(restore, case.saved))
+    act_with_lock(bench.storage, partial(restore, case.saved))
     left = set(load_snapshot(bench.storage).timeline)
     assert {rollback, clean} <= left
-    assert rows_of(bench.storage) == case.states[-1]
+    assert read_versions(bench.storage) == case.states[-1]
 
 
 def test_a_savepoint_of_real_hudi_is_restored(golden: GoldenTables) -> None:
@@ -268,47 +269,47 @@ def test_a_savepoint_of_real_hudi_is_restored(golden: GoldenTables) -> None:
     (saved,) = load_snapshot(storage).timeline.completed(Action.SAVEPOINT)
     last = load_snapshot(storage).timeline.completed_writes[-1]
     assert last.requested_at > saved.requested_at
-    act_on(storage, partial(restore, saved.requested_at))
+    act_with_lock(storage, partial(restore, saved.requested_at))
     timeline = load_snapshot(storage).timeline
     assert timeline.completed_writes[-1].requested_at == saved.requested_at
     (expected,) = [q.rows for q in queries("cow_savepoint") if q.as_of == saved.requested_at]
-    assert json_rows_of(storage) == sorted(expected or ())
-    assert not [path for path in data_files_of(storage) if last.requested_at in path]
+    assert read_json_rows(storage) == sorted(expected or ())
+    assert not [path for path in list_data_files(storage) if last.requested_at in path]
 
 
 def test_without_a_savepoint_it_is_refused() -> None:
-    bench = Bench()
-    first = bench.write({F: of(a=1)})
-    bench.write({F: of(a=2)})
+    bench = BuiltTable()
+    first = bench.write({F: versions(a=1)})
+    bench.write({F: versions(a=2)})
     with pytest.raises(InvalidError, match="no savepoint"):
-        act_on(bench.storage, partial(restore, first.requested_at))
+        act_with_lock(bench.storage, partial(restore, first.requested_at))
     bench.put(Instant(first.requested_at, Action.SAVEPOINT, State.INFLIGHT), b"")
     with pytest.raises(InvalidError, match="no savepoint"):
-        act_on(bench.storage, partial(restore, first.requested_at))
-    assert rows_of(bench.storage) == of(a=2)
+        act_with_lock(bench.storage, partial(restore, first.requested_at))
+    assert read_versions(bench.storage) == versions(a=2)
 
 
 def test_a_later_savepoint_must_be_given_up_first() -> None:
     case = commits()
     newest = load_snapshot(case.bench.storage).timeline.completed_writes[-1]
-    act_on(case.bench.storage, partial(save, newest.requested_at))
+    act_with_lock(case.bench.storage, partial(save, newest.requested_at))
     with pytest.raises(InvalidError, match="later savepoints") as caught:
-        act_on(case.bench.storage, partial(restore, case.saved))
+        act_with_lock(case.bench.storage, partial(restore, case.saved))
     assert caught.value.facts["later"] == [newest.requested_at]
-    assert rows_of(case.bench.storage) == case.states[0]
+    assert read_versions(case.bench.storage) == case.states[0]
 
 
 def test_a_savepoint_with_a_missing_file_is_corrupt_and_nothing_is_touched() -> None:
     case = commits()
     (path,) = [
-        p for p in data_files_of(case.bench.storage) if p.startswith("d1/f_") and case.saved in p
+        p for p in list_data_files(case.bench.storage) if p.startswith("d1/f_") and case.saved in p
     ]
     case.bench.storage.delete(path)
-    before = files_of(case.bench.storage)
+    before = list_files(case.bench.storage)
     with pytest.raises(CorruptError, match="missing") as caught:
-        act_on(case.bench.storage, partial(restore, case.saved))
+        act_with_lock(case.bench.storage, partial(restore, case.saved))
     assert caught.value.facts["missing"] == [path]
-    assert files_of(case.bench.storage) == before
+    assert list_files(case.bench.storage) == before
 
 
 def test_writes_that_were_archived_cannot_be_taken_back(golden: GoldenTables) -> None:
@@ -322,7 +323,7 @@ def test_writes_that_were_archived_cannot_be_taken_back(golden: GoldenTables) ->
         if not storage.exists(f"{TIMELINE}/{name.file_name}"):
             storage.create(f"{TIMELINE}/{name.file_name}", b"")
     with pytest.raises(InvalidError, match="archived"):
-        act_on(storage, partial(restore, oldest.requested_at))
+        act_with_lock(storage, partial(restore, oldest.requested_at))
 
 
 def half_restored() -> Case:
@@ -334,7 +335,7 @@ def half_restored() -> Case:
         Instant(case.bench.tick(), Action.RESTORE, State.REQUESTED), format_restore_plan(plan)
     )
     at = plan.instants[0].requested_at
-    for path in files_of(case.bench.storage):
+    for path in list_files(case.bench.storage):
         if path.startswith(f"{TIMELINE}/{at}"):
             case.bench.storage.delete(path)
     return case
@@ -346,25 +347,25 @@ def test_an_interrupted_restore_is_ended_by_the_next_process() -> None:
     def resume(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> object:
         return resume_restore(snapshot, times, clock)
 
-    assert isinstance(act_on(case.bench.storage, resume), Instant)
-    assert rows_of(case.bench.storage) == case.states[-1]
-    assert act_on(case.bench.storage, resume) is None
-    assert len([p for p in data_files_of(case.bench.storage) if p.endswith(".parquet")]) == 2
+    assert isinstance(act_with_lock(case.bench.storage, resume), Instant)
+    assert read_versions(case.bench.storage) == case.states[-1]
+    assert act_with_lock(case.bench.storage, resume) is None
+    assert len([p for p in list_data_files(case.bench.storage) if p.endswith(".parquet")]) == 2
 
 
 def test_who_finds_an_interrupted_restore_under_new_writes_does_not_decide() -> None:
     case = half_restored()
-    newer = case.bench.write({F: of(a=7)})
+    newer = case.bench.write({F: versions(a=7)})
     snapshot = load_snapshot(case.bench.storage)
     with pytest.raises(InvalidError, match="run the restore again") as caught:
-        resume_restore(snapshot, times_of(snapshot), ManualClock())
+        resume_restore(snapshot, time_generator(snapshot), ManualClock())
     assert caught.value.facts["writes"] == [newer.file_name]
-    assert rows_of(case.bench.storage)["a"] == 7
+    assert read_versions(case.bench.storage)["a"] == 7
 
 
 def _restored_anew() -> Storage:
     case = half_restored()
-    case.bench.write({F: of(a=7)})
+    case.bench.write({F: versions(a=7)})
     return case.bench.storage
 
 
@@ -372,21 +373,21 @@ def test_run_again_it_takes_new_writes_back_as_well_and_leaves_no_file_or_attemp
     case = half_restored()
     act = partial(restore, case.saved)
     expected = _restored_anew()
-    act_on(expected, act)
-    assert rows_of(expected) == case.states[-1]
+    act_with_lock(expected, act)
+    assert read_versions(expected) == case.states[-1]
     assert not load_snapshot(expected).timeline.pending()
-    assert len([p for p in data_files_of(expected) if p.endswith(".parquet")]) == 2
-    for storage in crashes(_restored_anew(), act):
-        act_on(storage, act)
-        assert files_of(storage) == files_of(expected)
+    assert len([p for p in list_data_files(expected) if p.endswith(".parquet")]) == 2
+    for storage in crashed_copies(_restored_anew(), act):
+        act_with_lock(storage, act)
+        assert list_files(storage) == list_files(expected)
 
 
 def test_a_restore_to_another_savepoint_waits_for_the_one_that_was_begun() -> None:
     case = half_restored()
     newest = load_snapshot(case.bench.storage).timeline.completed_writes[-1]
-    act_on(case.bench.storage, partial(save, newest.requested_at))
+    act_with_lock(case.bench.storage, partial(save, newest.requested_at))
     with pytest.raises(InvalidError, match="another savepoint") as caught:
-        act_on(case.bench.storage, partial(restore, newest.requested_at))
+        act_with_lock(case.bench.storage, partial(restore, newest.requested_at))
     assert caught.value.facts["savepoint"] == case.saved
 
 
@@ -395,8 +396,8 @@ def test_a_plan_that_was_never_written_is_passed_over() -> None:
     case.bench.put(Instant(case.bench.tick(), Action.RESTORE, State.REQUESTED), b"")
     snapshot = load_snapshot(case.bench.storage)
     assert pending_restore(snapshot) is None
-    act_on(case.bench.storage, partial(restore, case.saved))
-    assert rows_of(case.bench.storage) == case.states[-1]
+    act_with_lock(case.bench.storage, partial(restore, case.saved))
+    assert read_versions(case.bench.storage) == case.states[-1]
     assert not load_snapshot(case.bench.storage).timeline.pending()
 
 
@@ -404,5 +405,5 @@ def test_a_plan_that_was_never_written_does_not_stop_the_next_writer() -> None:
     bench = commits().bench
     bench.put(Instant(bench.tick(), Action.RESTORE, State.REQUESTED), b"")
     snapshot = load_snapshot(bench.storage)
-    assert resume_restore(snapshot, times_of(snapshot), ManualClock()) is None
+    assert resume_restore(snapshot, time_generator(snapshot), ManualClock()) is None
     assert not load_snapshot(bench.storage).timeline.pending()

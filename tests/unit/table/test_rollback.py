@@ -6,25 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from golden_tables import GoldenTables, queries, upload
-from undone import (
-    PENDING,
-    TIMELINE,
-    Bench,
-    act_on,
-    clustering_plan,
-    compaction_of,
-    compaction_plan,
-    crashes,
-    data_files_of,
-    files_but_markers,
-    files_of,
-    json_rows_of,
-    of,
-    rows_of,
-    strays_of,
-    times_of,
-)
 
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.format.timeline_metadata import (
@@ -55,6 +36,24 @@ from lakewright.table.time_generator import TimeGenerator
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.testing.timeline_drawing import at, draw
+from support.faults import act_with_lock, crashed_copies
+from support.golden import GoldenTables, queries, upload
+from support.tables import (
+    PENDING_STATES,
+    TIMELINE,
+    BuiltTable,
+    clustering_plan,
+    compaction_operation,
+    compaction_plan,
+    files_without_markers,
+    list_data_files,
+    list_files,
+    orphan_data_files,
+    read_json_rows,
+    read_versions,
+    time_generator,
+    versions,
+)
 
 F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 
@@ -63,7 +62,7 @@ F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 class Case:
     """A table, the instant to take back, and the rows before and after that."""
 
-    bench: Bench
+    bench: BuiltTable
     target: Instant
     before: Mapping[str, int]
     after: Mapping[str, int]
@@ -73,40 +72,40 @@ class Case:
 
 
 def cow_commit() -> Case:
-    bench = Bench()
-    bench.write({F: of(a=1, b=1), G: of(c=1)})
-    target = bench.write({F: of(a=2, b=1), G: of(c=2), H: of(x=2)})
-    return Case(bench, target, of(a=2, b=1, c=2, x=2), of(a=1, b=1, c=1))
+    bench = BuiltTable()
+    bench.write({F: versions(a=1, b=1), G: versions(c=1)})
+    target = bench.write({F: versions(a=2, b=1), G: versions(c=2), H: versions(x=2)})
+    return Case(bench, target, versions(a=2, b=1, c=2, x=2), versions(a=1, b=1, c=1))
 
 
 def commit_without_pending_files() -> Case:
     case = cow_commit()
-    for state in PENDING:
+    for state in PENDING_STATES:
         pending = Instant(case.target.requested_at, Action.COMMIT, state)
         case.bench.storage.delete(f"{TIMELINE}/{pending.file_name}")
     return case
 
 
 def delta_commit() -> Case:
-    bench = Bench("MERGE_ON_READ")
-    bench.write({F: of(a=1, b=1)})
-    bench.write(logs={F: of(a=2)})
-    target = bench.write({G: of(c=3)}, {F: of(a=3, b=3)})
-    return Case(bench, target, of(a=3, b=3, c=3), of(a=2, b=1))
+    bench = BuiltTable("MERGE_ON_READ")
+    bench.write({F: versions(a=1, b=1)})
+    bench.write(logs={F: versions(a=2)})
+    target = bench.write({G: versions(c=3)}, {F: versions(a=3, b=3)})
+    return Case(bench, target, versions(a=3, b=3, c=3), versions(a=2, b=1))
 
 
 def dead_write() -> Case:
-    bench = Bench()
-    bench.write({F: of(a=1)})
-    target = bench.fail({F: of(a=2), G: of(c=2)})
-    return Case(bench, target, of(a=1), of(a=1))
+    bench = BuiltTable()
+    bench.write({F: versions(a=1)})
+    target = bench.fail({F: versions(a=2), G: versions(c=2)})
+    return Case(bench, target, versions(a=1), versions(a=1))
 
 
 def dead_write_without_markers() -> Case:
-    bench = Bench()
-    bench.write({F: of(a=1)})
-    target = bench.fail({F: of(a=2), G: of(c=2)}, marked=False)
-    return Case(bench, target, of(a=1), of(a=1))
+    bench = BuiltTable()
+    bench.write({F: versions(a=1)})
+    target = bench.fail({F: versions(a=2), G: versions(c=2)}, marked=False)
+    return Case(bench, target, versions(a=1), versions(a=1))
 
 
 def dead_write_by_listing() -> Case:
@@ -114,36 +113,36 @@ def dead_write_by_listing() -> Case:
 
 
 def dead_write_behind_another() -> Case:
-    bench = Bench()
-    bench.write({F: of(a=1)})
-    target = bench.fail({F: of(a=2)})
-    bench.write({F: of(a=3)})
-    return Case(bench, target, of(a=3), of(a=3))
+    bench = BuiltTable()
+    bench.write({F: versions(a=1)})
+    target = bench.fail({F: versions(a=2)})
+    bench.write({F: versions(a=3)})
+    return Case(bench, target, versions(a=3), versions(a=3))
 
 
-def _before_compaction() -> tuple[Bench, bytes]:
-    bench = Bench("MERGE_ON_READ")
-    base = bench.write({F: of(a=1, b=1)})
-    log = bench.write(logs={F: of(a=2)})
-    return bench, compaction_plan(compaction_of(F, base, log))
+def _before_compaction() -> tuple[BuiltTable, bytes]:
+    bench = BuiltTable("MERGE_ON_READ")
+    base = bench.write({F: versions(a=1, b=1)})
+    log = bench.write(logs={F: versions(a=2)})
+    return bench, compaction_plan(compaction_operation(F, base, log))
 
 
 def completed_compaction() -> Case:
     """With a log file at its own instant, which real Hudi would leave behind."""
     bench, plan = _before_compaction()
-    pending = bench.fail({F: of(a=2, b=1)}, action="compaction", requested=plan)
+    pending = bench.fail({F: versions(a=2, b=1)}, action="compaction", requested=plan)
     at = pending.requested_at
     log = LogFile("f", at, 1, "0-0-0").name
-    bench.storage.create(f"d1/{log}", bench.log(F, of(b=2), at))
+    bench.storage.create(f"d1/{log}", bench.log(F, versions(b=2), at))
     target = bench.complete(pending, bench.stats(at, F))
-    return Case(bench, target, of(a=2, b=2), of(a=2, b=1))
+    return Case(bench, target, versions(a=2, b=2), versions(a=2, b=1))
 
 
 def dead_compaction() -> Case:
     bench, plan = _before_compaction()
-    target = bench.fail({F: of(a=2, b=1)}, action="compaction", requested=plan)
+    target = bench.fail({F: versions(a=2, b=1)}, action="compaction", requested=plan)
     kept = (f"{target.requested_at}.compaction.requested",)
-    return Case(bench, target, of(a=2, b=1), of(a=2, b=1), keep_plan=True, left=kept)
+    return Case(bench, target, versions(a=2, b=1), versions(a=2, b=1), keep_plan=True, left=kept)
 
 
 def cancelled_compaction() -> Case:
@@ -151,32 +150,34 @@ def cancelled_compaction() -> Case:
 
 
 def dead_clustering() -> Case:
-    bench = Bench()
-    bench.write({F: of(a=1), H: of(b=1)})
+    bench = BuiltTable()
+    bench.write({F: versions(a=1), H: versions(b=1)})
     target = bench.fail(
-        {("d1", "n"): of(a=1, b=1)}, action="clustering", requested=clustering_plan(F, H)
+        {("d1", "n"): versions(a=1, b=1)}, action="clustering", requested=clustering_plan(F, H)
     )
     kept = (f"{target.requested_at}.clustering.requested",)
-    return Case(bench, target, of(a=1, b=1), of(a=1, b=1), keep_plan=True, left=kept)
+    return Case(bench, target, versions(a=1, b=1), versions(a=1, b=1), keep_plan=True, left=kept)
 
 
 def completed_clustering() -> Case:
-    bench = Bench()
-    bench.write({F: of(a=1), H: of(b=1)})
+    bench = BuiltTable()
+    bench.write({F: versions(a=1), H: versions(b=1)})
     new = ("d1", "n")
-    pending = bench.fail({new: of(a=1, b=1)}, action="clustering", requested=clustering_plan(F, H))
+    pending = bench.fail(
+        {new: versions(a=1, b=1)}, action="clustering", requested=clustering_plan(F, H)
+    )
     stats = bench.stats(pending.requested_at, new, replaced={"d1": ("f", "h")})
-    return Case(bench, bench.complete(pending, stats), of(a=1, b=1), of(a=1, b=1))
+    return Case(bench, bench.complete(pending, stats), versions(a=1, b=1), versions(a=1, b=1))
 
 
 def overwrite() -> Case:
-    bench = Bench()
-    bench.write({F: of(a=1, b=1), G: of(c=1)})
+    bench = BuiltTable()
+    bench.write({F: versions(a=1, b=1), G: versions(c=1)})
     new = ("d1", "n")
-    pending = bench.fail({new: of(a=2)}, action="replacecommit")
+    pending = bench.fail({new: versions(a=2)}, action="replacecommit")
     stats = bench.stats(pending.requested_at, new, replaced={"d1": ("f",)})
     done = bench.complete(pending, stats)
-    return Case(bench, done, of(a=2, c=1), of(a=1, b=1, c=1))
+    return Case(bench, done, versions(a=2, c=1), versions(a=1, b=1, c=1))
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -211,14 +212,14 @@ def metadata_of(storage: Storage, done: Instant) -> RollbackMetadata:
 def test_nothing_of_the_instant_is_left_but_the_rollback(make: Callable[[], Case]) -> None:
     case = make()
     storage, target = case.bench.storage, case.target.requested_at
-    assert rows_of(storage) == case.before
-    others = [path for path in files_of(storage) if target not in path]
-    done = act_on(storage, partial(rollback, case))
+    assert read_versions(storage) == case.before
+    others = [path for path in list_files(storage) if target not in path]
+    done = act_with_lock(storage, partial(rollback, case))
     assert isinstance(done, Instant)
-    assert rows_of(storage) == case.after
-    names = [f"{done.requested_at}.rollback.{state.lower()}" for state in PENDING]
+    assert read_versions(storage) == case.after
+    names = [f"{done.requested_at}.rollback.{state.lower()}" for state in PENDING_STATES]
     expected = [*others, *(f"{TIMELINE}/{name}" for name in (*case.left, *names, done.file_name))]
-    assert files_but_markers(storage) == sorted(expected)
+    assert files_without_markers(storage) == sorted(expected)
 
 
 @each_case
@@ -226,15 +227,15 @@ def test_killed_anywhere_a_reader_sees_all_or_nothing_and_a_second_run_ends_it(
     make: Callable[[], Case],
 ) -> None:
     expected = make()
-    act_on(expected.bench.storage, partial(rollback, expected))
+    act_with_lock(expected.bench.storage, partial(rollback, expected))
     points = 0
-    for storage in crashes(make().bench.storage, partial(rollback, expected)):
+    for storage in crashed_copies(make().bench.storage, partial(rollback, expected)):
         points += 1
-        assert rows_of(storage) in (expected.before, expected.after)
-        assert strays_of(storage) == []
-        act_on(storage, partial(rollback, expected))
-        assert rows_of(storage) == expected.after
-        assert files_of(storage) == files_of(expected.bench.storage)
+        assert read_versions(storage) in (expected.before, expected.after)
+        assert orphan_data_files(storage) == []
+        act_with_lock(storage, partial(rollback, expected))
+        assert read_versions(storage) == expected.after
+        assert list_files(storage) == list_files(expected.bench.storage)
     assert points > 10
 
 
@@ -243,21 +244,21 @@ def test_killed_anywhere_the_next_writer_ends_it_or_takes_it_back(
     make: Callable[[], Case],
 ) -> None:
     expected = make()
-    before = files_of(expected.bench.storage)
-    act_on(expected.bench.storage, partial(rollback, expected))
-    after = files_of(expected.bench.storage)
+    before = list_files(expected.bench.storage)
+    act_with_lock(expected.bench.storage, partial(rollback, expected))
+    after = list_files(expected.bench.storage)
 
     def resume(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> None:
         resume_rollbacks(snapshot, times, clock, by_markers=True)
 
-    for storage in crashes(make().bench.storage, partial(rollback, expected)):
-        act_on(storage, resume)
-        left = files_of(storage)
+    for storage in crashed_copies(make().bench.storage, partial(rollback, expected)):
+        act_with_lock(storage, resume)
+        left = list_files(storage)
         assert set(left) - set(_pending_files(expected)) in (
             set(before) - set(_pending_files(expected)),
             set(after),
         )
-        assert rows_of(storage) == (expected.after if left == after else expected.before)
+        assert read_versions(storage) == (expected.after if left == after else expected.before)
 
 
 def _pending_files(case: Case) -> list[str]:
@@ -277,7 +278,7 @@ def test_the_rollback_tells_what_real_hudi_tells(golden: GoldenTables) -> None:
     case = cow_commit()
     snapshot = load_snapshot(case.bench.storage)
     ours_plan = plan_rollback(snapshot, case.target, by_markers=True)
-    done = act_on(case.bench.storage, partial(rollback, case))
+    done = act_with_lock(case.bench.storage, partial(rollback, case))
     assert isinstance(done, Instant)
     ours = metadata_of(case.bench.storage, done)
 
@@ -316,13 +317,13 @@ def test_a_commit_of_real_hudi_is_rolled_back_to_what_it_read_before(golden: Gol
     storage = upload(golden["mor_avro"], MemoryStorage.fresh())
     snapshot = load_snapshot(storage)
     *_, before, last = snapshot.timeline.completed_writes
-    case = Case(Bench(storage=MemoryStorage.fresh()), last, {}, {})
-    act_on(storage, partial(rollback, case))
+    case = Case(BuiltTable(storage=MemoryStorage.fresh()), last, {}, {})
+    act_with_lock(storage, partial(rollback, case))
     left = load_snapshot(storage)
     assert left.timeline.completed_writes[-1] == before
     (expected,) = [q.rows for q in queries("mor_avro") if q.as_of == before.requested_at]
-    assert json_rows_of(storage) == sorted(expected or ())
-    assert all(last.requested_at not in path for path in data_files_of(storage))
+    assert read_json_rows(storage) == sorted(expected or ())
+    assert all(last.requested_at not in path for path in list_data_files(storage))
 
 
 REFUSED_PICTURES = {
@@ -356,7 +357,7 @@ REFUSED_PICTURES = {
     ("picture", "reason"), REFUSED_PICTURES.values(), ids=list(REFUSED_PICTURES)
 )
 def test_refused(picture: str, reason: str) -> None:
-    bench = Bench()
+    bench = BuiltTable()
     for instant in draw(picture):
         empty = bench.stats(instant.requested_at)
         if instant.is_completed and instant.is_write:
@@ -364,22 +365,22 @@ def test_refused(picture: str, reason: str) -> None:
         else:
             bench.put(instant, b"")
     snapshot = load_snapshot(bench.storage)
-    files = files_of(bench.storage)
+    files = list_files(bench.storage)
     with pytest.raises(InvalidError, match=reason):
         rollback_locked(
             snapshot,
             snapshot.timeline.instants[0],
-            times_of(snapshot),
+            time_generator(snapshot),
             ManualClock(),
             by_markers=True,
         )
-    assert files_of(bench.storage) == files
+    assert list_files(bench.storage) == files
 
 
 def test_the_later_writes_are_named() -> None:
-    bench = Bench()
-    first = bench.write({F: of(a=1)})
-    later = bench.write({G: of(b=1)})
+    bench = BuiltTable()
+    first = bench.write({F: versions(a=1)})
+    later = bench.write({G: versions(b=1)})
     with pytest.raises(InvalidError, match="roll back the later ones first, or restore") as caught:
         plan_rollback(load_snapshot(bench.storage), first, by_markers=True)
     assert caught.value.facts["later"] == [later.file_name]
@@ -396,11 +397,13 @@ PLANNED = {
 
 @pytest.mark.parametrize(("group", "action", "blocks"), PLANNED.values(), ids=list(PLANNED))
 def test_pending_services_after_a_write(group: tuple[str, str], action: str, blocks: bool) -> None:
-    bench = Bench("MERGE_ON_READ")
-    base = bench.write({F: of(a=1), H: of(b=1)})
-    target = bench.write(logs={F: of(a=2)})
+    bench = BuiltTable("MERGE_ON_READ")
+    base = bench.write({F: versions(a=1), H: versions(b=1)})
+    target = bench.write(logs={F: versions(a=2)})
     compacts = action != "clustering"
-    plan = compaction_plan(compaction_of(group, base)) if compacts else clustering_plan(group)
+    plan = (
+        compaction_plan(compaction_operation(group, base)) if compacts else clustering_plan(group)
+    )
     bench.put(Instant(bench.tick(), Action(action), State.REQUESTED), plan)
     snapshot = load_snapshot(bench.storage)
     if blocks:
@@ -417,43 +420,43 @@ def test_a_saved_instant_stays() -> None:
     def save(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> None:
         create_savepoint_locked(snapshot, at, times, clock)
 
-    act_on(case.bench.storage, save)
+    act_with_lock(case.bench.storage, save)
     with pytest.raises(InvalidError, match="savepoint"):
-        act_on(case.bench.storage, partial(rollback, case))
-    assert rows_of(case.bench.storage) == case.before
+        act_with_lock(case.bench.storage, partial(rollback, case))
+    assert read_versions(case.bench.storage) == case.before
 
 
 def test_an_unknown_instant_is_told() -> None:
     case = cow_commit()
     unknown = replace(case, target=Instant("20250101000000000", Action.COMMIT, State.INFLIGHT))
     with pytest.raises(InvalidError, match="no such instant"):
-        act_on(case.bench.storage, partial(rollback, unknown))
+        act_with_lock(case.bench.storage, partial(rollback, unknown))
 
 
-def _file(bench: Bench, group: tuple[str, str], instant: Instant) -> str:
+def _file(bench: BuiltTable, group: tuple[str, str], instant: Instant) -> str:
     (path,) = (
         path
-        for path in data_files_of(bench.storage)
+        for path in list_data_files(bench.storage)
         if instant.requested_at in path and path.startswith("/".join(group))
     )
     return path
 
 
 def test_a_write_whose_predecessor_was_cleaned_stays() -> None:
-    bench = Bench()
-    first = bench.write({F: of(a=1, b=1)})
-    target = bench.write({F: of(a=2, b=1)})
+    bench = BuiltTable()
+    first = bench.write({F: versions(a=1, b=1)})
+    target = bench.write({F: versions(a=2, b=1)})
     bench.clean(_file(bench, F, first))
-    case = Case(bench, target, of(a=2, b=1), {})
+    case = Case(bench, target, versions(a=2, b=1), {})
     with pytest.raises(InvalidError, match="cleaned"):
-        act_on(bench.storage, partial(rollback, case))
-    assert rows_of(bench.storage) == case.before
+        act_with_lock(bench.storage, partial(rollback, case))
+    assert read_versions(bench.storage) == case.before
 
 
 def test_a_write_whose_predecessor_is_about_to_be_cleaned_stays() -> None:
-    bench = Bench()
-    first = bench.write({F: of(a=1, b=1)})
-    target = bench.write({F: of(a=2, b=1)})
+    bench = BuiltTable()
+    first = bench.write({F: versions(a=1, b=1)})
+    target = bench.write({F: versions(a=2, b=1)})
     path = _file(bench, F, first)
     plan = CleanPlan(
         policy="KEEP_LATEST_FILE_VERSIONS", files={"d1": (CleanFile(path=f"/somewhere/{path}"),)}
@@ -465,28 +468,28 @@ def test_a_write_whose_predecessor_is_about_to_be_cleaned_stays() -> None:
 
 def test_a_compaction_whose_logs_were_cleaned_stays() -> None:
     case = completed_compaction()
-    (log, *_) = [path for path in data_files_of(case.bench.storage) if "/.f_" in path]
+    (log, *_) = [path for path in list_data_files(case.bench.storage) if "/.f_" in path]
     case.bench.clean(log)
     with pytest.raises(InvalidError, match="cleaned"):
-        act_on(case.bench.storage, partial(rollback, case))
+        act_with_lock(case.bench.storage, partial(rollback, case))
 
 
 def test_an_overwrite_whose_old_rows_were_cleaned_stays() -> None:
     case = overwrite()
-    (old,) = [path for path in data_files_of(case.bench.storage) if path.startswith("d1/f_")]
+    (old,) = [path for path in list_data_files(case.bench.storage) if path.startswith("d1/f_")]
     case.bench.clean(old)
     with pytest.raises(InvalidError, match="cleaned"):
-        act_on(case.bench.storage, partial(rollback, case))
+        act_with_lock(case.bench.storage, partial(rollback, case))
 
 
 def test_what_was_cleaned_before_the_last_write_does_not_matter() -> None:
-    bench = Bench()
-    first = bench.write({F: of(a=1)})
-    bench.write({F: of(a=2)})
+    bench = BuiltTable()
+    first = bench.write({F: versions(a=1)})
+    bench.write({F: versions(a=2)})
     bench.clean(_file(bench, F, first))
-    target = bench.write({F: of(a=3)})
-    act_on(bench.storage, partial(rollback, Case(bench, target, {}, {})))
-    assert rows_of(bench.storage) == of(a=2)
+    target = bench.write({F: versions(a=3)})
+    act_with_lock(bench.storage, partial(rollback, Case(bench, target, {}, {})))
+    assert read_versions(bench.storage) == versions(a=2)
 
 
 def test_the_last_active_write_stays_where_others_are_archived(golden: GoldenTables) -> None:
@@ -503,16 +506,16 @@ def test_the_last_active_write_stays_where_others_are_archived(golden: GoldenTab
 def test_markers_spare_the_listing() -> None:
     case = dead_write()
     storage = CountingStorage(case.bench.storage)
-    act_on(storage, partial(rollback, case))
+    act_with_lock(storage, partial(rollback, case))
     listed = [path for method, path in storage.touched if method in ("list_tree", "list_files")]
     assert not [path for path in listed if not path.startswith(".hoodie")]
 
 
 def test_a_file_in_a_folder_that_is_no_partition_yet_is_found() -> None:
     case = dead_write_without_markers()
-    (path,) = [path for path in data_files_of(case.bench.storage) if path.startswith("d2/")]
+    (path,) = [path for path in list_data_files(case.bench.storage) if path.startswith("d2/")]
     assert not case.bench.storage.exists("d2/.hoodie_partition_metadata")
-    act_on(case.bench.storage, partial(rollback, case))
+    act_with_lock(case.bench.storage, partial(rollback, case))
     assert not case.bench.storage.exists(path)
 
 
@@ -520,7 +523,7 @@ def test_the_files_of_others_are_not_ours_to_delete() -> None:
     case = dead_write_without_markers()
     foreign = f"d1/notes_{case.target.requested_at}.txt"
     case.bench.storage.create(foreign, b"")
-    act_on(case.bench.storage, partial(rollback, case))
+    act_with_lock(case.bench.storage, partial(rollback, case))
     assert case.bench.storage.exists(foreign)
 
 
@@ -533,27 +536,27 @@ def begun(case: Case, plan: RollbackPlan) -> Instant:
 
 def test_a_plan_of_another_process_is_ended_wherever_it_saw_the_table() -> None:
     case = dead_write_without_markers()
-    files = [path for path in data_files_of(case.bench.storage) if "/f_0-0-0_" in path]
+    files = [path for path in list_data_files(case.bench.storage) if "/f_0-0-0_" in path]
     (dead,) = [path for path in files if case.target.requested_at in path]
     request = RollbackRequest(partition="d1", files=(f"file:/elsewhere/{dead}",))
     ref = InstantRef(case.target.requested_at, "commit")
     requested = begun(case, RollbackPlan(instant=ref, requests=(request,)))
-    done = act_on(case.bench.storage, partial(rollback, case))
+    done = act_with_lock(case.bench.storage, partial(rollback, case))
     assert isinstance(done, Instant)
     assert done.requested_at == requested.requested_at
-    assert all(case.target.requested_at not in path for path in data_files_of(case.bench.storage))
+    assert all(case.target.requested_at not in path for path in list_data_files(case.bench.storage))
     assert metadata_of(case.bench.storage, done).files_deleted == 2
 
 
 def test_a_plan_with_a_file_of_another_instant_is_corrupt() -> None:
     case = dead_write()
-    others = [p for p in data_files_of(case.bench.storage) if case.target.requested_at not in p]
+    others = [p for p in list_data_files(case.bench.storage) if case.target.requested_at not in p]
     request = RollbackRequest(partition="d1", files=tuple(others))
     ref = InstantRef(case.target.requested_at, "commit")
     begun(case, RollbackPlan(instant=ref, requests=(request,)))
     with pytest.raises(CorruptError, match="another instant"):
-        act_on(case.bench.storage, partial(rollback, case))
-    assert rows_of(case.bench.storage) == case.before
+        act_with_lock(case.bench.storage, partial(rollback, case))
+    assert read_versions(case.bench.storage) == case.before
 
 
 def test_a_plan_that_was_never_written_is_passed_over() -> None:
@@ -561,10 +564,12 @@ def test_a_plan_that_was_never_written_is_passed_over() -> None:
     case.bench.put(Instant(case.bench.tick(), Action.ROLLBACK, State.REQUESTED), b"")
     snapshot = load_snapshot(case.bench.storage)
     assert pending_rollbacks(snapshot) == ()
-    assert resume_rollbacks(snapshot, times_of(snapshot), ManualClock(), by_markers=True) == ()
+    assert (
+        resume_rollbacks(snapshot, time_generator(snapshot), ManualClock(), by_markers=True) == ()
+    )
     assert load_snapshot(case.bench.storage).timeline.pending() == (case.target,)
-    act_on(case.bench.storage, partial(rollback, case))
-    assert rows_of(case.bench.storage) == case.after
+    act_with_lock(case.bench.storage, partial(rollback, case))
+    assert read_versions(case.bench.storage) == case.after
 
 
 def test_a_rollback_whose_target_is_gone_completes() -> None:
@@ -575,7 +580,7 @@ def test_a_rollback_whose_target_is_gone_completes() -> None:
     def resume(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> object:
         return resume_rollbacks(snapshot, times, clock, by_markers=True)
 
-    ended = act_on(case.bench.storage, resume)
+    ended = act_with_lock(case.bench.storage, resume)
     assert isinstance(ended, tuple)
     assert [i.requested_at for i in ended] == [requested.requested_at]
 
@@ -583,37 +588,37 @@ def test_a_rollback_whose_target_is_gone_completes() -> None:
 def test_what_a_writer_marked_after_it_was_rolled_back_goes_when_the_rollback_ends() -> None:
     case = dead_write()
     late = "20260101000000000"
-    stray = case.bench.base(G, of(z=1), late, marked=True)
+    stray = case.bench.base(G, versions(z=1), late, marked=True)
     begun(case, RollbackPlan(instant=InstantRef(late, "commit")))
     snapshot = load_snapshot(case.bench.storage)
-    resume_rollbacks(snapshot, times_of(snapshot), ManualClock(), by_markers=True)
+    resume_rollbacks(snapshot, time_generator(snapshot), ManualClock(), by_markers=True)
     assert not case.bench.storage.exists(stray)
-    assert not [path for path in files_but_markers(case.bench.storage) if late in path]
+    assert not [path for path in files_without_markers(case.bench.storage) if late in path]
 
 
 def test_a_rollback_without_effect_is_withdrawn_once_others_have_written() -> None:
     case = cow_commit()
     ref = InstantRef(case.target.requested_at, "commit")
     begun(case, RollbackPlan(instant=ref))
-    case.bench.write({F: of(a=5, b=1)})
+    case.bench.write({F: versions(a=5, b=1)})
     with pytest.raises(InvalidError, match="later"):
-        act_on(case.bench.storage, partial(rollback, case))
+        act_with_lock(case.bench.storage, partial(rollback, case))
     assert not load_snapshot(case.bench.storage).timeline.pending()
-    assert rows_of(case.bench.storage) == of(a=5, b=1, c=2, x=2)
+    assert read_versions(case.bench.storage) == versions(a=5, b=1, c=2, x=2)
 
 
 def test_a_rollback_that_somebody_alive_runs_is_left_alone() -> None:
     case = dead_write()
     ref = InstantRef(case.target.requested_at, "commit")
     requested = begun(case, RollbackPlan(instant=ref))
-    files = files_of(case.bench.storage)
+    files = list_files(case.bench.storage)
     snapshot = load_snapshot(case.bench.storage)
     alive = frozenset({requested.requested_at})
     ended = resume_rollbacks(
-        snapshot, times_of(snapshot), ManualClock(), by_markers=True, alive=alive
+        snapshot, time_generator(snapshot), ManualClock(), by_markers=True, alive=alive
     )
     assert ended == ()
-    assert files_of(case.bench.storage) == files
+    assert list_files(case.bench.storage) == files
 
 
 FAILED = """
@@ -645,11 +650,11 @@ def test_failed_writes(
 
 
 def test_a_table_in_another_place_of_the_timeline_is_rolled_back_there() -> None:
-    bench = Bench()
+    bench = BuiltTable()
     update_properties(bench.storage, lambda p: {**p, "hoodie.timeline.path": "times"})
     assert load_properties(bench.storage)["hoodie.timeline.path"] == "times"
     dead = Instant(bench.tick(), Action.COMMIT, State.INFLIGHT)
     bench.storage.create(f".hoodie/times/{dead.file_name}", b"")
-    act_on(bench.storage, partial(rollback, Case(bench, dead, {}, {})))
+    act_with_lock(bench.storage, partial(rollback, Case(bench, dead, {}, {})))
     names = [file.name for file in bench.storage.list_files(".hoodie/times")]
     assert [name.rpartition(".")[2] for name in names] == ["inflight", "requested", "rollback"]

@@ -4,19 +4,6 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from golden_tables import GoldenTables, upload
-from undone import (
-    TIMELINE,
-    Bench,
-    act_on,
-    compaction_of,
-    compaction_plan,
-    crashes,
-    data_files_of,
-    files_of,
-    of,
-    rows_of,
-)
 
 from lakewright.errors import InvalidError
 from lakewright.format.timeline_metadata import format_clean_plan, parse_savepoint
@@ -34,6 +21,18 @@ from lakewright.table.savepoint import (
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import TimeGenerator
 from lakewright.testing.clock import ManualClock
+from support.faults import act_with_lock, crashed_copies
+from support.golden import GoldenTables, upload
+from support.tables import (
+    TIMELINE,
+    BuiltTable,
+    compaction_operation,
+    compaction_plan,
+    list_data_files,
+    list_files,
+    read_versions,
+    versions,
+)
 
 F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 
@@ -55,43 +54,43 @@ def saved(storage: Storage, instant: Instant) -> SavepointMetadata:
 
 
 def files_saved(storage: Storage, instant: Instant) -> list[str]:
-    act_on(storage, partial(save, instant.requested_at))
+    act_with_lock(storage, partial(save, instant.requested_at))
     metadata = saved(storage, instant)
     return [f"{p}/{name}" for p, part in metadata.partitions.items() for name in part.files]
 
 
 def test_the_newest_base_files_as_of_the_instant_are_saved() -> None:
-    bench = Bench()
-    bench.write({F: of(a=1), G: of(b=1)})
-    middle = bench.write({F: of(a=2)})
-    bench.write({F: of(a=3), H: of(c=3)})
+    bench = BuiltTable()
+    bench.write({F: versions(a=1), G: versions(b=1)})
+    middle = bench.write({F: versions(a=2)})
+    bench.write({F: versions(a=3), H: versions(c=3)})
     found = files_saved(bench.storage, middle)
     assert [path.split("_")[0] for path in found] == ["d1/f", "d2/g"]
     assert middle.requested_at in found[0]
 
 
 def test_base_and_logs_are_saved_the_newest_log_first() -> None:
-    bench = Bench("MERGE_ON_READ")
-    base = bench.write({F: of(a=1)})
-    first, second = bench.write(logs={F: of(a=2)}), bench.write(logs={F: of(a=3)})
-    bench.write(logs={F: of(a=4)})
+    bench = BuiltTable("MERGE_ON_READ")
+    base = bench.write({F: versions(a=1)})
+    first, second = bench.write(logs={F: versions(a=2)}), bench.write(logs={F: versions(a=3)})
+    bench.write(logs={F: versions(a=4)})
     names = [f"d1/{LogFile('f', i.requested_at, 1, '0-0-0').name}" for i in (second, first)]
     assert files_saved(bench.storage, second) == [f"d1/f_0-0-0_{base.requested_at}.parquet", *names]
 
 
 def test_what_a_pending_compaction_will_fold_in_is_saved() -> None:
-    bench = Bench("MERGE_ON_READ")
-    base, log = bench.write({F: of(a=1)}), bench.write(logs={F: of(a=2)})
-    plan = compaction_plan(compaction_of(F, base, log))
+    bench = BuiltTable("MERGE_ON_READ")
+    base, log = bench.write({F: versions(a=1)}), bench.write(logs={F: versions(a=2)})
+    plan = compaction_plan(compaction_operation(F, base, log))
     bench.put(Instant(bench.tick(), Action.COMPACTION, State.REQUESTED), plan)
-    last = bench.write(logs={F: of(a=3)})
+    last = bench.write(logs={F: versions(a=3)})
     assert len(files_saved(bench.storage, last)) == 3
 
 
 def test_a_group_that_was_replaced_later_is_saved() -> None:
-    bench = Bench()
-    first = bench.write({F: of(a=1)})
-    pending = bench.fail({H: of(a=2)}, action="replacecommit")
+    bench = BuiltTable()
+    first = bench.write({F: versions(a=1)})
+    pending = bench.fail({H: versions(a=2)}, action="replacecommit")
     stats = bench.stats(pending.requested_at, H, replaced={"d1": ("f",)})
     done = bench.complete(pending, stats)
     assert [path.split("_")[0] for path in files_saved(bench.storage, first)] == ["d1/f"]
@@ -102,9 +101,9 @@ def test_the_savepoint_tells_what_real_hudi_tells(golden: GoldenTables) -> None:
     storage = upload(golden["cow_savepoint"], MemoryStorage.fresh())
     (real,) = load_snapshot(storage).timeline.completed(Action.SAVEPOINT)
     theirs = saved(storage, real)
-    act_on(storage, partial(unsave, real.requested_at))
-    assert not [path for path in files_of(storage) if "savepoint" in path]
-    act_on(storage, partial(save, real.requested_at))
+    act_with_lock(storage, partial(unsave, real.requested_at))
+    assert not [path for path in list_files(storage) if "savepoint" in path]
+    act_with_lock(storage, partial(save, real.requested_at))
     ours = saved(storage, real)
     assert ours.partitions == theirs.partitions
     assert ours.version == theirs.version
@@ -113,55 +112,55 @@ def test_the_savepoint_tells_what_real_hudi_tells(golden: GoldenTables) -> None:
     assert storage.read(f"{TIMELINE}/{real.requested_at}.savepoint.inflight") == b""
 
 
-def _two_commits() -> tuple[Bench, Instant]:
-    bench = Bench()
-    first = bench.write({F: of(a=1)})
-    bench.write({F: of(a=2)})
+def _two_commits() -> tuple[BuiltTable, Instant]:
+    bench = BuiltTable()
+    first = bench.write({F: versions(a=1)})
+    bench.write({F: versions(a=2)})
     return bench, first
 
 
 def test_killed_anywhere_and_done_again_it_is_one_savepoint() -> None:
     bench, first = _two_commits()
     act = partial(save, first.requested_at)
-    assert act_on(bench.storage, act) == act_on(bench.storage, act)
-    for storage in crashes(_two_commits()[0].storage, act):
-        assert rows_of(storage) == of(a=2)
-        act_on(storage, act)
-        assert files_of(storage) == files_of(bench.storage)
+    assert act_with_lock(bench.storage, act) == act_with_lock(bench.storage, act)
+    for storage in crashed_copies(_two_commits()[0].storage, act):
+        assert read_versions(storage) == versions(a=2)
+        act_with_lock(storage, act)
+        assert list_files(storage) == list_files(bench.storage)
 
 
 def test_killed_anywhere_while_it_is_deleted_nothing_else_is_touched() -> None:
     bench, first = _two_commits()
-    before = files_of(bench.storage)
-    act_on(bench.storage, partial(save, first.requested_at))
-    for storage in crashes(bench.storage, partial(unsave, first.requested_at)):
-        if [path for path in files_of(storage) if "savepoint" in path]:
-            act_on(storage, partial(unsave, first.requested_at))
-        assert files_of(storage) == before
+    before = list_files(bench.storage)
+    act_with_lock(bench.storage, partial(save, first.requested_at))
+    for storage in crashed_copies(bench.storage, partial(unsave, first.requested_at)):
+        if [path for path in list_files(storage) if "savepoint" in path]:
+            act_with_lock(storage, partial(unsave, first.requested_at))
+        assert list_files(storage) == before
 
 
-def _pending(bench: Bench) -> str:
-    return bench.fail({F: of(a=2)}).requested_at
+def _pending(bench: BuiltTable) -> str:
+    return bench.fail({F: versions(a=2)}).requested_at
 
 
-def _cleaned(bench: Bench) -> str:
-    first = bench.write({F: of(a=1)})
-    bench.write({F: of(a=2)})
-    (path,) = [p for p in data_files_of(bench.storage) if first.requested_at in p]
+def _cleaned(bench: BuiltTable) -> str:
+    first = bench.write({F: versions(a=1)})
+    bench.write({F: versions(a=2)})
+    (path,) = [p for p in list_data_files(bench.storage) if first.requested_at in p]
     bench.clean(path)
     return first.requested_at
 
 
-def _about_to_be_cleaned(bench: Bench) -> str:
-    first = bench.write({F: of(a=1)})
-    bench.write({F: of(a=2)})
+def _about_to_be_cleaned(bench: BuiltTable) -> str:
+    first = bench.write({F: versions(a=1)})
+    bench.write({F: versions(a=2)})
     name = f"f_0-0-0_{first.requested_at}.parquet"
     plan = CleanPlan(policy="KEEP_LATEST_COMMITS", files={"d1": (CleanFile(path=f"/t/d1/{name}"),)})
     bench.put(Instant(bench.tick(), Action.CLEAN, State.REQUESTED), format_clean_plan(plan))
     return first.requested_at
 
 
-REFUSED: dict[str, tuple[Callable[[Bench], str], str]] = {
+REFUSED: dict[str, tuple[Callable[[BuiltTable], str], str]] = {
     "an unknown instant": (lambda bench: "20250101000000000", "no such write"),
     "a pending write": (_pending, "pending"),
     "an instant whose files were cleaned": (_cleaned, "cleaned"),
@@ -170,13 +169,13 @@ REFUSED: dict[str, tuple[Callable[[Bench], str], str]] = {
 
 
 @pytest.mark.parametrize(("make", "reason"), REFUSED.values(), ids=list(REFUSED))
-def test_refused(make: Callable[[Bench], str], reason: str) -> None:
-    bench = Bench()
+def test_refused(make: Callable[[BuiltTable], str], reason: str) -> None:
+    bench = BuiltTable()
     instant = make(bench)
-    before = files_of(bench.storage)
+    before = list_files(bench.storage)
     with pytest.raises(InvalidError, match=reason):
-        act_on(bench.storage, partial(save, instant))
-    assert files_of(bench.storage) == before
+        act_with_lock(bench.storage, partial(save, instant))
+    assert list_files(bench.storage) == before
 
 
 def test_an_instant_that_cleaning_has_passed_is_refused(golden: GoldenTables) -> None:
@@ -190,16 +189,16 @@ def test_an_instant_that_cleaning_has_passed_is_refused(golden: GoldenTables) ->
     assert older
     for instant in older:
         with pytest.raises(InvalidError, match="cleaned past"):
-            act_on(storage, partial(save, instant))
+            act_with_lock(storage, partial(save, instant))
     newest = snapshot.timeline.completed_writes[-1]
     assert files_saved(storage, newest)
 
 
 def test_what_was_cleaned_and_superseded_before_does_not_matter() -> None:
-    bench = Bench()
-    first = bench.write({F: of(a=1)})
-    second = bench.write({F: of(a=2)})
-    (path,) = [p for p in data_files_of(bench.storage) if first.requested_at in p]
+    bench = BuiltTable()
+    first = bench.write({F: versions(a=1)})
+    second = bench.write({F: versions(a=2)})
+    (path,) = [p for p in list_data_files(bench.storage) if first.requested_at in p]
     bench.clean(path)
     assert [name.rpartition("_")[2] for name in files_saved(bench.storage, second)] == [
         f"{second.requested_at}.parquet"
@@ -209,4 +208,4 @@ def test_what_was_cleaned_and_superseded_before_does_not_matter() -> None:
 def test_deleting_a_savepoint_that_is_not_there_is_told() -> None:
     bench, first = _two_commits()
     with pytest.raises(InvalidError, match="no savepoint"):
-        act_on(bench.storage, partial(unsave, first.requested_at))
+        act_with_lock(bench.storage, partial(unsave, first.requested_at))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from writers import OPTIMISTIC, TIMELINE, TRUSTED, World, archive, write
-from written import begin_action
 
 from lakewright.errors import (
     ConflictError,
@@ -38,10 +36,17 @@ from lakewright.table.properties import METADATA_FOLDER, has_metadata_table, upd
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
 from lakewright.testing.storage import CountingStorage, CrashingStorage
+from support.tables import OPTIMISTIC, TIMELINE, begin_action
+from support.transactions import (
+    METADATA_PARTITIONS,
+    TransactionFixture,
+    archive_instant,
+    write_files,
+)
 
 
 def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
-    world = World()
+    world = TransactionFixture()
     storage = CountingStorage(world.storage)
     transaction = begin_action(world.writer(storage=storage), "deltacommit")
     at = transaction.instant
@@ -53,7 +58,7 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
         ("list_files", TIMELINE),
         ("create", f"{TIMELINE}/{at}.deltacommit.inflight"),
     ]
-    metadata = write(transaction, "f1")
+    metadata = write_files(transaction, "f1")
     storage.reset()
     done = transaction.commit(metadata)
     assert storage.touched == [
@@ -69,9 +74,9 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
 
 
 def test_a_completed_write_is_on_the_timeline_and_leaves_nothing_else() -> None:
-    world = World()
+    world = TransactionFixture()
     transaction = begin_action(world.writer(OPTIMISTIC), "commit", requested=b"r", inflight=b"i")
-    metadata = write(transaction, "f1", base=True)
+    metadata = write_files(transaction, "f1", base=True)
     done = transaction.commit(metadata)
     assert done.requested_at == transaction.instant
     assert (done.completed_at or "") > transaction.instant
@@ -100,21 +105,21 @@ COMPLETED = {
 
 @pytest.mark.parametrize(("action", "completed"), COMPLETED.items())
 def test_every_action_completes_under_its_name(action: str, completed: str) -> None:
-    world = World()
+    world = TransactionFixture()
     done = begin_action(world.writer(), action).commit(CommitMetadata())
     assert done.action == completed
     assert load_snapshot(world.storage).timeline.instants == (done,)
 
 
 def test_what_writes_nothing_is_no_transaction() -> None:
-    world = World()
+    world = TransactionFixture()
     with pytest.raises(InvalidError, match="actions that write"):
         begin_action(world.writer(), "clean")
     assert world.names() == []
 
 
 def test_times_grow_even_if_the_clock_is_set_back() -> None:
-    world = World()
+    world = TransactionFixture()
     times = []
     for _ in range(3):
         done = begin_action(world.writer(), "commit").commit(CommitMetadata())
@@ -124,7 +129,7 @@ def test_times_grow_even_if_the_clock_is_set_back() -> None:
 
 
 def test_a_time_that_is_taken_is_passed_over() -> None:
-    world = World()
+    world = TransactionFixture()
 
     class Racing(CountingStorage):
         """Somebody who does not know our lock takes the first time that is asked for."""
@@ -146,10 +151,10 @@ def test_a_time_that_is_taken_is_passed_over() -> None:
 
 
 def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
-    world = World()
+    world = TransactionFixture()
     transaction = begin_action(world.writer(), "deltacommit")
-    write(transaction, "f1")
-    metadata = write(transaction, "f2")
+    write_files(transaction, "f1")
+    metadata = write_files(transaction, "f2")
     transaction.commit(metadata)
     assert [path for path in world.left() if path.startswith("p1/")] == [
         f"p1/{LogFile('f2', transaction.instant).name}"
@@ -160,7 +165,7 @@ def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
 
 
 def test_a_commit_may_not_list_files_that_are_not_its_own() -> None:
-    world = World()
+    world = TransactionFixture()
     transaction = begin_action(world.writer(), "deltacommit")
     other = LogFile("f1", "20200101000000000").name
     for path in (f"p1/{other}", "p1/notes.txt", None):
@@ -171,7 +176,7 @@ def test_a_commit_may_not_list_files_that_are_not_its_own() -> None:
 
 
 def test_a_transaction_ends_once() -> None:
-    world = World()
+    world = TransactionFixture()
     first = begin_action(world.writer(), "commit")
     first.commit(CommitMetadata())
     with pytest.raises(InvalidError, match="is over"):
@@ -192,30 +197,31 @@ def fail(begun: Transaction, work: Callable[[Transaction], object]) -> None:
 
 
 def test_a_block_that_fails_takes_its_write_back() -> None:
-    world = World()
+    world = TransactionFixture()
     with pytest.raises(ZeroDivisionError):
         fail(
-            begin_action(world.writer(OPTIMISTIC), "deltacommit"), lambda begun: write(begun, "f1")
+            begin_action(world.writer(OPTIMISTIC), "deltacommit"),
+            lambda begun: write_files(begun, "f1"),
         )
     with begin_action(world.writer(OPTIMISTIC), "deltacommit") as begun:
-        write(begun, "f1")
+        write_files(begun, "f1")
     assert world.names() == []
     assert all(path.startswith(".hoodie/.temp/") for path in world.left())
 
 
 def test_a_block_that_fails_when_all_attempts_have_reported_leaves_no_trace() -> None:
-    world = World()
+    world = TransactionFixture()
     begun = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     with pytest.raises(ZeroDivisionError):
-        fail(begun, lambda begun: begun.report(write(begun, "f1").files()))
+        fail(begun, lambda begun: begun.report(write_files(begun, "f1").files()))
     assert world.names() == world.left() == []
 
 
 def test_a_block_that_fails_after_it_completed_keeps_its_write() -> None:
-    world = World()
+    world = TransactionFixture()
     begun = begin_action(world.writer(), "deltacommit")
     with pytest.raises(ZeroDivisionError):
-        fail(begun, lambda begun: begun.commit(write(begun, "f1")))
+        fail(begun, lambda begun: begun.commit(write_files(begun, "f1")))
     assert len(load_snapshot(world.storage).timeline.completed_writes) == 1
     assert world.left() == [f"p1/{LogFile('f1', begun.instant).name}"]
 
@@ -225,11 +231,11 @@ def test_a_block_that_fails_after_it_completed_keeps_its_write() -> None:
 
 def test_somebody_else_in_the_same_group_is_a_conflict_also_for_a_lone_writer() -> None:
     for options in ({}, OPTIMISTIC):
-        world = World()
+        world = TransactionFixture()
         # A lone writer takes what is pending for dead; here two do not know of each other.
         kept = {**options, "hoodie.clean.failed.writes.policy": "NEVER"}
         slow, fast = (begin_action(world.writer(kept), "deltacommit") for _ in range(2))
-        mine, theirs = write(slow, "f1", "f2"), write(fast, "f2")
+        mine, theirs = write_files(slow, "f1", "f2"), write_files(fast, "f2")
         done = fast.commit(theirs)
         with pytest.raises(ConflictError, match="same file groups") as conflict:
             slow.commit(mine)
@@ -244,19 +250,19 @@ def test_somebody_else_in_the_same_group_is_a_conflict_also_for_a_lone_writer() 
 
 
 def test_writers_of_other_groups_complete_in_any_order() -> None:
-    world = World()
+    world = TransactionFixture()
     slow, fast = (begin_action(world.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
-    done = [fast.commit(write(fast, "f1")), slow.commit(write(slow, "f2"))]
+    done = [fast.commit(write_files(fast, "f1")), slow.commit(write_files(slow, "f2"))]
     assert load_snapshot(world.storage).timeline.by_completion == tuple(done)
 
 
 def test_writers_that_do_not_block_share_a_bucket() -> None:
-    world = World()
+    world = TransactionFixture()
     bucket = "00000003-0000-0000-0000-000000000000-0"
     options = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
     slow, fast = (begin_action(world.writer(options), "deltacommit") for _ in range(2))
-    fast.commit(write(fast, bucket))
-    slow.commit(write(slow, bucket))
+    fast.commit(write_files(fast, bucket))
+    slow.commit(write_files(slow, bucket))
     assert len(load_snapshot(world.storage).timeline.completed_writes) == 2
 
 
@@ -325,9 +331,9 @@ PENDING: dict[str, tuple[dict[tuple[str, State], bytes], str | None]] = {
 def test_a_base_file_gives_way_to_a_plan_that_came_later(
     files: dict[tuple[str, State], bytes], reason: str | None
 ) -> None:
-    world = World()
+    world = TransactionFixture()
     transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
-    metadata = write(transaction, "f1", base=True)
+    metadata = write_files(transaction, "f1", base=True)
     for (action, state), data in files.items():
         world.put(Instant(later(transaction), Action(action), state), data)
     if reason is None:
@@ -340,9 +346,9 @@ def test_a_base_file_gives_way_to_a_plan_that_came_later(
 
 
 def test_who_was_rolled_back_cannot_complete() -> None:
-    world = World()
+    world = TransactionFixture()
     slow = begin_action(world.writer(), "deltacommit")
-    metadata = write(slow, "f1")
+    metadata = write_files(slow, "f1")
     begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
     with pytest.raises(ConflictError, match="rolled back by another writer"):
         slow.commit(metadata)
@@ -352,9 +358,9 @@ def test_who_was_rolled_back_cannot_complete() -> None:
 
 @pytest.mark.parametrize("state", [State.REQUESTED, State.INFLIGHT])
 def test_who_is_not_wholly_on_the_timeline_any_more_cannot_complete(state: State) -> None:
-    world = World()
+    world = TransactionFixture()
     transaction = begin_action(world.writer(), "deltacommit")
-    metadata = write(transaction, "f1")
+    metadata = write_files(transaction, "f1")
     # Its rollback may be archived by now.
     world.storage.delete(transaction.pending_path(state))
     with pytest.raises(ConflictError, match="rolled back by another writer"):
@@ -364,10 +370,10 @@ def test_who_is_not_wholly_on_the_timeline_any_more_cannot_complete(state: State
 
 
 def test_files_that_were_written_while_the_rollback_went_on_are_withdrawn() -> None:
-    world = World()
+    world = TransactionFixture()
     slow = begin_action(world.writer(), "deltacommit")
     begin_action(world.writer(), "deltacommit").abort()
-    metadata = write(slow, "f1")
+    metadata = write_files(slow, "f1")
     world.storage.delete_folder(f".hoodie/.temp/{slow.instant}")
     with pytest.raises(ConflictError):
         slow.commit(metadata)
@@ -385,43 +391,43 @@ TARGETS = {
 def test_a_rollback_that_has_only_begun_is_a_conflict(
     message: str, target: Callable[[Transaction, Instant], str]
 ) -> None:
-    world = World()
+    world = TransactionFixture()
     done = begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
     transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     plan = RollbackPlan(instant=InstantRef(target(transaction, done), "deltacommit"))
     rollback = Instant(later(transaction), Action.ROLLBACK, State.REQUESTED)
     world.put(rollback, format_rollback_plan(plan))
     with pytest.raises(ConflictError, match=message):
-        transaction.commit(write(transaction, "f1"))
+        transaction.commit(write_files(transaction, "f1"))
     transaction.abort()
 
 
 def test_a_restore_meanwhile_is_a_conflict() -> None:
-    world = World()
+    world = TransactionFixture()
     transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     world.put(Instant(later(transaction), Action.RESTORE, State.INFLIGHT))
     with pytest.raises(ConflictError, match="restored"):
-        transaction.commit(write(transaction, "f1"))
+        transaction.commit(write_files(transaction, "f1"))
     transaction.abort()
 
 
 def test_a_rollback_of_somebody_else_does_no_harm() -> None:
-    world = World()
+    world = TransactionFixture()
     dead = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     mine = begin_action(world.writer(OPTIMISTIC), "deltacommit")
-    write(dead, "f1")
+    write_files(dead, "f1")
     dead.stop_heartbeat()
     other = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     assert [i.action for i in other.snapshot.timeline] == ["deltacommit", "rollback"]
     other.abort()
-    mine.commit(write(mine, "f1"))
+    mine.commit(write_files(mine, "f1"))
     assert world.left_in_the_end() == [f"p1/{LogFile('f1', mine.instant).name}"]
 
 
 def test_a_writer_whose_heartbeat_expired_gives_up() -> None:
-    world = World()
+    world = TransactionFixture()
     transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
-    metadata = write(transaction, "f1")
+    metadata = write_files(transaction, "f1")
     world.clock.advance(121_000)
     with pytest.raises(ConflictError, match="heartbeat has expired"):
         transaction.commit(metadata)
@@ -430,7 +436,7 @@ def test_a_writer_whose_heartbeat_expired_gives_up() -> None:
 
 
 def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
-    world = World()
+    world = TransactionFixture()
     storage = CountingStorage(world.storage)
     transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
     steps = [path for method, path in storage.touched if method in {"create", "replace"}]
@@ -444,14 +450,14 @@ def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
 
 
 def test_a_write_that_completed_and_was_archived_meanwhile_is_still_a_conflict() -> None:
-    world = World()
+    world = TransactionFixture()
     begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
     old = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     mine = begin_action(world.writer(OPTIMISTIC), "deltacommit")
-    done = old.commit(write(old, "f1"))
-    archive(world, done)
+    done = old.commit(write_files(old, "f1"))
+    archive_instant(world, done)
     with pytest.raises(ConflictError, match="same file groups"):
-        mine.commit(write(mine, "f1"))
+        mine.commit(write_files(mine, "f1"))
     mine.abort()
 
 
@@ -459,7 +465,7 @@ def test_a_write_that_completed_and_was_archived_meanwhile_is_still_a_conflict()
 
 
 def test_a_metadata_table_is_dropped_before_the_first_file() -> None:
-    world = World({TRUSTED: "files"})
+    world = TransactionFixture({METADATA_PARTITIONS: "files"})
     world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
     transaction = begin_action(world.writer(), "deltacommit")
     assert not has_metadata_table(transaction.snapshot.config)
@@ -468,9 +474,11 @@ def test_a_metadata_table_is_dropped_before_the_first_file() -> None:
 
 
 def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_seen() -> None:
-    world = World()
+    world = TransactionFixture()
     transaction = begin_action(world.writer(), "deltacommit")
-    update_properties(world.storage, lambda properties: {**properties, TRUSTED: "files"})
+    update_properties(
+        world.storage, lambda properties: {**properties, METADATA_PARTITIONS: "files"}
+    )
     world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
     transaction.commit(CommitMetadata())
     assert not has_metadata_table(load_snapshot(world.storage).config)
@@ -478,17 +486,19 @@ def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_seen() -
 
 
 def test_an_index_that_came_meanwhile_stops_the_write() -> None:
-    world = World()
+    world = TransactionFixture()
     transaction = begin_action(world.writer(), "deltacommit")
-    update_properties(world.storage, lambda properties: {**properties, TRUSTED: "record_index"})
+    update_properties(
+        world.storage, lambda properties: {**properties, METADATA_PARTITIONS: "record_index"}
+    )
     with pytest.raises(UnsupportedError, match="indexes"):
-        transaction.commit(write(transaction, "f1"))
+        transaction.commit(write_files(transaction, "f1"))
     transaction.abort()
     assert world.left() == world.names() == []
 
 
 def test_a_table_that_is_not_written_is_not_touched() -> None:
-    world = World({"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"})
+    world = TransactionFixture({"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"})
     storage = CrashingStorage(world.storage, survive=0)
     with pytest.raises(UnsupportedError, match="column by column"):
         begin_action(world.writer(storage=storage), "deltacommit")

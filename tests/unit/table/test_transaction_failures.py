@@ -7,8 +7,6 @@ from itertools import count
 from typing import TypeVar
 
 import pytest
-from writers import OPTIMISTIC, TRUSTED, World, archive, files_without_instant, write
-from written import begin_action
 
 from lakewright.errors import (
     InvalidError,
@@ -24,6 +22,14 @@ from lakewright.table.properties import METADATA_FOLDER
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
+from support.tables import OPTIMISTIC, begin_action
+from support.transactions import (
+    METADATA_PARTITIONS,
+    TransactionFixture,
+    archive_instant,
+    orphan_files,
+    write_files,
+)
 
 Result = TypeVar("Result")
 
@@ -49,19 +55,19 @@ class Unanswered(CountingStorage):
 
 
 def test_a_lost_answer_is_no_lost_commit() -> None:
-    world = World()
+    world = TransactionFixture()
     storage = Unanswered(world.storage, "create", ".deltacommit")
     transaction = begin_action(world.writer(storage=storage), "deltacommit")
-    done = transaction.commit(write(transaction, "f1"))
+    done = transaction.commit(write_files(transaction, "f1"))
     assert load_snapshot(world.storage).timeline.completed_writes == (done,)
     assert world.left() == [f"p1/{LogFile('f1', transaction.instant).name}"]
 
 
 def test_a_commit_that_storage_did_not_take_may_be_tried_again_under_its_name() -> None:
-    world = World()
+    world = TransactionFixture()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
     transaction = begin_action(world.writer(storage=storage), "deltacommit")
-    metadata = write(transaction, "f1")
+    metadata = write_files(transaction, "f1")
     with pytest.raises(UnavailableError):
         transaction.commit(metadata)
     tried = next(path for method, path in storage.touched if method == "read" and "_" in path)
@@ -73,10 +79,10 @@ def test_a_commit_that_storage_did_not_take_may_be_tried_again_under_its_name() 
 
 
 def test_a_commit_that_arrives_late_is_found_by_the_next_try() -> None:
-    world = World()
+    world = TransactionFixture()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
     transaction = begin_action(world.writer(storage=storage), "deltacommit")
-    metadata = write(transaction, "f1")
+    metadata = write_files(transaction, "f1")
     with pytest.raises(UnavailableError):
         transaction.commit(metadata)
     path = next(path for method, path in storage.touched if method == "read" and "_" in path)
@@ -87,10 +93,10 @@ def test_a_commit_that_arrives_late_is_found_by_the_next_try() -> None:
 
 
 def test_what_may_have_completed_is_not_withdrawn() -> None:
-    world = World()
+    world = TransactionFixture()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
     transaction = begin_action(world.writer(storage=storage), "deltacommit")
-    metadata = write(transaction, "f1")
+    metadata = write_files(transaction, "f1")
     with pytest.raises(UnavailableError):
         transaction.commit(metadata)
     transaction.abort()
@@ -102,10 +108,10 @@ def test_what_may_have_completed_is_not_withdrawn() -> None:
 
 
 def test_a_withdrawal_that_finds_the_write_completed_says_so() -> None:
-    world = World()
+    world = TransactionFixture()
     storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
     begun = begin_action(world.writer(storage=storage), "deltacommit")
-    metadata = write(begun, "f1")
+    metadata = write_files(begun, "f1")
     with pytest.raises(UnavailableError):
         begun.commit(metadata)
     path = next(path for method, path in storage.touched if method == "read" and "_" in path)
@@ -117,19 +123,19 @@ def test_a_withdrawal_that_finds_the_write_completed_says_so() -> None:
 
 
 def test_markers_that_cannot_be_deleted_do_not_undo_a_commit() -> None:
-    world = World()
+    world = TransactionFixture()
     transaction = begin_action(world.writer(), "deltacommit")
     transaction._storage = Unanswered(world.storage, "delete_many", ".CREATE']", late=True)
     with pytest.warns(RuntimeWarning, match="markers of a completed write"):
-        done = transaction.commit(write(transaction, "f1"))
+        done = transaction.commit(write_files(transaction, "f1"))
     assert load_snapshot(world.storage).timeline.completed_writes == (done,)
 
 
 def test_a_write_that_cannot_be_taken_back_says_so_beside_the_error() -> None:
-    world = World()
+    world = TransactionFixture()
     storage = Unanswered(world.storage, "delete", ".inflight", late=True)
     begun = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
-    write(begun, "f1")
+    write_files(begun, "f1")
     with pytest.raises(ZeroDivisionError) as failed, begun:
         raise ZeroDivisionError
     assert "stays as it is" in failed.value.__notes__[0]
@@ -140,7 +146,7 @@ def test_a_write_that_cannot_be_taken_back_says_so_beside_the_error() -> None:
 
 
 def test_a_begin_that_fails_half_way_leaves_nothing() -> None:
-    world = World()
+    world = TransactionFixture()
     storage = Unanswered(world.storage, "create", ".inflight")
     with pytest.raises(UnavailableError):
         begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
@@ -152,13 +158,13 @@ def test_a_begin_that_fails_half_way_leaves_nothing() -> None:
 
 def complete_one(writer: TransactionManager) -> None:
     transaction = begin_action(writer, "deltacommit")
-    write(transaction, "f1")
-    transaction.commit(write(transaction, "f2"))
+    write_files(transaction, "f1")
+    transaction.commit(write_files(transaction, "f2"))
 
 
 def withdraw_one(writer: TransactionManager) -> None:
     transaction = begin_action(writer, "deltacommit")
-    write(transaction, "f1", "f2")
+    write_files(transaction, "f1", "f2")
     transaction.abort()
 
 
@@ -169,20 +175,20 @@ def test_killed_anywhere_a_write_is_whole_or_gone_after_the_next(
     work: Callable[[TransactionManager], None], after_effect: bool, options: Mapping[str, str]
 ) -> None:
     for survive in count():
-        world = World({TRUSTED: "files"})
+        world = TransactionFixture({METADATA_PARTITIONS: "files"})
         world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
         crashing = CrashingStorage(world.storage, survive, after_effect=after_effect)
         try:
             work(world.writer(options, crashing))
         except Crash:
-            assert files_without_instant(world.storage) == []
+            assert orphan_files(world.storage) == []
             check_whole_or_gone(world, options)
         else:
             assert survive > 10
             return
 
 
-def check_whole_or_gone(world: World, options: Mapping[str, str]) -> None:
+def check_whole_or_gone(world: TransactionFixture, options: Mapping[str, str]) -> None:
     # The heartbeat of the dead expires, and so does a lock that it held.
     world.clock.advance(600_000)
     world.storage.delete(".hoodie/lock")
@@ -192,16 +198,16 @@ def check_whole_or_gone(world: World, options: Mapping[str, str]) -> None:
     committed = snapshot.timeline.completed_writes
     expected = {f"p1/{LogFile('f2', i.requested_at).name}" for i in committed}
     assert {f.path for f in world.storage.list_tree("p1")} == expected
-    transaction.commit(write(transaction, "f2"))
+    transaction.commit(write_files(transaction, "f2"))
     assert not snapshot.timeline.by_time or committed
 
 
 @pytest.mark.parametrize("after_effect", [False, True])
 def test_killed_while_it_rolls_back_the_next_ends_it(after_effect: bool) -> None:
     for survive in count():
-        world = World()
+        world = TransactionFixture()
         dead = begin_action(world.writer(), "deltacommit")
-        write(dead, "f1")
+        write_files(dead, "f1")
         crashing = CrashingStorage(world.storage, survive, after_effect=after_effect)
         try:
             complete_one(world.writer(storage=crashing))
@@ -215,27 +221,27 @@ def test_killed_while_it_rolls_back_the_next_ends_it(after_effect: bool) -> None
 
 
 def test_what_a_zombie_writes_after_its_rollback_is_removed_by_the_next_writer() -> None:
-    world = World()
+    world = TransactionFixture()
     zombie = begin_action(world.writer(), "deltacommit")
     begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
-    write(zombie, "f1")
-    assert files_without_instant(world.storage) != []
+    write_files(zombie, "f1")
+    assert orphan_files(world.storage) != []
     begin_action(world.writer(), "deltacommit").abort()
-    assert files_without_instant(world.storage) == []
+    assert orphan_files(world.storage) == []
     assert world.left_in_the_end() == []
 
 
 def test_what_a_zombie_writes_before_its_rollback_ends_is_removed_with_it() -> None:
     for survive in count():
-        world = World()
+        world = TransactionFixture()
         zombie = begin_action(world.writer(), "deltacommit")
         crashing = CrashingStorage(world.storage, survive)
         try:
             begin_action(world.writer(storage=crashing), "deltacommit")
         except Crash:
-            write(zombie, "f1")
+            write_files(zombie, "f1")
             begin_action(world.writer(), "deltacommit").abort()
-            assert files_without_instant(world.storage) == []
+            assert orphan_files(world.storage) == []
             assert world.left_in_the_end() == []
         else:
             assert survive > 6
@@ -243,16 +249,16 @@ def test_what_a_zombie_writes_before_its_rollback_ends_is_removed_with_it() -> N
 
 
 def test_strays_are_told_from_what_lives_what_is_done_and_what_is_archived() -> None:
-    world = World()
+    world = TransactionFixture()
     writer = world.writer(OPTIMISTIC)
     begun = [begin_action(writer, "deltacommit") for _ in range(5)]
     older, archived, done, gone, pending = begun
     for transaction in (older, gone):
         transaction.abort()
-    instants = [archived.commit(write(archived, "f0")), done.commit(write(done, "f1"))]
-    archive(world, instants[0])
+    instants = [archived.commit(write_files(archived, "f0")), done.commit(write_files(done, "f1"))]
+    archive_instant(world, instants[0])
     for transaction in begun:
-        write(transaction, "f2")
+        write_files(transaction, "f2")
     delete_orphan_files(load_snapshot(world.storage), HeartbeatSettings(), world.clock.now_ms())
     data = {f.name for f in world.storage.list_files("p1")}
     kept = [LogFile("f0", archived.instant).name, LogFile("f1", done.instant).name]
@@ -264,7 +270,7 @@ def test_strays_are_told_from_what_lives_what_is_done_and_what_is_archived() -> 
 
 
 def test_markers_that_nobody_understands_are_left_alone() -> None:
-    world = World()
+    world = TransactionFixture()
     gone = begin_action(world.writer(), "deltacommit")
     gone.abort()
     begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
@@ -277,7 +283,7 @@ def test_markers_that_nobody_understands_are_left_alone() -> None:
 
 
 def test_the_options_of_hudi_make_a_writer() -> None:
-    world = World()
+    world = TransactionFixture()
     options = {
         **OPTIMISTIC,
         "hoodie.write.lock.wait_time_ms": "5",

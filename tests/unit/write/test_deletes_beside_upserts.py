@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
 from lakewright.engine.local import ArrowRows
 from lakewright.model.table_config import TableType
@@ -12,6 +11,7 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.write.incoming_rows import MOVED_COLUMN
 from lakewright.write.task import Operation
 from lakewright.write.writer import WriteRequest
+from support.tables import NO_SERVICES, SCHEMA, WrittenTable, row
 
 MARKED = SCHEMA.append(pa.field(MOVED_COLUMN, pa.bool_()))
 

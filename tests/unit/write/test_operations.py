@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from written import SCHEMA, Row, WrittenTable, row
 
 from lakewright.client.write_client import WriteClient
 from lakewright.format.parquet_footer import parse_footer
@@ -17,6 +16,7 @@ from lakewright.model.file_group import LogFile, parse_data_file
 from lakewright.table.properties import load_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
+from support.tables import SCHEMA, Row, WrittenTable, row
 
 BOTH = pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 

@@ -6,9 +6,9 @@ import math
 
 import pyarrow as pa
 import pytest
-from written import SCHEMA, WrittenTable, row
 
 from lakewright.errors import InvalidError
+from support.tables import SCHEMA, WrittenTable, row
 
 BOTH = pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 FLOATS = SCHEMA.set(SCHEMA.get_field_index("ts"), pa.field("ts", pa.float64()))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from clusterings import Clustered, named
-from written import WrittenTable, row
 
 from lakewright.errors import InvalidError
 from lakewright.model.plans import ClusteringPlan, Skip
 from lakewright.services.clustering.service import Clustering
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.storage import CountingStorage
+from support.services import ClusteredTable, clustering_options
+from support.tables import WrittenTable, row
 
 YESTERDAY, TODAY, TOMORROW = "2026-03-01", "2026-03-02", "2026-03-03"
 APART = {
@@ -24,13 +24,13 @@ OFF = {"hoodie.table.services.incremental.enabled": "false"}
 MODE = "hoodie.clustering.plan.partition.filter.mode"
 RECENT = {
     MODE: "RECENT_DAYS",
-    **named(daybased_skipfromlatest_partitions=1, daybased_lookback_partitions=1),
+    **clustering_options(daybased_skipfromlatest_partitions=1, daybased_lookback_partitions=1),
 }
 RANGE = {
     MODE: "SELECTED_PARTITIONS",
-    **named(cluster_begin_partition=YESTERDAY, cluster_end_partition=YESTERDAY),
+    **clustering_options(cluster_begin_partition=YESTERDAY, cluster_end_partition=YESTERDAY),
 }
-FEW = named(max_num_groups=1, max_bytes_per_group=1)
+FEW = clustering_options(max_num_groups=1, max_bytes_per_group=1)
 
 
 def table_of(*days: str, table_type: str = "COPY_ON_WRITE") -> WrittenTable:
@@ -68,7 +68,7 @@ ROUNDS: dict[
         (TOMORROW,),
     ),
     "a regular expression leaves the rest missing, other than in real Hudi": (
-        named(partition_regex_pattern="2026-03-02"),
+        clustering_options(partition_regex_pattern="2026-03-02"),
         (TODAY,),
         (YESTERDAY,),
         (YESTERDAY, TOMORROW),
@@ -81,7 +81,7 @@ ROUNDS: dict[
     ),
     "recent days leave the newest": (RECENT, (YESTERDAY,), (TODAY,), (TODAY, TOMORROW)),
     "named partitions leave the others": (
-        named(partition_selected=TODAY),
+        clustering_options(partition_selected=TODAY),
         (TODAY,),
         (YESTERDAY,),
         (YESTERDAY, TOMORROW),
@@ -99,20 +99,20 @@ def test_two_rounds(
     looked_at: tuple[str, ...],
 ) -> None:
     table = table_of(YESTERDAY, TODAY)
-    clustered = Clustered(table, options)
+    clustered = ClusteredTable(table, options)
     first = clustered.planned()
     assert (first.partitions, first.missing_partitions) == (planned, missing)
     assert tuple(sorted(first.missing_reasons)) == (missing or ())
     clustered.run()
     write(table, TOMORROW)
     # Without a filter the second plan holds all that is looked at.
-    second = Clustered(table, OFF if options is OFF else {}).planned()
+    second = ClusteredTable(table, OFF if options is OFF else {}).planned()
     assert second.partitions == looked_at
 
 
 def test_recent_days_follow_the_days() -> None:
     table = table_of(YESTERDAY, TODAY)
-    clustered = Clustered(table, RECENT)
+    clustered = ClusteredTable(table, RECENT)
     clustered.run()
     write(table, TOMORROW)
     second = clustered.planned()
@@ -125,7 +125,7 @@ def test_an_hour_of_the_day_in_the_zone_of_the_table() -> None:
     table.upsert([row(day, 1, day=day) for day in days])
     # The clock stands at midnight, and a little later after the write.
     table.clock.sleep(3 * 3600)
-    plan = Clustered(table, {MODE: "DAY_ROLLING"}).planned()
+    plan = ClusteredTable(table, {MODE: "DAY_ROLLING"}).planned()
     assert plan.partitions == ("2026-03-04",)
     assert plan.missing_partitions is not None
     assert len(plan.missing_partitions) == 24
@@ -135,7 +135,7 @@ def test_only_the_partitions_of_the_window_are_listed() -> None:
     storage = CountingStorage(MemoryStorage.fresh())
     table = WrittenTable(storage=storage, options=APART).create()
     write(table, YESTERDAY, TODAY)
-    clustered = Clustered(table)
+    clustered = ClusteredTable(table)
     clustered.run()
     write(table, TOMORROW)
     storage.reset()
@@ -148,7 +148,7 @@ def test_an_empty_window_lists_nothing() -> None:
     storage = CountingStorage(MemoryStorage.fresh())
     table = WrittenTable(storage=storage, options=APART).create()
     write(table, YESTERDAY)
-    clustered = Clustered(table)
+    clustered = ClusteredTable(table)
     clustered.run()
     storage.reset()
     plan = clustered.plan()
@@ -163,7 +163,7 @@ def test_named_partitions_alone_are_listed_where_nothing_is_recorded() -> None:
     table = WrittenTable(storage=storage, options=APART).create()
     write(table, YESTERDAY, TODAY)
     storage.reset()
-    plan = Clustered(table, OFF | named(partition_selected=TODAY)).planned()
+    plan = ClusteredTable(table, OFF | clustering_options(partition_selected=TODAY)).planned()
     assert (plan.partitions, plan.missing_partitions) == ((TODAY,), None)
     listed = {path for method, path in storage.touched if method.startswith("list_")}
     assert listed & {YESTERDAY, TODAY, ""} == {TODAY}
@@ -171,17 +171,19 @@ def test_named_partitions_alone_are_listed_where_nothing_is_recorded() -> None:
 
 def test_named_partitions_are_clustered_though_nobody_wrote_to_them() -> None:
     table = table_of(YESTERDAY, TODAY)
-    Clustered(table).run()
+    ClusteredTable(table).run()
     write(table, TOMORROW)
-    plan = Clustered(table, named(partition_selected=f"{YESTERDAY},nowhere")).planned()
+    plan = ClusteredTable(
+        table, clustering_options(partition_selected=f"{YESTERDAY},nowhere")
+    ).planned()
     assert (plan.partitions, plan.missing_partitions) == ((YESTERDAY,), (TOMORROW,))
 
 
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_what_a_pending_plan_holds_is_left_to_it(table_type: str) -> None:
     table = table_of(YESTERDAY, TODAY, table_type=table_type)
-    pending = Clustered(table, named(partition_selected=YESTERDAY)).schedule()
-    plan = Clustered(table).planned()
+    pending = ClusteredTable(table, clustering_options(partition_selected=YESTERDAY)).schedule()
+    plan = ClusteredTable(table).planned()
     assert (plan.partitions, plan.missing_partitions) == ((TODAY,), (YESTERDAY,))
     assert plan.missing_reasons == {YESTERDAY: f"held by clustering {pending.requested_at}"}
 
@@ -195,28 +197,31 @@ SKIPS: dict[str, tuple[Mapping[str, str], str]] = {
         {"hoodie.clustering.inline.max.commits": "3"},
         "2 of 3 commits since the last clustering",
     ),
-    "no file is small": (named(small_file_limit=1), "no file is small enough"),
-    "no partition fits": (named(partition_regex_pattern="x"), "filtered by partition.regex"),
+    "no file is small": (clustering_options(small_file_limit=1), "no file is small enough"),
+    "no partition fits": (
+        clustering_options(partition_regex_pattern="x"),
+        "filtered by partition.regex",
+    ),
 }
 
 
 @pytest.mark.parametrize(("options", "reason"), SKIPS.values(), ids=list(SKIPS))
 def test_nothing_is_planned(options: Mapping[str, str], reason: str) -> None:
-    plan = Clustered(table_of(YESTERDAY), options).plan()
+    plan = ClusteredTable(table_of(YESTERDAY), options).plan()
     assert isinstance(plan, Skip)
     assert reason in plan.reason
 
 
 def test_a_pending_clustering_is_the_last_one_for_the_trigger() -> None:
     table = table_of(YESTERDAY)
-    Clustered(table).schedule()
-    plan = Clustered(table, {"hoodie.clustering.inline.max.commits": "1"}).plan()
+    ClusteredTable(table).schedule()
+    plan = ClusteredTable(table, {"hoodie.clustering.inline.max.commits": "1"}).plan()
     assert isinstance(plan, Skip)
     assert plan.reason.startswith("0 of 1 commits")
 
 
 def test_a_table_without_rows_is_left_alone() -> None:
-    plan = Clustered(WrittenTable().create()).plan()
+    plan = ClusteredTable(WrittenTable().create()).plan()
     assert isinstance(plan, Skip)
     assert "nothing was written" in plan.reason
 
@@ -227,7 +232,7 @@ BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"
 def test_buckets_stay_as_they_are() -> None:
     table = WrittenTable(options=APART).create("MERGE_ON_READ", options=BUCKETS)
     table.upsert([row("a"), row("b")])
-    plan = Clustered(table).plan()
+    plan = ClusteredTable(table).plan()
     assert isinstance(plan, Skip)
     assert "bucket index" in plan.reason
 
@@ -236,7 +241,7 @@ def test_buckets_are_known_by_the_names_of_file_groups() -> None:
     """As on a table of real Hudi, which does not tell."""
     table = WrittenTable(options=APART).create("MERGE_ON_READ", options=BUCKETS)
     table.upsert([row("a"), row("b")])
-    clustered = Clustered(table, {"hoodie.index.type": "SIMPLE"})
+    clustered = ClusteredTable(table, {"hoodie.index.type": "SIMPLE"})
     plan = clustered.service.plan(clustered.sight(instant="9" * 17))
     assert isinstance(plan, Skip)
     assert "bucket index" in plan.reason
@@ -245,13 +250,15 @@ def test_buckets_are_known_by_the_names_of_file_groups() -> None:
 @pytest.mark.parametrize("column", ["nowhere", "note.x"])
 def test_a_sort_column_that_the_table_lacks(column: str) -> None:
     with pytest.raises(InvalidError, match=column):
-        Clustered(table_of(YESTERDAY), named(sort_columns=column)).plan()
+        ClusteredTable(table_of(YESTERDAY), clustering_options(sort_columns=column)).plan()
 
 
 def test_rows_may_be_sorted_by_their_keys() -> None:
-    plan = Clustered(table_of(YESTERDAY), named(sort_columns="_hoodie_record_key")).plan()
+    plan = ClusteredTable(
+        table_of(YESTERDAY), clustering_options(sort_columns="_hoodie_record_key")
+    ).plan()
     assert isinstance(plan, ClusteringPlan)
 
 
 def test_the_service_knows_its_options() -> None:
-    assert named(sort_columns="").keys() <= Clustering.keys
+    assert clustering_options(sort_columns="").keys() <= Clustering.keys

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from written import NO_SERVICES, WrittenTable, row
+
+from support.tables import NO_SERVICES, WrittenTable, row
 
 DUE = {"hoodie.compact.inline.max.delta.commits": "1"}
 ROWS_OF_A_GROUP = 3000

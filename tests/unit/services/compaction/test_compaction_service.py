@@ -8,8 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from compactions import of_real_hudi
-from golden_tables import GoldenTables
 
 from lakewright.errors import InvalidError
 from lakewright.format.timeline_metadata import format_compaction_plan
@@ -24,6 +22,8 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.testing.table_builder import TableBuilder
+from support.golden import GoldenTables
+from support.services import hudi_compaction_plan
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
 SOON = {"hoodie.compact.inline.max.delta.commits": "1"}
@@ -274,7 +274,7 @@ REAL = [
 def test_the_plan_is_the_one_that_real_hudi_made(
     golden: GoldenTables, table: str, instant: str
 ) -> None:
-    real, snapshot = of_real_hudi(golden[table], instant, "compaction")
+    real, snapshot = hudi_compaction_plan(golden[table], instant, "compaction")
     plan = SERVICE.plan(PlanningContext(snapshot, instant, ManualClock().now_ms(), SOON))
     assert isinstance(plan, CompactionPlan)
     assert set(plan.operations) == set(real.operations)

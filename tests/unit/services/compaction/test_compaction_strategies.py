@@ -8,7 +8,6 @@ from datetime import date, timedelta
 from typing import Any
 
 import pytest
-from compactions import TODAY, by_hand, chain_of, compaction_settings
 
 from lakewright.errors import InvalidError
 from lakewright.model.file_group import FileSlice
@@ -17,6 +16,7 @@ from lakewright.services.compaction.options import CompactionSettings
 from lakewright.services.compaction.planner import register_strategy
 from lakewright.services.compaction.strategies import MB, Candidate, Selection, candidates
 from lakewright.services.planning import SkippedPartitions
+from support.services import TODAY, compaction_settings, compaction_slice, strategy_chain
 
 
 def four_slices(*paths: str) -> list[FileSlice]:
@@ -24,13 +24,15 @@ def four_slices(*paths: str) -> list[FileSlice]:
     sizes: list[tuple[int, list[int]]] = [(120, [60, 10, 80]), (110, []), (100, [1])]
     sizes.append((90, [512, 512]))
     named = paths or ("p1", "p2", "p3", "p4")
-    return [by_hand(path, base, logs) for path, (base, logs) in zip(named, sizes, strict=True)]
+    return [
+        compaction_slice(path, base, logs) for path, (base, logs) in zip(named, sizes, strict=True)
+    ]
 
 
 def choose(slices: list[FileSlice], **options: object) -> tuple[list[int], dict[str, str]]:
     """The IO of what is chosen, in order, and the reason of each partition that is left."""
     settings = compaction_settings(**options)
-    choice = chain_of(settings).choose(settings, candidates(slices, settings.max_file_size))
+    choice = strategy_chain(settings).choose(settings, candidates(slices, settings.max_file_size))
     left = {partition: reason for (partition, _), reason in choice.left.items()}
     return [c.io_mb for c in choice.chosen], left
 
@@ -78,9 +80,9 @@ def test_a_strategy_chooses(
 
 def test_the_oldest_debt_comes_first_if_asked_for() -> None:
     slices = [
-        by_hand("large", 100, [500], first_tick=30),
-        by_hand("old", 100, [1], first_tick=10),
-        by_hand("middle", 100, [9, 9], first_tick=20),
+        compaction_slice("large", 100, [500], first_tick=30),
+        compaction_slice("old", 100, [1], first_tick=10),
+        compaction_slice("middle", 100, [9, 9], first_tick=20),
     ]
     assert choose(slices, target_io=300) == (
         [700], dict.fromkeys(("old", "middle"), "over the budget of 300 MB"))  # fmt: skip
@@ -97,10 +99,10 @@ METRICS = (
 )
 COSTS = {
     "reading is base and logs, writing is the base": (
-        by_hand("p", 120, [60, 10, 80]), (3, 150 * MB, 270, 120, 390)),
+        compaction_slice("p", 120, [60, 10, 80]), (3, 150 * MB, 270, 120, 390)),
     "a first base file costs as much as a full one": (
-        by_hand("p", None, [5, 7]), (2, 12 * MB, 12, 120, 132)),
-    "nothing but a base": (by_hand("p", 110), (0, 0, 110, 110, 220)),
+        compaction_slice("p", None, [5, 7]), (2, 12 * MB, 12, 120, 132)),
+    "nothing but a base": (compaction_slice("p", 110), (0, 0, 110, 110, 220)),
 }  # fmt: skip
 
 
@@ -113,7 +115,7 @@ def test_costs(slice_: FileSlice, expected: tuple[int, ...]) -> None:
 def keep(partitions: Sequence[str], **options: object) -> tuple[list[str], dict[str, str]]:
     settings = compaction_settings(**options)
     left = SkippedPartitions()
-    return chain_of(settings).filter_partitions(settings, partitions, left), left.reasons
+    return strategy_chain(settings).filter_partitions(settings, partitions, left), left.reasons
 
 
 def day(offset: int) -> str:
@@ -257,8 +259,8 @@ def test_strategies_one_after_the_other(
 
 @pytest.mark.usefixtures("strategies_of_a_user")
 def test_one_strategy_that_wants_to_see_all_makes_the_chain_see_all() -> None:
-    assert chain_of(compaction_settings(strategy="test.first_two,unbounded")).is_aware
-    assert not chain_of(compaction_settings(strategy="unbounded,test.sees_all")).is_aware
+    assert strategy_chain(compaction_settings(strategy="test.first_two,unbounded")).is_aware
+    assert not strategy_chain(compaction_settings(strategy="unbounded,test.sees_all")).is_aware
 
 
 @pytest.mark.usefixtures("strategies_of_a_user")

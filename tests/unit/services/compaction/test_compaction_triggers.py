@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from compactions import compaction_settings
 
 from lakewright.model.instant import Action, Instant
 from lakewright.model.timeline import Timeline
 from lakewright.services.compaction.service import check_compaction_trigger
 from lakewright.testing.timeline_drawing import at, draw
+from support.services import compaction_settings
 
 NOW = at(40)
 THREE: dict[str, object] = {"max_commits": 3}

@@ -7,10 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from answers import ask
-from chained import BUCKETS, NON_BLOCKING, OPTIMISTIC, SERVICES
-from event_times import EXACT, at, before, row
-from written import NO_SERVICES, WrittenTable
 
 from lakewright.engine.local import LocalEngine
 from lakewright.errors import InvalidError
@@ -23,6 +19,9 @@ from lakewright.services.compaction.options import CompactionSettings
 from lakewright.services.compaction.planner import register_strategy
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.writer import Commit
+from support.event_times import EXACT_SPLIT, compact_before, event_row, event_time
+from support.queries import BUCKET_INDEX, NON_BLOCKING, SERVICE_OPTIONS, run_queries
+from support.tables import NO_SERVICES, OPTIMISTIC, WrittenTable
 
 ARCHIVE = {
     "hoodie.clean.commits.retained": "1",
@@ -42,20 +41,20 @@ class Trips(WrittenTable):
         return self
 
     def plan(self, hour: float, options: Mapping[str, str] | None = None) -> CompactionPlan | Skip:
-        found = self.services({**before(hour), **(options or {})}).preview("compaction")
+        found = self.services({**compact_before(hour), **(options or {})}).preview("compaction")
         assert isinstance(found, CompactionPlan | Skip)
         return found
 
     def compact(self, hour: float, options: Mapping[str, str] | None = None) -> Commit | Skip:
         """Compact, and see that nobody is told anything else: before, during and after."""
-        asked = ask(self.storage)
-        services = self.services({**before(hour), **(options or {})})
+        asked = run_queries(self.storage)
+        services = self.services({**compact_before(hour), **(options or {})})
         instant = services.schedule("compaction")
         if isinstance(instant, Skip):
             return instant
-        assert asked.differences(ask(self.storage, asked)) == {}, "while it was pending"
+        assert asked.differences(run_queries(self.storage, asked)) == {}, "while it was pending"
         done = services.execute(instant.requested_at)
-        assert asked.differences(ask(self.storage, asked)) == {}, "when it was done"
+        assert asked.differences(run_queries(self.storage, asked)) == {}, "when it was done"
         return done
 
     def optimized(self) -> dict[str, str]:
@@ -77,9 +76,9 @@ class Trips(WrittenTable):
 
 def test_a_plan_stands_in_the_past_and_says_up_to_when_it_goes() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1), row("b", 1)])
-    first = table.upsert([row("a", 2)])
-    last = table.upsert([row("b", 5)])
+    table.upsert([event_row("a", 1), event_row("b", 1)])
+    first = table.upsert([event_row("a", 2)])
+    last = table.upsert([event_row("b", 5)])
     plan = table.plan(4)
     assert isinstance(plan, CompactionPlan)
     (operation,) = plan.operations
@@ -101,15 +100,15 @@ def overlapping(table: Trips) -> None:
     """
 
     def others() -> None:
-        table.upsert([row("b", 2, day="2026-01-02")])
-        table.upsert([row("c", 3, day="2026-01-03")])
+        table.upsert([event_row("b", 2, day="2026-01-02")])
+        table.upsert([event_row("c", 3, day="2026-01-03")])
 
-    table.upsert([row("a", 3)], meanwhile=others)
+    table.upsert([event_row("a", 3)], meanwhile=others)
 
 
 def three_days(table: Trips) -> None:
     days = ["2026-01-01", "2026-01-02", "2026-01-03"]
-    table.upsert([row(key, 0, day=day) for key, day in zip("abc", days, strict=True)])
+    table.upsert([event_row(key, 0, day=day) for key, day in zip("abc", days, strict=True)])
 
 
 OVERLAPS: dict[str, tuple[float, dict[str, str]]] = {
@@ -129,7 +128,7 @@ def test_overlapping_writes(hour: float, expected: dict[str, str]) -> None:
     table = Trips().made()
     three_days(table)
     overlapping(table)
-    table.upsert([row("a", 9)])
+    table.upsert([event_row("a", 9)])
     assert table.compact(hour)
     assert table.optimized() == expected
 
@@ -143,10 +142,10 @@ def test_a_write_under_way_makes_it_an_ordinary_compaction() -> None:
     plans: list[CompactionPlan | Skip] = []
 
     def others() -> None:
-        table.upsert([row("b", 2, day="2026-01-02")])
+        table.upsert([event_row("b", 2, day="2026-01-02")])
         plans.append(table.plan(2.5))
 
-    under_way = table.upsert([row("a", 3)], meanwhile=others)
+    under_way = table.upsert([event_row("a", 3)], meanwhile=others)
     (plan,) = plans
     assert isinstance(plan, CompactionPlan)
     assert under_way.instant in plan.extra[WIDENED]
@@ -156,10 +155,11 @@ def test_a_write_under_way_makes_it_an_ordinary_compaction() -> None:
 def test_a_write_that_begins_later_does_not_matter() -> None:
     table = Trips().made()
     three_days(table)
-    table.upsert([row("b", 2, day="2026-01-02")])
+    table.upsert([event_row("b", 2, day="2026-01-02")])
     plans: list[Commit | Skip] = []
     late = table.upsert(
-        [row("b", 1, "late", "2026-01-02")], meanwhile=lambda: plans.append(table.compact(2.5))
+        [event_row("b", 1, "late", "2026-01-02")],
+        meanwhile=lambda: plans.append(table.compact(2.5)),
     )
     (done,) = plans
     assert isinstance(done, Commit)
@@ -168,12 +168,12 @@ def test_a_write_that_begins_later_does_not_matter() -> None:
 
 
 def late_after_a_delete(table: Trips) -> None:
-    table.upsert([row("a", 1), row("b", 1)])
-    table.write("DELETE", [row("b", 4)], ordered=True)
-    table.upsert([row("a", 5), row("b", 3, "late")])
+    table.upsert([event_row("a", 1), event_row("b", 1)])
+    table.write("DELETE", [event_row("b", 4)], ordered=True)
+    table.upsert([event_row("a", 5), event_row("b", 3, "late")])
 
 
-@pytest.mark.parametrize("options", [{}, EXACT], ids=["whole", "split"])
+@pytest.mark.parametrize("options", [{}, EXACT_SPLIT], ids=["whole", "split"])
 def test_a_delete_stays_where_an_older_version_comes_late(options: Mapping[str, str]) -> None:
     table = Trips().made()
     late_after_a_delete(table)
@@ -183,14 +183,14 @@ def test_a_delete_stays_where_an_older_version_comes_late(options: Mapping[str, 
     assert table.notes() == {"a": "a5"}
     assert table.compact(8)
     assert table.notes() == {"a": "a5"}
-    table.services(SERVICES["compaction"]).run("compaction")
+    table.services(SERVICE_OPTIONS["compaction"]).run("compaction")
     assert table.notes() == {"a": "a5"}
 
 
 def test_deletes_are_not_carried_where_nothing_newer_is() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1), row("b", 1)])
-    table.write("DELETE", [row("b", 4)], ordered=True)
+    table.upsert([event_row("a", 1), event_row("b", 1)])
+    table.write("DELETE", [event_row("b", 4)], ordered=True)
     done = table.compact(8)
     assert isinstance(done, Commit)
     assert len(table.files_of(done.instant)) == 1
@@ -199,9 +199,9 @@ def test_deletes_are_not_carried_where_nothing_newer_is() -> None:
 
 def test_an_unconditional_delete_is_not_carried() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1), row("b", 1)])
-    table.write("DELETE", [row("b", 1)])
-    table.upsert([row("a", 3)])
+    table.upsert([event_row("a", 1), event_row("b", 1)])
+    table.write("DELETE", [event_row("b", 1)])
+    table.upsert([event_row("a", 3)])
     done = table.compact(2)
     assert isinstance(done, Commit)
     assert len(table.files_of(done.instant)) == 1
@@ -213,9 +213,9 @@ def test_several_log_files_of_one_commit_go_together() -> None:
     small = {"hoodie.logfile.max.size": "1", "hoodie.logfile.data.block.max.size": "1"}
     table = Trips().made()
     keys = "abcd"
-    table.upsert([row(key, 0) for key in keys])
-    first = table.upsert([row(key, 1 + number) for number, key in enumerate(keys)], small)
-    table.upsert([row(key, 8 + number) for number, key in enumerate(keys)], small)
+    table.upsert([event_row(key, 0) for key in keys])
+    first = table.upsert([event_row(key, 1 + number) for number, key in enumerate(keys)], small)
+    table.upsert([event_row(key, 8 + number) for number, key in enumerate(keys)], small)
     assert len(table.files_of(first.instant)) > 1
     plan = table.plan(2)
     assert isinstance(plan, CompactionPlan)
@@ -225,41 +225,41 @@ def test_several_log_files_of_one_commit_go_together() -> None:
     assert table.optimized() == {"a": "a1", "b": "b2", "c": "c3", "d": "d4"}
 
 
-@pytest.mark.parametrize("options", [{}, EXACT], ids=["whole", "split"])
+@pytest.mark.parametrize("options", [{}, EXACT_SPLIT], ids=["whole", "split"])
 def test_of_two_with_the_same_order_the_later_one_stays_the_winner(
     options: Mapping[str, str],
 ) -> None:
     table = Trips().made()
-    table.upsert([row("a", 1), row("b", 1)])
-    table.upsert([row("a", 3, "earlier"), row("b", 2)])
-    table.upsert([row("a", 3, "later"), row("b", 9)])
-    table.upsert([row("b", 9.5)])
+    table.upsert([event_row("a", 1), event_row("b", 1)])
+    table.upsert([event_row("a", 3, "earlier"), event_row("b", 2)])
+    table.upsert([event_row("a", 3, "later"), event_row("b", 9)])
+    table.upsert([event_row("b", 9.5)])
     for hour in (2.5, 3.5):
         assert table.compact(hour, options)
         assert table.notes() == {"a": "later", "b": "b9.5"}
 
 
-@pytest.mark.parametrize("index", [{}, BUCKETS], ids=["simple", "bucket"])
+@pytest.mark.parametrize("index", [{}, BUCKET_INDEX], ids=["simple", "bucket"])
 def test_a_delete_after_the_threshold_waits_for_its_time(index: Mapping[str, str]) -> None:
     table = Trips(options={**NO_SERVICES, **OPTIMISTIC, **index}).made()
-    table.upsert([row("a", 2), row("b", 1)])
-    table.upsert([row("b", 3)])
-    table.write("DELETE", [row("a", 9)], ordered=True)
-    assert table.compact(5, EXACT)
+    table.upsert([event_row("a", 2), event_row("b", 1)])
+    table.upsert([event_row("b", 3)])
+    table.write("DELETE", [event_row("a", 9)], ordered=True)
+    assert table.compact(5, EXACT_SPLIT)
     assert table.optimized() == {"a": "a2", "b": "b3"}
-    assert isinstance(table.compact(5, EXACT), Skip)
-    assert table.compact(10, EXACT)
+    assert isinstance(table.compact(5, EXACT_SPLIT), Skip)
+    assert table.compact(10, EXACT_SPLIT)
     assert table.optimized() == {"b": "b3"}
 
 
-@pytest.mark.parametrize("index", [{}, BUCKETS], ids=["simple", "bucket"])
+@pytest.mark.parametrize("index", [{}, BUCKET_INDEX], ids=["simple", "bucket"])
 def test_a_row_that_comes_back_later_than_it_was_deleted(index: Mapping[str, str]) -> None:
     """Its base row is stronger, and was what readers saw."""
     table = Trips(options={**NO_SERVICES, **OPTIMISTIC, **index}).made()
-    table.upsert([row("a", 0), row("b", 5)])
-    table.upsert([row("a", 1)])
-    table.write("DELETE", [row("b", 1)])
-    table.upsert([row("b", 3), row("a", 6)])
+    table.upsert([event_row("a", 0), event_row("b", 5)])
+    table.upsert([event_row("a", 1)])
+    table.write("DELETE", [event_row("b", 1)])
+    table.upsert([event_row("b", 3), event_row("a", 6)])
     assert table.notes() == {"a": "a6", "b": "b5"}
     assert table.compact(2)
     assert table.notes() == {"a": "a6", "b": "b5"}
@@ -270,9 +270,9 @@ def test_a_row_that_comes_back_later_than_it_was_deleted(index: Mapping[str, str
 def test_a_key_that_comes_back_keeps_its_row_in_the_base_file() -> None:
     """Other writers look for keys in base files alone."""
     table = Trips().made()
-    table.upsert([row("a", 0), row("b", 0)])
-    table.write("DELETE", [row("b", 2)], ordered=True)
-    table.upsert([row("b", 5)])
+    table.upsert([event_row("a", 0), event_row("b", 0)])
+    table.write("DELETE", [event_row("b", 2)], ordered=True)
+    table.upsert([event_row("b", 5)])
     assert table.compact(3)
     assert "b" in table.optimized()
     assert table.compact(8)
@@ -281,13 +281,13 @@ def test_a_key_that_comes_back_keeps_its_row_in_the_base_file() -> None:
 
 def test_what_is_written_while_deletes_are_compacted_is_looked_at() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1), row("b", 1)])
-    table.upsert([row("a", 2)])
-    table.write("DELETE", [row("b", 4)], ordered=True)
-    services = table.services(before(5))
+    table.upsert([event_row("a", 1), event_row("b", 1)])
+    table.upsert([event_row("a", 2)])
+    table.write("DELETE", [event_row("b", 4)], ordered=True)
+    services = table.services(compact_before(5))
     instant = services.schedule("compaction")
     assert not isinstance(instant, Skip)
-    act = [lambda: table.upsert([row("b", 3, "late")])]
+    act = [lambda: table.upsert([event_row("b", 3, "late")])]
 
     class Interrupted(LocalEngine):
         def map(self, do: Any, items: Any, size: Any) -> Any:
@@ -304,13 +304,13 @@ def test_what_is_written_while_deletes_are_compacted_is_looked_at() -> None:
 
 def test_the_first_write_on_the_timeline_is_not_rolled_back_under_others() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1), row("z", 1)])
-    table.upsert([row("a", 2), row("z", 2)])
+    table.upsert([event_row("a", 1), event_row("z", 1)])
+    table.upsert([event_row("a", 2), event_row("z", 2)])
     done = table.compact(4)
     assert isinstance(done, Commit)
     for hour in (5, 6, 7):
-        table.upsert([row("a", hour)])
-    soon = {**ARCHIVE, **SERVICES["compaction"], **SERVICES["logcompaction"]}
+        table.upsert([event_row("a", hour)])
+    soon = {**ARCHIVE, **SERVICE_OPTIONS["compaction"], **SERVICE_OPTIONS["logcompaction"]}
     assert table.services(soon).run("clean")
     assert table.services(soon).run("archive")
     assert load_snapshot(table.storage).timeline.start == done.instant
@@ -322,11 +322,11 @@ def test_the_first_write_on_the_timeline_is_not_rolled_back_under_others() -> No
 @pytest.mark.parametrize("executed", [False, True])
 def test_the_instant_of_a_plan_that_was_rolled_back_is_not_used_again(executed: bool) -> None:
     table = Trips().made()
-    table.upsert([row("a", 1)])
-    table.upsert([row("a", 2)])
+    table.upsert([event_row("a", 1)])
+    table.upsert([event_row("a", 2)])
     table.clock.sleep(1)
-    table.upsert([row("a", 5)])
-    services = table.services({**before(4), CANCELLABLE: "true"})
+    table.upsert([event_row("a", 5)])
+    services = table.services({**compact_before(4), CANCELLABLE: "true"})
     first = services.schedule("compaction")
     assert isinstance(first, Instant)
     if executed:
@@ -343,9 +343,9 @@ def test_the_instant_of_a_plan_that_was_rolled_back_is_not_used_again(executed: 
 
 def test_two_in_a_row() -> None:
     table = Trips().made()
-    table.upsert([row("a", 0), row("b", 0)])
+    table.upsert([event_row("a", 0), event_row("b", 0)])
     for hour in (1, 3, 5, 7):
-        table.upsert([row("a", hour), row("b", hour + 0.5)])
+        table.upsert([event_row("a", hour), event_row("b", hour + 0.5)])
     first, second = table.compact(2), table.compact(4)
     assert isinstance(first, Commit)
     assert isinstance(second, Commit)
@@ -355,10 +355,10 @@ def test_two_in_a_row() -> None:
 
 def test_what_wrote_a_log_file_is_followed_above_its_completion() -> None:
     table = Trips().made()
-    table.upsert([row("a", 0), row("b", 0)])
+    table.upsert([event_row("a", 0), event_row("b", 0)])
     for hour in (1, 3, 5, 7):
-        table.upsert([row("a", hour), row("b", hour + 4)])
-    first, second = table.compact(2, EXACT), table.compact(4, EXACT)
+        table.upsert([event_row("a", hour), event_row("b", hour + 4)])
+    first, second = table.compact(2, EXACT_SPLIT), table.compact(4, EXACT_SPLIT)
     assert isinstance(first, Commit)
     assert isinstance(second, Commit)
     assert len(table.files_of(first.instant)) == 2
@@ -369,12 +369,12 @@ def test_what_wrote_a_log_file_is_followed_above_its_completion() -> None:
 def test_a_pending_ordinary_compaction_keeps_its_groups() -> None:
     table = Trips().made()
     three_days(table)
-    table.upsert([row("a", 1)])
-    ordinary = table.services(SERVICES["compaction"])
+    table.upsert([event_row("a", 1)])
+    ordinary = table.services(SERVICE_OPTIONS["compaction"])
     pending = ordinary.schedule("compaction")
     assert not isinstance(pending, Skip)
-    table.upsert([row("a", 2), row("b", 2, day="2026-01-02")])
-    table.upsert([row("b", 5, day="2026-01-02")])
+    table.upsert([event_row("a", 2), event_row("b", 2, day="2026-01-02")])
+    table.upsert([event_row("b", 5, day="2026-01-02")])
     done = table.compact(4)
     assert isinstance(done, Commit)
     assert done.instant > pending.requested_at
@@ -388,9 +388,9 @@ def test_a_pending_ordinary_compaction_keeps_its_groups() -> None:
 
 def test_delta_commits_in_history_tell_their_event_times() -> None:
     table = Trips().made()
-    table.upsert([row("a", 0)])
+    table.upsert([event_row("a", 0)])
     for hour in (1, 2, 6, 7, 8, 9):
-        table.upsert([row("a", hour)])
+        table.upsert([event_row("a", hour)])
     table.services(ARCHIVE).run("archive")
     archived = load_snapshot(table.storage).archived
     assert len(archived) == 2
@@ -401,32 +401,32 @@ def test_delta_commits_in_history_tell_their_event_times() -> None:
 
 
 def test_groups_of_log_files_alone_get_their_first_base_file() -> None:
-    table = Trips(options={**NO_SERVICES, **NON_BLOCKING, **BUCKETS}).made()
-    table.upsert([row("a", 1)])
-    table.upsert([row("b", 2)])
+    table = Trips(options={**NO_SERVICES, **NON_BLOCKING, **BUCKET_INDEX}).made()
+    table.upsert([event_row("a", 1)])
+    table.upsert([event_row("b", 2)])
     assert table.optimized() == {}
-    table.upsert([row("a", 5), row("b", 5), row("c", 5)])
+    table.upsert([event_row("a", 5), event_row("b", 5), event_row("c", 5)])
     assert table.compact(4)
     assert table.optimized() == {"a": "a1", "b": "b2"}
 
 
 def test_a_log_compaction_is_taken_as_a_whole() -> None:
     table = Trips().made()
-    table.upsert([row("a", 0)])
+    table.upsert([event_row("a", 0)])
     for hour in (1, 2, 6):
-        table.upsert([row("a", hour)])
-    assert table.services(SERVICES["logcompaction"]).run("logcompaction")
-    table.upsert([row("a", 7)])
+        table.upsert([event_row("a", hour)])
+    assert table.services(SERVICE_OPTIONS["logcompaction"]).run("logcompaction")
+    table.upsert([event_row("a", 7)])
     assert table.compact(3)
     assert table.optimized() == {"a": "a6"}
 
 
 def test_a_split_leaves_nothing_newer_in_buckets() -> None:
-    table = Trips(options={**NO_SERVICES, **OPTIMISTIC, **BUCKETS}).made()
-    table.write("BULK_INSERT", [row("a", 1), row("b", 6)])
-    table.upsert([row("a", 7), row("c", 7), row("d", 2)])
-    table.upsert([row("e", 3), row("e", 8)])
-    done = table.compact(4, EXACT)
+    table = Trips(options={**NO_SERVICES, **OPTIMISTIC, **BUCKET_INDEX}).made()
+    table.write("BULK_INSERT", [event_row("a", 1), event_row("b", 6)])
+    table.upsert([event_row("a", 7), event_row("c", 7), event_row("d", 2)])
+    table.upsert([event_row("e", 3), event_row("e", 8)])
+    done = table.compact(4, EXACT_SPLIT)
     assert table.optimized() == {"a": "a1", "d": "d2"}
     assert table.extra(done)[BEYOND] == "0"
     assert table.notes() == {"a": "a7", "b": "b6", "c": "c7", "d": "d2", "e": "e8"}
@@ -434,63 +434,63 @@ def test_a_split_leaves_nothing_newer_in_buckets() -> None:
 
 def test_a_split_keeps_a_version_of_each_key_where_the_index_needs_one() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1), row("b", 6)])
-    table.upsert([row("a", 7), row("b", 2, "late")])
-    done = table.compact(4, EXACT)
+    table.upsert([event_row("a", 1), event_row("b", 6)])
+    table.upsert([event_row("a", 7), event_row("b", 2, "late")])
+    done = table.compact(4, EXACT_SPLIT)
     assert table.optimized() == {"a": "a1", "b": "b6"}
     assert table.extra(done)[BEYOND] == "1"
 
 
 def test_a_row_that_came_back_after_a_delete() -> None:
     table = Trips().made()
-    table.upsert([row("a", 6), row("b", 1)])
-    table.write("DELETE", [row("a", 1)])
-    table.upsert([row("a", 5), row("b", 2)])
-    assert table.compact(3, EXACT)
+    table.upsert([event_row("a", 6), event_row("b", 1)])
+    table.write("DELETE", [event_row("a", 1)])
+    table.upsert([event_row("a", 5), event_row("b", 2)])
+    assert table.compact(3, EXACT_SPLIT)
     assert table.compact(8)
 
 
 def test_rolling_it_back_takes_its_log_file_too() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1), row("b", 1)])
-    table.upsert([row("a", 2), row("b", 6)])
-    table.upsert([row("a", 7)])
-    asked = ask(table.storage)
-    done = table.compact(4, EXACT)
+    table.upsert([event_row("a", 1), event_row("b", 1)])
+    table.upsert([event_row("a", 2), event_row("b", 6)])
+    table.upsert([event_row("a", 7)])
+    asked = run_queries(table.storage)
+    done = table.compact(4, EXACT_SPLIT)
     assert isinstance(done, Commit)
     assert len(table.files_of(done.instant)) == 2
     table.writer().rollback(done.instant)
     assert table.files_of(done.instant) == []
-    assert asked == ask(table.storage, asked)
-    assert table.compact(4, EXACT)
+    assert asked == run_queries(table.storage, asked)
+    assert table.compact(4, EXACT_SPLIT)
 
 
-@pytest.mark.parametrize("options", [{}, EXACT], ids=["whole", "split"])
+@pytest.mark.parametrize("options", [{}, EXACT_SPLIT], ids=["whole", "split"])
 @pytest.mark.parametrize("which", range(3))
 def test_a_table_is_restored_to_below_it(which: int, options: Mapping[str, str]) -> None:
     table = Trips().made()
     writes = [
-        table.upsert([row("a", 1), row("b", 1)]),
-        table.upsert([row("a", 2), row("b", 6)]),
-        table.write("DELETE", [row("b", 7)], ordered=True),
-        table.upsert([row("a", 7), row("b", 6.5)]),
+        table.upsert([event_row("a", 1), event_row("b", 1)]),
+        table.upsert([event_row("a", 2), event_row("b", 6)]),
+        table.write("DELETE", [event_row("b", 7)], ordered=True),
+        table.upsert([event_row("a", 7), event_row("b", 6.5)]),
     ]
     at_savepoint = writes[which].instant
-    expected = ask(table.storage).by_question[f"as of {at_savepoint}"]
+    expected = run_queries(table.storage).by_question[f"as of {at_savepoint}"]
     table.writer().savepoint(at_savepoint, user="somebody", comment="")
     done = table.compact(4, options)
     assert isinstance(done, Commit)
     assert len(table.files_of(done.instant)) == 2
     table.writer().restore(at_savepoint)
-    assert ask(table.storage).by_question["snapshot"] == expected
+    assert run_queries(table.storage).by_question["snapshot"] == expected
     assert table.files_of(done.instant) == []
 
 
 def test_what_it_leaves_is_found_by_the_next_plan() -> None:
     table = Trips().made()
     three_days(table)
-    table.upsert([row("a", 1), row("b", 5, day="2026-01-02")])
-    table.upsert([row("a", 9)])
+    table.upsert([event_row("a", 1), event_row("b", 5, day="2026-01-02")])
+    table.upsert([event_row("a", 9)])
     first = table.plan(2)
     assert isinstance(first, CompactionPlan)
     assert first.missing_partitions == ("2026-01-02",)
@@ -530,7 +530,7 @@ def test_strategies_compose(options: dict[str, str], partitions: tuple[str, ...]
     table = Trips().made()
     three_days(table)
     overlapping(table)
-    table.upsert([row("a", 9)])
+    table.upsert([event_row("a", 9)])
     plan = table.plan(4, options)
     assert isinstance(plan, CompactionPlan)
     assert plan.partitions == partitions
@@ -542,19 +542,19 @@ def test_strategies_compose(options: dict[str, str], partitions: tuple[str, ...]
 
 def test_nothing_before_the_threshold_says_what_there_is() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1)])
-    last = table.upsert([row("a", 5)])
+    table.upsert([event_row("a", 1)])
+    last = table.upsert([event_row("a", 5)])
     found = table.compact(3)
     assert isinstance(found, Skip)
-    for word in (last.instant, str(at(5)), "2025-12-31T05:00", "2026-01-01"):
+    for word in (last.instant, str(event_time(5)), "2025-12-31T05:00", "2026-01-01"):
         assert word in found.reason
 
 
 def test_what_a_pending_plan_holds_is_named() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1)])
-    table.upsert([row("a", 2)])
-    pending = table.services(SERVICES["compaction"]).schedule("compaction")
+    table.upsert([event_row("a", 1)])
+    table.upsert([event_row("a", 2)])
+    pending = table.services(SERVICE_OPTIONS["compaction"]).schedule("compaction")
     assert not isinstance(pending, Skip)
     found = table.compact(3)
     assert isinstance(found, Skip)
@@ -562,18 +562,18 @@ def test_what_a_pending_plan_holds_is_named() -> None:
 
 
 def test_after_a_write_it_waits_for_its_trigger() -> None:
-    inline = {**OPTIMISTIC, **before(4), "hoodie.compact.inline": "true"}
+    inline = {**OPTIMISTIC, **compact_before(4), "hoodie.compact.inline": "true"}
     table = Trips(options=inline).made()
-    done = [table.upsert([row("a", hour / 10)]) for hour in range(1, 8)]
+    done = [table.upsert([event_row("a", hour / 10)]) for hour in range(1, 8)]
     compacted = [any(isinstance(each, Commit) for each in commit.services) for commit in done]
     assert compacted == [False] * 4 + [True] + [False] * 2
 
 
 def test_a_log_file_that_tells_no_time_is_taken() -> None:
     table = Trips().made()
-    table.upsert([row("a", 1), row("b", 1)])
-    table.write("DELETE", [row("a", 1)])
-    table.upsert([row("b", 9)])
+    table.upsert([event_row("a", 1), event_row("b", 1)])
+    table.write("DELETE", [event_row("a", 1)])
+    table.upsert([event_row("b", 9)])
     assert table.compact(1)
     assert "a" not in table.optimized()
 
@@ -581,17 +581,17 @@ def test_a_log_file_that_tells_no_time_is_taken() -> None:
 BAD: dict[str, tuple[Callable[[], Trips], dict[str, str], str]] = {
     "a table without event times": (
         lambda: Trips().create("MERGE_ON_READ"),  # type: ignore[return-value, dict-item]
-        before(3),
+        compact_before(3),
         "keeps no event times",
     ),
     "a copy-on-write table": (
         lambda: Trips().create("COPY_ON_WRITE", event_time="ts"),  # type: ignore[return-value, dict-item]
-        before(3),
+        compact_before(3),
         "has no log files",
     ),
     "a threshold in the future": (
         lambda: Trips().made(),
-        {**before(3), "hoodie.compaction.event.time.threshold": "2030-01-01T00:00:00Z"},
+        {**compact_before(3), "hoodie.compaction.event.time.threshold": "2030-01-01T00:00:00Z"},
         "lies in the future",
     ),
     "no threshold": (
@@ -601,22 +601,22 @@ BAD: dict[str, tuple[Callable[[], Trips], dict[str, str], str]] = {
     ),
     "two of them": (
         lambda: Trips().made(),
-        {**before(3), "hoodie.compaction.event.time.lateness": "1h"},
+        {**compact_before(3), "hoodie.compaction.event.time.lateness": "1h"},
         "leave one of them out",
     ),
     "a time without zone": (
         lambda: Trips().made(),
-        {**before(3), "hoodie.compaction.event.time.threshold": "2025-12-31T00:00:00"},
+        {**compact_before(3), "hoodie.compaction.event.time.threshold": "2025-12-31T00:00:00"},
         "zone",
     ),
     "no time": (
         lambda: Trips().made(),
-        {**before(3), "hoodie.compaction.event.time.threshold": "yesterday"},
+        {**compact_before(3), "hoodie.compaction.event.time.threshold": "yesterday"},
         "does not parse",
     ),
     "a split without order": (
         lambda: Trips().create("MERGE_ON_READ", event_time="ts", ordering=()),  # type: ignore[return-value, dict-item]
-        {**before(3), **EXACT},
+        {**compact_before(3), **EXACT_SPLIT},
         "EVENT_TIME_ORDERING",
     ),
 }
@@ -627,8 +627,8 @@ def test_bad_input_changes_nothing(
     make: Callable[[], Trips], options: dict[str, str], words: str
 ) -> None:
     table = make()
-    table.upsert([row("a", 1)])
-    table.upsert([row("a", 2)])
+    table.upsert([event_row("a", 1)])
+    table.upsert([event_row("a", 2)])
     found = table.storage.files()  # type: ignore[attr-defined]
     with pytest.raises(InvalidError, match=words):
         table.services(options).run("compaction")
@@ -673,8 +673,8 @@ class Noon(EventTimeBasedCompactionStrategy):
 def test_a_threshold_of_ones_own() -> None:
     register_strategy("noon", lambda scene: Noon(scene.zone))
     table = Trips().made()
-    table.upsert([row("a", 1)])
-    table.upsert([row("a", 11)])
-    table.upsert([row("a", 13)])
+    table.upsert([event_row("a", 1)])
+    table.upsert([event_row("a", 11)])
+    table.upsert([event_row("a", 13)])
     assert table.services({"hoodie.compaction.strategy": "noon"}).run("compaction")
     assert table.optimized() == {"a": "a11"}

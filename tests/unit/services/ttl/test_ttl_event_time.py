@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from written import NO_SERVICES, WrittenTable, row
 
 from lakewright.errors import InvalidError
 from lakewright.model.partition_time import PathTime
@@ -15,6 +14,7 @@ from lakewright.services.ttl.service import explain
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.write.writer import Commit
+from support.tables import NO_SERVICES, WrittenTable, row
 
 EVENT = "hoodie.partition.ttl.strategy.event.time."
 # 2026-05-01T12:00Z: with a day less the cutoff is at noon of the 30th of April.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from written import NO_SERVICES, WrittenTable, begin_action, row
 
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.model.plans import Skip
@@ -14,6 +13,7 @@ from lakewright.services.ttl import service
 from lakewright.table.properties import last_update_time, load_partition_metadata
 from lakewright.write import commit_hooks
 from lakewright.write.writer import Commit
+from support.tables import NO_SERVICES, WrittenTable, begin_action, row
 
 DAY = 86_400
 WEEK = '[{"spec":"*","level":"PARTITION","units":"DAYS","value":7}]'

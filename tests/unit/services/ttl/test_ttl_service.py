@@ -11,8 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hooks import Hooked
-from written import NO_SERVICES, SCHEMA, WrittenTable, row
 
 from lakewright.errors import ConflictError
 from lakewright.model.file_group import PARTITION_METADATA
@@ -27,6 +25,8 @@ from lakewright.table.time_generator import format_epoch_ms
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 from lakewright.write.writer import Commit
+from support.concurrency import InterruptedStorage
+from support.tables import NO_SERVICES, SCHEMA, WrittenTable, row
 
 DAY_MS = 86_400_000
 RETAIN = "hoodie.partition.ttl.strategy.days.retain"
@@ -366,7 +366,7 @@ def test_who_writes_while_the_partition_goes_keeps_it(key: str) -> None:
         storage.create(path, data)
         others()
 
-    inflight = Hooked(table.storage, r"replacecommit\.inflight$", act)
+    inflight = InterruptedStorage(table.storage, r"replacecommit\.inflight$", act)
     done = run(replace(table, storage=inflight), SEVERAL)
     assert isinstance(done, Commit)
     assert done.partitions == ("q",)

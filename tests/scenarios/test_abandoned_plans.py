@@ -1,0 +1,195 @@
+"""Lazy clean: which plans it takes back that nobody executes, and which it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from lakewright.errors import ConflictError
+from lakewright.model.instant import Action, Instant
+from lakewright.model.plans import Skip
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.heartbeat import FOLDER as HEARTBEATS
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.storage import CountingStorage
+from support import event_times
+from support.cancellable_plans import (
+    ALWAYS_DUE,
+    CANCELLABLE_PLAN,
+    MULTI_WRITER,
+    PlanFixture,
+    each_service,
+)
+from support.concurrency import ActingEngine
+from support.tables import NO_SERVICES, WrittenTable, row
+
+POLICY = "hoodie.clean.failed.writes.policy"
+DELAY = "hoodie.table.service.rollback.delay.minutes"
+LAZY = {POLICY: "LAZY"}
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan when a clean comes by: of which kind, how old, begun or not, alive or not."""
+
+    gone: bool
+    plan: Mapping[str, str] = field(default_factory=lambda: CANCELLABLE_PLAN)
+    minutes: int = 0
+    delay: int = 0
+    begun: bool = False
+    alive: bool = False
+    options: Mapping[str, str] = field(default_factory=lambda: MULTI_WRITER)
+
+
+CASES = {
+    "without a delay a plan that waits goes at once": Case(gone=True),
+    "within its delay it stays": Case(gone=False, minutes=59, delay=60),
+    "from then on it goes": Case(gone=True, minutes=60, delay=60),
+    "a living execution stays however old it is": Case(
+        gone=False, minutes=600, begun=True, alive=True
+    ),
+    "so does one that has only shown that it lives": Case(gone=False, minutes=600, alive=True),
+    "a dead execution goes however young it is": Case(gone=True, minutes=3, delay=60, begun=True),
+    "an ordinary plan stays": Case(gone=False, plan={}, minutes=600),
+    "so does an ordinary dead execution": Case(gone=False, plan={}, minutes=600, begun=True),
+    "a lone writer leaves plans that wait": Case(gone=False, minutes=600, options={}),
+    "but takes back what has died": Case(gone=True, minutes=3, begun=True, options={}),
+    "and does not what is alive": Case(gone=False, minutes=3, begun=True, alive=True, options={}),
+    "one that is told to be lazy takes both": Case(gone=True, options=LAZY),
+    "nobody takes anything where failed writes stay": Case(
+        gone=False, minutes=600, begun=True, options={**MULTI_WRITER, POLICY: "NEVER"}
+    ),
+}
+
+
+@each_service
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_what_a_clean_takes_back(service: str, case: Case) -> None:
+    world = PlanFixture(service, options=case.options)
+    at = world.schedule(case.plan)
+    if case.begun:
+        world.die_executing(at)
+    world.clock.advance(case.minutes * MINUTE_MS)
+    if case.alive:
+        world.storage.replace(f"{HEARTBEATS}/{at}", b"")
+    told = world.clean({DELAY: str(case.delay)})
+    assert (world.state(at) == "GONE") is case.gone
+    if case.gone:
+        world.assert_gone(at)
+        assert isinstance(told, Skip)
+        assert told.reason.startswith(f"rolled back {service} {at}, ")
+        assert world.rollbacks()[0].caused_by == "clean"
+    else:
+        assert world.rollbacks() == []
+    assert world.table.rows() == world.before
+
+
+def test_the_delay_may_be_stored_with_the_table() -> None:
+    world = PlanFixture("clustering")
+    path = ".hoodie/hoodie.properties"
+    world.storage.replace(path, world.storage.read(path) + f"{DELAY}=60\n".encode())
+    at = world.schedule()
+    world.clean()
+    world.assert_kept(at)
+    world.clean({DELAY: "0"})
+    world.assert_gone(at)
+
+
+def test_scheduling_a_clean_does_it_too() -> None:
+    world = PlanFixture("clustering")
+    at = world.schedule()
+    assert isinstance(world.runner().schedule("clean"), Skip)
+    world.assert_gone(at)
+
+
+def test_a_table_without_plans_costs_one_look() -> None:
+    world = PlanFixture("clustering")
+    counting = CountingStorage(world.storage)
+    assert isinstance(replace(world.runner(), storage=counting).run("clean"), Skip)
+    assert {method for method, _ in counting.touched} <= {"read", "list_files"}
+    assert len(counting.touched) <= 4
+
+
+def test_each_plan_has_a_transaction_of_its_own() -> None:
+    """Two plans go; of two others one is alive and one is ordinary."""
+    world = PlanFixture("clustering")
+    days = [f"2026-03-0{n}" for n in range(1, 5)]
+    for day in days:
+        for key in "xy":
+            world.table.write("BULK_INSERT", [row(f"{key}{day}", day=day)])
+    at = {day: plan_of(world, day, CANCELLABLE_PLAN if day != days[1] else {}) for day in days}
+    world.storage.replace(f"{HEARTBEATS}/{at[days[0]]}", b"")
+    world.clean()
+    states = [world.state(at[day]) for day in days]
+    assert states == ["REQUESTED", "REQUESTED", "GONE", "GONE"]
+    assert len(world.rollbacks()) == 2
+
+
+def plan_of(world: PlanFixture, day: str, options: Mapping[str, str]) -> str:
+    selected = {"hoodie.clustering.plan.strategy.partition.selected": day}
+    found = world.runner({**options, **selected}).schedule("clustering")
+    assert isinstance(found, Instant)
+    return found.requested_at
+
+
+def test_an_execution_that_begins_in_between_is_asked_to_stop() -> None:
+    """Real Hudi does not look for rollbacks before it begins, only before it completes."""
+    world = PlanFixture("compaction")
+    at = world.schedule()
+
+    class Late(CountingStorage):
+        """Somebody begins to execute a plan as soon as its rollback is requested."""
+
+        def create(self, path: str, data: bytes) -> None:
+            super().create(path, data)
+            if path.endswith(".rollback.requested"):
+                self.inner.replace(f"{HEARTBEATS}/{at}", b"")
+
+    replace(world.runner(), storage=Late(world.storage)).run("clean")
+    assert world.state(at) == "REQUESTED"
+    (told,) = world.rollbacks()
+    assert not told.instant.is_completed
+    world.expire()
+    world.table.upsert(world.before)
+    world.assert_gone(at)
+
+
+def test_age_is_counted_from_when_a_plan_was_made() -> None:
+    """A plan by event time stands in the past."""
+    clock = ManualClock()
+    storage = MemoryStorage.fresh(now_ms=clock.now_ms)
+    table = WrittenTable(storage, clock, {**NO_SERVICES, **MULTI_WRITER})
+    table.create("MERGE_ON_READ", event_time="ts")
+    for ts in (1, 2):
+        table.upsert([event_times.event_row("a", ts)])
+    clock.advance(100 * MINUTE_MS)
+    table.upsert([event_times.event_row("a", 7)])
+    runner = table.services({**ALWAYS_DUE, **event_times.compact_before(4), **CANCELLABLE_PLAN})
+    planned = runner.schedule("compaction")
+    assert isinstance(planned, Instant)
+    late = table.services({DELAY: "60"})
+    late.run("clean")
+    assert load_snapshot(storage).timeline.pending(Action.COMPACTION)
+    clock.advance(60 * MINUTE_MS)
+    late.run("clean")
+    assert not load_snapshot(storage).timeline.pending()
+
+
+def test_what_goes_on_beside_a_clean_is_told_of_the_request() -> None:
+    """An execution that a clean took for dead, and that goes on, completes nothing."""
+    world = PlanFixture("clustering")
+    at = world.schedule()
+
+    def clean() -> None:
+        world.expire()
+        world.clean()
+        world.assert_gone(at)
+
+    with pytest.raises(ConflictError):
+        world.execute(at, ActingEngine(clean))
+    assert world.left_of(at) == []
+    assert world.table.rows() == world.before

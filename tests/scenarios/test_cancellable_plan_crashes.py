@@ -1,0 +1,221 @@
+"""Processes that die at any call while they execute, cancel, clean or plan over cancellable plans.
+
+No reader notices, nobody finds two plans for one file group, and who comes next puts it right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+
+import pytest
+
+from lakewright.errors import ConflictError, InvalidError
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.instant import REWRITES
+from lakewright.services.runner import ServiceRunner
+from lakewright.storage.base import Storage
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.storage import Crash, CrashingStorage
+from support.cancellable_plans import CANCELLABLE_PLAN, SERVICE_TABLES, PlanFixture, each_service
+from support.concurrency import ActingEngine, InterruptedStorage, another_process
+from support.faults import each_crash
+from support.soak import SOAK, sized
+from support.tables import row
+
+ORDINARY: Mapping[str, str] = dict.fromkeys(CANCELLABLE_PLAN, "false")
+NEW = row("new", day="2026-03-01")
+
+
+def nothing(world: PlanFixture) -> None:
+    """The table as it is."""
+
+
+def planned(world: PlanFixture) -> None:
+    world.schedule()
+
+
+def dead(world: PlanFixture) -> None:
+    world.die_executing(world.schedule())
+
+
+def plan_at(runner: ServiceRunner) -> str:
+    timeline = load_snapshot(runner.storage).timeline
+    return next(i.requested_at for i in timeline.pending(*REWRITES))
+
+
+def run(world: PlanFixture, runner: ServiceRunner) -> None:
+    replace(runner, options={**runner.options, **CANCELLABLE_PLAN}).run(world.service)
+
+
+def fail(world: PlanFixture, runner: ServiceRunner) -> None:
+    """Execute a plan over whose file groups somebody is faster."""
+    hands = ActingEngine(lambda: world.table.delete_partitions("2026-01-02"))
+    with pytest.raises(ConflictError):
+        replace(runner, engine=lambda: hands).execute(plan_at(runner))
+
+
+def cancel(world: PlanFixture, runner: ServiceRunner) -> None:
+    runner.cancel(plan_at(runner), reason="enough")
+
+
+def stop(world: PlanFixture, runner: ServiceRunner) -> None:
+    """Execute a plan that somebody cancels on the way."""
+    at = plan_at(runner)
+
+    def ask(item: int) -> None:
+        if item == 1:
+            world.runner().cancel(at)
+
+    with pytest.raises(ConflictError):
+        replace(runner, engine=lambda: ActingEngine(between=ask)).execute(at)
+
+
+def clean(world: PlanFixture, runner: ServiceRunner) -> None:
+    runner.run("clean")
+
+
+def plan_over(world: PlanFixture, runner: ServiceRunner) -> None:
+    runner.schedule(world.service)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a process does that dies, and how it finds the table; `aged` after two minutes."""
+
+    act: Callable[[PlanFixture, ServiceRunner], None]
+    start: Callable[[PlanFixture], None] = planned
+    aged: bool = False
+
+
+CASES = {
+    "running a cancellable service": Case(run, nothing),
+    "an execution that is pre-empted": Case(fail),
+    "an execution that is cancelled": Case(stop),
+    "cancelling a plan that waits": Case(cancel),
+    "cancelling what has died": Case(cancel, dead, aged=True),
+    "asking what may be alive to stop": Case(cancel, dead),
+    "a clean that finds a plan nobody has begun": Case(clean),
+    "a clean that finds what has died": Case(clean, dead, aged=True),
+    "planning over a plan that waits": Case(plan_over),
+    "planning over what has died": Case(plan_over, dead, aged=True),
+}
+
+# How a plan is taken back does not depend on what it is for.
+SERVED = {
+    f"{name}: {service}": (service, case)
+    for name, case in CASES.items()
+    for service in (SERVICE_TABLES if case.act is run or SOAK else ["clustering"])
+}
+
+
+def deaths(
+    world: PlanFixture, case: Case, *, after_effect: bool
+) -> Iterator[tuple[int, PlanFixture]]:
+    for survive in count(step=sized(2, soak=1)):
+        table = world.copy()
+        if case.aged:
+            table.expire()
+        dying = CrashingStorage(table.storage, survive, after_effect=after_effect)
+        with suppress(Crash):
+            case.act(table, replace(table.runner(), storage=dying))
+        yield survive, table
+        if not dying.crashed:
+            return
+
+
+@each_crash
+@pytest.mark.parametrize(("service", "case"), SERVED.values(), ids=list(SERVED))
+def test_readers_never_notice_and_others_put_it_right(
+    service: str, case: Case, after_effect: bool
+) -> None:
+    world = PlanFixture(service)
+    case.start(world)
+    dropped = [each for each in world.before if each["day"] != "2026-01-02"]
+    for survive, table in deaths(world, case, after_effect=after_effect):
+        # Somebody else may have been faster, which is the point of it.
+        before = table.table.rows()
+        assert before in (world.before, dropped), survive
+        assert_one_plan_for_a_group(table)
+        assert_no_cancelled_file_is_visible(table)
+        table.table.upsert([NEW])
+        table.expire()
+        table.clean()
+        table.table.upsert([NEW])
+        for at in waiting(table):
+            table.runner(ORDINARY).execute(at)
+        table.runner(ORDINARY).run(service)
+        assert table.table.rows() == sorted([*before, NEW], key=str), survive
+        assert_whole(table)
+    assert survive > 0
+
+
+def waiting(world: PlanFixture) -> list[str]:
+    return [i.requested_at for i in load_snapshot(world.storage).timeline.pending()]
+
+
+def assert_one_plan_for_a_group(world: PlanFixture) -> None:
+    plans = load_snapshot(world.storage).pending_plans()
+    counts = Counter(group for _, plan in plans for group in plan.file_groups)
+    assert all(number == 1 for number in counts.values())
+
+
+def assert_no_cancelled_file_is_visible(world: PlanFixture) -> None:
+    """Files of instants that a completed rollback has taken back are gone."""
+    gone = {r.target.requested_at for r in world.rollbacks() if r.instant.is_completed}
+    assert [path for at in gone for path in world.files_of(at)] == []
+
+
+def assert_whole(world: PlanFixture) -> None:
+    """Every data file belongs to a completed write, and nothing is pending."""
+    snapshot = load_snapshot(world.storage)
+    assert not snapshot.timeline.pending()
+    for file in world.storage.list_tree(""):
+        data = None if file.path.startswith(".hoodie/") else parse_data_file(file.name)
+        assert data is None or snapshot.timeline.is_committed(data.instant), file.path
+
+
+@each_service
+def test_a_cancel_that_died_is_ended_by_the_next_call(service: str) -> None:
+    world = PlanFixture(service)
+    at = world.schedule()
+    for survive in count(step=sized(2, soak=1)):
+        table = world.copy()
+        dying = CrashingStorage(table.storage, survive)
+        with suppress(Crash):
+            replace(table.runner(), storage=dying).cancel(at)
+        assert table.runner().cancel(at).is_completed
+        table.assert_gone(at)
+        with pytest.raises(InvalidError, match="was rolled back"):
+            table.execute(at)
+        if not dying.crashed:
+            break
+
+
+@each_service
+def test_a_commit_that_lands_after_its_plan_was_taken_back_and_whose_process_died(
+    service: str,
+) -> None:
+    """Nothing could keep it back between its last look and its last step; the next writer does."""
+    world = PlanFixture(service)
+    at = world.schedule()
+    late: list[tuple[str, bytes]] = []
+
+    def stall(storage: Storage, path: str, data: bytes) -> None:
+        late.append((path, data))
+        raise Crash
+
+    dying = InterruptedStorage(world.storage, rf"/{at}_\d+\.\w*commit$", stall)
+    with pytest.raises(Crash), another_process():
+        replace(world.runner(), storage=dying).execute(at)
+    world.expire()
+    world.clean()
+    world.assert_gone(at)
+    world.storage.create(*late[0])
+    world.table.upsert([NEW])
+    assert world.table.rows() == sorted([*world.before, NEW], key=str)
+    world.assert_gone(at)
+    assert_whole(world)

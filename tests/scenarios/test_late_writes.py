@@ -1,0 +1,170 @@
+"""A write whose completed file lands after a plan was made, with an earlier time, is not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+
+from lakewright.errors import ConflictError
+from lakewright.format.timeline_metadata import format_compaction_plan, parse_compaction_plan
+from lakewright.model.instant import Instant
+from lakewright.storage.base import Storage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.storage import Crash
+from support.concurrency import InterruptedEngine, InterruptedStorage, another_process
+from support.tables import NO_SERVICES, WrittenTable, row
+
+QUIET = NO_SERVICES
+EAGER = {
+    "hoodie.compact.inline.max.delta.commits": "1",
+    "hoodie.log.compaction.blocks.threshold": "2",
+}
+FILE_LOCK = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.write.lock.provider": "file",
+    "hoodie.write.lock.filesystem.expire": "1",
+}
+WRITERS: dict[str, Mapping[str, str]] = {
+    "writers that each take themselves for the only one": {},
+    "a lock that was taken over": FILE_LOCK,
+}
+COMPLETED_DELTA = r"/\d+_\d+\.deltacommit$"
+each_writer = pytest.mark.parametrize("options", WRITERS.values(), ids=list(WRITERS))
+
+
+@dataclass
+class World:
+    """One file group, a write of `b` that lands late, and a compaction that does not know it."""
+
+    options: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock()
+        self.storage = MemoryStorage.fresh(now_ms=self.clock.now_ms)
+        self.table = self.on(self.storage).create("MERGE_ON_READ")
+        self.table.upsert([row("a"), row("b")])
+        self.table.upsert([row("a", 2, "second")])
+        self.planned = ""
+        self.late: tuple[str, bytes] = ("", b"")
+
+    def on(self, storage: Storage) -> WrittenTable:
+        return WrittenTable(storage, self.clock, {**QUIET, **self.options})
+
+    def write_late(self, *, dies: bool) -> None:
+        """The table is planned while the completed file is on its way; who wrote it may die."""
+
+        def stall(storage: Storage, path: str, data: bytes) -> None:
+            self.clock.advance(120_000)
+            with another_process():
+                found = self.table.services(EAGER).schedule("compaction")
+            assert isinstance(found, Instant)
+            self.planned = found.requested_at
+            self.late = path, data
+            if dies:
+                raise Crash("gone")
+            self.land()
+
+        self.on(InterruptedStorage(self.storage, COMPLETED_DELTA, stall)).upsert(
+            [row("b", 5, "fifth")]
+        )
+
+    def land(self) -> None:
+        self.storage.create(*self.late)
+
+    def notes(self) -> dict[str, str]:
+        return {each["id"]: each["note"] for each in self.table.rows()}
+
+
+@each_writer
+def test_who_lives_finds_the_plan_and_takes_its_write_back(options: Mapping[str, str]) -> None:
+    world = World(options)
+    with pytest.raises(ConflictError, match="a compaction is pending"):
+        world.write_late(dies=False)
+    assert world.table.services().execute(world.planned)
+    assert world.notes() == {"a": "second", "b": "first"}
+
+
+@each_writer
+def test_a_compaction_does_not_begin_over_a_log_file_that_it_does_not_know(
+    options: Mapping[str, str],
+) -> None:
+    world = World(options)
+    with pytest.raises(Crash), another_process():
+        world.write_late(dies=True)
+    world.land()
+    with pytest.raises(ConflictError, match="roll the compaction back and plan it again"):
+        world.table.services().execute(world.planned)
+    world.table.writer().rollback(world.planned)
+    assert world.table.services(EAGER).run("compaction")
+    assert world.notes() == {"a": "second", "b": "fifth"}
+
+
+def test_nor_does_it_complete_over_one_that_lands_while_it_works() -> None:
+    # With this pause between its heartbeats nobody takes the writer for dead.
+    world = World({**FILE_LOCK, "hoodie.client.heartbeat.interval_in_ms": "600000"})
+    refused: list[str] = []
+
+    def stall(storage: Storage, path: str, data: bytes) -> None:
+        world.clock.advance(120_000)
+        with another_process():
+            found = world.table.services(EAGER).schedule("compaction")
+            assert isinstance(found, Instant)
+            land = InterruptedEngine(lambda: storage.create(path, data))
+            runner = replace(world.table.services(), engine=lambda: land)
+            with pytest.raises(ConflictError, match="a deltacommit completed"):
+                runner.execute(found.requested_at)
+            with pytest.raises(ConflictError, match="roll the compaction back and plan it again"):
+                world.table.services().execute(found.requested_at)
+            refused.append(found.requested_at)
+            assert world.notes() == {"a": "second", "b": "fifth"}
+
+    late = world.on(InterruptedStorage(world.storage, COMPLETED_DELTA, stall))
+    with pytest.raises(ConflictError, match="a compaction is pending"):
+        late.upsert([row("b", 5, "fifth")])
+    assert world.table.services().execute(*refused)
+    assert world.notes() == {"a": "second", "b": "first"}
+
+
+def test_a_log_compaction_does_not_begin_over_one_either() -> None:
+    world = World({})
+    forgotten = world.table.upsert([row("a", 3, "third")]).instant
+    world.table.upsert([row("a", 4, "fourth")])
+    found = world.table.services(EAGER).schedule("logcompaction")
+    assert isinstance(found, Instant)
+    forget(world.storage, f".hoodie/timeline/{found.file_name}", forgotten)
+    with pytest.raises(ConflictError, match="roll the logcompaction back and plan it again"):
+        world.table.services().execute(found.requested_at)
+    assert world.notes() == {"a": "fourth", "b": "first"}
+
+
+def forget(storage: MemoryStorage, path: str, instant: str) -> None:
+    """Make a plan one that was made without the log file of a write."""
+    plan = parse_compaction_plan(storage.read(path))
+    (operation,) = plan.operations
+    logs = tuple(log for log in operation.logs if instant not in log)
+    assert len(logs) == len(operation.logs) - 1
+    changed = replace(plan, operations=(replace(operation, logs=logs),))
+    storage.replace(path, format_compaction_plan(changed))
+
+
+@each_writer
+def test_a_write_that_the_plan_names_is_no_conflict(options: Mapping[str, str]) -> None:
+    """Its answer is late, not its file: others have planned with it."""
+    world = World(options)
+
+    def slow(storage: Storage, path: str, data: bytes) -> None:
+        storage.create(path, data)
+        world.clock.advance(120_000)
+        with another_process():
+            found = world.table.services(EAGER).schedule("compaction")
+            assert isinstance(found, Instant)
+            assert world.table.services().execute(found.requested_at)
+
+    commit = world.on(InterruptedStorage(world.storage, COMPLETED_DELTA, slow)).upsert(
+        [row("b", 5, "fifth")]
+    )
+    assert commit.updated == 1
+    assert world.notes() == {"a": "second", "b": "fifth"}

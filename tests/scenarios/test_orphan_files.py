@@ -1,0 +1,101 @@
+"""Files of tasks that were given up for lost and went on when their write completed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import LogFile
+from lakewright.model.instant import Instant
+from lakewright.table.failed_writes import delete_leftovers, find_leftovers
+from lakewright.table.markers import MarkerKind, create_marker
+from lakewright.table.options import HeartbeatSettings
+from lakewright.table.orphan_files import delete_orphan_files
+from lakewright.table.snapshot import load_snapshot
+from support.tables import OPTIMISTIC, begin_action
+from support.transactions import TransactionFixture, archive_instant, write_files
+
+SETTINGS = HeartbeatSettings()
+
+
+def died_after_commit() -> tuple[TransactionFixture, Instant, list[str]]:
+    """A table whose writer died before it took its markers away, and the files of the commit.
+
+    A task that it had given up for lost made another file before the commit was there.
+    """
+    world = TransactionFixture()
+    begun = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    done = begun.commit(write_files(begun, "f1", "f2"))
+    files = [f"p1/{LogFile(file_id, done.requested_at).name}" for file_id in ("f1", "f2")]
+    for path in [*files, stray_of(done)]:
+        create_marker(world.storage, done.requested_at, path, MarkerKind.CREATE)
+    world.storage.create(stray_of(done), b"rows")
+    newer = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    newer.commit(CommitMetadata())
+    world.clock.advance(600_000)
+    return world, done, files
+
+
+def stray_of(done: Instant) -> str:
+    return f"p1/{LogFile('lost', done.requested_at).name}"
+
+
+def stays(world: TransactionFixture, done: Instant) -> None:
+    """The write is on the active timeline."""
+
+
+@pytest.mark.parametrize("make", [stays, archive_instant], ids=["active", "archived"])
+def test_what_a_commit_does_not_list_goes_before_its_markers(
+    make: Callable[[TransactionFixture, Instant], None],
+) -> None:
+    world, done, files = died_after_commit()
+    make(world, done)
+    delete_orphan_files(load_snapshot(world.storage), SETTINGS, world.clock.now_ms())
+    assert [path for path in world.left() if path.startswith(("p1/", ".hoodie/.temp"))] == files
+
+
+def test_a_sweep_leaves_it_to_who_holds_the_lock() -> None:
+    world, done, _ = died_after_commit()
+    before = world.left()
+    found = find_leftovers(world.storage, SETTINGS, world.clock)
+    assert (found.marked, found.orphans) == ((), (done.requested_at,))
+    delete_leftovers(world.storage, found)
+    assert world.left() == before
+
+
+def test_only_some_instants_are_looked_at() -> None:
+    world, done, _ = died_after_commit()
+    before = world.left()
+    delete_orphan_files(
+        load_snapshot(world.storage), SETTINGS, world.clock.now_ms(), [f"{done.requested_at}9"]
+    )
+    assert world.left() == before
+
+
+def test_all_names_in_a_commit_are_listed_ones() -> None:
+    world = TransactionFixture()
+    begun = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    names = [LogFile(file_id, begun.instant).name for file_id in ("a", "b", "c")]
+    stat = WriteStat(
+        file_id="a", path=f"p1/{names[0]}", log_files=(names[1],), cdc_stats={f"p1/{names[2]}": 1}
+    )
+    begun.commit(CommitMetadata(stats={"p1": (stat,)}))
+    for name in names:
+        create_marker(world.storage, begun.instant, f"p1/{name}", MarkerKind.CREATE)
+        world.storage.create(f"p1/{name}", b"rows")
+    delete_orphan_files(load_snapshot(world.storage), SETTINGS, world.clock.now_ms())
+    assert world.left() == sorted(f"p1/{name}" for name in names)
+
+
+def test_nothing_goes_where_the_commit_cannot_be_read() -> None:
+    world, done, _ = died_after_commit()
+    world.storage.replace(f".hoodie/timeline/{done.file_name}", b"torn")
+    before = world.left()
+    with pytest.warns(RuntimeWarning, match="may be left"):
+        delete_orphan_files(load_snapshot(world.storage), SETTINGS, world.clock.now_ms())
+    with pytest.warns(RuntimeWarning, match="may be left"):
+        found = find_leftovers(world.storage, SETTINGS, world.clock)
+    assert (found.marked, found.orphans) == ((), ())
+    assert world.left() == before

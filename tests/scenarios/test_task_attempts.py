@@ -1,0 +1,309 @@
+"""Task attempts that run on after their write has ended, and die at any call.
+
+    driver     begin ── attempt 2 ── complete, or abort ────────────── next writer, clean, doctor
+    attempt 1        ── n calls, stops ............... m calls, dies
+
+Spark starts a second attempt of a task that is slow (speculation) or whose executor it has lost,
+and kills the tasks of an aborted job some time after the driver goes on. Whatever calls attempt 1
+makes before and after the end of the write: no row is there twice, none of an aborted write
+appears, and the table is readable, at once and after what the next writers make of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from lakewright.engine.local import ArrowRows, LocalEngine
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.instant import Instant
+from lakewright.storage.base import Storage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.doctor.doctor import examine, repair
+from lakewright.table.doctor.findings import FindingKind
+from lakewright.table.markers import marker_folder
+from lakewright.table.options import HeartbeatSettings
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import WriterContext
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.storage import Crash, CrashingStorage
+from lakewright.write.operations import run_task
+from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.writer import RowSource
+from support.soak import SOAK
+from support.tables import NO_SERVICES, SCHEMA, Row, WrittenTable, row
+
+Result = TypeVar("Result")
+
+DAYS = ("2026-01-01", "2026-01-02")
+GRACE_MS = HeartbeatSettings().expires_after_ms + 1
+FIRST = [row(f"k{n}", 1, "first", DAYS[n % 2]) for n in range(4)]
+CHANGED = [row("k0", 2, "second", DAYS[0]), row("k2", 2, "second", DAYS[0])]
+NEW = [row("new0", 2, "new", DAYS[0]), row("new1", 2, "new", DAYS[0])]
+
+
+class AbortedError(Exception):
+    """Spark has aborted the job."""
+
+
+class SlowAttempt(CrashingStorage):
+    """The storage of a task attempt that stops after some calls, and dies some calls later."""
+
+    def __init__(self, inner: Storage, first: int, later: int) -> None:
+        super().__init__(inner, first + later, after_effect=True, reads=True)
+        self._first = first
+        self.stopped = threading.Event()
+        self.go_on = threading.Event()
+        self.calls = 0
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        if self.calls == self._first:
+            self.stopped.set()
+            self.go_on.wait()
+        self.calls += 1
+        return super()._call(method, *arguments)
+
+
+@dataclass
+class TwoAttempts(LocalEngine):
+    """Two attempts of one task write the rows: one stops on its way, the other reports."""
+
+    rows: pa.Table
+    slow: SlowAttempt
+    aborted: bool
+    thread: threading.Thread | None = None
+
+    def write_to(self, table: WrittenTable, operation: Operation) -> None:
+        replace(table.writer(), local_engine=self).write(operation, ArrowRows(self.rows))
+
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        lost = replace(task, snapshot=replace(task.snapshot, storage=self.slow))
+        self.thread = threading.Thread(target=self._run_slow, args=(lost,))
+        self.thread.start()
+        self.slow.stopped.wait()
+        if self.aborted:
+            raise AbortedError
+        return [run_task(task, WriteToken(0, 0, 2), self.rows.to_batches())]
+
+    def _run_slow(self, task: WriteTask) -> None:
+        try:
+            with suppress(Crash):
+                run_task(task, WriteToken(0, 0, 1), self.rows.to_batches())
+        finally:
+            self.slow.stopped.set()
+
+    def end(self) -> None:
+        """Let the slow attempt make its last calls."""
+        self.slow.go_on.set()
+        assert self.thread is not None
+        self.thread.join()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table, what is done to it, and whether the driver aborts."""
+
+    table_type: str
+    operation: Operation
+    rows: Sequence[Row]
+    aborted: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.table_type} {self.operation} {'aborted' if self.aborted else 'completed'}"
+
+    def start(self) -> dict[str, bytes]:
+        table = WrittenTable(options=NO_SERVICES).create(self.table_type)
+        table.upsert(FIRST)
+        return {file.path: table.storage.read(file.path) for file in table.storage.list_tree("")}
+
+    @property
+    def expected(self) -> list[Row]:
+        rows = {each["id"]: each for each in FIRST}
+        if not self.aborted:
+            rows |= {each["id"]: each for each in self.rows}
+        return sorted(rows.values(), key=str)
+
+
+OPERATIONS = {Operation.UPSERT: CHANGED, Operation.INSERT: NEW, Operation.BULK_INSERT: NEW}
+CASES = [
+    Case(kind, operation, rows, aborted)
+    for kind in ("COPY_ON_WRITE", "MERGE_ON_READ")
+    for operation, rows in OPERATIONS.items()
+    for aborted in (False, True)
+]
+# The other operations leave the same kinds of files.
+ARCHIVED = {
+    ("COPY_ON_WRITE", Operation.BULK_INSERT),
+    ("MERGE_ON_READ", Operation.UPSERT),
+}
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def played(case: Case, start: dict[str, bytes], first: int, later: int) -> tuple[WrittenTable, int]:
+    """The table after a write with a slow attempt, and how many calls that attempt has made."""
+    clock = ManualClock(first_id=1000)
+    clock.sleep(60)
+    storage = MemoryStorage.fresh(start, now_ms=clock.now_ms)
+    table = WrittenTable(storage, clock, NO_SERVICES)
+    ordered = sorted(case.rows, key=lambda each: str(each["day"]))
+    slow = SlowAttempt(storage, first, later)
+    rows = TwoAttempts(pa.Table.from_pylist(ordered, SCHEMA), slow, case.aborted)
+    with suppress(AbortedError):
+        rows.write_to(table, case.operation)
+    clock.sleep(1)
+    rows.end()
+    return table, slow.calls
+
+
+def plays(case: Case) -> Iterator[tuple[str, WrittenTable]]:
+    start = case.start()
+    _, whole = played(case, start, 10_000, 0)
+    for first in range(whole):
+        # All calls after the stop in the long run; else as many as it takes to make one file.
+        for later in range(whole - first + 3) if SOAK else (0, 3):
+            yield f"{first} + {later}", played(case, start, first, later)[0]
+
+
+@each_case
+def test_rows_are_exact_whatever_call_an_attempt_dies_at(case: Case) -> None:
+    appeared = 0
+    for name, table in plays(case):
+        appeared += bool(unlisted(table.storage))
+        assert table.rows() == case.expected, name
+        if not list(table.storage.list_tree(".hoodie/.temp")):
+            assert not unlisted(table.storage), name
+            continue
+        # Two writers within the grace time, which find a stray file where there is one.
+        newer = row("k0", 3, "newer", DAYS[0])
+        newest = row("new0", 3, "newest", DAYS[0])
+        table.upsert([newer])
+        table.upsert([newest])
+        later = {each["id"]: each for each in [*case.expected, newer, newest]}
+        assert table.rows() == sorted(later.values(), key=str), name
+        assert unlisted(table.storage) == [], name
+        table.clock.sleep(GRACE_MS / 1000)
+        table.upsert([newest])
+        assert table.rows() == sorted(later.values(), key=str), name
+        assert list(table.storage.list_tree(".hoodie/.temp")) == [], name
+        assert examine(table.storage, table.clock).is_healthy, name
+    # The plays show something only if some attempt has left a file.
+    assert appeared
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if SOAK or (case.table_type, case.operation) in ARCHIVED],
+    ids=str,
+)
+def test_archiving_does_not_pass_what_may_still_appear(case: Case) -> None:
+    few = {
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "hoodie.clean.commits.retained": "1",
+    }
+    start = case.start()
+    _, whole = played(case, start, 10_000, 0)
+    for first in range(whole):
+        clock = ManualClock(first_id=1000)
+        clock.sleep(60)
+        storage = MemoryStorage.fresh(start, now_ms=clock.now_ms)
+        table = WrittenTable(storage, clock, NO_SERVICES)
+        ordered = sorted(case.rows, key=lambda each: str(each["day"]))
+        # It makes its file after everything else, and is killed before it looks at the timeline.
+        slow = SlowAttempt(storage, first, 2)
+        rows = TwoAttempts(pa.Table.from_pylist(ordered, SCHEMA), slow, case.aborted)
+        with suppress(AbortedError):
+            rows.write_to(table, case.operation)
+        newest = [row("k0", ts, "newest", DAYS[0]) for ts in range(3, 9)]
+        for each in newest:
+            clock.sleep(1)
+            table.upsert([each])
+        runner = table.services(few)
+        runner.run("clean")
+        runner.run("archive")
+        rows.end()
+        later = {each["id"]: each for each in [*case.expected, newest[-1]]}
+        assert table.rows() == sorted(later.values(), key=str), first
+        clock.sleep(GRACE_MS / 1000)
+        table.upsert([newest[-1]])
+        assert unlisted(storage) == [], first
+        assert runner.run("archive") is not None
+        assert table.rows() == sorted(later.values(), key=str), first
+
+
+def test_twins_without_markers_are_told_apart_by_the_commit() -> None:
+    """A table on which real Hudi, or a writer of long ago, has left the file of an attempt."""
+    case = Case("COPY_ON_WRITE", Operation.UPSERT, CHANGED)
+    table, path = table_with_unlisted_file(case)
+    assert table.rows() == case.expected
+    # Updates of the file group go on from the right file.
+    table.upsert([row("k0", 3, "third", DAYS[0])])
+    assert [each["note"] for each in table.rows() if each["id"] == "k0"] == ["third"]
+    found = examine(table.storage, later(table))
+    assert [each.kind for each in found.findings] == [FindingKind.UNLISTED_FILE]
+    assert path in str(found.findings[0].facts["files"])
+
+
+def test_doctor_deletes_files_that_their_commit_does_not_list() -> None:
+    case = Case("COPY_ON_WRITE", Operation.BULK_INSERT, NEW)
+    table, path = table_with_unlisted_file(case)
+    # Its rows are there twice: nothing but the commit tells that.
+    assert len(table.rows()) > len(case.expected)
+    found = examine(table.storage, later(table))
+    assert not found.is_healthy
+    assert [(each.kind, each.safe) for each in found.findings] == [
+        (FindingKind.UNLISTED_FILE, True)
+    ]
+    writer = WriterContext(table.storage, later(table))
+    assert repair(writer, found).is_healthy
+    assert not table.storage.exists(path)
+    assert table.rows() == case.expected
+
+
+def test_doctor_leaves_young_files_alone() -> None:
+    table, path = table_with_unlisted_file(Case("COPY_ON_WRITE", Operation.INSERT, NEW))
+    found = examine(table.storage, table.clock)
+    assert found.is_healthy
+    repair(WriterContext(table.storage, table.clock), found)
+    assert table.storage.exists(path)
+
+
+def table_with_unlisted_file(case: Case) -> tuple[WrittenTable, str]:
+    """A table with the file of a lost attempt, of which no marker is left."""
+    start = case.start()
+    for first in range(100):
+        for calls in range(5):
+            table, _ = played(case, start, first, calls)
+            found = unlisted(table.storage)
+            if found:
+                write = load_snapshot(table.storage).timeline.completed_writes[-1]
+                table.storage.delete_folder(marker_folder(write.requested_at))
+                return table, found[0]
+    raise AssertionError("no attempt has left a file")
+
+
+def later(table: WrittenTable) -> ManualClock:
+    return ManualClock(table.clock.now_ms() + GRACE_MS)
+
+
+def unlisted(storage: Storage) -> list[str]:
+    """Data files that no commit lists, of completed writes and of those that are gone."""
+    snapshot = load_snapshot(storage)
+    writes: dict[str, Instant] = {i.requested_at: i for i in snapshot.archived}
+    writes |= {i.requested_at: i for i in snapshot.timeline.completed_writes}
+    found = []
+    for status in storage.list_tree(""):
+        file = None if status.path.startswith(".hoodie/") else parse_data_file(status.name)
+        if file is None:
+            continue
+        write = writes.get(file.instant)
+        names = snapshot.commits([write])[0].named_files() if write is not None else frozenset()
+        if status.name not in names:
+            found.append(status.path)
+    return found

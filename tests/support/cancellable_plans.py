@@ -1,0 +1,156 @@
+"""Tables with cancellable plans of every service, and processes that act on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import pytest
+
+from lakewright.engine.local import LocalEngine
+from lakewright.model.file_group import parse_data_file
+from lakewright.model.instant import Instant
+from lakewright.model.plans import CANCELLABLE, Skip
+from lakewright.services.runner import ServiceRunner
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.rollback import RollbackInfo, load_rollbacks
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.storage import Crash
+from lakewright.write.writer import Commit
+from support.concurrency import ActingEngine
+from support.faults import MortalStorage
+from support.tables import NO_SERVICES, WrittenTable, row
+
+Result = TypeVar("Result")
+
+MULTI_WRITER = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.write.lock.provider": "in_process",
+}
+ALWAYS_DUE = {
+    "hoodie.compact.inline.max.delta.commits": "1",
+    "hoodie.log.compaction.blocks.threshold": "2",
+}
+CANCELLABLE_PLAN = {CANCELLABLE: "true"}
+HEARTBEAT_EXPIRES_MS = 120_000
+DAYS = ("2026-01-01", "2026-01-02")
+
+
+def with_logs(table: WrittenTable) -> None:
+    """Two file groups with two log files each."""
+    table.create("MERGE_ON_READ")
+    table.upsert([row("a"), row("b", day=DAYS[1])])
+    for ts in (2, 3):
+        table.upsert([row("a", ts, f"at {ts}"), row("b", ts, f"at {ts}", DAYS[1])])
+
+
+def with_small_files(table: WrittenTable) -> None:
+    """Two partitions with two small file groups each."""
+    table.create("COPY_ON_WRITE")
+    for keys in ("ab", "cd"):
+        table.write("BULK_INSERT", [row(keys[0]), row(keys[1], day=DAYS[1])])
+
+
+SERVICE_TABLES: dict[str, Callable[[WrittenTable], None]] = {
+    "compaction": with_logs,
+    "logcompaction": with_logs,
+    "clustering": with_small_files,
+}
+each_service = pytest.mark.parametrize("service", SERVICE_TABLES)
+
+
+@dataclass
+class PlanFixture:
+    """A table with writers that see each other, and one service that is due on it."""
+
+    service: str
+    options: Mapping[str, str] = field(default_factory=lambda: MULTI_WRITER)
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock()
+        self.storage = MemoryStorage.fresh(now_ms=self.clock.now_ms)
+        self.table = WrittenTable(self.storage, self.clock, {**NO_SERVICES, **self.options})
+        SERVICE_TABLES[self.service](self.table)
+        self.before = self.table.rows()
+
+    def copy(self) -> PlanFixture:
+        """The same table once more, for other processes; all files are as if made just now."""
+        other = object.__new__(PlanFixture)
+        other.service, other.options, other.before = self.service, self.options, self.before
+        # Another process never comes to the ids that those before it have given.
+        other.clock = ManualClock(self.clock.now_ms(), first_id=1000)
+        other.storage = MemoryStorage.fresh(self.storage.files(), now_ms=other.clock.now_ms)
+        other.table = WrittenTable(other.storage, other.clock, self.table.options)
+        return other
+
+    def runner(
+        self, options: Mapping[str, str] | None = None, hands: LocalEngine | None = None
+    ) -> ServiceRunner:
+        runner = self.table.services({**ALWAYS_DUE, **(options or {})})
+        return runner if hands is None else replace(runner, engine=lambda: hands)
+
+    def schedule(self, options: Mapping[str, str] = CANCELLABLE_PLAN) -> str:
+        """Make the plan of the service; cancellable unless told otherwise."""
+        found = self.runner(options).schedule(self.service)
+        assert isinstance(found, Instant), found
+        return found.requested_at
+
+    def execute(self, at: str, hands: LocalEngine | None = None) -> Commit:
+        return self.runner(hands=hands).execute(at)
+
+    def die_executing(self, at: str) -> None:
+        """An execution that has written its files and is gone, without a word."""
+        mortal = MortalStorage(self.storage)
+
+        def die() -> None:
+            mortal.dead = True
+            raise Crash
+
+        runner = replace(self.runner(hands=ActingEngine(die)), storage=mortal)
+        with pytest.raises(Crash):
+            runner.execute(at)
+        assert self.state(at) == "INFLIGHT"
+        assert self.files_of(at)
+
+    def clean(self, options: Mapping[str, str] | None = None) -> Commit | Skip:
+        return self.runner(options).run("clean")
+
+    def expire(self) -> None:
+        """Let every heartbeat be that of a dead writer."""
+        self.clock.advance(HEARTBEAT_EXPIRES_MS + 1)
+
+    def state(self, at: str) -> str:
+        """How an instant stands on the timeline: its state, or that it is gone."""
+        found = [i for i in load_snapshot(self.storage).timeline if i.requested_at == at]
+        return found[0].state.value if found else "GONE"
+
+    def rollbacks(self) -> list[RollbackInfo]:
+        return list(load_rollbacks(load_snapshot(self.storage)))
+
+    def files_of(self, at: str) -> list[str]:
+        """All data files that carry an instant."""
+        paths = [f for f in self.storage.list_tree("") if not f.path.startswith(".hoodie")]
+        named = [(f.path, parse_data_file(f.name)) for f in paths]
+        return [path for path, file in named if file is not None and file.instant == at]
+
+    def left_of(self, at: str) -> list[str]:
+        """Everything whose name speaks of an instant, but markers: a task may still be running."""
+        files = [f.path for f in self.storage.list_tree("") if at in f.path]
+        return [path for path in files if not path.startswith(".hoodie/.temp/")]
+
+    def assert_gone(self, at: str) -> None:
+        """A plan was taken back: no file of it, nothing pending, and a rollback tells why."""
+        assert self.state(at) == "GONE"
+        assert self.left_of(at) == []
+        assert not load_snapshot(self.storage).timeline.pending()
+        (told,) = [each for each in self.rollbacks() if each.target.requested_at == at]
+        assert told.caused_by
+        assert told.reason
+        assert told.target.action == self.service
+
+    def assert_kept(self, at: str, state: str = "REQUESTED") -> None:
+        """A plan stands as it did, and nobody has taken anything back."""
+        assert self.state(at) == state
+        assert self.rollbacks() == []

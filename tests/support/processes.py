@@ -1,0 +1,69 @@
+"""Processes of their own, killed by a test, and waiting for what they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+HANG_TIMEOUT_S = 600.0
+_PAUSE_S = 0.005
+
+
+def wait_until(happened: Callable[[], object], facts: Callable[[], object] = lambda: "") -> None:
+    """Return once something has happened; `facts` say what is known if it does not."""
+    deadline = time.monotonic() + HANG_TIMEOUT_S
+    while not happened():
+        assert time.monotonic() < deadline, facts()
+        time.sleep(_PAUSE_S)
+
+
+# Only a program that hangs is waited for that long.
+_PATIENCE_S = 900
+
+
+@contextmanager
+def killed_process(program: Path, *arguments: str, errors: Path) -> Iterator[subprocess.Popen[str]]:
+    """A program of the tests, killed with all that it has started when the block ends.
+
+    What it says as errors is added to a file.
+    """
+    with (
+        errors.open("a") as log,
+        subprocess.Popen(
+            [sys.executable, str(program), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            # Its own group, which nobody else is in.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line that a program prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def wait_while_running(
+    happened: Callable[[], bool], process: subprocess.Popen[str], *, errors: Path
+) -> None:
+    """Wait while a program runs until something has happened."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not happened():
+        assert process.poll() is None, errors.read_text()[-4000:]
+        assert time.monotonic() < deadline, errors.read_text()[-4000:]
+        time.sleep(0.002)

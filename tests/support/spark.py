@@ -1,0 +1,88 @@
+"""Spark sessions that start soon, and streaming queries on them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+# For a few rows it costs more to compile well than it saves: Java compiles soon and simply. Room
+# for Spark's classes and for their code needs no growing and no sweeping.
+_JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=0.2 -XX:+UseSerialGC "
+    "-XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=256m"
+)
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # Whoever does not answer for that long hangs: a busy machine may take its time.
+    "spark.network.timeout": "900s",
+    "spark.python.authenticate.socketTimeout": "900s",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+def speed_up_java() -> None:
+    """Tell every Java that this process starts, and those that its children start."""
+    told = [os.environ.get("JAVA_TOOL_OPTIONS", ""), _JAVA_OPTIONS]
+    archive = os.environ.get("LAKEWRIGHT_CLASSES", "")
+    if Path(archive).is_file() and Path(archive).stat().st_size:
+        # Java passes over an archive of other classes, and is not to complain of it.
+        told.append(f"-XX:SharedArchiveFile={archive} -Xlog:disable")
+    os.environ["JAVA_TOOL_OPTIONS"] = " ".join(told).strip()
+
+
+def lean_hadoop(folder: Path) -> str:
+    """A folder for the class path of a long session: empty defaults of what is not used there.
+
+    Spark compresses some thousand settings of Hadoop anew for every scan and every task otherwise.
+    """
+    folder.mkdir()
+    for name in ("mapred", "yarn", "hdfs", "hdfs-rbf"):
+        (folder / f"{name}-default.xml").write_text("<configuration/>")
+    return str(folder)
+
+
+def quick_session(
+    settings: Mapping[str, str] | None = None, builder: SparkSession.Builder | None = None
+) -> SparkSession:
+    """A session with some settings more, on two cores of this process unless told."""
+    builder = builder or SparkSession.builder.master("local[2]")
+    for key, value in {**_SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+_TOO_LATE = "failed to connect back"
+
+
+def start_query(writer: DataStreamWriter, path: str | None = None) -> StreamingQuery:
+    """A query whose source runs.
+
+    Spark starts a Python for each, and gives up on one that is not there within ten seconds, which
+    no setting changes: nothing was read by then, and it is tried again.
+    """
+    while True:
+        try:
+            query = writer.start(path)
+        except PySparkException as error:
+            if _TOO_LATE not in str(error):
+                raise
+            continue
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.02)
+        failed = None if query.isActive else query.exception()
+        if failed is None or _TOO_LATE not in str(failed):
+            return query

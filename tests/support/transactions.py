@@ -1,0 +1,110 @@
+"""A table in memory and the transactions of its writers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakewright.format.archived_timeline import (
+    ArchivedInstant,
+    ArchivedTimelineFile,
+    Manifest,
+    format_archived_file,
+    format_manifest,
+    manifest_name,
+)
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
+from lakewright.model.instant import Instant
+from lakewright.storage.base import Storage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.markers import MarkerKind, create_marker
+from lakewright.table.options import HeartbeatSettings
+from lakewright.table.orphan_files import delete_orphan_files
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import Transaction, TransactionManager
+from lakewright.testing.clock import ManualClock
+from lakewright.testing.table_builder import TableBuilder
+from support.tables import SCHEMA, TIMELINE
+
+METADATA_PARTITIONS = "hoodie.table.metadata.partitions"
+
+
+class TransactionFixture:
+    """A table in memory, a clock, and writers that come and go."""
+
+    def __init__(self, properties: Mapping[str, str] | None = None, kind: str = "") -> None:
+        self.clock = ManualClock()
+        self.storage = MemoryStorage.fresh(now_ms=self.clock.now_ms)
+        TableBuilder(
+            self.storage,
+            SCHEMA,
+            table_type=kind or "MERGE_ON_READ",
+            properties=properties or {},
+        ).create()
+
+    def writer(
+        self, options: Mapping[str, str] | None = None, storage: Storage | None = None
+    ) -> TransactionManager:
+        return TransactionManager.from_options(storage or self.storage, self.clock, options or {})
+
+    def names(self) -> list[str]:
+        return [file.name for file in self.storage.list_files(TIMELINE)]
+
+    def left(self) -> list[str]:
+        """Everything but the table's properties and the timeline."""
+        kept = (".hoodie/hoodie.properties", TIMELINE)
+        return sorted(f.path for f in self.storage.list_tree("") if not f.path.startswith(kept))
+
+    def left_in_the_end(self) -> list[str]:
+        """The same, once no task of an ended write can be running and a writer has swept."""
+        later_ms = self.clock.now_ms() + HeartbeatSettings().expires_after_ms + 1
+        delete_orphan_files(load_snapshot(self.storage), HeartbeatSettings(), later_ms)
+        return self.left()
+
+    def put(self, instant: Instant, data: bytes = b"") -> None:
+        self.storage.create(f"{TIMELINE}/{instant.file_name}", data)
+
+
+def write_data_file(
+    transaction: Transaction, partition: str, file: BaseFile | LogFile
+) -> WriteStat:
+    """Write a data file, marker first, and give what a commit says about it."""
+    storage, path = transaction.writer.storage, f"{partition}/{file.name}"
+    create_marker(storage, transaction.instant, path, MarkerKind.CREATE)
+    storage.create(path, b"rows")
+    return WriteStat(file_id=file.file_id, path=path, partition_path=partition)
+
+
+def write_files(transaction: Transaction, *file_ids: str, base: bool = False) -> CommitMetadata:
+    """Write a file for each group and give what a commit says about them."""
+    at = transaction.instant
+    stats = tuple(
+        write_data_file(transaction, "p1", BaseFile(i, "0-0-0", at) if base else LogFile(i, at))
+        for i in file_ids
+    )
+    return CommitMetadata(stats={"p1": stats} if stats else {}, operation="UPSERT")
+
+
+def archive_instant(world: TransactionFixture, instant: Instant) -> None:
+    """Move one instant to history, as an archiver does."""
+    folder, at = f"{TIMELINE}/history", instant.requested_at
+    entry = ArchivedInstant(
+        requested_at=at,
+        completed_at=instant.completed_at or "",
+        action=instant.action,
+        metadata=world.storage.read(f"{TIMELINE}/{instant.file_name}"),
+    )
+    data = format_archived_file([entry])
+    file = ArchivedTimelineFile(at, at, 0, len(data))
+    world.storage.create(f"{folder}/{file.name}", data)
+    world.storage.create(f"{folder}/{manifest_name(1)}", format_manifest(Manifest((file,))))
+    for name in world.names():
+        if name.startswith(at):
+            world.storage.delete(f"{TIMELINE}/{name}")
+
+
+def orphan_files(storage: Storage) -> list[str]:
+    """Data files of instants that are neither pending nor completed."""
+    timeline = load_snapshot(storage).timeline
+    found = [(f.path, parse_data_file(f.name)) for f in storage.list_files("p1")]
+    return [path for path, file in found if file and file.instant not in timeline.by_time]

@@ -1,0 +1,312 @@
+"""Tables in AWS Glue, as moto plays it: what writes, TTL and schema changes make of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pyarrow as pa
+import pytest
+from moto import mock_aws
+from typer.testing import CliRunner
+
+from lakewright.catalog.sync import SyncResult, sync
+from lakewright.cli.main import app
+from lakewright.client.ttl import TableTtl
+from lakewright.errors import ConflictError, InvalidError, UnavailableError
+from lakewright.model.plans import Skip
+from lakewright.storage.local import LocalStorage
+from lakewright.testing.storage import CountingStorage
+from support.tables import NO_SERVICES, SCHEMA, WrittenTable, row
+
+REGION = "eu-west-1"
+NULL = "__HIVE_DEFAULT_PARTITION__"
+GLUE = {
+    "hoodie.datasource.hive_sync.mode": "glue",
+    "hoodie.datasource.hive_sync.database": "lake",
+    "lakewright.sync.glue.region": REGION,
+}
+AFTER_WRITES = {**GLUE, "hoodie.datasource.meta.sync.enable": "true"}
+
+
+@pytest.fixture
+def glue(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        yield boto3.client("glue", region_name=REGION)
+
+
+def told(table: WrittenTable, **more: str) -> tuple[SyncResult, ...]:
+    done = sync(table.storage, table.clock, {**GLUE, **more}, no_session)
+    assert not isinstance(done, Skip)
+    return done
+
+
+def no_session(*_: object) -> Any:
+    raise AssertionError("Glue needs no Spark")
+
+
+def partitions(glue: Any, table: str = "written") -> dict[tuple[str, ...], str]:
+    found = glue.get_partitions(DatabaseName="lake", TableName=table)["Partitions"]
+    return {tuple(p["Values"]): p["StorageDescriptor"]["Location"] for p in found}
+
+
+def drop(glue: Any, day: str) -> None:
+    gone = [{"Values": [day]}]
+    glue.batch_delete_partition(DatabaseName="lake", TableName="written", PartitionsToDelete=gone)
+
+
+def parameters(glue: Any, table: str = "written") -> dict[str, str]:
+    found: dict[str, str] = glue.get_table(DatabaseName="lake", Name=table)["Table"]["Parameters"]
+    return found
+
+
+def test_a_write_is_followed_by_a_sync(glue: Any) -> None:
+    table = WrittenTable(options={**NO_SERVICES, **AFTER_WRITES}).create()
+    first = table.upsert([row("a"), row("b", day="2026-01-02")])
+    found = glue.get_table(DatabaseName="lake", Name="written")["Table"]
+    assert found["TableType"] == "EXTERNAL_TABLE"
+    assert found["Parameters"]["spark.sql.sources.provider"] == "hudi"
+    assert found["Parameters"]["last_commit_time_sync"] == first.instant
+    assert found["Parameters"]["last_commit_completion_time_sync"] == first.completed_at
+    assert found["PartitionKeys"] == [{"Name": "day", "Type": "string"}]
+    names = [column["Name"] for column in found["StorageDescriptor"]["Columns"]]
+    assert names[-3:] == ["id", "ts", "note"]
+    assert names[0] == "_hoodie_commit_time"
+    assert set(partitions(glue)) == {("2026-01-01",), ("2026-01-02",)}
+    table.upsert([row("c", day="2026-01-03")])
+    assert set(partitions(glue)) == {("2026-01-01",), ("2026-01-02",), ("2026-01-03",)}
+
+
+def test_twice_is_once(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a")])
+    (first,) = told(table)
+    assert (first.created, first.added) == (True, 1)
+    version = glue.get_table(DatabaseName="lake", Name="written")["Table"].get("VersionId")
+    (again,) = told(table)
+    assert not again.changed
+    assert glue.get_table(DatabaseName="lake", Name="written")["Table"].get("VersionId") == version
+
+
+def test_only_what_was_touched_since_is_looked_at(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row(f"k{n}", day=f"2026-01-{n:02}") for n in range(1, 21)])
+    told(table)
+    table.upsert([row("new", day="2026-02-01")])
+    counting = CountingStorage(table.storage)
+    done = sync(counting, table.clock, GLUE, no_session)
+    assert not isinstance(done, Skip)
+    assert done[0].added == 1
+    listed = {path for method, path in counting.touched if method.startswith("list")}
+    assert listed <= {".hoodie/timeline", ".hoodie/timeline/history"}
+    assert len(partitions(glue)) == 21
+
+
+def test_deleted_partitions_are_dropped_and_one_that_came_back_stays(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a"), row("b", day="2026-01-02"), row("c", day="2026-01-03")])
+    told(table)
+    table.delete_partitions("2026-01-01", "2026-01-02")
+    table.upsert([row("d", day="2026-01-02")])
+    (done,) = told(table)
+    assert done.dropped == 1
+    assert set(partitions(glue)) == {("2026-01-02",), ("2026-01-03",)}
+    (again,) = told(table)
+    assert not again.changed
+
+
+def test_what_ttl_takes_out_is_dropped(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a")])
+    told(table)
+    ttl = TableTtl.for_table(table.storage, {}, table.clock)
+    ttl.save({"spec": "2026-01-01", "level": "PARTITION", "units": "DAYS", "value": 1})
+    ttl.settings(trigger_strategy="NUM_COMMITS", trigger_value="1")
+    ttl.on()
+    table.clock.sleep(3 * 86_400)
+    done = table.upsert([row("b", day="2026-01-02")], AFTER_WRITES)
+    assert any(getattr(each, "operation", "") == "DELETE_PARTITION" for each in done.services)
+    assert set(partitions(glue)) == {("2026-01-02",)}
+
+
+def test_somebody_else_may_have_dropped_or_added_them(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a"), row("b", day="2026-01-02")])
+    told(table)
+    drop(glue, "2026-01-01")
+    table.delete_partitions("2026-01-01")
+    (done,) = told(table)
+    assert done.dropped == 0
+    drop(glue, "2026-01-02")
+    (whole,) = told(table, **{"hoodie.meta.sync.incremental": "false"})
+    assert whole.added == 1
+    assert set(partitions(glue)) == {("2026-01-02",)}
+
+
+def test_a_rollback_takes_a_partition_back(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a")])
+    last = table.upsert([row("b", day="2026-01-02")])
+    told(table)
+    table.writer().rollback(last.instant)
+    (done,) = told(table)
+    assert done.dropped == 1
+    assert set(partitions(glue)) == {("2026-01-01",)}
+
+
+def test_a_new_column_is_told(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a")])
+    told(table)
+    wider = pa.schema([*SCHEMA, pa.field("fare", pa.float64())])
+    table.write("UPSERT", [{**row("b"), "fare": 1.5}], schema=wider)
+    (done,) = told(table)
+    assert done.altered
+    found = glue.get_table(DatabaseName="lake", Name="written")["Table"]
+    assert {"Name": "fare", "Type": "double"} in found["StorageDescriptor"]["Columns"]
+    assert '"fare"' in found["Parameters"]["spark.sql.sources.schema.part.0"]
+
+
+LAYOUTS: dict[str, tuple[tuple[str, ...], dict[str, str], dict[str, Any], tuple[str, ...], str]] = {
+    "hive style": (
+        ("day",), {"hoodie.datasource.write.hive_style_partitioning": "true"}, {},
+        ("2026-01-01",), "day=2026-01-01",
+    ),
+    "two levels": (("note", "day"), {}, {"note": "x"}, ("x", "2026-01-01"), "x/2026-01-01"),
+    "two levels in hive style": (
+        ("note", "day"), {"hoodie.datasource.write.hive_style_partitioning": "true"}, {"note": "x"},
+        ("x", "2026-01-01"), "note=x/day=2026-01-01",
+    ),
+    "no value": (
+        ("note",), {}, {"note": None}, (NULL,), NULL,
+    ),
+    "encoded": (
+        ("note",), {"hoodie.datasource.write.partitionpath.urlencode": "true"}, {"note": "a/b"},
+        ("a/b",), "a%2Fb",
+    ),
+    "a number": (("ts",), {}, {"ts": 7}, ("7",), "7"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("by", "options", "more", "values", "path"), LAYOUTS.values(), ids=list(LAYOUTS)
+)
+def test_values_come_from_paths_of_any_layout(
+    glue: Any,
+    by: tuple[str, ...],
+    options: dict[str, str],
+    more: dict[str, Any],
+    values: tuple[str, ...],
+    path: str,
+) -> None:
+    table = WrittenTable(options=NO_SERVICES).create(partition_by=by, options=options, ordering=())
+    table.upsert([{**row("a"), **more}])
+    told(table)
+    assert partitions(glue) == {values: f"{table.storage.root}/{path}"}
+
+
+def test_a_table_without_partitions(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create(partition_by=())
+    table.upsert([row("a")])
+    told(table)
+    assert "PartitionKeys" not in parameters(glue)
+    assert partitions(glue) == {}
+    assert not told(table)[0].changed
+
+
+def test_views_of_merge_on_read_have_names(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create("MERGE_ON_READ", event_time="ts")
+    table.upsert([row("a", 1_767_000_000_000)])
+    assert [each.table for each in told(table)] == [
+        "lake.written_ro",
+        "lake.written_rt",
+        "lake.written",
+    ]
+    storage = glue.get_table(DatabaseName="lake", Name="written_ro")["Table"]["StorageDescriptor"]
+    assert storage["SerdeInfo"]["Parameters"]["hoodie.query.as.ro.table"] == "true"
+    assert storage["InputFormat"].endswith(".HoodieParquetInputFormat")
+    assert "read_optimized" in parameters(glue, "written_ro")["spark.sql.sources.schema.part.0"]
+    assert "read_optimized" not in parameters(glue)["spark.sql.sources.schema.part.0"]
+    assert parameters(glue)["lakewright.snapshot.completion"] == "1767000000000"
+    (only,) = told(
+        table,
+        **{
+            "hoodie.datasource.hive_sync.table.strategy": "RO",
+            "hoodie.datasource.hive_sync.table": "fast",
+        },
+    )
+    assert only.table == "lake.fast"
+
+
+def test_more_partitions_than_one_call_takes(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row(f"k{n}", day=f"d{n:03}") for n in range(130)])
+    assert told(table)[0].added == 130
+    assert len(partitions(glue)) == 130
+    table.delete_partitions("d0*")
+    assert told(table)[0].dropped == 100
+    assert len(partitions(glue)) == 30
+
+
+def test_another_table_keeps_its_name(glue: Any) -> None:
+    first, second = (WrittenTable(options=NO_SERVICES).create() for _ in range(2))
+    for table in (first, second):
+        table.upsert([row("a")])
+    told(first)
+    with pytest.raises(ConflictError, match="another table of this name"):
+        told(second)
+
+
+def test_what_was_never_written_is_not_registered(glue: Any) -> None:
+    table = WrittenTable().create()
+    done = sync(table.storage, table.clock, GLUE, no_session)
+    assert isinstance(done, Skip)
+    assert glue.get_databases()["DatabaseList"] == []
+
+
+def test_other_partition_columns_and_a_missing_database_are_refused(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a")])
+    with pytest.raises(InvalidError, match="partitioned by other columns"):
+        told(table, **{"hoodie.datasource.hive_sync.partition_fields": "note"})
+    with pytest.raises(InvalidError, match="no such database"):
+        told(table, **{"hoodie.datasource.hive_sync.auto_create_database": "false"})
+    told(table, **{"hoodie.datasource.hive_sync.partition_fields": "day"})
+
+
+NOBODY = {
+    "hoodie.datasource.meta.sync.enable": "true",
+    "hoodie.datasource.hive_sync.metastore.uris": "thrift://127.0.0.1:1",
+}
+
+
+def test_a_catalog_that_does_not_answer_fails_no_write() -> None:
+    table = WrittenTable(options={**NO_SERVICES, **NOBODY}).create()
+    with pytest.warns(RuntimeWarning, match="the catalog was not updated after the write"):
+        table.upsert([row("a")])
+    assert len(table.rows()) == 1
+    strict = {"hoodie.datasource.hive_sync.ignore_exceptions": "false"}
+    with pytest.raises(UnavailableError, match="no Hive metastore answers") as failure:
+        table.upsert([row("b")], strict)
+    assert "has completed" in str(failure.value.__notes__)
+    assert len(table.rows()) == 2
+
+
+def test_the_command(glue: Any, tmp_path: Any) -> None:
+    table = WrittenTable(LocalStorage(str(tmp_path / "t")), options=NO_SERVICES).create()
+    table.upsert([row("a")])
+    told_ = ["--mode", "glue", "--database", "lake", "-o", f"lakewright.sync.glue.region={REGION}"]
+    done = CliRunner().invoke(app, ["sync", str(tmp_path / "t"), *told_, "--json"])
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.output)["synced"]
+    assert (found["table"], found["created"], found["added"]) == ("lake.written", True, 1)
+    again = CliRunner().invoke(app, ["sync", str(tmp_path / "t"), *told_])
+    assert again.exit_code == 0, again.output
+    assert "lake.written" in again.output
+    unnamed = CliRunner().invoke(app, ["sync", str(tmp_path / "t")])
+    assert unnamed.exit_code == 2
+    assert "--metastore-uris" in unnamed.output

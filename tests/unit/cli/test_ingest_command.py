@@ -1,0 +1,234 @@
+"""`lakewright ingest`: what it prints, how it ends, and what it asks of an ingestion."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from lakewright.cli import ingest
+from lakewright.cli.ingest import IngestRequest, RoundPrinter, round_text
+from lakewright.cli.main import app
+from lakewright.errors import ConflictError, CorruptError, UnavailableError
+from lakewright.ingestion.checkpoints import Checkpoint
+from lakewright.ingestion.ingester import IngestResult
+from lakewright.ingestion.loop import Ingestion
+from lakewright.model.plans import Skip
+from lakewright.services.maintenance_loop import ServiceOutcome
+from lakewright.storage.memory import MemoryStorage
+from lakewright.testing.clock import ManualClock
+from lakewright.write.writer import Commit
+from support.ingestion import CountingSource, first_keys, ingester, stored_keys
+
+
+@dataclass
+class Scene:
+    """An ingestion in memory that the command line starts, and what it was asked for."""
+
+    storage: MemoryStorage = field(default_factory=MemoryStorage.fresh)
+    source: CountingSource = field(default_factory=CountingSource)
+    asked: list[IngestRequest] = field(default_factory=list)
+    sessions: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    ended: int = 0
+
+    def start_session(self, master: str, configs: dict[str, str]) -> Any:
+        self.sessions.append((master, configs))
+        return SimpleNamespace(stop=self.end)
+
+    def end(self) -> None:
+        self.ended += 1
+
+    def prepared(self, wanted: IngestRequest, spark: object) -> Ingestion:
+        self.asked.append(wanted)
+        made = ingester(self.storage, self.source, ManualClock(), override=wanted.checkpoint)
+        return Ingestion(made)
+
+    def call(self, *arguments: str) -> Result:
+        whole = ["ingest", self.storage.root, "--source", "counting", *arguments]
+        return CliRunner().invoke(app, whole, catch_exceptions=False)
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    made = Scene()
+    monkeypatch.setattr(ingest, "start_session", made.start_session)
+    monkeypatch.setattr(ingest, "prepared", made.prepared)
+    return made
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_round_is_a_line_of_json(scene: Scene) -> None:
+    (told,) = lines(scene.call("--json"))
+    expected = {
+        "table": scene.storage.root,
+        "round": 1,
+        "source": "counting",
+        "result": "done",
+        "rows": 4,
+        "inserted": 4,
+        "updated": 0,
+        "deleted": 0,
+        "bytes": 40,
+        "lag_ms": 7,
+        "objects_waiting": 6,
+        "checkpoint_before": None,
+        "checkpoint_after": "4",
+        "troubles": [],
+        "services": [],
+    }
+    assert {key: told[key] for key in expected} == expected
+    assert told["commit"]["operation"] == "INSERT"
+    assert told["at"].endswith("+00:00")
+    assert told["took_ms"] >= 0
+    assert scene.ended == 1
+    (told,) = lines(scene.call("--json"))
+    assert (told["checkpoint_before"], told["checkpoint_after"]) == ("4", "8")
+
+
+def test_nothing_new_is_told_as_well(scene: Scene) -> None:
+    scene.source.total = 0
+    (told,) = lines(scene.call("--json"))
+    assert (told["result"], told["rows"]) == ("skipped", 0)
+
+
+def test_people_read_a_line(scene: Scene) -> None:
+    result = scene.call()
+    assert result.exit_code == 0
+    (line,) = result.stdout.splitlines()
+    assert line.startswith("round 1: 4 rows (4 new); commit 2026")
+    assert line.endswith("40 bytes; 0.0 s behind; 6 waiting")
+
+
+def test_a_signal_ends_it_after_the_round(scene: Scene) -> None:
+    def interrupt() -> None:
+        if len(scene.source.asked) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    scene.source.meanwhile = interrupt
+    told = lines(scene.call("--continuous", "--min-interval", "1", "--json"))
+    assert [each["checkpoint_after"] for each in told] == ["4", "8"]
+    assert stored_keys(scene.storage) == first_keys(8)
+    assert scene.ended == 1
+
+
+ERRORS: dict[str, tuple[Exception, int]] = {
+    "a conflict": (ConflictError("lost"), 3),
+    "storage that does not answer": (UnavailableError("away"), 4),
+    "damage": (CorruptError("torn"), 5),
+}
+
+
+def failing(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(("error", "code"), ERRORS.values(), ids=list(ERRORS))
+def test_an_error_has_an_exit_code(scene: Scene, error: Exception, code: int) -> None:
+    scene.source.meanwhile = failing(error)
+    result = scene.call()
+    assert result.exit_code == code
+    assert str(error) in result.stderr
+    assert scene.ended == 1
+
+
+def test_a_continuous_one_ends_with_what_will_not_pass(scene: Scene) -> None:
+    moods = [UnavailableError("away"), CorruptError("torn")]
+
+    def fail() -> None:
+        raise moods.pop(0)
+
+    scene.source.meanwhile = fail
+    result = scene.call("--continuous", "--json")
+    assert result.exit_code == 5
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(each["result"], each["error"]["kind"]) for each in told] == [
+        ("failed", "UnavailableError"),
+        ("failed", "CorruptError"),
+    ]
+
+
+def test_what_is_asked_for_arrives(scene: Scene) -> None:
+    scene.call(
+        "--transform", "SELECT * FROM <SRC>", "--operation", "insert", "--services", "off",
+        "--checkpoint", "8", "-o", "hoodie.table.name=t", "-o", "spark.x=y", "--master", "local[1]",
+    )  # fmt: skip
+    options = {"hoodie.table.name": "t", "spark.x": "y"}
+    root = scene.storage.root
+    told = IngestRequest(root, "counting", options, "SELECT * FROM <SRC>", "insert", "off", "8")
+    assert scene.asked == [told]
+    assert scene.sessions == [("local[1]", {"spark.x": "y"})]
+    assert scene.source.asked == ["8"]
+
+
+def test_options_are_shared_out() -> None:
+    spark = SimpleNamespace(conf=SimpleNamespace(getAll={}))
+    options = {
+        "hoodie.streamer.source.dfs.root": "/some/folder",
+        "hoodie.clean.automatic": "false",
+        "spark.x": "y",
+        "spark.hadoop.fs.s3a.endpoint": "there",
+    }
+    made = ingest.prepared(IngestRequest("/some/table", "files", options), spark)
+    assert made.ingester.source.name == "files"
+    assert made.ingester.writer.options == {
+        "hoodie.clean.automatic": "false",
+        "hoodie.datasource.write.operation": "upsert",
+    }
+
+
+def test_a_terminal_shows_idle_rounds_in_one_line() -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=100, highlight=False)
+    with RoundPrinter("t", as_json=False, console=console) as told:
+        told(IngestResult(1, "s", Commit("20260101000000000", "", "commit", "INSERT"), rows=7))
+        for number in (2, 3, 4):
+            told(IngestResult(number, "s", Skip("[x]")))
+    lines = shown.getvalue().split("\n")
+    assert sum("round 1: 7 rows; commit 20260101000000000" in line for line in lines) == 1
+    # What is left when the line that changes is gone.
+    assert lines[-2].endswith("round 4: nothing, [x]")
+    assert not any(line.startswith("round 2") for line in lines)
+
+
+def test_a_file_of_lines_is_not_filled_by_idle_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = io.StringIO()
+    skip = IngestResult(2, "s", Skip("the source has nothing new"))
+    with RoundPrinter("t", as_json=False, console=Console(file=shown, width=100)) as told:
+        for each in (skip, skip, IngestResult(3, "s", UnavailableError("away")), skip):
+            told(each)
+        steps = (
+            ServiceOutcome("clean", CorruptError("torn")),
+            ServiceOutcome("archive", Skip("not due")),
+        )
+        told(IngestResult(4, "s", Skip("x"), troubles=("the queue is away",), services=steps))
+    assert shown.getvalue().splitlines() == [
+        "round 2: nothing, the source has nothing new",
+        "round 3: failed, away",
+        "round 2: nothing, the source has nothing new",
+        "round 4: nothing, x",
+    ]
+    assert capsys.readouterr().err == "warning: the queue is away\nwarning: clean: torn\n"
+
+
+def test_figures_that_are_not_known_are_not_told() -> None:
+    commit = Commit("20260101000000000", "", "commit", "UPSERT", inserted=1, updated=2, deleted=3)
+    done = IngestResult(5, "s", commit, after=Checkpoint("x"), rows=9, took_ms=1260)
+    assert round_text(done) == (
+        "round 5: 9 rows (1 new, 2 updated, 3 deleted); commit 20260101000000000; 1.3 s"
+    )

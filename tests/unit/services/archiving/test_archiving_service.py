@@ -1,0 +1,299 @@
+"""Archiving of small tables: nothing that anybody can ask of a table changes."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from lakewright.engine.local import read_plan
+from lakewright.format.archived_timeline import (
+    ArchivedInstant,
+    ArchivedTimelineFile,
+    format_archived_file,
+    format_manifest,
+    parse_manifest_name,
+)
+from lakewright.format.timeline_metadata import format_replace_commit, format_requested_replace
+from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.instant import Action, Instant, State
+from lakewright.model.plans import RequestedReplace, Skip
+from lakewright.scan.planner import plan_changes, plan_snapshot
+from lakewright.storage.base import Storage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.archived_timeline import load_entries, load_manifest
+from lakewright.table.savepoint import create_savepoint_locked
+from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.storage import Crash, CrashingStorage
+from lakewright.write.writer import Commit
+from support.faults import act_with_lock, each_crash
+from support.golden import GoldenTables, upload
+from support.services import CleanAndArchive, clean_and_archive
+from support.soak import sized
+from support.tables import (
+    TIMELINE,
+    BuiltTable,
+    files_without_markers,
+    list_files,
+    read_json_rows,
+    read_versions,
+    versions,
+)
+
+F, G = ("d1", "f"), ("d2", "g")
+HISTORY = f"{TIMELINE}/history"
+FEW = {
+    "hoodie.keep.min.commits": "3",
+    "hoodie.keep.max.commits": "4",
+    "hoodie.clean.commits.retained": "1",
+}
+SMALL = {**FEW, "hoodie.commits.archival.batch": "1", "hoodie.timeline.compaction.batch.size": "2"}
+
+
+def table_of(writes: int, kind: str = "COPY_ON_WRITE") -> BuiltTable:
+    bench = BuiltTable(kind)
+    bench.write({F: versions(a=0), G: versions(b=0)})
+    for version in range(1, writes):
+        if kind == "COPY_ON_WRITE":
+            bench.write({F: versions(a=version)})
+        else:
+            bench.write(logs={F: versions(a=version)})
+    return bench
+
+
+def entries(storage: Storage) -> list[ArchivedInstant]:
+    return load_entries(storage, HISTORY, with_content=True)
+
+
+def answers(storage: Storage, every: int = 1) -> list[object]:
+    """What readers are told: the table now, as of writes, and the changes since them."""
+    snapshot = load_snapshot(storage)
+    writes = sorted({*snapshot.archived, *snapshot.timeline.completed_writes})
+    found: list[object] = [read_versions(storage), writes]
+    for write in writes[::every]:
+        for plan in (
+            plan_snapshot(snapshot, as_of=write.requested_at),
+            plan_changes(snapshot, since=write.completed_at).plan,
+        ):
+            rows = read_plan(storage, plan).to_pylist()
+            found.append(sorted((row["id"], row["ts"]) for row in rows))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_history_has_what_the_timeline_had(kind: str) -> None:
+    bench = table_of(10, kind)
+    storage = bench.storage
+    files = {path: storage.read(path) for path in list_files(storage) if path.startswith(TIMELINE)}
+    before = answers(storage)
+    timeline = load_snapshot(storage).timeline
+    done = CleanAndArchive(storage, FEW).archive()
+    assert isinstance(done, Commit)
+    kept = load_snapshot(storage).timeline.completed_writes
+    gone = timeline.completed_writes[: done.files]
+    assert [*gone, *kept] == [*timeline.completed_writes]
+    assert [(e.requested_at, e.completed_at, e.action, e.metadata) for e in entries(storage)] == [
+        (i.requested_at, i.completed_at, i.action, files[f"{TIMELINE}/{i.file_name}"]) for i in gone
+    ]
+    left = [path for path in list_files(storage) if path.startswith(f"{TIMELINE}/2")]
+    assert len(left) == 3 * len(kept)
+    assert answers(storage) == before
+
+
+def test_plans_are_kept_as_they_are() -> None:
+    bench = BuiltTable()
+    requested = format_requested_replace(RequestedReplace(operation="INSERT_OVERWRITE"))
+    replacing = Instant(bench.tick(), Action.REPLACE_COMMIT, State.REQUESTED)
+    bench.put(replacing, requested)
+    done = Instant(replacing.requested_at, Action.REPLACE_COMMIT, completed_at=bench.tick())
+    bench.put(done, format_replace_commit(CommitMetadata(extra={"schema": "{}"})))
+    for version in range(6):
+        bench.write({F: versions(a=version)})
+    upkeep = clean_and_archive(bench, FEW)
+    upkeep.clean()
+    bench.write({F: versions(a=7)})
+    clean = load_snapshot(bench.storage).timeline.completed(Action.CLEAN)[0]
+    plan = bench.storage.read(f"{TIMELINE}/{clean.requested_at}.clean.requested")
+    for version in range(8, 12):
+        bench.write({F: versions(a=version)})
+    upkeep.clean()
+    upkeep.archive()
+    found = {entry.requested_at: entry for entry in entries(bench.storage)}
+    assert found[done.requested_at].plan == requested
+    assert found[clean.requested_at].plan == plan
+    assert {entry.action for entry in found.values() if entry.plan is None} == {"commit"}
+
+
+def test_a_replacement_waits_for_the_cleaner() -> None:
+    bench = table_of(1)
+    done = Instant(bench.tick(), Action.REPLACE_COMMIT, completed_at=bench.tick())
+    metadata = CommitMetadata(replaced={"d2": ("g",)}, extra={"schema": bench.builder.avro_schema})
+    bench.put(done, format_replace_commit(metadata))
+    for version in range(1, 8):
+        bench.write({F: versions(a=version)})
+    upkeep = clean_and_archive(bench, FEW)
+    upkeep.archive()
+    assert read_versions(bench.storage) == {"a": 7}
+    assert load_snapshot(bench.storage).timeline.completed_writes[0] == done
+    upkeep.clean()
+    bench.write({F: versions(a=8)})
+    assert isinstance(upkeep.archive(), Commit)
+    assert load_snapshot(bench.storage).timeline.completed_writes[0] > done
+    assert read_versions(bench.storage) == {"a": 8}
+
+
+def test_levels_merge_and_old_states_of_history_go() -> None:
+    bench = table_of(4)
+    upkeep = clean_and_archive(bench, SMALL)
+    for version in range(4, 24):
+        bench.write({F: versions(a=version)})
+        upkeep.archive()
+        assert read_versions(bench.storage)["a"] == version
+    manifest = load_manifest(bench.storage, HISTORY)
+    assert max(file.level for file in manifest.files) >= 3
+    names = [file.name for file in bench.storage.list_files(HISTORY)]
+    manifests = [name for name in names if parse_manifest_name(name)]
+    assert len(manifests) <= 3 + 4
+    assert {file.name for file in manifest.files} <= set(names)
+    times = [entry.requested_at for entry in entries(bench.storage)]
+    kept = [i.requested_at for i in load_snapshot(bench.storage).timeline.completed_writes]
+    assert len(times) == len(set(times))
+    assert len(times) + len(kept) == 24
+    assert times == sorted(times)
+    assert max(times) < min(kept)
+
+
+@each_crash
+@pytest.mark.parametrize("options", [FEW, SMALL], ids=["at once", "in many steps"])
+def test_archiving_that_dies_is_ended_by_the_next(
+    options: dict[str, str], after_effect: bool
+) -> None:
+    bench = table_of(7, "MERGE_ON_READ")
+    clean_and_archive(bench, SMALL).archive()
+    for version in range(7, 11):
+        bench.write(logs={F: versions(a=version)})
+    content = {path: bench.storage.read(path) for path in list_files(bench.storage)}
+    before = answers(bench.storage, every=100)
+    whole = MemoryStorage.fresh(content)
+    options = {**options, "hoodie.compact.inline.max.delta.commits": "1"}
+    options["hoodie.log.compaction.blocks.threshold"] = "1"
+    assert isinstance(CleanAndArchive(whole, options).archive(), Commit)
+    for survived in count(step=sized(2, soak=1)):
+        storage = MemoryStorage.fresh(content)
+        dying = CrashingStorage(storage, survived, after_effect=after_effect)
+        try:
+            CleanAndArchive(dying, options).archive()
+        except Crash:
+            assert answers(storage, every=100) == before
+            assert not load_snapshot(storage).timeline.pending()
+            end(storage, options)
+            assert answers(storage, every=100) == before
+            assert timeline_of(storage) <= timeline_of(whole)
+            times = [entry.requested_at for entry in entries(storage)]
+            assert len(times) == len(set(times))
+        else:
+            assert survived > 10
+            break
+
+
+def end(storage: Storage, options: dict[str, str]) -> None:
+    """Archive what was meant to go, though the timeline may be short enough by now."""
+    tight = {**options, "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+    CleanAndArchive(storage, tight).archive()
+
+
+def timeline_of(storage: Storage) -> set[str]:
+    return {file.name for file in storage.list_files(TIMELINE)}
+
+
+def test_a_manifest_that_no_version_names_is_left_behind() -> None:
+    bench = table_of(8)
+    clean_and_archive(bench, FEW).archive()
+    bench.storage.create(
+        f"{HISTORY}/manifest_2", format_manifest(load_manifest(bench.storage, HISTORY))
+    )
+    for version in range(8, 12):
+        bench.write({F: versions(a=version)})
+    clean_and_archive(bench, FEW).archive()
+    assert bench.storage.read(f"{HISTORY}/_version_") == b"3"
+    assert len(entries(bench.storage)) == 9
+
+
+def test_a_file_that_no_manifest_lists_is_written_anew() -> None:
+    bench = table_of(8)
+    gone = load_snapshot(bench.storage).timeline.completed_writes[:5]
+    name = ArchivedTimelineFile(gone[0].requested_at, gone[-1].requested_at, 0).name
+    wrong = [ArchivedInstant(gone[0].requested_at, "1", "commit", b"", None)]
+    bench.storage.create(f"{HISTORY}/{name}", format_archived_file(wrong))
+    clean_and_archive(bench, FEW).archive()
+    assert [e.requested_at for e in entries(bench.storage)] == [i.requested_at for i in gone]
+
+
+def test_files_of_withdrawn_writes_go_before_they_would_count() -> None:
+    bench = table_of(2)
+    at = bench.tick()
+    bench.base(F, versions(a=99), at, marked=True)
+    for version in range(2, 10):
+        bench.write({F: versions(a=version)})
+    clean_and_archive(bench, FEW).archive()
+    assert not [path for path in files_without_markers(bench.storage) if at in path]
+    assert read_versions(bench.storage) == {"a": 9, "b": 0}
+
+
+def test_where_such_files_cannot_be_found_the_timeline_begins_before_them() -> None:
+    bench = table_of(3)
+    at = bench.tick()
+    bench.base(("d1", "stray"), versions(x=99), at)
+    bench.storage.create(f".hoodie/.temp/{at}/MARKERS.type", b"TIMELINE_SERVER_BASED")
+    bench.storage.create(f".hoodie/.temp/{at}/MARKERS0", b"d1/what is this")
+    for version in range(3, 10):
+        bench.write({F: versions(a=version)})
+    with pytest.warns(RuntimeWarning, match="may be left"):
+        clean_and_archive(bench, FEW).archive()
+    start = load_snapshot(bench.storage).timeline.start
+    assert start is not None
+    assert start < at
+    assert read_versions(bench.storage) == {"a": 9, "b": 0}
+
+
+def test_saved_commits_stay_when_archiving_goes_beyond() -> None:
+    bench = table_of(4)
+    saved = load_snapshot(bench.storage).timeline.completed_writes[1]
+    act_with_lock(
+        bench.storage,
+        lambda now, times, clock: create_savepoint_locked(now, saved.requested_at, times, clock),
+    )
+    bench.builder._clock += 100
+    for version in range(4, 10):
+        bench.write({F: versions(a=version)})
+    before = answers(bench.storage)
+    assert isinstance(clean_and_archive(bench, FEW).archive(), Commit)
+    assert load_snapshot(bench.storage).timeline.completed_writes[0] == saved
+    beyond = {**FEW, "hoodie.archive.beyond.savepoint": "true"}
+    assert isinstance(clean_and_archive(bench, beyond).archive(), Commit)
+    assert saved in load_snapshot(bench.storage).timeline.completed_writes
+    assert answers(bench.storage) == before
+
+
+def test_a_table_with_a_metadata_table_is_left_to_real_hudi() -> None:
+    bench = table_of(8)
+    data = bench.storage.read(".hoodie/hoodie.properties")
+    more = b"\nhoodie.table.metadata.partitions=files\n"
+    bench.storage.replace(".hoodie/hoodie.properties", data + more)
+    found = clean_and_archive(bench, FEW).archive()
+    assert isinstance(found, Skip)
+    assert "metadata table" in found.reason
+
+
+def test_history_of_real_hudi_goes_on(golden: GoldenTables) -> None:
+    storage = upload(golden["cow_archived"], MemoryStorage.fresh())
+    rows = read_json_rows(storage)
+    before = {entry.requested_at for entry in entries(storage)}
+    tight = {**FEW, "hoodie.keep.min.commits": "1", "hoodie.keep.max.commits": "2"}
+    upkeep = CleanAndArchive(storage, tight)
+    done = upkeep.archive()
+    after = {entry.requested_at for entry in entries(storage)}
+    assert before <= after
+    if isinstance(done, Commit):
+        assert len(after) == len(before) + done.files
+    assert read_json_rows(storage) == rows

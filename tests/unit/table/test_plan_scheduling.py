@@ -1,0 +1,59 @@
+"""What is told of plans that wait: how old, who is at it, and when a clean takes them back."""
+
+from __future__ import annotations
+
+from lakewright.model.instant import epoch_ms
+from lakewright.table.plan_scheduling import PendingPlanInfo, load_pending_plans
+from lakewright.table.snapshot import load_snapshot
+from support.cancellable_plans import HEARTBEAT_EXPIRES_MS, PlanFixture
+
+LAZY = {"hoodie.clean.failed.writes.policy": "LAZY"}
+DELAY = {**LAZY, "hoodie.table.service.rollback.delay.minutes": "10"}
+
+
+def states(
+    world: PlanFixture, options: dict[str, str] | None = None
+) -> tuple[PendingPlanInfo, ...]:
+    return load_pending_plans(world.runner(options).writer, load_snapshot(world.storage))
+
+
+def test_a_plan_that_waits() -> None:
+    world = PlanFixture("clustering")
+    at = world.schedule()
+    world.clock.advance(5_000)
+    (state,) = states(world, DELAY)
+    assert (state.instant.requested_at, state.cancellable) == (at, True)
+    assert state.heartbeat_age_ms is None
+    assert state.age_ms >= 5_000
+    assert epoch_ms(state.rolled_back_at or "") == epoch_ms(at) + 10 * 60_000
+    assert state.operations == 4
+    (kept,) = states(world, {"hoodie.clean.failed.writes.policy": "NEVER"})
+    assert kept.rolled_back_at is None
+
+
+def test_the_clean_of_a_lone_writer_leaves_alone_what_nobody_has_begun() -> None:
+    world = PlanFixture("clustering", {})
+    world.schedule()
+    (state,) = states(world)
+    assert (state.cancellable, state.rolled_back_at) == (True, None)
+
+
+def test_an_execution_that_died_goes_when_its_heartbeat_expires() -> None:
+    world = PlanFixture("clustering")
+    at = world.schedule()
+    world.die_executing(at)
+    (state,) = states(world)
+    assert state.instant.state == "INFLIGHT"
+    assert state.heartbeat_age_ms is not None
+    gone_in = epoch_ms(state.rolled_back_at or "") - world.clock.now_ms()
+    assert gone_in == HEARTBEAT_EXPIRES_MS - state.heartbeat_age_ms
+    world.expire()
+    world.clean(LAZY)
+    assert states(world) == ()
+
+
+def test_a_plan_that_nobody_may_cancel_stays() -> None:
+    world = PlanFixture("compaction")
+    world.schedule({})
+    (state,) = states(world, LAZY)
+    assert (state.cancellable, state.rolled_back_at) == (False, None)

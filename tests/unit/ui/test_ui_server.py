@@ -1,0 +1,400 @@
+"""The page's server: what it answers, and what it refuses, with a sentence that helps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from lakewright.model.file_group import PARTITION_METADATA
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.heartbeat import FOLDER as HEARTBEATS
+from lakewright.testing.clock import ManualClock
+from lakewright.ui.guards import HEADERS, TOKEN_HEADER, Guard
+from lakewright.ui.jobs import Jobs
+from lakewright.ui.server import ui_app
+from lakewright.ui.table_view import TableView
+from support.cancellable_plans import ALWAYS_DUE, MULTI_WRITER, PlanFixture
+from support.tables import WrittenTable, row
+
+TOKEN = "the-token"
+WITH_TOKEN = {TOKEN_HEADER: TOKEN}
+SERVER = "http://127.0.0.1:8765"
+ONE = "/api/tables/0"
+
+
+@dataclass(frozen=True)
+class Client:
+    """Asks an application as a browser would, without a server between them."""
+
+    app: Starlette
+
+    def get(self, address: str | httpx.URL, **more: Any) -> httpx.Response:
+        return asyncio.run(self._ask("GET", address, **more))
+
+    def post(self, address: str, **more: Any) -> httpx.Response:
+        return asyncio.run(self._ask("POST", address, **more))
+
+    async def _ask(
+        self, method: str, address: str | httpx.URL, *, headers: Any = WITH_TOKEN, **more: Any
+    ) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url=SERVER) as client:
+            return await client.request(method, address, headers=headers, **more)
+
+
+def client_of(*worlds: PlanFixture | WrittenTable, allow_writes: bool = True) -> Client:
+    tables = [TableView.at(each.storage.root, {**MULTI_WRITER, **ALWAYS_DUE}) for each in worlds]
+    guard = Guard(TOKEN, allow_writes=allow_writes)
+    return Client(ui_app(tables, Jobs(ManualClock(), master="local[1]"), guard))
+
+
+@pytest.fixture
+def world() -> PlanFixture:
+    return PlanFixture("compaction")
+
+
+@pytest.fixture
+def client(world: PlanFixture) -> Client:
+    return client_of(world)
+
+
+def seen(client: Client, path: str, **parameters: Any) -> Any:
+    answer = client.get(path, params=parameters)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_tables_are_listed_with_those_that_cannot_be_opened(world: PlanFixture) -> None:
+    nowhere = WrittenTable(MemoryStorage.fresh())
+    found = seen(client_of(world, nowhere), "/api/tables")
+    assert found["allow_writes"] is True
+    good, bad = found["tables"]
+    assert (good["number"], good["name"], good["type"]) == (0, "written", "MERGE_ON_READ")
+    assert (good["record_key"], good["partition_by"]) == (["id"], ["day"])
+    assert (bad["number"], "name" in bad) == (1, False)
+    assert bad["error"]
+
+
+def test_the_timeline_tells_kinds_times_and_what_was_done(
+    world: PlanFixture, client: Client
+) -> None:
+    at = world.schedule({})
+    world.execute(at)
+    found = seen(client, f"{ONE}/timeline")["instants"]
+    assert [each["kind"] for each in found] == ["deltacommit"] * 3 + ["compaction"]
+    assert all(each["completed_ms"] > each["requested_ms"] for each in found)
+    assert (found[0]["operation"], found[0]["rows"], found[0]["partitions"]) == ("UPSERT", 2, 2)
+    assert found[3]["operation"] == "COMPACT"
+
+
+def test_history_is_shown_if_asked_for() -> None:
+    table = WrittenTable()
+    table.create("COPY_ON_WRITE")
+    for number in range(8):
+        table.upsert([row(str(number))])
+    keep = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+    table.services({**keep, "hoodie.clean.commits.retained": "1"}).run("archive")
+    client = client_of(table)
+    active = seen(client, f"{ONE}/timeline")["instants"]
+    whole = seen(client, f"{ONE}/timeline", archived=1)["instants"]
+    assert len(active) < 8 <= len([i for i in whole if i["action"] == "commit"])
+    assert [i["archived"] for i in whole].count(True) == len(whole) - len(active)
+    oldest = whole[0]
+    details = seen(client, f"{ONE}/instants/commit/{oldest['requested_at']}")
+    assert details["commit"]["inserted"] == 1
+
+
+def test_one_instant_in_full(world: PlanFixture, client: Client) -> None:
+    at = world.schedule()
+    plan = seen(client, f"{ONE}/instants/compaction/{at}")
+    assert (plan["state"], plan["cancellable"]) == ("REQUESTED", True)
+    assert [each["partition"] for each in plan["plan"]["operations"]] == [
+        "2026-01-01",
+        "2026-01-02",
+    ]
+    world.execute(at)
+    after = client_of(world)
+    done = seen(after, f"{ONE}/instants/commit/{at}")
+    assert (done["kind"], done["commit"]["operation"]) == ("compaction", "COMPACT")
+    assert done["written_bytes"] > 0
+    assert "schema" not in done["extra"]
+
+
+def test_partitions_and_their_file_groups(client: Client) -> None:
+    found = seen(client, f"{ONE}/partitions", sort="partition", order="desc")
+    assert [each["partition"] for each in found["rows"]] == ["2026-01-02", "2026-01-01"]
+    first = found["rows"][0]
+    assert (first["groups"], first["log_files"]) == (1, 2)
+    assert first["bytes"] > first["log_bytes"] > 0
+    assert first["debt_reason"] == "no compaction was planned yet"
+    assert found["totals"]["log_files"] == 4
+    assert seen(client, f"{ONE}/partitions", search="-02")["matching"] == 1
+    groups = seen(client, f"{ONE}/groups", partition="2026-01-02")
+    assert groups["total"] == 1
+    (only,) = groups["groups"][0]["slices"]
+    assert only["base"]["name"].endswith(".parquet")
+    assert len(only["logs"]) == 2
+
+
+def test_a_table_without_partitions_has_one_without_a_name() -> None:
+    table = WrittenTable()
+    table.create(partition_by=())
+    table.upsert([row("a")])
+    client = client_of(table)
+    assert seen(client, f"{ONE}/partitions")["rows"][0]["partition"] == ""
+    assert seen(client, f"{ONE}/groups", partition="")["total"] == 1
+
+
+def test_when_partitions_expire() -> None:
+    clock = ManualClock()
+    table = WrittenTable(MemoryStorage.fresh(now_ms=clock.now_ms), clock)
+    policy = json.dumps([{"spec": "*", "units": "DAYS", "value": 7}])
+    table.create(options={"hoodie.ttl.policies": policy, "hoodie.ttl.enabled": "true"})
+    table.upsert([row("a"), row("b", day="2026-01-02")])
+    found = seen(client_of(table), f"{ONE}/partitions", sort="expires_at")
+    assert found["ttl"]["enabled"] is True
+    assert found["ttl"]["expired"] == 2
+    assert {each["policy"] for each in found["rows"]} == {"*: 7 DAYS"}
+    assert all(each["expired"] for each in found["rows"])
+
+
+def test_freshness_over_time() -> None:
+    table = WrittenTable()
+    table.create("MERGE_ON_READ", event_time="ts")
+    for ts in (1_767_225_600_000, 1_767_225_700_000):
+        table.upsert([row("a", ts)])
+    found = seen(client_of(table), f"{ONE}/freshness")
+    assert [each["snapshot_completion"] for each in found["history"]] == [
+        1_767_225_600_000,
+        1_767_225_700_000,
+    ]
+    assert found["views"][0]["completion"] == 1_767_225_700_000
+    assert seen(client_of(PlanFixture("clustering")), f"{ONE}/freshness")["history"] == []
+
+
+def test_plans_tell_their_heartbeat(world: PlanFixture) -> None:
+    at = world.schedule()
+    client = client_of(world)
+    (plan,) = seen(client, f"{ONE}/plans")["pending"]
+    assert (plan["cancellable"], plan["heartbeat"], plan["groups"]) == (True, None, 2)
+    world.storage.replace(f"{HEARTBEATS}/{at}", b"")
+    (plan,) = seen(client, f"{ONE}/plans")["pending"]
+    # The heartbeat is of the table's clock, which stands long ago.
+    assert plan["heartbeat"]["alive"] is False
+    assert plan["heartbeat"]["age_ms"] > 0
+
+
+def test_a_preview_gives_the_plan_or_the_reason(client: Client) -> None:
+    plan = seen(client, f"{ONE}/services/compaction/preview")
+    assert plan["planned"] is True
+    assert len(plan["operations"]) == 2
+    skipped = seen(client, f"{ONE}/services/ttl/preview")
+    assert skipped == {
+        "service": "ttl",
+        "planned": False,
+        "reason": "TTL is off, and there is no policy",
+    }
+
+
+def test_services_are_those_that_the_table_can_have(client: Client) -> None:
+    names = [each["name"] for each in seen(client, f"{ONE}/services")["services"]]
+    assert names == ["compaction", "logcompaction", "clustering", "clean", "archive", "ttl"]
+    without = client_of(PlanFixture("clustering"))
+    names = [each["name"] for each in seen(without, f"{ONE}/services")["services"]]
+    assert names == ["clustering", "clean", "archive", "ttl"]
+
+
+def test_a_plan_is_cancelled(world: PlanFixture, client: Client) -> None:
+    at = world.schedule()
+    answer = client.post(f"{ONE}/plans/{at}/cancel", headers=WITH_TOKEN, json={"reason": "later"})
+    assert (answer.status_code, answer.json()["result"]) == (200, "removed")
+    world.assert_gone(at)
+    (told,) = world.rollbacks()
+    assert (told.caused_by, told.reason) == ("request of the page", "later")
+    (shown,) = seen(client_of(world), f"{ONE}/plans")["rollbacks"]
+    assert shown["target"] == {"requested_at": at, "action": "compaction"}
+
+
+def test_a_plan_that_is_not_cancellable_stays(world: PlanFixture, client: Client) -> None:
+    at = world.schedule({})
+    answer = client.post(f"{ONE}/plans/{at}/cancel", headers=WITH_TOKEN)
+    assert answer.status_code == 400
+    assert "not cancellable" in answer.json()["error"]
+    world.assert_kept(at)
+
+
+REFUSED: dict[str, tuple[str, int, str]] = {
+    "unknown table": ("/api/tables/7", 404, "no table of this number"),
+    "no number": ("/api/tables/trips", 404, "nothing at this address"),
+    "negative table": ("/api/tables/-1/timeline", 404, "nothing at this address"),
+    "a path as table": ("/api/tables/%2Fetc%2Fpasswd/timeline", 404, "nothing at this address"),
+    "unknown panel": (f"{ONE}/secrets", 404, "nothing at this address"),
+    "above the static files": ("/../../app.py", 404, "nothing at this address"),
+    "above them, encoded": ("/%2e%2e/%2e%2e/app.py", 404, "nothing at this address"),
+    "unknown partition": (f"{ONE}/groups?partition=2026-09-09", 404, "no such partition"),
+    "partition above the table": (f"{ONE}/groups?partition=../../etc", 404, "no such partition"),
+    "partition in .hoodie": (f"{ONE}/groups?partition=.hoodie", 404, "no such partition"),
+    "no partition": (f"{ONE}/groups", 400, "which partition"),
+    "unknown order": (f"{ONE}/partitions?sort=secrets", 400, "no such order"),
+    "bad direction": (f"{ONE}/partitions?order=up", 400, "asc or desc"),
+    "bad offset": (f"{ONE}/partitions?offset=-1", 400, "whole number"),
+    "bad limit": (f"{ONE}/partitions?limit=100000", 400, "a page has"),
+    "no digits": (f"{ONE}/partitions?limit=%C2%B2", 400, "whole number"),
+    "archived": (f"{ONE}/timeline?archived=maybe", 400, "0 or 1"),
+    "unknown instant": (f"{ONE}/instants/commit/20200101000000000", 404, "no such instant"),
+    "instant as path": (f"{ONE}/instants/commit/..%2F..%2Fx", 404, "nothing at this address"),
+    "unknown service": (f"{ONE}/services/vacuum/preview", 404, "no such service"),
+    "looking at a button": (f"{ONE}/services/clean/run", 405, "does not take that method"),
+}
+
+
+@pytest.mark.parametrize(("path", "status", "reason"), REFUSED.values(), ids=list(REFUSED))
+def test_looking_is_refused(client: Client, path: str, status: int, reason: str) -> None:
+    # Not as a text, which a client would tidy up before it asks.
+    address = httpx.URL(SERVER, raw_path=path.encode())
+    answer = client.get(address)
+    assert (answer.status_code, reason in answer.json()["error"]) == (status, True), answer.text
+
+
+EVERY_LOOK = [
+    "/api/tables",
+    *(ONE + path for path in (
+        "", "/pulse", "/timeline", "/properties", "/partitions", "/groups?partition=x",
+        "/freshness", "/plans", "/services", "/services/clean/preview",
+        "/instants/commit/20200101000000000", "/nothing",
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", EVERY_LOOK)
+def test_nobody_looks_at_a_table_without_the_token_or_from_another_site(
+    client: Client, path: str
+) -> None:
+    assert client.get(path, headers={}).status_code == 401
+    assert client.get(path, headers={TOKEN_HEADER: "guessed"}).status_code == 403
+    for site in ("cross-site", "same-site"):
+        for mode in ("no-cors", "navigate", "cors"):
+            asked = {**WITH_TOKEN, "sec-fetch-site": site, "sec-fetch-mode": mode}
+            answer = client.get(path, headers=asked)
+            assert (answer.status_code, "another site" in answer.text) == (403, True)
+
+
+@pytest.mark.parametrize("path", ["/", "/js/app.js", "/style.css", "/icon.svg"])
+def test_the_page_itself_needs_no_token(client: Client, path: str) -> None:
+    assert client.get(path, headers={}).status_code == 200
+
+
+def test_halves_of_characters_are_shown_by_their_number(world: PlanFixture) -> None:
+    path = ".hoodie/hoodie.properties"
+    spoilt = world.storage.read(path) + b"odd=\\udc80 \\ud83d\\ude00\n"
+    world.storage.replace(path, spoilt)
+    for name in (".hoodie.properties.crc", "hoodie.properties.crc"):
+        world.storage.delete(f".hoodie/{name}")
+    found = seen(client_of(world), f"{ONE}/properties")["properties"]
+    assert [each["value"] for each in found if each["key"] == "odd"] == ["\\udc80 \U0001f600"]
+
+
+POSTS: dict[str, tuple[str, dict[str, Any], int, str]] = {
+    "no token": (f"{ONE}/services/clean/run", {"headers": {}}, 401, "a token is needed"),
+    "wrong token": (
+        f"{ONE}/services/clean/run", {"headers": {TOKEN_HEADER: "x"}}, 403, "another one"),
+    "another site": (
+        f"{ONE}/services/clean/run",
+        {"headers": {**WITH_TOKEN, "origin": "http://evil.example"}}, 403, "another site"),
+    "unknown table": ("/api/tables/9/services/clean/run", {}, 404, "no table of this number"),
+    "unknown service": (f"{ONE}/services/vacuum/run", {}, 404, "no such service"),
+    "unknown plan": (f"{ONE}/plans/20200101000000000/cancel", {}, 400, "no plan at this instant"),
+    "no instant": (f"{ONE}/plans/yesterday/cancel", {}, 400, "no plan at this instant"),
+    "unknown job": (f"{ONE}/jobs/1/stop", {}, 404, "no such job"),
+    "posting to look": (f"{ONE}/timeline", {}, 405, "does not take that method"),
+    "no JSON": (f"{ONE}/plans/1/cancel", {"content": b"{"}, 400, "no JSON"),
+    "nested too deeply": (
+        f"{ONE}/plans/1/cancel", {"content": b"[" * 9_000}, 400, "nested too deeply"),
+    "no object": (f"{ONE}/plans/1/cancel", {"json": []}, 400, "no JSON object"),
+    "reason is no text": (f"{ONE}/plans/1/cancel", {"json": {"reason": 1}}, 400, "a reason is"),
+    "long reason": (
+        f"{ONE}/plans/1/cancel", {"json": {"reason": "x" * 501}}, 400, "a reason is"),
+    "long body": (f"{ONE}/plans/1/cancel", {"content": b" " * 10_001}, 413, "at most"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "more", "status", "reason"), POSTS.values(), ids=list(POSTS))
+def test_writing_is_refused(
+    world: PlanFixture, client: Client, path: str, more: dict[str, Any], status: int, reason: str
+) -> None:
+    at = world.schedule()
+    answer = client.post(path, **{"headers": WITH_TOKEN, **more})
+    assert (answer.status_code, reason in answer.json()["error"]) == (status, True), answer.text
+    world.assert_kept(at)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.post(f"{ONE}/services/clean/run", headers=WITH_TOKEN),
+        lambda client: client.post(f"{ONE}/plans/1/cancel", headers=WITH_TOKEN),
+    ],
+)
+def test_without_allow_writes_nothing_writes(
+    world: PlanFixture, ask: Callable[[Client], httpx.Response]
+) -> None:
+    client = client_of(world, allow_writes=False)
+    answer = ask(client)
+    assert answer.status_code == 403
+    assert "--allow-writes" in answer.json()["error"]
+    assert seen(client, ONE)["allow_writes"] is False
+
+
+def test_another_name_for_this_server_is_refused(client: Client) -> None:
+    answer = client.get("/api/tables", headers={**WITH_TOKEN, "host": "evil.example"})
+    assert answer.status_code == 421
+    page = client.get("/", headers={**WITH_TOKEN, "host": "evil.example"})
+    assert page.status_code == 421
+
+
+@pytest.mark.parametrize("path", ["/", "/api/tables", "/js/app.js", "/nothing", f"{ONE}/nothing"])
+def test_every_answer_has_the_headers_that_protect_it(client: Client, path: str) -> None:
+    answer = client.get(path)
+    assert {name: answer.headers.get(name) for name in HEADERS} == dict(HEADERS)
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] in ("no-cache", "no-store")
+
+
+def test_a_broken_table_is_told_of_and_others_go_on(world: PlanFixture) -> None:
+    broken = PlanFixture("clustering")
+    path = ".hoodie/hoodie.properties"
+    broken.storage.replace(path, b"hoodie.table.name=broken\n")
+    client = client_of(world, broken)
+    answer = client.get("/api/tables/1/timeline")
+    assert answer.status_code == 500
+    assert answer.json()["kind"] == "CorruptError"
+    assert seen(client, f"{ONE}/timeline")["instants"]
+
+
+def test_broken_commits_do_not_take_the_timeline_away(world: PlanFixture) -> None:
+    first, *_ = sorted(
+        f.path for f in world.storage.list_files(".hoodie/timeline") if "_" in f.name
+    )
+    world.storage.replace(first, b"no Avro")
+    found = seen(client_of(world), f"{ONE}/timeline")["instants"]
+    assert ["operation" in each for each in found] == [False, True, True]
+
+
+def test_names_from_a_table_are_told_as_they_are() -> None:
+    table = WrittenTable()
+    table.create(options={})
+    table.upsert([row("a", day="<img src=x onerror=alert(1)>")])
+    paths = {
+        f.path.partition("/")[0]
+        for f in table.storage.list_tree("")
+        if PARTITION_METADATA in f.path
+    }
+    found = seen(client_of(table), f"{ONE}/partitions")["rows"]
+    assert {each["partition"] for each in found} == paths
