@@ -97,12 +97,12 @@ def hudi_compaction_plan(table: Path, instant: str, action: str) -> tuple[Compac
     return plan, load_snapshot(storage)
 
 
-_PREFIX = "hoodie.clustering.plan.strategy."
+_STRATEGY_KEYS = "hoodie.clustering.plan.strategy."
 
 
 def clustering_options(**options: object) -> dict[str, str]:
     """Options by the end of their keys, with underscores for dots: `sort_columns="a"`."""
-    return {_PREFIX + key.replace("_", "."): str(value) for key, value in options.items()}
+    return {_STRATEGY_KEYS + key.replace("_", "."): str(value) for key, value in options.items()}
 
 
 def clustering_settings_of(**options: object) -> ClusteringSettings:

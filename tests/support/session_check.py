@@ -103,8 +103,8 @@ def check_streams(spark: SparkSession, folder: Path) -> None:
         if SOAK:
             run("parquet")
     if SOAK:
-        rows = spark.read.parquet(str(place / "parquet")).collect()
-        found = sorted((row.id, row.ts) for row in rows)
+        files = spark.read.parquet(str(place / "parquet")).collect()
+        found = sorted((row.id, row.ts) for row in files)
         assert found == [("a", 1), ("a", 2), ("b", 1), ("c", 1)], found
     found = sorted((row.id, row.ts) for row in target.read().collect())
     assert found == [("a", 2), ("b", 1), ("c", 1)], found

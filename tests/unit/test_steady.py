@@ -2,7 +2,8 @@
 
 A test that needs time takes a ManualClock; one that waits for another process or thread waits with
 `support.processes.wait_until`; one that shows what something costs counts calls, steps or imports,
-and `./dev bench` measures. Each rule is a function from a file to its offences, and each is shown to bite.
+and `./dev bench` measures. Each rule is a function from a file to its offences, and each is shown
+to bite.
 """
 
 from __future__ import annotations

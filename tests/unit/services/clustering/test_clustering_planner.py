@@ -15,9 +15,10 @@ from lakewright.services.clustering.planner import (
     commits_since_clustering,
     plan_clustering,
 )
+from lakewright.services.compaction.strategies import MB
 from lakewright.services.planning import IncrementalWindow
 from lakewright.testing.timeline_drawing import draw
-from support.services import MB, clustering_settings_of, clustering_slice
+from support.services import clustering_settings_of, clustering_slice
 
 EVERYTHING = IncrementalWindow(None)
 OFF = IncrementalWindow(None, is_recorded=False)
