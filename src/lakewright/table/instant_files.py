@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from lakewright.model.instant import REWRITES, Action, Instant, InstantTime, Sta
 from lakewright.model.plans import InstantRef, RequestedReplace
 from lakewright.storage.base import FileStatus, Storage, map_in_threads, split_path
 from lakewright.table.markers import finish_markers, spill_folder
+from lakewright.table.properties import read_optional
 from lakewright.table.snapshot import Snapshot, list_timeline
 
 _HOODIE = ".hoodie"
@@ -141,6 +142,24 @@ def create_if_missing(storage: Storage, path: str, data: bytes) -> None:
     """Create a file that an earlier attempt of the same action may have created already."""
     with suppress(ConflictError):
         storage.create(path, data)
+
+
+def try_create(
+    storage: Storage, path: str, data: bytes, *, is_exclusive: Callable[[], bool] | None = None
+) -> bool:
+    """Create a file; return False if another process has created a file of this name.
+
+    A file with this content counts as created: storage may refuse a request that it carried out
+    before, since its first answer was lost. Where other processes create files with the same
+    content, it counts only if `is_exclusive` returns that no other process can have created it.
+    """
+    try:
+        storage.create(path, data)
+    except ConflictError:
+        if is_exclusive is not None and not is_exclusive():
+            return False
+        return read_optional(storage, path) == data
+    return True
 
 
 def _create_pending(snapshot: Snapshot, instant: Instant) -> None:
