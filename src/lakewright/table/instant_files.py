@@ -13,11 +13,10 @@ from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
 from lakewright.model.instant import REWRITES, Action, Instant, InstantTime, State
 from lakewright.model.plans import InstantRef, RequestedReplace
 from lakewright.storage.base import FileStatus, Storage, map_in_threads, split_path
+from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.markers import finish_markers, spill_folder
 from lakewright.table.properties import read_optional
-from lakewright.table.snapshot import Snapshot, list_timeline
-
-_HOODIE = ".hoodie"
+from lakewright.table.snapshot import Snapshot, data_folders, list_timeline
 
 # The requested time and the action under which the instant completes.
 ActionKey = tuple[InstantTime, str]
@@ -107,7 +106,7 @@ def delete_instant(
     # after this.
     finish_markers(storage, requested_at)
     storage.unsynced().delete_folder(spill_folder(requested_at))
-    storage.unsynced().delete(f"{_HOODIE}/.heartbeat/{requested_at}")
+    storage.unsynced().delete(f"{HEARTBEATS}/{requested_at}")
 
 
 def rollback_metadata(
@@ -174,9 +173,10 @@ def _list_files(storage: Storage, partitions: Iterable[str] | None) -> list[File
     if partitions is not None:
         listed = storage.list_many(dict.fromkeys(partitions))
         return [status for files in listed.values() for status in files]
-    folders = [folder for folder in storage.list_folders("") if folder != _HOODIE]
     statuses = storage.list_files("")
-    for tree in map_in_threads(lambda folder: list(storage.list_tree(folder)), folders):
+    for tree in map_in_threads(
+        lambda folder: list(storage.list_tree(folder)), data_folders(storage)
+    ):
         statuses += tree
     return statuses
 
