@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from lakewright.engine.local import read_plan
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.testing.local_reads import read_plan
 
 Rows = list[str]
 

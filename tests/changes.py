@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lakewright.engine.local import read_cdc_plan
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.scan.query_options import begin_of_range
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_cdc_plan
 
 Row = dict[str, Any]
 Change = tuple[str, Row | None, Row | None]

@@ -10,7 +10,6 @@ from itertools import count
 import pyarrow as pa
 from golden_tables import as_json
 
-from lakewright.engine.local import read_plan
 from lakewright.format.avro.schema import avro_schema
 from lakewright.format.data_block import format_parquet_block
 from lakewright.format.timeline_metadata import (
@@ -44,6 +43,7 @@ from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import TimeGenerator
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.testing.table_builder import TableBuilder
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakewright.client.write_client import WriteClient
 from lakewright.clock import Clock
-from lakewright.engine.local import ArrowRows, LocalEngine, read_plan
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.model.instant import Action
 from lakewright.model.table_config import parse_table_type
 from lakewright.scan.planner import plan_read_optimized, plan_snapshot
@@ -21,6 +21,7 @@ from lakewright.table.create import TableSpec, create_table
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.transaction import Transaction, TransactionManager, TransactionSpec
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.local_reads import read_plan
 from lakewright.write.task import Operation, WriteStatus, WriteTask
 from lakewright.write.writer import Commit, RowSource
 

@@ -10,11 +10,11 @@ import pytest
 from golden_tables import GoldenTables, as_json, queries
 from sizes import sized
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import LakewrightError
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 
 TABLES = ("mor_avro", "mor_parquet", "cow_archived", "mor_logcompacted", "cow_overwrite")
 ROUNDS = sized(40, soak=5_000)  # for each table, half of them without checksum files

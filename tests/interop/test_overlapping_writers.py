@@ -15,11 +15,11 @@ from real_hudi import RealHudi
 from sizes import sized, some
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.local_reads import read_plan
 
 SEVERAL = {
     **NO_SERVICES,

@@ -11,10 +11,10 @@ from golden_tables import as_json
 from real_hudi import RealHudi, Row
 from sizes import SOAK
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_read_optimized, plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 
 OPTIONS = {
     "hoodie.datasource.write.recordkey.field": "id",

@@ -19,11 +19,11 @@ from kinds import CROSSED, FEATURES, FEW, Kind, choices, crossed, matrix, tellin
 from real_hudi import RealHudi, Row
 from sizes import SOAK, some
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.testing.local_reads import read_plan
 
 LISTED = {"hoodie.metadata.enable": "false"}
 QUERY = "hoodie.datasource.query.type"

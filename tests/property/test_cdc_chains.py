@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from sizes import sized
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.engine.local import read_cdc_plan
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.model.instant import Action
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_cdc_plan
 
 LOGGED = {"hoodie.table.cdc.enabled": "true"}
 LOGGING = "hoodie.table.cdc.supplemental.logging.mode"

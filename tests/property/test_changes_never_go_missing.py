@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from sizes import sized
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import ConflictError
 from lakewright.scan.planner import plan_changes
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ import pytest
 from changes import Change, Row, applied, change, changes_of, recorded, same_form
 from golden_tables import NAMES, GoldenTables
 
-from lakewright.engine.local import read_cdc_plan, read_plan
 from lakewright.model.schema import META_COLUMNS
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.scan.cdc.reader import row_texts
 from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_cdc_plan, read_plan
 
 RANGES = recorded()
 

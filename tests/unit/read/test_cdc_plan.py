@@ -10,11 +10,11 @@ import pytest
 from changes import applied, change, changes_of
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import read_cdc_plan
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Instant
 from lakewright.scan.cdc.planner import CdcInferenceCase, plan_cdc
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_cdc_plan
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.writer import Commit
 

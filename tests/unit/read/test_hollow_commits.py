@@ -11,9 +11,9 @@ from __future__ import annotations
 import pytest
 from written import NO_SERVICES, Row, WrittenTable, row
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 
 SEVERAL = {**NO_SERVICES, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 KINDS = {"copy on write": "COPY_ON_WRITE", "merge on read": "MERGE_ON_READ"}

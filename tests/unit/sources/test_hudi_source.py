@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.ingestion.checkpoints import INITIAL, Checkpoint, Version
 from lakewright.ingestion.hudi_table import (
@@ -24,6 +23,7 @@ from lakewright.ingestion.splitters import BoundedLoad, splitter_for
 from lakewright.model.instant import Action, Instant, State
 from lakewright.options import settings_from
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from written import NO_SERVICES, WrittenTable, row
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes
 from lakewright.storage.base import FileStatus, Storage
 from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.storage import CountingStorage
 
 SEVERAL = {**NO_SERVICES, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}

@@ -11,7 +11,6 @@ from sizes import sized
 from undone import TIMELINE, Bench, act_on, files_but_markers, files_of, json_rows_of, of, rows_of
 from upkeep import Upkeep, upkeep_of
 
-from lakewright.engine.local import read_plan
 from lakewright.format.archived_timeline import (
     ArchivedInstant,
     ArchivedTimelineFile,
@@ -29,6 +28,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.archived_timeline import load_entries, load_manifest
 from lakewright.table.savepoint import create_savepoint_locked
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.writer import Commit
 

@@ -15,7 +15,6 @@ from sizes import sized
 from undone import Bench, compaction_plan, of, rows_of
 from upkeep import upkeep_of
 
-from lakewright.engine.local import read_plan
 from lakewright.format.timeline_metadata import format_replace_commit
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.instant import Action, Instant, State
@@ -24,6 +23,7 @@ from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.write.writer import Commit
 
 GROUPS = (("d1", "f"), ("d1", "g"), ("d2", "h"))

@@ -11,7 +11,6 @@ import pytest
 from cloud_events import FakeQueue
 from pyspark.sql import SparkSession
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.ingestion.checkpoints import Checkpoint, Version
 from lakewright.ingestion.cloud.events import (
@@ -26,6 +25,7 @@ from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.local_reads import read_plan
 
 TIME, MS = "2026-01-01T00:00:01.500Z", 1_767_225_601_500
 
