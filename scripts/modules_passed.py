@@ -20,13 +20,14 @@ import pyarrow as pa
 
 import lakewright
 from lakewright.client.write_client import WriteClient
-from lakewright.engine.local import ArrowRows, LocalEngine, read_plan
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.model.table_config import TableType
 from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.create import TableSpec, create_table
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.local_reads import read_plan
 from lakewright.write.task import Operation
 
 _ROOT = Path(lakewright.__file__).parent

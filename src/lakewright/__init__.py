@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lakewright.ingestion.ingester import IngestResult
     from lakewright.ingestion.loop import ingest
     from lakewright.installation import install, uninstall
-    from lakewright.metrics.commit_metrics import Reporter, report_to
+    from lakewright.metrics.meter import report_to
     from lakewright.metrics.metric import Metric, MetricReporter
     from lakewright.model.freshness import Freshness
     from lakewright.model.instant import Instant, State
@@ -54,7 +54,6 @@ __all__ = [
     "LakewrightError",
     "Metric",
     "MetricReporter",
-    "Reporter",
     "Skip",
     "State",
     "Table",
@@ -78,7 +77,6 @@ _MODULES = {
     "Instant": "model.instant",
     "Metric": "metrics.metric",
     "MetricReporter": "metrics.metric",
-    "Reporter": "metrics.commit_metrics",
     "Skip": "model.plans",
     "State": "model.instant",
     "Table": "api.table",
@@ -86,7 +84,7 @@ _MODULES = {
     "ingest": "ingestion.loop",
     "install": "installation",
     "open": "api.factory:open_table",
-    "report_to": "metrics.commit_metrics",
+    "report_to": "metrics.meter",
     "uninstall": "installation",
 }
 

@@ -11,7 +11,6 @@ from lakewright.model.hashing import (
     bucket_of,
     java_string_hash,
     java_string_hashes,
-    murmur2,
     murmur_keys,
 )
 from lakewright.model.partition_paths import (
@@ -33,6 +32,7 @@ from lakewright.model.record_keys import (
     java_float,
     record_keys,
 )
+from lakewright.testing.checksums import murmur2
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 TEXTS = st.lists(st.none() | TEXT, max_size=20)

@@ -13,12 +13,12 @@ from lakewright.client.write_client import WriteClient, parse_operation, spark_r
 from lakewright.errors import InvalidError, LakewrightError
 from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.model.plans import Skip
-from lakewright.model.table_config import TableConfig
+from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.storage.base import Storage
 from lakewright.table.create import TableSpec, create_table, table_properties
 from lakewright.table.locks.base import held
 from lakewright.table.properties import BACKUP, PROPERTIES, table_exists
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import data_folders, load_snapshot
 from lakewright.table.transaction import CommitValidator
 from lakewright.write.options import (
     find_conflicts,
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PARTITIONS_TO_DELETE = "hoodie.datasource.write.partitions.to.delete"
-_META_FOLDER = ".hoodie"
-_LOCKS = ".hoodie/.locks"
+_LOCKS = f"{META_FOLDER}/.locks"
 
 
 class SaveMode(Enum):
@@ -218,9 +217,8 @@ def _remove(storage: Storage) -> None:
     Data files are deleted before the timeline: without a timeline they would become part of the
     next table at this location.
     """
-    for folder in storage.list_folders(""):
-        if folder != _META_FOLDER:
-            storage.delete_folder(folder)
+    for folder in data_folders(storage):
+        storage.delete_folder(folder)
     storage.delete_many(file.path for file in storage.list_files(""))
     _remove_metadata(storage)
     for path in (BACKUP, PROPERTIES):
@@ -239,6 +237,6 @@ def _remove_empty(storage: Storage) -> None:
 
 def _remove_metadata(storage: Storage) -> None:
     """Delete the metadata folders of a table, except for the lock, which is held."""
-    for folder in storage.list_folders(_META_FOLDER):
+    for folder in storage.list_folders(META_FOLDER):
         if folder != _LOCKS:
             storage.delete_folder(folder)

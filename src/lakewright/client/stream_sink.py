@@ -184,11 +184,6 @@ def names_stream(options: Mapping[str, str]) -> bool:
     return any(key.lower() == IDENTIFIER and value.strip() for key, value in options.items())
 
 
-def last_batch(snapshot: Snapshot, stream: Stream) -> int | None:
-    """Return the number of the last batch of a stream that the table has."""
-    return next((number for _, number in _batches(snapshot, stream)), None)
-
-
 def query_of(checkpoint: str, places: Mapping[str, str] | None = None) -> str | None:
     """Return the id of the query of a checkpoint location; `places` are storage options."""
     try:

@@ -47,11 +47,9 @@ from lakewright.table.feature_checks import check_writable
 from lakewright.table.locks.base import InProcessLock, Lock, held
 from lakewright.table.options import with_optimistic_concurrency
 from lakewright.table.properties import update_properties
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import data_folders, load_snapshot
 from lakewright.table.transaction import TransactionManager
 from lakewright.utils.terminal import SafeConsole
-
-_META_FOLDER = ".hoodie"
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
@@ -347,9 +345,8 @@ def _matches_no_partition(storage: Storage, policy: TtlPolicy) -> bool:
 
 
 def _partitions(storage: Storage) -> Iterator[str]:
-    for folder in storage.list_folders(""):
-        files = storage.list_tree(folder) if folder != _META_FOLDER else ()
-        for path, name in (split_path(file.path) for file in files):
+    for folder in data_folders(storage):
+        for path, name in (split_path(file.path) for file in storage.list_tree(folder)):
             if name.startswith(PARTITION_METADATA):
                 yield path
 

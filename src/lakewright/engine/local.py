@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.partition_paths import partition_paths
-from lakewright.scan.cdc.planner import CdcScanPlan, decode_cdc_plan, encode_cdc_plan
+from lakewright.scan.cdc.planner import CdcScanPlan
 from lakewright.scan.cdc.reader import read_cdc
-from lakewright.scan.scan_plan import RowFilter, ScanPlan, decode_plan, encode_plan, may_match
+from lakewright.scan.scan_plan import RowFilter, ScanPlan, may_match
 from lakewright.scan.slice_reader import read_slices
 from lakewright.storage.base import Storage
 from lakewright.write.operations import run_deferred, run_task
@@ -89,19 +89,6 @@ def _parts(
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-
-
-def read_plan(storage: Storage, plan: ScanPlan) -> pa.Table:
-    """Read a plan into a table, slice after slice, encoded and decoded as for a cluster."""
-    decoded = decode_plan(encode_plan(plan))
-    batches = [batch for task in decoded.tasks() for batch in read_local(storage, task)]
-    return pa.Table.from_batches(batches, plan.result_schema)
-
-
-def read_cdc_plan(storage: Storage, plan: CdcScanPlan) -> pa.Table:
-    """Read the changes of a CDC plan into a table: write after write, and by file group."""
-    decoded = decode_cdc_plan(encode_cdc_plan(plan))
-    return pa.Table.from_batches(read_local(storage, decoded), plan.result_schema)
 
 
 class LocalEngine:

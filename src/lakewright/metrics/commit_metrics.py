@@ -1,16 +1,13 @@
-"""The metrics of commits and rollbacks, by Hudi's names, and reporters of commit figures."""
+"""The metrics of commits and rollbacks, by Hudi's names."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
 
 from lakewright.clock import zone_of
 from lakewright.errors import UnavailableError
-from lakewright.metrics.meter import MetricsRecorder, add_reporter
-from lakewright.metrics.metric import MetricReporter
+from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.commit_metadata import (
     SERVICE_OPERATIONS,
     CommitMetadata,
@@ -21,7 +18,6 @@ from lakewright.model.freshness import Watermarks, is_ingest, max_known
 from lakewright.model.instant import Action, Instant, parse_time
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage
-from lakewright.table.freshness_options import call_user_function
 from lakewright.table.rollback import load_rollback
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
@@ -128,48 +124,6 @@ def record_rollback(meter: MetricsRecorder, storage: Storage, completed: Instant
             ]
         )
         meter.count("rollback.completed.counter")
-
-
-@runtime_checkable
-class Reporter(Protocol):
-    """Publishes the figures of commits to a metrics system."""
-
-    def report(self, table: str, at_ms: int, values: Mapping[str, float]) -> None:
-        """Publish the figures of one commit of a table, which completed at `at_ms`."""
-        ...
-
-
-_reporters: list[Reporter] = []
-
-
-def report_to(reporter: Reporter | MetricReporter) -> Callable[[], None]:
-    """Send metrics of this process to a reporter; return a function that removes it.
-
-    A reporter with a method `take` gets all metrics as values, one with `report` the figures of
-    commits on tables that track event times.
-    """
-    if not isinstance(reporter, Reporter):
-        return add_reporter(reporter)
-    _reporters.append(reporter)
-
-    def remove() -> None:
-        if reporter in _reporters:
-            _reporters.remove(reporter)
-
-    return remove
-
-
-def report(
-    table: str,
-    at_ms: int,
-    values: Mapping[str, float],
-    also: Callable[[str, int, Mapping[str, float]], object] | None,
-) -> None:
-    """Call all reporters, and one that an option names; a failure is a warning."""
-    for function in (*(reporter.report for reporter in _reporters), *((also,) if also else ())):
-        failure = call_user_function(function, table, at_ms, values)
-        if failure is not None:
-            warnings.warn(f"a reporter failed: {failure}", RuntimeWarning, stacklevel=3)
 
 
 def commit_figures(

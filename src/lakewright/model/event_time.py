@@ -14,9 +14,8 @@ together return the same rows to every reader as before, whatever log files foll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -133,36 +132,10 @@ class SplitLogRecords:
     taken: MergedLogRecords
     remaining: MergedLogRecords
 
-    def iterator(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows to merge into the base file; a base row may still win against them."""
-        return _live_rows(self.taken)
-
-    def records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the rows to merge into the base file for these keys, by key."""
-        return _rows_by_key(self.iterator(), keys)
-
     def remain_logs_iterator(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that remain in a log file: the RFC's `getRemainLogsIterator`."""
-        return _live_rows(self.remaining)
-
-    def remain_records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the remaining rows of these keys, by key: the RFC's `getRemainRecords`."""
-        return _rows_by_key(self.remain_logs_iterator(), keys)
-
-
-def _live_rows(records: MergedLogRecords) -> Iterator[pa.RecordBatch]:
-    rows = records.rows.take(pa.array(records.row[~records.deleted]))
-    yield from rows.to_batches()
-
-
-def _rows_by_key(
-    batches: Iterable[pa.RecordBatch], keys: Iterable[str]
-) -> dict[str, dict[str, Any]]:
-    wanted = pa.array(sorted(set(keys)), pa.string())
-    filtered = [
-        batch.filter(pc.is_in(batch.column(RECORD_KEY), value_set=wanted)) for batch in batches
-    ]
-    return {row[RECORD_KEY]: row for batch in filtered for row in batch.to_pylist()}
+        rows = self.remaining.rows.take(pa.array(self.remaining.row[~self.remaining.deleted]))
+        yield from rows.to_batches()
 
 
 # Returns for each key whether it has a row in the base file.

@@ -15,6 +15,8 @@ from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 Choice = TypeVar("Choice", bound=StrEnum)
 
 MERGE_PROPERTY = "hoodie.record.merge.property."
+# The folder of the timeline, the properties and everything else that is no data.
+META_FOLDER = ".hoodie"
 VERSIONS = (8, 9)
 
 # Payload classes of older writers that are equivalent to a merge mode.
@@ -105,7 +107,7 @@ class TableConfig:
     @property
     def timeline_folder(self) -> str:
         """The folder of the active timeline, relative to the base path of the table."""
-        return ".hoodie/" + self.properties.get("hoodie.timeline.path", "timeline")
+        return f"{META_FOLDER}/{self.properties.get('hoodie.timeline.path', 'timeline')}"
 
     @property
     def history_folder(self) -> str:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.file_group import BaseFile, FileSlice, LogFile
 from lakewright.model.merge import MergeRule
-from lakewright.model.schema import COMMIT_TIME, OPERATION, RECORD_KEY, select_fields
+from lakewright.model.schema import COMMIT_TIME, IS_DELETED, OPERATION, RECORD_KEY, select_fields
 from lakewright.model.table_config import MergeMode, TableConfig
 from lakewright.utils.bin_packing import pack_by_size
 
@@ -174,7 +174,6 @@ _TASK_BYTES = 64 << 20
 # Small scans are spread over a few cores, if each part is worth a task.
 _SPREAD_TASKS = 8
 _SPREAD_BYTES = 8 << 20
-_IS_DELETED = "_hoodie_is_deleted"
 # A mask reads the log files twice: that pays off if they are small compared with the base file.
 _LEAST_KEPT = 4
 _LEAST_MASKED_BYTES = 128 << 20
@@ -210,7 +209,7 @@ class ScanPlan:
     @property
     def merge_schema(self) -> pa.Schema:
         """The result's columns, and those that merging needs."""
-        needed = [RECORD_KEY, *self.rule.ordering, _IS_DELETED]
+        needed = [RECORD_KEY, *self.rule.ordering, IS_DELETED]
         if self.rule.delete_marker is not None:
             needed.append(self.rule.delete_marker[0])
         if self.commits is not None:

@@ -181,19 +181,17 @@ def find_window(
     *,
     enabled: bool = True,
     aware: bool = True,
-    service: str | None = None,
 ) -> IncrementalWindow:
     """Return the window of a plan of `action`: all partitions if the last plan does not bound it.
 
-    `partition_aware` is whether the strategy can select from some of the partitions. `service` is
-    the name of a service that shares its action with another one: each has its own last plan.
+    `aware` is whether the strategy can select from some of the partitions.
     """
     if not enabled:
         return IncrementalWindow(None, "incremental planning is switched off", is_recorded=False)
     if not aware:
         return IncrementalWindow(None, "the strategy needs all partitions")
     snapshot = context.snapshot
-    last, plan = last_service(snapshot, action, service or action)
+    last, plan = last_service(snapshot, action, action)
     if last is None:
         return IncrementalWindow(None, f"no {action} has completed on the active timeline")
     if plan is None:

@@ -70,12 +70,6 @@ def matches(data: bytes, sidecar: bytes) -> bool:
     )
 
 
-def sidecar_of(data: bytes, *, chunk: int = 512) -> bytes:
-    """Return the checksum file that Hadoop would write for `data`."""
-    sums = [zlib.crc32(data[start : start + chunk]) for start in range(0, len(data), chunk)]
-    return _HEADER.pack(_MAGIC, chunk) + struct.pack(f">{len(sums)}I", *sums)
-
-
 # System calls that change files and folders.
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -31,9 +31,9 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
 from lakewright.storage.base import (
-    MOST_THREADS,
     FileStatus,
     MissingFileError,
+    RemoteStorage,
     VersionedStorage,
     check_folder,
     check_path,
@@ -358,7 +358,7 @@ _LIST_CHUNK = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectStorage(VersionedStorage):
+class ObjectStorage(RemoteStorage, VersionedStorage):
     """Objects below a prefix of a bucket; made by `ObjectStorage.at`.
 
     Only S3 is tested. Options are plain strings: those of the client (`endpoint`, `region`,
@@ -385,16 +385,6 @@ class ObjectStorage(VersionedStorage):
         return storage
 
     @property
-    def has_own_clock(self) -> bool:
-        """Always: modification times come from the service."""
-        return True
-
-    @property
-    def parallel_listings(self) -> int:
-        """How many trees to list concurrently."""
-        return MOST_THREADS
-
-    @property
     def root(self) -> str:
         """The base path as a URI; `s3a://` for S3, as Spark expects."""
         return self.location.text
@@ -408,11 +398,6 @@ class ObjectStorage(VersionedStorage):
         """Return the paths of the folders directly in `folder`, sorted."""
         _, folders = self._list_level(check_folder(folder))
         return sorted(folders)
-
-    def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
-        """Return `list_files` of each folder, listed concurrently."""
-        paths = list(folders)
-        return dict(zip(paths, map_in_threads(self.list_files, paths), strict=True))
 
     def list_tree(self, folder: str) -> Iterator[FileStatus]:
         """Yield all files in `folder` and below, from one listing of any depth."""
@@ -456,10 +441,6 @@ class ObjectStorage(VersionedStorage):
                 if status_of(error) == 416:
                     return b""
                 raise
-
-    def read_many(self, paths: Iterable[str]) -> list[bytes]:
-        """Return `read` of each path, in order, read concurrently."""
-        return map_in_threads(self.read, list(paths))
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Open a file for random access; each read is one request. The caller closes it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
 from lakewright.errors import found_in
@@ -25,6 +25,7 @@ from lakewright.storage.base import MissingFileError, Storage
 _READ_WHOLE_BYTES = 1 << 20
 
 _Loaded = TypeVar("_Loaded")
+_Metadata = TypeVar("_Metadata")
 
 
 def load_manifest(storage: Storage, folder: str) -> Manifest:
@@ -124,6 +125,30 @@ def _read_entries(
         with found_in(path), storage.open_input(path) as source:
             entries += parse_archived_file(source, with_content=False)
     return entries
+
+
+def load_archived_metadata(
+    storage: Storage,
+    folder: str,
+    actions: Collection[str],
+    parse: Callable[[bytes], _Metadata],
+    *,
+    first: str = "",
+    last: str = "9",
+) -> Iterator[tuple[Instant, _Metadata]]:
+    """Yield the archived instants of these actions with their metadata, oldest first.
+
+    Only instants with requested times in [first, last] that were archived with their metadata; this
+    includes instants that interrupted archiving has left on the active timeline as well.
+    """
+    for entry in load_entries(storage, folder, first=first, last=last, with_content=True):
+        if entry.action in actions and entry.metadata:
+            instant = Instant(
+                entry.requested_at, Action(entry.action), completed_at=entry.completed_at
+            )
+            with found_in(f"{folder}: {entry.requested_at}"):
+                metadata = parse(entry.metadata)
+            yield instant, metadata
 
 
 def write_instants(entries: Iterable[ArchivedInstant]) -> list[Instant]:

@@ -44,7 +44,7 @@ from lakewright.format.timeline_metadata import (
     parse_rollback,
     parse_rollback_plan,
 )
-from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat, is_log
 from lakewright.model.file_group import LogFile, parse_data_file
 from lakewright.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
@@ -130,7 +130,7 @@ def operation_of_commit(instant: Instant, metadata: CommitMetadata) -> Concurren
     for partition, stats in metadata.stats.items():
         for stat in stats:
             if stat.file_id:
-                (logs if _is_log(stat) else bases).add(_group_key(partition, stat.file_id))
+                (logs if is_log(stat) else bases).add(_group_key(partition, stat.file_id))
     replaced = {_group_key(p, file_id) for p, ids in metadata.replaced.items() for file_id in ids}
     return ConcurrentOperation(
         instant.requested_at,
@@ -144,7 +144,7 @@ def operation_of_commit(instant: Instant, metadata: CommitMetadata) -> Concurren
             (partition, _file_name(stat))
             for partition, stats in metadata.stats.items()
             for stat in stats
-            if stat.path and _is_log(stat)
+            if stat.path and is_log(stat)
         ),
         completed_at=instant.completed_at,
     )
@@ -339,11 +339,6 @@ def _reason(instant: Instant, other: ConcurrentOperation) -> str:
     }
     name = names.get(other.kind, f"a {instant.action}")
     return f"{name} {state} that touches the same file groups as this write"
-
-
-def _is_log(stat: WriteStat) -> bool:
-    name = _file_name(stat)
-    return isinstance(parse_data_file(name), LogFile) if name else bool(stat.log_files)
 
 
 def _file_name(stat: WriteStat) -> str:

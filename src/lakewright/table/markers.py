@@ -21,11 +21,12 @@ from enum import StrEnum
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnsupportedError
 from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
 from lakewright.model.instant import InstantTime
+from lakewright.model.table_config import META_FOLDER
 from lakewright.storage.base import MissingFileError, Storage, join_path, split_path
 
-FOLDER = ".hoodie/.temp"
+FOLDER = f"{META_FOLDER}/.temp"
 # Rows that tasks of a write spill for other tasks: not among the markers, see `marker_folder`.
-SPILL = ".hoodie/.lakewright/rows"
+SPILL = f"{META_FOLDER}/.lakewright/rows"
 _MARKER = re.compile(r"(?P<path>.+?)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
 # One marker on each line; but a timeline server that was restarted joins the markers that it finds
 # by commas, and leaves out the line break before the next one.

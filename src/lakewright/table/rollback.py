@@ -30,7 +30,7 @@ from lakewright.model.instant import REWRITES, WRITE_ACTIONS, Action, Instant, S
 from lakewright.model.plans import InstantRef, RollbackCause, RollbackPlan, RollbackRequest
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import join_path, split_path
-from lakewright.table.archived_timeline import archived_times_in, load_entries
+from lakewright.table.archived_timeline import archived_times_in, load_archived_metadata
 from lakewright.table.conflicts import OperationKind, operation_of_commit
 from lakewright.table.damaged_commits import find_damage, with_commits_from_file_names
 from lakewright.table.instant_files import (
@@ -575,13 +575,9 @@ def load_rollbacks(snapshot: Snapshot, *, archived: bool = False) -> tuple[Rollb
 
 def _archived_rollbacks(snapshot: Snapshot) -> Iterator[RollbackInfo]:
     folder = snapshot.config.history_folder
-    for entry in load_entries(snapshot.storage, folder, with_content=True):
-        if entry.action == Action.ROLLBACK and entry.metadata:
-            instant = Instant(
-                entry.requested_at, Action(entry.action), completed_at=entry.completed_at
-            )
-            with found_in(f"{folder}: {entry.requested_at}"):
-                yield from _infos_of_completed(instant, parse_rollback(entry.metadata))
+    archived = load_archived_metadata(snapshot.storage, folder, {Action.ROLLBACK}, parse_rollback)
+    for instant, metadata in archived:
+        yield from _infos_of_completed(instant, metadata)
 
 
 def _infos_of_completed(instant: Instant, metadata: RollbackMetadata) -> list[RollbackInfo]:

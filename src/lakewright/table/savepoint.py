@@ -257,26 +257,6 @@ def restore_locked(
     return _execute(snapshot, _request(snapshot, plan, times), times, clock)
 
 
-def resume_restore(snapshot: Snapshot, times: TimeGenerator, clock: Clock) -> Instant | None:
-    """Complete a restore whose process crashed, before anything else is done; None without one.
-
-    InvalidError if other writers have written since: the table is between two states, and only the
-    user that requested the restore can decide whether it is still wanted.
-    """
-    pending = pending_restore(snapshot)
-    if pending is None:
-        _delete_other_restores(snapshot, None)
-        return None
-    later_writes = _written_since(snapshot, pending)
-    if later_writes:
-        raise InvalidError(
-            "a restore was interrupted and the table was written since: run the restore again",
-            savepoint=pending.plan.savepoint,
-            writes=later_writes,
-        )
-    return _execute(snapshot, pending, times, clock)
-
-
 def pending_restore(snapshot: Snapshot) -> PendingRestore | None:
     """Return the pending restore with a plan, the newest if there are several."""
     for instant in reversed(snapshot.timeline.pending(_RESTORE)):

@@ -53,7 +53,7 @@ from lakewright.model.instant import (
 )
 from lakewright.model.plans import CleanPlan, ClusteringPlan, CompactionPlan
 from lakewright.model.schema import query_schema
-from lakewright.model.table_config import TableConfig
+from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import (
     FileStatus,
@@ -65,6 +65,7 @@ from lakewright.storage.base import (
 )
 from lakewright.table.archived_timeline import (
     archived_times_in,
+    load_archived_metadata,
     load_entries,
     load_entries_archived_since,
     write_instants,
@@ -79,7 +80,6 @@ DataFile = BaseFile | LogFile
 # Listing partitions. A folder is a partition if it contains the partition metadata file, as for
 # every other reader.
 
-_META_FOLDER = ".hoodie"
 # Enough tasks to keep all threads busy until the end, and few enough that scheduling them costs
 # nothing.
 _MAX_LISTING_TASKS = 1000
@@ -116,7 +116,7 @@ def _folders_to_list(storage: Storage, excluded: frozenset[str]) -> list[str]:
         levels = map_in_threads(storage.list_folders, parents, storage.parallel_listings)
         next_parents: list[str] = []
         for parent, children in zip(parents, levels, strict=True):
-            folders = [f for f in children if f != _META_FOLDER]
+            folders = [f for f in children if f != META_FOLDER]
             others = [f for f in folders if f not in excluded and f not in ancestors]
             # One listing of the parent is cheaper than a listing of each of many subfolders.
             if parent and 2 * len(others) > len(folders):
@@ -126,6 +126,11 @@ def _folders_to_list(storage: Storage, excluded: frozenset[str]) -> list[str]:
                 next_parents += [f for f in folders if f in ancestors]
         parents = next_parents
     return folders_to_list
+
+
+def data_folders(storage: Storage) -> list[str]:
+    """Return the topmost folders of a table that may contain partitions."""
+    return [folder for folder in storage.list_folders("") if folder != META_FOLDER]
 
 
 def _list_trees(storage: Storage, folders: list[str]) -> dict[str, list[DataFile]]:
@@ -280,23 +285,22 @@ class Snapshot:
             return [read_optional(self.storage, path) for path in paths]
 
     def _load_archived(self, times: set[str]) -> None:
-        entries = load_entries(
-            self.storage,
-            self.config.history_folder,
-            first=min(times),
-            last=max(times),
-            with_content=True,
-        )
-        for entry in entries:
-            is_write = entry.action in WRITE_ACTIONS
-            if entry.requested_at in times and entry.metadata and is_write:
-                with found_in(f"{self.config.history_folder}: {entry.requested_at}"):
-                    self._commits[entry.requested_at] = parse_commit(entry.metadata)
+        archived = self.archived_commits(first=min(times), last=max(times))
+        self._commits.update((i.requested_at, c) for i, c in archived if i.requested_at in times)
         missing = sorted(times - self._commits.keys())
         if missing:
             raise CorruptError(
                 "instants are neither on the active nor on the archived timeline", instants=missing
             )
+
+    def archived_commits(
+        self, *, first: InstantTime, last: InstantTime
+    ) -> Iterator[tuple[Instant, CommitMetadata]]:
+        """Yield the archived writes requested between two times, with their metadata."""
+        folder = self.config.history_folder
+        return load_archived_metadata(
+            self.storage, folder, WRITE_ACTIONS, parse_commit, first=first, last=last
+        )
 
     def schema(self, view: TimelineView) -> pa.Schema:
         """Return the query schema of the table as of the newest write that `view` sees."""

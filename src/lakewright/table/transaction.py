@@ -42,6 +42,7 @@ from lakewright.table.conflicts import ConflictChecker, max_timeline_time
 from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.heartbeat import Heartbeat, live_heartbeats
+from lakewright.table.instant_files import try_create
 from lakewright.table.locks.base import Lock, held, lock_for, run_locked
 from lakewright.table.markers import finish_markers, marked_files
 from lakewright.table.options import (
@@ -687,13 +688,16 @@ class TransactionManager(WriterContext):
         if isinstance(result, Postponed):
             return result
         transaction, spec = result
-        inflight_created = False
         try:
             self.storage.create(transaction.pending_path(State.INFLIGHT), spec.inflight)
-            inflight_created = True
-        finally:
-            if not inflight_created:
-                transaction.abort_best_effort()
+        except ConflictError:
+            # Another process has this instant: its files must stay. If it was this process, and
+            # only the answer of storage was lost, the next writer rolls the write back.
+            transaction.stop_heartbeat()
+            raise
+        except BaseException:
+            transaction.abort_best_effort()
+            raise
         return transaction, spec
 
     def _begin_locked(
@@ -731,7 +735,14 @@ class TransactionManager(WriterContext):
                 # Other writers must never see the instant without its heartbeat.
                 transaction.start_heartbeat()
                 lock.verify()
-                created = self._create_file(transaction.pending_path(State.REQUESTED), data)
+                # The requested files of all writers are alike. While this process holds the lock
+                # that they take, no other of them has created one with this time.
+                created = try_create(
+                    self.storage,
+                    transaction.pending_path(State.REQUESTED),
+                    data,
+                    is_exclusive=lambda: self.still_holds(lock),
+                )
                 created = created and self._is_time_unique(transaction)
             finally:
                 if not created:
@@ -754,10 +765,3 @@ class TransactionManager(WriterContext):
             return True
         self.storage.delete(transaction.pending_path(State.REQUESTED))
         return False
-
-    def _create_file(self, path: str, data: bytes) -> bool:
-        try:
-            self.storage.create(path, data)
-        except ConflictError:
-            return False
-        return True

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from lakewright.clock import zone_of
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
-from lakewright.metrics.commit_metrics import commit_figures, record_commit, report
+from lakewright.metrics.commit_metrics import commit_figures, record_commit
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.model.freshness import (
     FRESHNESS_KEY,
@@ -163,7 +163,7 @@ def _warn_without_freshness(error: LakewrightError) -> None:
 
 @dataclass(frozen=True)
 class CommitReporter:
-    """Reports the figures of a commit to metrics reporters."""
+    """Reports a commit to metrics reporters, and its figures to the function of an option."""
 
     transaction: Transaction
     options: Mapping[str, str]
@@ -171,11 +171,12 @@ class CommitReporter:
 
     def after_commit(self, committed: CommittedWrite) -> None:
         """Report the commit."""
-        reporter_name = settings_from(FreshnessSettings, self.options).reporter
-        if committed.figures:
-            reporter = load_function(reporter_name) if reporter_name is not None else None
-            root = self.transaction.writer.storage.root
-            report(root, committed.completed_ms, committed.figures, reporter)
+        function_name = settings_from(FreshnessSettings, self.options).reporter
+        if committed.figures and function_name is not None:
+            function, root = load_function(function_name), self.transaction.writer.storage.root
+            failure = call_user_function(function, root, committed.completed_ms, committed.figures)
+            if failure is not None:
+                warnings.warn(f"a reporter failed: {failure}", RuntimeWarning, stacklevel=3)
         figures = (committed.completed_ms, committed.figures, self.began_ms)
         record_commit(
             self.transaction, committed.instant, committed.metadata, self.options, figures

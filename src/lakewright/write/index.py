@@ -27,6 +27,7 @@ from lakewright.model.file_group import (
     parse_data_file,
 )
 from lakewright.model.schema import RECORD_KEY
+from lakewright.model.table_config import META_FOLDER
 from lakewright.scan.scan_plan import plan_scan
 from lakewright.scan.slice_reader import read_slices
 from lakewright.storage.base import Storage, join_path
@@ -201,7 +202,6 @@ def estimate_capacity(
     return max(0, int((max_size - size) / max(row_bytes, 1.0)))
 
 
-_HOODIE_FOLDER = ".hoodie"
 # The key column is estimated as a tenth of the bytes of a base file.
 _KEY_BYTES_DIVISOR = 10
 
@@ -218,7 +218,7 @@ class PartitionState:
     @classmethod
     def load(cls, task: WriteTask, path: str) -> PartitionState:
         """List the partition, and check that its file groups fit the index."""
-        if path.split("/")[0] == _HOODIE_FOLDER:
+        if path.split("/")[0] == META_FOLDER:
             raise InvalidError("the table's own folder cannot be a partition", partition=path)
         statuses = task.storage.list_files(path)
         is_new = not any(status.name.startswith(PARTITION_METADATA) for status in statuses)

@@ -28,7 +28,7 @@ from lakewright.model.instant import REWRITES, Instant, InstantTime, State
 from lakewright.model.merge import MergeRule
 from lakewright.model.partition_paths import PartitionRule, partition_rule
 from lakewright.model.record_keys import KeyRule, key_rule
-from lakewright.model.schema import META_COLUMNS, META_FIELDS
+from lakewright.model.schema import IS_DELETED, META_COLUMNS, META_FIELDS
 from lakewright.model.table_config import CdcLoggingMode, TableConfig, TableType, cdc_logging_mode
 from lakewright.scan.scan_plan import merge_rule
 from lakewright.storage.base import Storage
@@ -44,8 +44,6 @@ from lakewright.table.options import HeartbeatSettings
 from lakewright.table.plan_execution import ExecutionAttempt
 from lakewright.table.snapshot import Snapshot, load_timeline
 from lakewright.write.write_config import IndexType, WriteSettings
-
-_IS_DELETED = "_hoodie_is_deleted"
 
 
 class Operation(StrEnum):
@@ -178,7 +176,7 @@ class WriteTask:
         """The columns that may mark a row as deleted."""
         marker = (self.rule.delete_marker[0],) if self.rule.delete_marker else ()
         columns = set(self.own_schema.names)
-        return tuple(name for name in (_IS_DELETED, *marker) if name in columns)
+        return tuple(name for name in (IS_DELETED, *marker) if name in columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from lakewright.client.stream_sink import (
     BatchWrittenError,
     Stream,
     StreamSink,
-    last_batch,
+    _batches,
     query_of,
 )
 from lakewright.client.write_client import OPERATION, WriteClient
@@ -33,7 +33,7 @@ from lakewright.installation import _checkpoint
 from lakewright.model.plans import Skip
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.task import Operation
@@ -79,6 +79,10 @@ def skips(made: StreamSink, rows: ArrowRows, batch_id: int) -> None:
 
 def ids(storage: Storage) -> list[str]:
     return sorted(each["id"] for each in WrittenTable(storage).rows())
+
+
+def last_batch(snapshot: Snapshot, stream: Stream) -> int | None:
+    return next((number for _, number in _batches(snapshot, stream)), None)
 
 
 def test_a_replayed_batch_is_left_out_with_a_warning() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes
 from lakewright.storage.base import FileStatus, Storage
 from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.storage import CountingStorage
 from support.tables import NO_SERVICES, WrittenTable, row
 

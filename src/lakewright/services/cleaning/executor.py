@@ -10,6 +10,7 @@ from lakewright.model.commit_metadata import CleanedPartition, CleanMetadata
 from lakewright.model.file_group import PARTITION_METADATA, FileSlice, GroupKey, parse_data_file
 from lakewright.model.instant import Action
 from lakewright.model.plans import CleanPlan, parse_reasons
+from lakewright.model.table_config import META_FOLDER
 from lakewright.services.base import ExecutionContext
 from lakewright.services.cleaning.planner import PartitionFiles, load_partition_files
 from lakewright.services.planning import SkippedPartitions
@@ -20,7 +21,6 @@ from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import drop_metadata_table, has_metadata_table
 from lakewright.table.snapshot import Snapshot, files_of_slice, load_snapshot
 
-_META_FOLDER = ".hoodie"
 # How many partitions are listed and removed per step; the lock is verified before each step.
 _REMOVAL_BATCH = 256
 
@@ -89,7 +89,7 @@ def _planned_files(plan: CleanPlan) -> dict[str, tuple[str, ...]]:
         planned[partition] = tuple(split_path(file.path)[1] for file in files)
     for partition, names in plan.bare_files.items():
         planned[partition] = tuple(dict.fromkeys((*planned.get(partition, ()), *names)))
-    inside = [partition for partition in planned if partition.split("/")[0] == _META_FOLDER]
+    inside = [partition for partition in planned if partition.split("/")[0] == META_FOLDER]
     if inside:
         raise CorruptError(
             "a clean plan names the table's own metadata: nothing was deleted; delete the plan's "

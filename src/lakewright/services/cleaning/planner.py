@@ -435,9 +435,9 @@ def replaced_by(snapshot: Snapshot) -> dict[GroupKey, Instant]:
 def load_protected_files(snapshot: Snapshot) -> ProtectedFiles:
     """Load the files of savepoints and the file groups of pending plans."""
     planned = {
-        (operation.partition, operation.file_id): f"held by {instant.action} {instant.requested_at}"
+        key: f"held by {instant.action} {instant.requested_at}"
         for instant, plan in snapshot.pending_plans()
-        for operation in plan.operations
+        for key in plan.file_groups
     }
     return ProtectedFiles(saved=frozenset(_saved_files(snapshot)), planned=planned)
 

@@ -12,14 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from lakewright.errors import found_in
 from lakewright.format.partition_metadata import PartitionMetadata
-from lakewright.format.timeline_metadata import parse_commit
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.model.file_group import GroupKey, LogFile
 from lakewright.model.instant import (
-    WRITE_ACTIONS,
-    Action,
     Instant,
     format_time,
     full_time,
@@ -35,7 +31,6 @@ from lakewright.services.ttl.planner import (
     evaluate_partition,
     is_doubtful,
 )
-from lakewright.table.archived_timeline import load_entries
 from lakewright.table.properties import last_update_time, load_partition_metadata
 from lakewright.table.snapshot import DataFile, Snapshot
 
@@ -420,15 +415,10 @@ def active_writes(snapshot: Snapshot) -> list[CommittedWrite]:
 
 def archived_writes(snapshot: Snapshot, first: str, last: str) -> Iterable[CommittedWrite]:
     """The archived writes and table services requested between `first` and `last`."""
-    folder = snapshot.config.history_folder
     active = snapshot.timeline.by_time
-    entries = load_entries(snapshot.storage, folder, first=first, last=last, with_content=True)
-    for entry in entries:
-        if entry.action not in WRITE_ACTIONS or entry.requested_at in active or not entry.metadata:
-            continue
-        instant = Instant(entry.requested_at, Action(entry.action), completed_at=entry.completed_at)
-        with found_in(f"{folder}: {entry.requested_at}"):
-            yield CommittedWrite(instant, parse_commit(entry.metadata), ReferenceSource.HISTORY)
+    for instant, commit in snapshot.archived_commits(first=first, last=last):
+        if instant.requested_at not in active:
+            yield CommittedWrite(instant, commit, ReferenceSource.HISTORY)
 
 
 def partitions_in_pending_plans(snapshot: Snapshot) -> dict[str, str]:

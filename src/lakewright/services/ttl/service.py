@@ -14,6 +14,7 @@ from lakewright.clock import Clock, zone_of
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.model.instant import Action, parse_time
 from lakewright.model.plans import SERVICE_KEY, Skip
+from lakewright.model.table_config import META_FOLDER
 from lakewright.model.ttl import (
     TTL_KEYS,
     TtlSettings,
@@ -42,7 +43,7 @@ from lakewright.write.task import Operation
 from lakewright.write.writer import Commit, EmptyRows, RowSource, WriteRequest, execute_write
 
 # In the folder of auxiliary files, where Hudi ignores files that it does not know.
-_PROBE = ".hoodie/.aux/lakewright_clock"
+_PROBE = f"{META_FOLDER}/.aux/lakewright_clock"
 _MAX_AHEAD_MS = 3_600_000
 
 

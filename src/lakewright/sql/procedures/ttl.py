@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from lakewright.client.documents import ttl_settings_document
 from lakewright.client.ttl import TtlConfig, update_with_bar
 from lakewright.errors import InvalidError
 from lakewright.model.plans import Skip
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
 _POLICY_COLUMNS = "spec STRING, level STRING, units STRING, value INT"
 _SETTING_COLUMNS = "setting STRING, value STRING"
-# The settings that procedures show, and their fields in `TtlConfig.settings`.
-_SETTING_FIELDS = {
-    "enabled": "enabled",
-    "run_inline": "run_inline",
-    "trigger_strategy": "trigger",
-    "trigger_value": "trigger_value",
-    "resolve_conflicts_by": "conflict_rule",
-    "max_partitions_per_run": "most_partitions",
-}
 _SWITCHES = ("enabled", "run_inline")
 _OTHER_SETTINGS = ("trigger_strategy", "trigger_value", "resolve_conflicts_by")
 
@@ -45,12 +36,12 @@ def _policies(config: TtlConfig) -> Rows:
 
 
 def _settings(config: TtlConfig) -> Rows:
-    values = asdict(config.settings)
-    return [(name, _text(values[field])) for name, field in _SETTING_FIELDS.items()]
+    document = ttl_settings_document(config.settings)
+    return [(name, _text(value)) for name, value in document.items()]
 
 
 def _text(value: Any) -> str:
-    return str(bool(value)).lower() if value is None or isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _save(table: Table, arguments: Arguments) -> Rows:

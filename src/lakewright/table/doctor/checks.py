@@ -13,11 +13,13 @@ from lakewright.errors import InvalidError
 from lakewright.format.archived_timeline import VERSION_FILE
 from lakewright.model.file_group import PARTITION_METADATA, BaseFile, GroupKey, LogFile
 from lakewright.model.instant import REWRITES, WRITE_ACTIONS, Action, Instant, State, epoch_ms
+from lakewright.model.table_config import META_FOLDER
 from lakewright.storage.base import FileStatus, split_path
 from lakewright.table.doctor.damaged_timeline import Remedy
 from lakewright.table.doctor.evidence import Evidence, data_file
 from lakewright.table.doctor.findings import Finding, FindingKind, Severity
 from lakewright.table.heartbeat import is_expired
+from lakewright.table.properties import METADATA_FOLDER
 
 _MAX_SHOWN_FILES = 5
 _MOST_FINDINGS = 50
@@ -236,7 +238,7 @@ def properties_backup(evidence: Evidence) -> Iterator[Finding]:
             Severity.WARNING,
             "a change of the table's properties was not finished: their backup still exists",
             "finish it: the file that is complete stays, the backup is deleted",
-            ".hoodie/hoodie.properties.backup",
+            f"{META_FOLDER}/hoodie.properties.backup",
             safe=True,
         )
 
@@ -416,7 +418,7 @@ def metadata_table(evidence: Evidence) -> Iterator[Finding]:
         Severity.ERROR,
         message,
         "drop it: readers list the table instead, and Hudi's next write builds it anew",
-        ".hoodie/metadata",
+        METADATA_FOLDER,
         safe=True,
         facts={"newest_write": newest and newest.requested_at, "partitions": used_partitions},
     )

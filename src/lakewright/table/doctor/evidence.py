@@ -23,7 +23,7 @@ from lakewright.model.file_group import (
     parse_data_file,
 )
 from lakewright.model.instant import Instant, parse_instant
-from lakewright.model.table_config import TableConfig
+from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.storage.base import FileStatus, IgnoredEntry, Storage, join_path, split_path
 from lakewright.table.archived_timeline import load_entries
 from lakewright.table.damaged_commits import parse_completed
@@ -36,6 +36,7 @@ from lakewright.table.properties import BACKUP, METADATA_FOLDER, read_optional
 from lakewright.table.snapshot import (
     FilesByPartition,
     Snapshot,
+    data_folders,
     files_being_cleaned,
     files_of_slice,
     load_snapshot,
@@ -61,8 +62,7 @@ def data_file(status: FileStatus) -> BaseFile | LogFile | None:
         return None
 
 
-_HOODIE_FOLDER = ".hoodie"
-_LOCK_FILE = ".hoodie/lock"
+_LOCK_FILE = f"{META_FOLDER}/lock"
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,7 @@ class Evidence:
 
 def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) -> Evidence:
     """Load the evidence of a table whose properties can be read."""
-    folders = [f for f in storage.list_folders("") if f != _HOODIE_FOLDER]
-    listed = chain(storage.list_files(""), *(storage.list_tree(f) for f in folders))
+    listed = chain(storage.list_files(""), *map(storage.list_tree, data_folders(storage)))
     files = tuple(sorted(listed, key=lambda file: file.path))
     snapshot = load_snapshot(storage)
     timeline_files = tuple(storage.list_files(snapshot.config.timeline_folder))
@@ -278,7 +277,7 @@ def _missing_in(
 
 
 def _metadata_instants(storage: Storage) -> tuple[Instant, ...] | None:
-    names = [f.name for f in storage.list_files(f"{METADATA_FOLDER}/.hoodie/timeline")]
+    names = [f.name for f in storage.list_files(f"{METADATA_FOLDER}/{META_FOLDER}/timeline")]
     if not names:
         return None
     return tuple(i for i in map(_instant_or_none, names) if i is not None and i.is_completed)

@@ -14,6 +14,7 @@ from lakewright.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from lakewright.model.table_config import META_FOLDER
 from lakewright.storage.base import (
     MissingFileError,
     Storage,
@@ -30,7 +31,6 @@ from lakewright.table.locks.retry import (
 )
 from lakewright.table.options import LockSettings
 
-_FOLDER = ".hoodie"
 _NAME = "lock"
 _PREVIEW_LENGTH = 200
 
@@ -159,7 +159,7 @@ class FileLock:
 def _folder(root: str, path: str) -> str:
     """Return the folder of the lock file, relative to the table; `path` may be a full address."""
     if not path:
-        return _FOLDER
+        return META_FOLDER
     normalized_root, normalized = _normalize(root), _normalize(path)
     if normalized == normalized_root:
         return ""

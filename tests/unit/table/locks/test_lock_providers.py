@@ -21,7 +21,6 @@ from lakewright.errors import (
     UnsupportedError,
 )
 from lakewright.storage.base import Storage
-from lakewright.storage.durable_disk import sidecar_of
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.storage.object_store import ObjectStorage
@@ -29,6 +28,7 @@ from lakewright.table.locks.base import InProcessLock, Lock, held, lock_for
 from lakewright.table.locks.file_lock import FileLock
 from lakewright.table.locks.storage_lock import PATH, StorageLock
 from lakewright.table.options import LockSettings
+from lakewright.testing.checksums import sidecar_of
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 from support.faults import UnreliableStorage
