@@ -40,11 +40,13 @@ def main() -> list[str]:
         "hoodie.partition.ttl.strategy.event.time.format": "yyyy-MM-dd",
         "hoodie.partition.ttl.strategy.event.time.partition.start.index": "1",
     }
-    gone = table.run("ttl", by_path)
-    print("by the day in the path:", gone.partitions if isinstance(gone, lw.Commit) else gone)
-    left = sorted({row.city + "/" + row.day for row in table.read().collect()})
-    print("left:", left)
-    return left
+    deleted = table.run("ttl", by_path)
+    print(
+        "by the day in the path:", deleted.partitions if isinstance(deleted, lw.Commit) else deleted
+    )
+    remaining = sorted({row.city + "/" + row.day for row in table.read().collect()})
+    print("left:", remaining)
+    return remaining
 
 
 if __name__ == "__main__":

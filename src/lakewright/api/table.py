@@ -100,19 +100,19 @@ class Table:
         storage: Storage,
         spark: SparkSession | None = None,
         *,
-        places: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         """Use `lw.open` or `lw.create` instead.
 
         Args:
             storage: The storage of the table.
             spark: Spark session; the active session if omitted.
-            places: Storage options with which the storage was opened. They also apply to the
-                storage of a stream's checkpoint.
+            storage_options: Storage options with which the storage was opened. They also apply to
+                the storage of a stream's checkpoint.
         """
         self.storage = storage
         self._spark = spark
-        self._opened_storage = OpenedStorage(storage, dict(places or {}))
+        self._opened_storage = OpenedStorage(storage, dict(storage_options or {}))
 
     @property
     def path(self) -> str:
@@ -377,7 +377,7 @@ class Table:
             opened_storage.storage,
             write_options,
             checkpoint=checkpoint,
-            places=opened_storage.options,
+            storage_options=opened_storage.options,
         )
 
     def preview(self, service: str, options: Options = None) -> Any:
@@ -556,10 +556,12 @@ class Table:
             freshness.partitions["day=2026-01-31"].snapshot.freshness
             ```
         """
-        given_options = other_options(options or {})
-        check_names(given_options, also=storage_option_names())
+        freshness_options = other_options(options or {})
+        check_names(freshness_options, also=storage_option_names())
         return load_freshness(
-            self._opened_storage.with_options(options or {}).storage, SystemClock(), given_options
+            self._opened_storage.with_options(options or {}).storage,
+            SystemClock(),
+            freshness_options,
         )
 
     def holding_back(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:

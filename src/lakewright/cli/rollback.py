@@ -24,7 +24,7 @@ from lakewright.table import savepoint as savepoints
 from lakewright.table.options import with_optimistic_concurrency
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
-from lakewright.utils.terminal import ask
+from lakewright.utils.terminal import confirm
 
 app = group()
 
@@ -56,7 +56,7 @@ def rollback(
         options = parse_options(option, options_file)
         _require_table(path, options)
         if not yes:
-            ask(f"Roll back {instant}? Its rows are deleted.", abort=True)
+            confirm(f"Roll back {instant}? Its rows are deleted.", abort=True)
         document = _rollback(path, options, instant, force=force)
         show(document, as_json=as_json)
 
@@ -104,7 +104,7 @@ def restore(
         _require_table(path, options)
         if not yes:
             question = f"Restore the table to {instant}? All later writes are rolled back."
-            ask(question, abort=True)
+            confirm(question, abort=True)
         show(_restore(path, options, instant), as_json=as_json)
 
 

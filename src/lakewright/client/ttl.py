@@ -44,7 +44,7 @@ from lakewright.services.ttl.record_ttl import require_keys
 from lakewright.services.ttl.service import explain
 from lakewright.storage.base import Storage, split_path
 from lakewright.table.feature_checks import check_writable
-from lakewright.table.locks.base import InProcessLock, Lock, held
+from lakewright.table.locks.base import InProcessLock, Lock, acquired
 from lakewright.table.options import with_optimistic_concurrency
 from lakewright.table.properties import update_properties
 from lakewright.table.snapshot import load_snapshot
@@ -336,7 +336,9 @@ class TableTtl:
         itself, nothing more is to be held.
         """
         in_process = TransactionManager.from_options(self.storage, self.clock, {}).new_lock()
-        return nullcontext() if isinstance(manager.new_lock(), InProcessLock) else held(in_process)
+        return (
+            nullcontext() if isinstance(manager.new_lock(), InProcessLock) else acquired(in_process)
+        )
 
 
 def _matches_no_partition(storage: Storage, policy: TtlPolicy) -> bool:

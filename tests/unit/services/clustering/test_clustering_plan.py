@@ -20,7 +20,7 @@ from lakewright.services.planning import IncrementalWindow
 from lakewright.testing.timeline_drawing import draw
 
 EVERYTHING = IncrementalWindow(None)
-OFF = IncrementalWindow(None, is_recorded=False)
+OFF = IncrementalWindow(None, records_missing=False)
 
 
 def plan(
@@ -35,7 +35,7 @@ def plan(
         slices,
         chosen or ClusteringSettings(),
         window=window,
-        held=held or {},
+        locked=held or {},
         filtered=filtered,
         path_of=lambda path: f"file:/table/{path}",
         default_size=120 * MB,
