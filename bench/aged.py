@@ -79,7 +79,7 @@ def jobs(table: lw.Table, most: int) -> Iterator[tuple[str, Job]]:
     options = {"hoodie.ttl.max.partitions.per.run": str(most)}
     yield "update", table.ttl.update_partitions
     table.ttl.save({"spec": "*", "units": "DAYS", "value": RETAINED_DAYS})
-    table.ttl.on(run_inline=False)
+    table.ttl.enable(run_inline=False)
     yield "find", lambda: _count(table.preview("ttl", options))
     yield "run", lambda: _count(table.run("ttl", options))
     yield "clean", lambda: _count(table.run("clean", _CLEAN_NOW))

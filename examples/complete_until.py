@@ -32,7 +32,7 @@ def main() -> int:
     write((1, 11.0, "2026-01-30 23:30:00"))  # an update, in a log file
     write((2, 14.0, "2026-01-31 00:10:00"))  # the next day has begun
 
-    for blocking in table.holding_back(limit=1):
+    for blocking in table.blocking_log_files(limit=1):
         print("held back by", blocking.log, "of the write", blocking.instant)
     result = table.run(
         "compaction",

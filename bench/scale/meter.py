@@ -46,7 +46,7 @@ class Point:
 class MeteredStorage(CountingStorage):
     """Counts calls and bytes, and keeps the storage's own time apart."""
 
-    __slots__ = ("bytes_read", "calls", "seconds")
+    __slots__ = ("bytes_read", "requests", "seconds")
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)

@@ -48,6 +48,7 @@ from lakewright.table.freshness_report import (
 )
 from lakewright.table.rollback import RollbackInfo, load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_consistent_snapshot, load_snapshot
+from lakewright.utils.deprecation import warn_renamed
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 
@@ -101,6 +102,7 @@ class Table:
         spark: SparkSession | None = None,
         *,
         storage_options: Mapping[str, str] | None = None,
+        places: Mapping[str, str] | None = None,
     ) -> None:
         """Use `lw.open` or `lw.create` instead.
 
@@ -109,7 +111,11 @@ class Table:
             spark: Spark session; the active session if omitted.
             storage_options: Storage options with which the storage was opened. They also apply to
                 the storage of a stream's checkpoint.
+            places: Deprecated: use `storage_options`.
         """
+        if places is not None:
+            warn_renamed("Table(places=)", "Table(storage_options=)")
+            storage_options = places
         self.storage = storage
         self._spark = spark
         self._opened_storage = OpenedStorage(storage, dict(storage_options or {}))
@@ -531,7 +537,7 @@ class Table:
         diagnosis = examine(writer.storage, writer.clock, writer.heartbeat)
         return repair_table(writer, diagnosis, force=force) if repair else diagnosis
 
-    def debt(self) -> CompactionDebt:
+    def compaction_debt(self) -> CompactionDebt:
         """Return the compaction debt: the uncompacted log files by partition, with the reasons."""
         return load_debt(self.services().planning_context(self.snapshot()))
 
@@ -564,13 +570,23 @@ class Table:
             freshness_options,
         )
 
-    def holding_back(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
+    def blocking_log_files(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
         """Return the log files that block read-optimized completion, the most blocking ones first.
 
         Args:
             limit: Maximum number of log files.
         """
         return load_blocking_log_files(self.storage, limit)
+
+    def debt(self) -> CompactionDebt:
+        """Deprecated: use `compaction_debt`."""
+        warn_renamed("Table.debt", "Table.compaction_debt")
+        return self.compaction_debt()
+
+    def holding_back(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
+        """Deprecated: use `blocking_log_files`."""
+        warn_renamed("Table.holding_back", "Table.blocking_log_files")
+        return self.blocking_log_files(limit)
 
     def wait_until_complete(
         self,

@@ -216,12 +216,12 @@ def _enable(path: str, options: Options, run_inline: str) -> Document:
         inline = parse_bool(run_inline)
     except ValueError as error:
         raise InvalidError("--runInline is true or false", given=run_inline) from error
-    return _document(path, _ttl(path, options).on(run_inline=inline))
+    return _document(path, _ttl(path, options).enable(run_inline=inline))
 
 
 def _disable(path: str, options: Options) -> Document:
     """Disable TTL."""
-    return _document(path, _ttl(path, options).off())
+    return _document(path, _ttl(path, options).disable())
 
 
 def _change_settings(
@@ -233,7 +233,7 @@ def _change_settings(
     resolve_conflicts_by: str | None,
 ) -> Document:
     """Change the settings that are not None."""
-    config = _ttl(path, options).settings(
+    config = _ttl(path, options).configure(
         trigger_strategy=trigger_strategy,
         trigger_value=trigger_value,
         resolve_conflicts_by=resolve_conflicts_by,
@@ -243,7 +243,7 @@ def _change_settings(
 
 def _show(path: str, options: Options) -> Document:
     """Return the settings and policies."""
-    return _document(path, _ttl(path, options).show())
+    return _document(path, _ttl(path, options).config)
 
 
 def _save_policy(path: str, options: Options, policy: str) -> Document:
@@ -258,7 +258,7 @@ def _delete_policy(path: str, options: Options, spec: str) -> Document:
 
 def _clear_policies(path: str, options: Options) -> Document:
     """Delete all policies."""
-    return _document(path, _ttl(path, options).empty())
+    return _document(path, _ttl(path, options).clear_policies())
 
 
 def _run(path: str, options: Options) -> Document:
@@ -273,7 +273,7 @@ def _explain(path: str, options: Options) -> Document:
     decisions = ttl.explain(service_runner(path, options).options)
     return {
         "table": ttl.storage.root,
-        "enabled": bool(ttl.show().settings.enabled),
+        "enabled": bool(ttl.config.settings.enabled),
         "partitions": [decision_document(decision) for decision in decisions],
     }
 

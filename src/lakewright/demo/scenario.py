@@ -175,7 +175,7 @@ class _Demo:
 
     def update_from_table(self, message: str = "", **fields: Any) -> None:
         """The same, with the current freshness, compaction debt and timeline of the table."""
-        views, debt = self.table.freshness(), self.table.debt()
+        views, debt = self.table.freshness(), self.table.compaction_debt()
         self.update(
             message,
             snapshot=views.snapshot,
@@ -343,14 +343,14 @@ def _compact(demo: _Demo, until: int) -> None:
     partitions = len(demo.table.ttl.explain())
     window = find_window(table.services().planning_context(table.snapshot()), Action.COMPACTION)
     planned = partitions if window.partitions is None else len(window.partitions)
-    log_files = table.debt().log_files
+    log_files = table.compaction_debt().log_files
     result = table.run("compaction", _event_time_options(until))
     compaction = Compacted(planned, partitions, until)
     if isinstance(result, lw.Skip):
         compaction = replace(compaction, left=log_files, skipped=result.reason)
         message = f"compaction: {result}"
     else:
-        remaining = table.debt().log_files
+        remaining = table.compaction_debt().log_files
         compaction = replace(compaction, folded=log_files - remaining, left=remaining)
         message = f"compaction: {compaction.folded} log files compacted, {remaining} left"
     message = f"{message}; planning considered {planned} of {partitions} partitions"

@@ -199,7 +199,7 @@ def sample_history(storage: Storage, now_ms: int) -> SampleHistory:
     TableTtl.for_table(storage, OPTIONS, table.clock).save(
         {"spec": "*", "units": "DAYS", "value": 6}
     )
-    TableTtl.for_table(storage, OPTIONS, table.clock).on(run_inline=False)
+    TableTtl.for_table(storage, OPTIONS, table.clock).enable(run_inline=False)
     table.clock.advance(max(0, now_ms - 155 * _MINUTE - table.clock.now_ms()))
     for turn in range(18):
         first = turn % len(CITIES)

@@ -185,7 +185,7 @@ def _run_service(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show_debt(table: Table, arguments: Arguments) -> Rows:
-    partitions = table.debt().partitions[: most(arguments)]
+    partitions = table.compaction_debt().partitions[: most(arguments)]
     return [(d.partition, d.log_files, d.log_bytes, d.oldest, d.reason) for d in partitions]
 
 
@@ -204,7 +204,7 @@ def _show_freshness(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show_holding_back(table: Table, arguments: Arguments) -> Rows:
-    blocking = table.holding_back(most(arguments) or sys.maxsize)
+    blocking = table.blocking_log_files(most(arguments) or sys.maxsize)
     return [(b.partition, b.file_id, b.log, b.instant, b.event_time, b.size) for b in blocking]
 
 

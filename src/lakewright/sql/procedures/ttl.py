@@ -63,11 +63,11 @@ def _delete(table: Table, arguments: Arguments) -> Rows:
 
 
 def _empty(table: Table, arguments: Arguments) -> Rows:
-    return _policies(table.ttl.empty())
+    return _policies(table.ttl.clear_policies())
 
 
 def _show(table: Table, arguments: Arguments) -> Rows:
-    config = table.ttl.show()
+    config = table.ttl.config
     settings = [("setting", name, value, None, None) for name, value in _settings(config)]
     policies = [
         ("policy", spec, str(value), units, level)
@@ -80,7 +80,7 @@ def _configure(table: Table, arguments: Arguments) -> Rows:
     enabled, inline = (_switch(name, arguments[name]) for name in _SWITCHES)
     settings = {name: arguments[name] for name in _OTHER_SETTINGS}
     if all(arguments[name] is None for name in (*_SWITCHES, *_OTHER_SETTINGS)):
-        return _settings(table.ttl.show())
+        return _settings(table.ttl.config)
     return _settings(table.ttl.configure(enabled=enabled, run_inline=inline, **settings))
 
 
