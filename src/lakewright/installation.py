@@ -301,7 +301,7 @@ def _start(original: Callable[..., Any]) -> Callable[..., Any]:
             write_options,
             partition_columns,
             checkpoint,
-            places={**session_storage_options(spark), **storage_options(all_options)},
+            storage_options={**session_storage_options(spark), **storage_options(all_options)},
             fresh=checkpoint is None,
             complete=(outputMode or captured.output_mode or "").lower() == "complete",
         )

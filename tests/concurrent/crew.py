@@ -193,7 +193,7 @@ class Crew:
         return Process(self, int(self._ask(job={**common, **job})), journal, storage)
 
     def _ask(self, **request: object) -> Any:
-        answer = ask(self.host, request)
+        answer = send_request(self.host, request)
         assert answer is not None, "the host of the writers went away"
         return answer
 

@@ -142,7 +142,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     TableTtl.for_table(table.storage, OPTIONS, clock).save(
         {"spec": "*", "units": "DAYS", "value": 365_000}
     )
-    TableTtl.for_table(table.storage, OPTIONS, clock).on(run_inline=False)
+    TableTtl.for_table(table.storage, OPTIONS, clock).enable(run_inline=False)
     plan = table.services().schedule("compaction")
     assert isinstance(plan, Instant), plan
     dead: list[str] = []

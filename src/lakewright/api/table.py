@@ -48,6 +48,7 @@ from lakewright.table.freshness_report import (
 )
 from lakewright.table.rollback import RollbackInfo, load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_consistent_snapshot, load_snapshot
+from lakewright.utils.deprecation import warn_renamed
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 
@@ -100,6 +101,7 @@ class Table:
         storage: Storage,
         spark: SparkSession | None = None,
         *,
+        storage_options: Mapping[str, str] | None = None,
         places: Mapping[str, str] | None = None,
     ) -> None:
         """Use `lw.open` or `lw.create` instead.
@@ -107,12 +109,16 @@ class Table:
         Args:
             storage: The storage of the table.
             spark: Spark session; the active session if omitted.
-            places: Storage options with which the storage was opened. They also apply to the
-                storage of a stream's checkpoint.
+            storage_options: Storage options with which the storage was opened. They also apply to
+                the storage of a stream's checkpoint.
+            places: Deprecated: use `storage_options`.
         """
+        if places is not None:
+            warn_renamed("Table(places=)", "Table(storage_options=)")
+            storage_options = places
         self.storage = storage
         self._spark = spark
-        self._opened_storage = OpenedStorage(storage, dict(places or {}))
+        self._opened_storage = OpenedStorage(storage, dict(storage_options or {}))
 
     @property
     def path(self) -> str:
@@ -377,7 +383,7 @@ class Table:
             opened_storage.storage,
             write_options,
             checkpoint=checkpoint,
-            places=opened_storage.options,
+            storage_options=opened_storage.options,
         )
 
     def preview(self, service: str, options: Options = None) -> Any:
@@ -531,7 +537,7 @@ class Table:
         diagnosis = examine(writer.storage, writer.clock, writer.heartbeat)
         return repair_table(writer, diagnosis, force=force) if repair else diagnosis
 
-    def debt(self) -> CompactionDebt:
+    def compaction_debt(self) -> CompactionDebt:
         """Return the compaction debt: the uncompacted log files by partition, with the reasons."""
         return load_debt(self.services().planning_context(self.snapshot()))
 
@@ -556,19 +562,31 @@ class Table:
             freshness.partitions["day=2026-01-31"].snapshot.freshness
             ```
         """
-        given_options = other_options(options or {})
-        check_names(given_options, also=storage_option_names())
+        freshness_options = other_options(options or {})
+        check_names(freshness_options, also=storage_option_names())
         return load_freshness(
-            self._opened_storage.with_options(options or {}).storage, SystemClock(), given_options
+            self._opened_storage.with_options(options or {}).storage,
+            SystemClock(),
+            freshness_options,
         )
 
-    def holding_back(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
+    def blocking_log_files(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
         """Return the log files that block read-optimized completion, the most blocking ones first.
 
         Args:
             limit: Maximum number of log files.
         """
         return load_blocking_log_files(self.storage, limit)
+
+    def debt(self) -> CompactionDebt:
+        """Deprecated: use `compaction_debt`."""
+        warn_renamed("Table.debt", "Table.compaction_debt")
+        return self.compaction_debt()
+
+    def holding_back(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
+        """Deprecated: use `blocking_log_files`."""
+        warn_renamed("Table.holding_back", "Table.blocking_log_files")
+        return self.blocking_log_files(limit)
 
     def wait_until_complete(
         self,

@@ -24,7 +24,7 @@ from lakewright.table import savepoint as savepoints
 from lakewright.table.options import with_optimistic_concurrency
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
-from lakewright.utils.terminal import ask
+from lakewright.utils.terminal import confirm
 
 app = group()
 

@@ -210,7 +210,7 @@ def _enable(path: str, options: Options, run_inline: str) -> Document:
         inline = parse_bool(run_inline)
     except ValueError as error:
         raise InvalidError("--runInline is true or false", given=run_inline) from error
-    return _document(path, _ttl(path, options).on(run_inline=inline))
+    return _document(path, _ttl(path, options).enable(run_inline=inline))
 
 
 def _change_settings(
@@ -222,7 +222,7 @@ def _change_settings(
     resolve_conflicts_by: str | None,
 ) -> Document:
     """Change the settings that are not None."""
-    config = _ttl(path, options).settings(
+    config = _ttl(path, options).configure(
         trigger_strategy=trigger_strategy,
         trigger_value=trigger_value,
         resolve_conflicts_by=resolve_conflicts_by,

@@ -88,7 +88,7 @@ def decision_document(verdict: TtlDecision) -> Document:
         "expires_at": verdict.expires_at,
         "expired": verdict.expired,
         "blocked_by": verdict.blocked_by,
-        "files_gone_at": verdict.files_gone_at,
+        "files_gone_at": verdict.files_deleted_at,
         "rows_before": verdict.rows_before,
     }
 

@@ -16,7 +16,7 @@ from lakewright.model.plans import Skip
 from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.storage.base import Storage
 from lakewright.table.create import TableSpec, create_table, table_properties
-from lakewright.table.locks.base import held
+from lakewright.table.locks.base import acquired
 from lakewright.table.properties import BACKUP, PROPERTIES, table_exists
 from lakewright.table.snapshot import data_folders, load_snapshot
 from lakewright.table.transaction import CommitValidator
@@ -143,8 +143,8 @@ class SaveOperation:
             validator=self.validator,
         )
         if operation is Operation.DELETE_PARTITION:
-            given = self.writer.options.get(_PARTITIONS_TO_DELETE, "").split(",")
-            patterns = tuple(pattern.strip() for pattern in given if pattern.strip())
+            raw_patterns = self.writer.options.get(_PARTITIONS_TO_DELETE, "").split(",")
+            patterns = tuple(pattern.strip() for pattern in raw_patterns if pattern.strip())
             return self.writer.run_deletion(replace(request, patterns=patterns))
         if not rows.schema.names:
             return self.writer.store_settings(self.partition_by)
@@ -177,7 +177,7 @@ class SaveOperation:
     def _recreate(self, spec: TableSpec) -> bool:
         """Replace another table by an empty one; False if a concurrent process has just done so."""
         lock = self.writer.writer().new_lock()
-        with held(lock):
+        with acquired(lock):
             if not self._is_another_table():
                 return False
             lock.verify()
@@ -200,7 +200,7 @@ class SaveOperation:
     def _undo_create(self) -> None:
         lock = self.writer.writer().new_lock()
         try:
-            with held(lock):
+            with acquired(lock):
                 # Another process may have started to write to the table.
                 if not load_snapshot(self._storage).timeline.instants:
                     lock.verify()

@@ -77,7 +77,7 @@ class WriteClient:
     @classmethod
     def create(
         cls,
-        place: Storage | OpenedStorage,
+        storage: Storage | OpenedStorage,
         options: Options,
         clock: Clock | None = None,
         spark: SparkSession | None = None,
@@ -88,7 +88,7 @@ class WriteClient:
         `spark`, or on the active session.
         """
         known_keys = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS | added_options()
-        opened_storage = place if isinstance(place, OpenedStorage) else OpenedStorage(place)
+        opened_storage = storage if isinstance(storage, OpenedStorage) else OpenedStorage(storage)
         given_options = {key: str(value) for key, value in (options or {}).items()}
         checked = check_write_options(other_options(given_options), also=known_keys)
         if checked.async_services:
@@ -124,8 +124,8 @@ class WriteClient:
     def delete_partitions(self, patterns: Sequence[str] | str) -> Commit | Skip:
         """Delete partitions by path, or by patterns with `*` and `?`."""
         self._refuse_other(Operation.DELETE_PARTITION)
-        given = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-        return self.run_deletion(WriteRequest(Operation.DELETE_PARTITION, patterns=given))
+        paths = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        return self.run_deletion(WriteRequest(Operation.DELETE_PARTITION, patterns=paths))
 
     def run(self, request: WriteRequest, rows: RowSource) -> Commit:
         """Execute a write request with the options of this client and the metadata they add."""
@@ -144,7 +144,9 @@ class WriteClient:
         engine = self.local_engine if isinstance(rows, ArrowRows) else LazyEngine(self.engine)
         commit, snapshot = execute_write(self.writer(), request, rows, engine)
         self._store_ttl_settings(snapshot.config)
-        result = replace(commit, services=(*pre_write.done, *run_inline(self.services, snapshot)))
+        result = replace(
+            commit, services=(*pre_write.results, *run_inline(self.services, snapshot))
+        )
         sync_after_write(self.storage, self.clock, self.options, spark_catalog_sync(self._session))
         return result
 
@@ -156,8 +158,8 @@ class WriteClient:
 
     def _store_ttl_settings(self, config: TableConfig) -> None:
         """Store the TTL settings of a write in the table properties if they differ."""
-        given = {key: value for key, value in self.options.items() if key.startswith(PREFIX)}
-        settings = validated_settings(given, partitioned=bool(config.partition_fields))
+        ttl_options = {key: value for key, value in self.options.items() if key.startswith(PREFIX)}
+        settings = validated_settings(ttl_options, partitioned=bool(config.partition_fields))
         if with_settings(config.properties, settings) == config.properties:
             return
         try:
@@ -233,7 +235,7 @@ class WriteClient:
 
 
 def write_frame(
-    place: Storage | OpenedStorage,
+    storage: Storage | OpenedStorage,
     frame: DataFrame,
     operation: Operation,
     options: Options = None,
@@ -241,7 +243,7 @@ def write_frame(
     ordered: bool = False,
 ) -> Commit | Skip:
     """Write a DataFrame; one without columns has no rows, and only settings are stored."""
-    writer = WriteClient.create(place, options, spark=frame.sparkSession)
+    writer = WriteClient.create(storage, options, spark=frame.sparkSession)
     rows = spark_rows(frame)
     if not rows.schema.names:
         return writer.store_settings()

@@ -32,12 +32,12 @@ def read_local(
     chosen: RowFilter | None = None,
     columns: Sequence[str] | None = None,
     limit: int | None = None,
-    done: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of a plan that pass the filter `chosen`, at most `limit` rows.
 
-    `columns` selects columns. `done` is called with the bytes of each part of the plan, once its
-    rows were read.
+    `columns` selects columns. `on_progress` is called with the bytes of each part of the plan, once
+    its rows were read.
     """
     remaining = limit
     for batches, size in _parts(storage, plan):
@@ -53,8 +53,8 @@ def read_local(
             yield from table.combine_chunks().to_batches()
             if remaining == 0:
                 break
-        if done is not None:
-            done(size)
+        if on_progress is not None:
+            on_progress(size)
 
 
 def prune_partitions(plan: ScanPlan, chosen: RowFilter) -> ScanPlan:
@@ -121,7 +121,7 @@ class LocalEngine:
 
 
 def _write_table(task: WriteTask, table: pa.Table) -> list[WriteStatus]:
-    paths = partition_paths(table, task.partitions)
+    paths = partition_paths(table, task.partition_rule)
     table = table.take(pa.compute.sort_indices(paths))
     tokens = (WriteToken(number, 0, number) for number in count())
     first_status = run_task(task, next(tokens), table.combine_chunks().to_batches())

@@ -85,17 +85,17 @@ def record_commit(
     instant: Instant,
     metadata: CommitMetadata,
     options: Mapping[str, str],
-    told: tuple[int, Mapping[str, float], int | None],
+    measurements: tuple[int, Mapping[str, float], int | None],
 ) -> None:
     """Record the metrics of a completed write.
 
-    `told` is its completion time, its figures, and when it began.
+    `measurements` is its completion time, its figures, and when it began.
     """
     writer, config = transaction.writer, transaction.snapshot.config
     recorder = MetricsRecorder.create(writer.storage, writer.clock, options, config.name)
     if not recorder.is_on:
         return
-    completed_ms, figures, began_ms = told
+    completed_ms, figures, began_ms = measurements
     name = name_of(instant.action, metadata.operation)
     duration = {} if began_ms is None else {"duration": writer.clock.monotonic_ms() - began_ms}
     gauges = {**commit_gauges(metadata), "commitTime": completed_ms, **duration}
@@ -127,7 +127,7 @@ def record_rollback(meter: MetricsRecorder, storage: Storage, completed: Instant
 
 
 def commit_figures(
-    instant: Instant, commit: CommitMetadata, marks: Watermarks | None, zone: str
+    instant: Instant, commit: CommitMetadata, watermarks: Watermarks | None, zone: str
 ) -> tuple[int, dict[str, float]]:
     """Return when a commit completed, and its figures; with watermarks, also those of both views.
 
@@ -142,16 +142,16 @@ def commit_figures(
     if oldest is not None and newest is not None:
         figures["commitLatencyInMs"] = at_ms - oldest
         figures["commitFreshnessInMs"] = at_ms - newest
-    if marks is not None:
-        figures |= {name: time for name, time in view_times(marks).items() if time is not None}
+    if watermarks is not None:
+        figures |= {name: time for name, time in view_times(watermarks).items() if time is not None}
     return at_ms, figures
 
 
-def view_times(marks: Watermarks) -> dict[str, int | None]:
+def view_times(watermarks: Watermarks) -> dict[str, int | None]:
     """Return completion and freshness of both views, by their published names."""
     return {
-        "snapshot.completion": marks.rt_completion,
-        "snapshot.freshness": marks.rt_freshness,
-        "read_optimized.completion": marks.ro_completion,
-        "read_optimized.freshness": marks.ro_freshness,
+        "snapshot.completion": watermarks.rt_completion,
+        "snapshot.freshness": watermarks.rt_freshness,
+        "read_optimized.completion": watermarks.ro_completion,
+        "read_optimized.freshness": watermarks.ro_freshness,
     }

@@ -134,11 +134,11 @@ def _reporter_key(kind: ReporterType, settings: MetricsSettings) -> tuple[object
     return kind, s.prefix, s.json_file
 
 
-def warn_once(who: str, failure: str) -> None:
+def warn_once(reporter: str, failure: str) -> None:
     """Warn once about a reporter that failed; the write is not affected."""
-    if who not in _warned:
-        _warned.add(who)
-        text = f"metrics are not reported by {who}: {failure}"
+    if reporter not in _warned:
+        _warned.add(reporter)
+        text = f"metrics are not reported by {reporter}: {failure}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 

@@ -120,7 +120,7 @@ class CommitMetadata:
         """Return the paths of all files that the write created."""
         return frozenset(path for stat in self.write_stats() for path in stat.paths)
 
-    def named_files(self) -> frozenset[str]:
+    def referenced_file_names(self) -> frozenset[str]:
         """Return the names of all files in the statistics, whether created or only referenced."""
         return frozenset(
             path.rpartition("/")[2]

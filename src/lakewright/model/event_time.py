@@ -126,10 +126,10 @@ class EventTimeThreshold:
 class SplitLogRecords:
     """The merged log records of a slice, split by event time.
 
-    `taken` are those to merge into the base file, `remaining` those that stay in a log file.
+    `to_merge` are those to merge into the base file, `remaining` those that stay in a log file.
     """
 
-    taken: MergedLogRecords
+    to_merge: MergedLogRecords
     remaining: MergedLogRecords
 
     def remain_logs_iterator(self) -> Iterator[pa.RecordBatch]:
@@ -146,7 +146,7 @@ def split_logs(
     changes: Changes,
     schema: pa.Schema,
     rule: MergeRule,
-    cut: EventTimeThreshold,
+    threshold: EventTimeThreshold,
     in_base: InBase | None = None,
 ) -> SplitLogRecords:
     """Merge the log records of a slice, split by an event-time threshold.
@@ -155,20 +155,22 @@ def split_logs(
     index that reads only base files would not find it otherwise.
     """
     merged = merge_logs(changes, schema, rule)
-    late = cut.is_late_winner(merged)
+    late = threshold.is_late_winner(merged)
     if not late.any():
         return SplitLogRecords(merged, merged.select(np.flatnonzero(late)))
-    early = merge_logs(_without_late(changes, cut), schema, rule)
+    early = merge_logs(_without_late(changes, threshold), schema, rule)
     remains, untouched = _remaining_keys(merged, late, early, in_base)
     # Of keys that do not remain, all versions go into the base file, late ones too.
     remaining_keys = merged.keys.filter(pa.array(remains))
     untouched_keys = merged.keys.filter(pa.array(untouched))
-    taken = merge_logs(
-        _without_late(changes, cut, remaining_keys=remaining_keys, untouched_keys=untouched_keys),
+    to_merge = merge_logs(
+        _without_late(
+            changes, threshold, remaining_keys=remaining_keys, untouched_keys=untouched_keys
+        ),
         schema,
         rule,
     )
-    return SplitLogRecords(taken, merged.select(np.flatnonzero(remains)))
+    return SplitLogRecords(to_merge, merged.select(np.flatnonzero(remains)))
 
 
 def _remaining_keys(

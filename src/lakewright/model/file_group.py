@@ -203,8 +203,8 @@ class TimelineView:
 class FileSlice:
     """A file slice: a base file, if any, and the log files written on top of it.
 
-    If the slice holds only the files of an incremental window, `whole` is the complete slice with
-    all older files.
+    If the slice holds only the files of an incremental window, `full_slice` is the complete slice
+    with all older files.
     """
 
     partition: str
@@ -212,7 +212,7 @@ class FileSlice:
     base_instant: InstantTime
     base: BaseFile | None = None
     logs: tuple[LogFile, ...] = ()
-    whole: FileSlice | None = None
+    full_slice: FileSlice | None = None
 
     @property
     def size(self) -> int:

@@ -320,17 +320,22 @@ def merge_with_base(
     batches: Iterable[pa.RecordBatch],
     outcome: MergedLogRecords,
     rule: MergeRule,
-    tally: MergeCounts | None = None,
-    seen: RowChangeCallback | None = None,
+    counts: MergeCounts | None = None,
+    on_change: RowChangeCallback | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the merged rows of a slice: unchanged and updated base rows, then inserted rows.
 
     `batches` are the rows of the base file in the schema of `outcome.rows`; only about as many of
-    them as the outcome has keys, at least one batch, are in memory at a time. `seen` is called with
-    all rows that change.
+    them as the outcome has keys, at least one batch, are in memory at a time. `on_change` is called
+    with all rows that change.
     """
     return _merged(
-        batches, outcome, rule, include_base=True, counts=tally or MergeCounts(), on_change=seen
+        batches,
+        outcome,
+        rule,
+        include_base=True,
+        counts=counts or MergeCounts(),
+        on_change=on_change,
     )
 
 

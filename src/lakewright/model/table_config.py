@@ -396,8 +396,8 @@ def generator_type(text: str) -> str:
         return type_name
     class_name = text.strip().removeprefix(_GENERATOR_PACKAGE)
     if class_name not in _GENERATOR_CLASSES:
-        known = sorted(set(_GENERATOR_CLASSES.values()))
-        raise UnsupportedError("this key generator is not known", generator=text, known=known)
+        types = sorted(set(_GENERATOR_CLASSES.values()))
+        raise UnsupportedError("this key generator is not known", generator=text, known=types)
     return _GENERATOR_CLASSES[class_name]
 
 

@@ -190,15 +190,15 @@ def option_names(kind: str) -> frozenset[str]:
     return _COMMON_OPTIONS.union(_CLIENT_KEYS[kind], prefixed)
 
 
-def normal_options(place: ObjectLocation, options: Mapping[str, str]) -> Options:
+def normal_options(location: ObjectLocation, options: Mapping[str, str]) -> Options:
     """Convert plain options and Hadoop settings to client options, sorted; drop other settings."""
     result: dict[str, str] = {}
     plain = {name.removeprefix("spark.hadoop."): value for name, value in options.items()}
-    of_bucket = f"fs.s3a.bucket.{place.bucket}."
+    of_bucket = f"fs.s3a.bucket.{location.bucket}."
     for name, value in plain.items():
         if not is_hadoop_setting(name):
             result[name] = value
-        elif name in _S3A_KEYS and place.kind == "s3":
+        elif name in _S3A_KEYS and location.kind == "s3":
             result.setdefault(_S3A_KEYS[name], value)
     for name, value in plain.items():
         general = "fs.s3a." + name.removeprefix(of_bucket)
@@ -223,7 +223,7 @@ def _translated(options: dict[str, str]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=64)
-def client_for(place: ObjectLocation, options: Options) -> ObjectStore:
+def client_for(location: ObjectLocation, options: Options) -> ObjectStore:
     """Return the client of this process for a location; a wrong option is an InvalidError."""
     config = {**_DEFAULTS, **dict(options)}
     http = {name: config.pop(name) for name in _HTTP_KEYS if name in config}
@@ -232,11 +232,11 @@ def client_for(place: ObjectLocation, options: Options) -> ObjectStore:
             "max_retries": int(config.pop("max_retries")),
             "retry_timeout": timedelta(seconds=float(config.pop("retry_timeout"))),
         }
-        return _CLIENTS[place.kind](place, config, client_options=http, retry_config=retry)
+        return _CLIENTS[location.kind](location, config, client_options=http, retry_config=retry)
     except (BaseError, ValueError, TypeError) as error:
         raise InvalidError(
             "the options do not make a client for this store",
-            uri=place.text,
+            uri=location.text,
             options=[name for name, _ in options],
             reason=without_secrets(_first_line(error), dict(options)),
         ) from None

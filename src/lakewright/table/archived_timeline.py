@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
-from lakewright.errors import found_in
+from lakewright.errors import errors_in_file
 from lakewright.format.archived_timeline import (
     ArchivedInstant,
     ArchivedTimelineFile,
@@ -48,7 +48,7 @@ def _retry_once(load: Callable[[], _Loaded]) -> _Loaded:
 def _load_current_manifest(storage: Storage, folder: str) -> Manifest:
     version = f"{folder}/_version_"
     try:
-        with found_in(version):
+        with errors_in_file(version):
             newest = parse_version(storage.read(version))
     except MissingFileError:
         names = (parse_manifest_name(file.name) for file in storage.list_files(folder))
@@ -57,7 +57,7 @@ def _load_current_manifest(storage: Storage, folder: str) -> Manifest:
             return Manifest(())
         newest = max(numbers)
     manifest = f"{folder}/{manifest_name(newest)}"
-    with found_in(manifest):
+    with errors_in_file(manifest):
         return parse_manifest(storage.read(manifest))
 
 
@@ -118,11 +118,11 @@ def _read_entries(
     entries: list[ArchivedInstant] = []
     paths = [f"{folder}/{file.name}" for file in small]
     for path, data in zip(paths, storage.read_many(paths), strict=True):
-        with found_in(path):
+        with errors_in_file(path):
             entries += parse_archived_file(data, with_content=with_content)
     for file in large:
         path = f"{folder}/{file.name}"
-        with found_in(path), storage.open_input(path) as source:
+        with errors_in_file(path), storage.open_input(path) as source:
             entries += parse_archived_file(source, with_content=False)
     return entries
 

@@ -243,10 +243,10 @@ def _merging(spec: TableSpec, options: Mapping[str, str], version: str) -> dict[
 def _delete_marker(options: Mapping[str, str]) -> dict[str, str]:
     both = (keys.DELETE_FIELD, keys.DELETE_MARKER)
     values_by_key = {key: option_value(options, MERGE_PROPERTY + key) for key in both}
-    given = {key: next(iter(values.values())) for key, values in values_by_key.items() if values}
-    if len(given) == 1:
-        raise InvalidError("a mark for deleted rows is a column and a value", **given)
-    return given
+    marker = {key: next(iter(values.values())) for key, values in values_by_key.items() if values}
+    if len(marker) == 1:
+        raise InvalidError("a mark for deleted rows is a column and a value", **marker)
+    return marker
 
 
 def _paths(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:

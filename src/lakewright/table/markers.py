@@ -161,14 +161,14 @@ def conflicting_instant(
     one commits.
     """
     partition, name = split_path(data_path)
-    own = parse_data_file(name)
-    if own is None:
+    data_file = parse_data_file(name)
+    if data_file is None:
         raise InvalidError("not the name of a data file", path=data_path)
-    others = sorted(alive - {instant})
+    live_instants = sorted(alive - {instant})
     listed = storage.list_many(
-        folder for other in others for folder in _folders_with_markers(other, partition)
+        folder for other in live_instants for folder in _folders_with_markers(other, partition)
     )
-    for other in others:
+    for other in live_instants:
         prefix = f"{marker_folder(other)}/"
         files = [
             file.path
@@ -180,7 +180,7 @@ def conflicting_instant(
         # The markers of another write may be damaged, or half written; that is not an error here.
         with suppress(CorruptError):
             marked = _marked_paths(storage, other, paths)
-        if any(_is_of_group(path, partition, own.file_id) for path in marked):
+        if any(_is_of_group(path, partition, data_file.file_id) for path in marked):
             return other
     return None
 

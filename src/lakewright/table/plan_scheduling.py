@@ -192,9 +192,11 @@ def _has_no_overlapping_plan(
     new_plans = plans.keys() - base.timeline.plans.keys() - {requested.requested_at}
     if not new_plans or requested not in current.timeline:
         return True
-    own = current.plan_of(requested.requested_at, requested.action)
-    others = [plan for at in new_plans if (plan := current.plan_of(at, plans[at]))]
-    if own is None or all(own.file_groups.isdisjoint(other.file_groups) for other in others):
+    own_plan = current.plan_of(requested.requested_at, requested.action)
+    other_plans = [plan for at in new_plans if (plan := current.plan_of(at, plans[at]))]
+    if own_plan is None or all(
+        own_plan.file_groups.isdisjoint(other.file_groups) for other in other_plans
+    ):
         return True
     writer.storage.delete(current.timeline_path(requested))
     return False
@@ -244,7 +246,9 @@ def begin_execution(
         attempt = ExecutionAttempt.create(
             at, partition, writer.clock.new_id(), stoppable=cancellable
         )
-        execution = PlanTransaction(writer, snapshot, planned, attempt, Timeline.of(before_plan))
+        execution = PlanTransaction(
+            writer, snapshot, planned, attempt, Timeline.from_instants(before_plan)
+        )
         execution.begin(lock)
         return execution
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakewright.clock import Clock
-from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
+from lakewright.errors import ConflictError, CorruptError, InvalidError, errors_in_file
 from lakewright.format.timeline_metadata import (
     format_rollback,
     format_rollback_plan,
@@ -116,15 +116,15 @@ def _depends_on_compaction(snapshot: Snapshot, later: Instant, compaction: Commi
 
 def _check_no_data_loss(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
     """Raise InvalidError if the table without this instant would lack rows that it had before."""
-    rest = Timeline(tuple(i for i in snapshot.timeline if i != instant))
-    if snapshot.archived_hidden_by(rest):
+    remaining = Timeline(tuple(i for i in snapshot.timeline if i != instant))
+    if snapshot.archived_hidden_by(remaining):
         raise InvalidError(
             "the last write on the active timeline that no savepoint holds cannot be rolled back: "
             "readers would take archived ones for uncommitted",
             instant=str(instant),
         )
     at = instant.requested_at
-    if rest.is_archived(at):
+    if remaining.is_archived(at):
         raise InvalidError(
             "the first write on the active timeline cannot be rolled back under later ones: "
             "readers would take files that it leaves for archived",
@@ -135,13 +135,13 @@ def _check_no_data_loss(snapshot: Snapshot, instant: Instant, commit: CommitMeta
             "interrupted archiving has this write in the archived timeline already: it must stay",
             instant=str(instant),
         )
-    _, lost_files = slices_before_cleaning(
-        snapshot, TimelineView(rest), commit.partitions, since=instant.requested_at
+    _, cleaned_files = slices_before_cleaning(
+        snapshot, TimelineView(remaining), commit.partitions, since=instant.requested_at
     )
     missing = [
         name
-        for group in sorted(commit.file_groups() & lost_files.keys())
-        for name in lost_files[group]
+        for group in sorted(commit.file_groups() & cleaned_files.keys())
+        for name in cleaned_files[group]
     ]
     if missing:
         raise InvalidError(
@@ -291,7 +291,7 @@ def pending_rollbacks(snapshot: Snapshot) -> tuple[PendingRollback, ...]:
         # A writer that does not create files atomically may have crashed before the plan was
         # written, and so before it changed anything.
         if data:
-            with found_in(path):
+            with errors_in_file(path):
                 pending.append(PendingRollback(instant, parse_rollback_plan(data)))
     return tuple(pending)
 
@@ -314,7 +314,7 @@ def completed_rollback_of(snapshot: Snapshot, at: str) -> Instant | None:
 def load_rollback(snapshot: Snapshot, completed: Instant) -> RollbackMetadata:
     """Load what a completed rollback has recorded."""
     path = snapshot.timeline_path(completed)
-    with found_in(path):
+    with errors_in_file(path):
         return parse_rollback(snapshot.storage.read(path))
 
 

@@ -18,7 +18,7 @@ from itertools import chain
 import pyarrow as pa
 
 from lakewright.clock import zone_of
-from lakewright.errors import CorruptError, InvalidError, UnsupportedError, found_in
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError, errors_in_file
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.format.timeline_metadata import (
     parse_clean,
@@ -73,7 +73,7 @@ from lakewright.table.archived_timeline import (
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import marked_files
 from lakewright.table.properties import PROPERTIES, load_properties, read_optional
-from lakewright.utils.concurrent import many_values
+from lakewright.utils.concurrent import gc_paused
 
 DataFile = BaseFile | LogFile
 
@@ -226,14 +226,14 @@ class Snapshot:
         folder = self.config.history_folder
         return requested_at in archived_times_in(self.storage, folder, requested_at, requested_at)
 
-    def archived_hidden_by(self, rest: Timeline) -> list[str]:
-        """Return the archived writes that would look uncommitted if the timeline was `rest`.
+    def archived_hidden_by(self, remaining: Timeline) -> list[str]:
+        """Return the archived writes that would look uncommitted if the timeline was `remaining`.
 
         Pending writes do not define the start of the timeline here: they may be rolled back.
         """
-        if rest.writes_without_savepoint:
+        if remaining.writes_without_savepoint:
             return []
-        completed_only = Timeline(tuple(i for i in rest if i.is_completed))
+        completed_only = Timeline(tuple(i for i in remaining if i.is_completed))
         return sorted(at for at in self.archived_times if not completed_only.is_archived(at))
 
     def view(
@@ -262,19 +262,19 @@ class Snapshot:
 
     def commits(self, instants: Iterable[Instant]) -> list[CommitMetadata]:
         """Return the commit metadata of each of these completed writes, active or archived."""
-        wanted = list(instants)
-        missing = [i for i in wanted if i.requested_at not in self._commits]
+        requested = list(instants)
+        missing = [i for i in requested if i.requested_at not in self._commits]
         active = [i for i in missing if i.requested_at in self.timeline.by_time]
         contents = self._read_active(active)
-        with many_values():
+        with gc_paused():
             for instant, data in zip(active, contents, strict=True):
                 if data is not None:
-                    with found_in(self.timeline_path(instant)):
+                    with errors_in_file(self.timeline_path(instant)):
                         self._commits[instant.requested_at] = parse_commit(data)
         archived = {i.requested_at for i in missing} - self._commits.keys()
         if archived:
             self._load_archived(archived)
-        return [self._commits[i.requested_at] for i in wanted]
+        return [self._commits[i.requested_at] for i in requested]
 
     def _read_active(self, instants: list[Instant]) -> list[bytes | None]:
         """Return the content of timeline files; None for instants archived concurrently."""
@@ -309,7 +309,7 @@ class Snapshot:
             raise InvalidError(
                 "the table has no schema yet: nothing was written", table=self.config.name
             )
-        with found_in(self.config.timeline_folder):
+        with errors_in_file(self.config.timeline_folder):
             return query_schema(arrow_schema(stored))
 
     def avro_schema(self, view: TimelineView | None = None) -> str | None:
@@ -406,7 +406,9 @@ class Snapshot:
         write = self.timeline.by_time.get(requested_at)
         if write is None and self.timeline.is_archived(requested_at):
             write = next((i for i in self.archived if i.requested_at == requested_at), None)
-        names = self.commits([write])[0].named_files() if write is not None else frozenset()
+        names = (
+            self.commits([write])[0].referenced_file_names() if write is not None else frozenset()
+        )
         marked = marked_files(self.storage, requested_at)
         return tuple(path for path in marked if path.rpartition("/")[2] not in names)
 
@@ -449,7 +451,7 @@ class Snapshot:
         if any(self.timeline.is_archived(at) for at in duplicated):
             instants |= {i.requested_at: i for i in self.archived}
         resolvable = duplicated & instants.keys()
-        listed = {at: self.commits([instants[at]])[0].named_files() for at in resolvable}
+        listed = {at: self.commits([instants[at]])[0].referenced_file_names() for at in resolvable}
         return {
             partition: [f for f in names if f.instant not in listed or f.name in listed[f.instant]]
             for partition, names in files.items()
@@ -457,21 +459,21 @@ class Snapshot:
 
     def with_completion_times(self, view: TimelineView, files: FilesByPartition) -> TimelineView:
         """Return the view with the archived completion times that building slices needs."""
-        wanted = {
+        needed = {
             file.instant
             for names in files.values()
             for file in names
             if (isinstance(file, LogFile) or view.completed_until is not None)
             and self.timeline.is_archived(file.instant)
         }
-        wanted -= view.archived.keys()
-        if not wanted:
+        needed -= view.archived.keys()
+        if not needed:
             return view
         entries = load_entries(
-            self.storage, self.config.history_folder, first=min(wanted), last=max(wanted)
+            self.storage, self.config.history_folder, first=min(needed), last=max(needed)
         )
         completion_times = {
-            e.requested_at: e.completed_at for e in entries if e.requested_at in wanted
+            e.requested_at: e.completed_at for e in entries if e.requested_at in needed
         }
         return replace(view, archived={**view.archived, **completion_times})
 
@@ -484,7 +486,7 @@ class Snapshot:
         cleans = self.timeline.completed(Action.CLEAN)
         if cleans:
             path = self.timeline_path(cleans[-1])
-            with found_in(path):
+            with errors_in_file(path):
                 candidates.append(parse_clean(self.storage.read(path)).readable_from)
         return max((at for at in candidates if at is not None), default=None)
 
@@ -497,7 +499,7 @@ class Snapshot:
             # Not every writer creates a file atomically: it may have crashed before the plan was
             # written.
             if data:
-                with found_in(path):
+                with errors_in_file(path):
                     cleans.append((instant, parse_clean_plan(data)))
         return cleans
 
@@ -522,7 +524,7 @@ class Snapshot:
         data = read_optional(self.storage, path)
         if data is None:
             return None
-        with found_in(path):
+        with errors_in_file(path):
             if action == Action.CLUSTERING:
                 return parse_requested_replace(data).plan
             return parse_compaction_plan(data)
@@ -559,20 +561,20 @@ def load_consistent_snapshot(storage: Storage) -> Snapshot:
     files = list_timeline(storage, first.config)
     # Other instants are kept: a savepoint decides where the timeline starts.
     instants = (i for i in files if not i.is_write or (i.completed_at or "") <= latest)
-    return replace(first, timeline=Timeline.of(instants), _commits={})
+    return replace(first, timeline=Timeline.from_instants(instants), _commits={})
 
 
 def load_snapshot_and_files(storage: Storage) -> tuple[Snapshot, tuple[Instant, ...]]:
     """Load the table and every file of its timeline, including the earlier states of an instant."""
-    with found_in(PROPERTIES):
+    with errors_in_file(PROPERTIES):
         config = TableConfig.from_properties(load_properties(storage))
     files = list_timeline(storage, config)
-    return Snapshot(storage, config, Timeline.of(files)), files
+    return Snapshot(storage, config, Timeline.from_instants(files)), files
 
 
 def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
     """List the timeline now."""
-    return Timeline.of(list_timeline(storage, config))
+    return Timeline.from_instants(list_timeline(storage, config))
 
 
 def list_timeline(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
@@ -588,10 +590,10 @@ _COMMITS_PER_READ = 16
 
 
 def commits_newest_first(
-    snapshot: Snapshot, before: Snapshot | None = None
+    snapshot: Snapshot, base: Snapshot | None = None
 ) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """Yield the completed writes of a table, newest first; only those that `before` lacks."""
-    for instants in _writes_newest_first(snapshot, before):
+    """Yield the completed writes of a table, newest first; only those that `base` lacks."""
+    for instants in _writes_newest_first(snapshot, base):
         yield from zip(instants, snapshot.commits(instants), strict=True)
 
 
@@ -634,18 +636,18 @@ def slices_before_cleaning(
         for partition in sorted({*listed, *cleaned} if selected is None else selected)
     }
     slices = [group.latest_merged_slice() for group in snapshot.groups(view, files)]
-    lost_files: dict[GroupKey, list[str]] = {}
+    cleaned_files: dict[GroupKey, list[str]] = {}
     for file_slice in slices:
         names = [file.name for file in files_of_slice(file_slice)]
         cleaned_names = [name for name in names if name in cleaned.get(file_slice.partition, ())]
         if cleaned_names:
-            lost_files[file_slice.partition, file_slice.file_id] = cleaned_names
-    return slices, lost_files
+            cleaned_files[file_slice.partition, file_slice.file_id] = cleaned_names
+    return slices, cleaned_files
 
 
-def files_of_slice(found: FileSlice) -> list[BaseFile | LogFile]:
+def files_of_slice(file_slice: FileSlice) -> list[BaseFile | LogFile]:
     """Return the files of a slice: its base file, then its log files from newest to oldest."""
-    return [*([found.base] if found.base else []), *reversed(found.logs)]
+    return [*([file_slice.base] if file_slice.base else []), *reversed(file_slice.logs)]
 
 
 def _with_cleaned(
@@ -686,7 +688,7 @@ def _cleaned_files(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
     for clean in snapshot.timeline.completed(Action.CLEAN):
         if (clean.completed_at or "") > since:
             path = snapshot.timeline_path(clean)
-            with found_in(path):
+            with errors_in_file(path):
                 metadata = parse_clean(snapshot.storage.read(path))
             for partition, part in metadata.partitions.items():
                 names = {split_path(path)[1] for path in (*part.deleted, *part.failed)}

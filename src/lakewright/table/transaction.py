@@ -128,7 +128,7 @@ class WriterContext:
     def locked(self) -> Iterator[Lock]:
         """Hold the table's lock for a block, which is not repeated if the lock is lost."""
         lock = self.new_lock()
-        with held(lock):
+        with acquired(lock):
             yield lock
 
     def times(
@@ -257,19 +257,19 @@ class Transaction:
         snapshot: Snapshot,
         instant: InstantTime,
         action: Action,
-        known: Timeline | None = None,
+        base_timeline: Timeline | None = None,
         *,
-        beats: bool = False,
+        force_heartbeat: bool = False,
         inheritable: bool = False,
     ) -> None:
         """Set up a transaction whose requested file the caller creates.
 
-        `known` is the timeline that the write was planned on, if not that of the snapshot.
-        `beats` forces a heartbeat even if the settings need none; for `inheritable` see
+        `base_timeline` is the timeline that the write was planned on, if not that of the snapshot.
+        `force_heartbeat` forces a heartbeat even if the settings need none; for `inheritable` see
         `Heartbeat`.
         """
         self.writer = writer
-        self._base_timeline = known or snapshot.timeline
+        self._base_timeline = base_timeline or snapshot.timeline
         self.snapshot = snapshot
         self.instant = instant
         self.action = action
@@ -280,7 +280,7 @@ class Transaction:
         self._listed_files: frozenset[str] = frozenset()
         self._reported_files: frozenset[str] = frozenset()
         self.after = snapshot
-        has_heartbeat = beats or writer.uses_heartbeat
+        has_heartbeat = force_heartbeat or writer.uses_heartbeat
         self._heartbeat = writer.new_heartbeat(instant, inheritable) if has_heartbeat else None
 
     def __enter__(self) -> Self:
@@ -354,7 +354,7 @@ class Transaction:
         lock.verify()
         self._verify_heartbeat()
         self._create_completed(completed, commit_bytes(completed.action, metadata))
-        timeline = Timeline.of([*files, completed])
+        timeline = Timeline.from_instants([*files, completed])
         self.after = current.with_write(timeline, self.instant, metadata)
         return _PublishedCommit(completed, frozenset(files), self.writer.still_holds(lock))
 
@@ -423,7 +423,7 @@ class Transaction:
         return max(completed.completed_at or "", format_epoch_ms(latest_ms, zone))
 
     def _conflict_checker(self, files: Iterable[Instant]) -> ConflictChecker:
-        current = Snapshot(self._storage, self.snapshot.config, Timeline.of(files))
+        current = Snapshot(self._storage, self.snapshot.config, Timeline.from_instants(files))
         return ConflictChecker(self.snapshot.timeline, current)
 
     def report(self, files: Iterable[str]) -> None:
@@ -537,7 +537,7 @@ class Transaction:
             non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
             yields_to_clustering=self.writer.transaction.clustering_updates
             is ClusteringUpdateStrategy.REJECT,
-            gives_way_to=self._higher_priority_writes(current),
+            yields_to=self._higher_priority_writes(current),
         )
         self._check_no_orphans_read(current, metadata)
         # Another process may have enabled the metadata table since this write began; readers that

@@ -20,7 +20,7 @@ from typing import Any
 from lakewright.clock import Clock
 from lakewright.errors import ConflictError
 from lakewright.storage.redaction import without_secrets
-from lakewright.ui.table_view import NotFoundError, TableView, known_service
+from lakewright.ui.table_view import NotFoundError, TableView, require_service
 
 Document = dict[str, Any]
 
@@ -74,7 +74,7 @@ class Jobs:
 
     def run(self, number: int, table: TableView, service: str) -> Document:
         """Start a service; ConflictError if one started from the page is running on the table."""
-        name = known_service(service)
+        name = require_service(service)
         with self._lock:
             running = [job for job in self._jobs if job.table == number and job.state == "running"]
             if running:
@@ -99,7 +99,7 @@ class Jobs:
         threading.Thread(target=self._wait, args=(job, arguments), daemon=True).start()
         return job.document()
 
-    def of(self, number: int) -> list[Document]:
+    def jobs_of(self, number: int) -> list[Document]:
         """The jobs of a table, newest first."""
         return [job.document() for job in reversed(self._jobs) if job.table == number]
 

@@ -224,29 +224,31 @@ class PartitionDoneMarker:
         """Return those partitions whose path names a time."""
         return tuple(path for path in partitions if self._end(path) is not None)
 
-    def completed_partitions(self, partitions: Iterable[str], marks: Watermarks) -> tuple[str, ...]:
+    def completed_partitions(
+        self, partitions: Iterable[str], watermarks: Watermarks
+    ) -> tuple[str, ...]:
         """Return those partitions whose end the completion has passed."""
-        completion = self.completion(marks)
+        completion = self.completion(watermarks)
         if completion is None:
             return ()
         ends = {path: self._end(path) for path in partitions}
         return tuple(path for path, end in ends.items() if end is not None and end <= completion)
 
-    def completion(self, marks: Watermarks) -> int | None:
+    def completion(self, watermarks: Watermarks) -> int | None:
         """Return the completion of the view that the settings choose."""
         optimized = self.settings.done_view == "read_optimized"
-        return marks.ro_completion if optimized else marks.rt_completion
+        return watermarks.ro_completion if optimized else watermarks.rt_completion
 
     def is_marked(self, partition: str) -> bool:
         """Whether a partition is already marked."""
         return self.storage.exists(join_path(partition, self._file))
 
-    def mark(self, partitions: Iterable[str], marks: Watermarks) -> None:
+    def mark(self, partitions: Iterable[str], watermarks: Watermarks) -> None:
         """Mark partitions as done; a failure is a warning, and the next commit tries again."""
         for path in partitions:
             try:
                 if not self.is_marked(path):
-                    self._mark(path, self.completion(marks))
+                    self._mark(path, self.completion(watermarks))
             except LakewrightError as error:
                 self._warn(path, str(error))
 

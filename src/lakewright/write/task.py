@@ -146,17 +146,17 @@ class WriteTask:
         return self.settings.index_type in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
 
     @cached_property
-    def keys(self) -> KeyRule:
+    def key_rule(self) -> KeyRule:
         """How record keys are computed."""
         return table_key_rule(self.config)
 
     @cached_property
-    def partitions(self) -> PartitionRule:
+    def partition_rule(self) -> PartitionRule:
         """How partition paths are computed."""
         return table_partition_rule(self.config)
 
     @cached_property
-    def own_schema(self) -> pa.Schema:
+    def data_schema(self) -> pa.Schema:
         """The table's columns as they are stored, without meta columns."""
         schema = arrow_schema(self.schema)
         return pa.schema([column for column in schema if column.name not in META_COLUMNS])
@@ -164,10 +164,10 @@ class WriteTask:
     @cached_property
     def stored_schema(self) -> pa.Schema:
         """The columns of data files: meta columns first."""
-        return pa.schema([*META_FIELDS, *self.own_schema])
+        return pa.schema([*META_FIELDS, *self.data_schema])
 
     @cached_property
-    def rule(self) -> MergeRule:
+    def merge_rule(self) -> MergeRule:
         """Which version of a row wins."""
         return merge_rule(self.config)
 
@@ -240,7 +240,7 @@ def table_key_rule(config: TableConfig) -> KeyRule:
     return key_rule(
         config.key_generator,
         config.record_key_fields,
-        named_single=config.version >= 9 or text.strip().lower() != "true",
+        names_single_field=config.version >= 9 or text.strip().lower() != "true",
         timestamps_as_text=config.flag(
             "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled"
         ),

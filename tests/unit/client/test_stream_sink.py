@@ -360,12 +360,12 @@ def test_a_place_without_checkpoint_is_refused_unless_the_stream_has_a_name(tmp_
 
 
 def test_a_sink_must_be_told_apart() -> None:
-    table = Table(MemoryStorage.fresh(), places={"fs.s3a.endpoint": "there"})
+    table = Table(MemoryStorage.fresh(), storage_options={"fs.s3a.endpoint": "there"})
     with pytest.raises(InvalidError, match="checkpoint="):
         table.stream_sink()
     assert table.stream_sink({IDENTIFIER: "mine"}).checkpoint is None
     made = table.stream_sink(checkpoint="s3a://bucket/place")
-    assert made.places == {"fs.s3a.endpoint": "there"}
+    assert made.storage_options == {"fs.s3a.endpoint": "there"}
 
 
 def test_a_save_without_note_is_not_a_batch() -> None:

@@ -155,7 +155,7 @@ def test_expired_partitions_are_counted(heard: Heard) -> None:
     table.upsert([row("a", day="2026-01-01"), row("b", day="2026-01-02")])
     ttl = TableTtl.for_table(table.storage, {}, table.clock)
     ttl.save({"spec": "*", "level": "PARTITION", "units": "DAYS", "value": 1})
-    ttl.on()
+    ttl.enable()
     table.clock.sleep(3 * 86_400)
     done = table.services().run("ttl")
     assert isinstance(done, lw.Commit)

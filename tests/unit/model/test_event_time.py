@@ -78,7 +78,7 @@ def test_versions_are_split(case: Case) -> None:
         return np.array([key.as_py() in case.base for key in keys], dtype=bool)
 
     found = split_logs(case.blocks, SCHEMA, RULE, CUT, None if case.buckets else in_base)
-    for outcome, expected in ((found.taken, case.taken), (found.remaining, case.remaining)):
+    for outcome, expected in ((found.to_merge, case.taken), (found.remaining, case.remaining)):
         told = zip(outcome.keys.to_pylist(), outcome.deleted, outcome.ordering[0], strict=True)
         assert {
             f"-{key}" if gone else key: None if not ts.is_valid else ts.as_py() - T

@@ -253,7 +253,7 @@ def test_the_window(case: Case) -> None:
     window = find_window(sight_of(case, MemoryStorage.fresh()), Action(case.action))
     expected = None if case.expected is None else tuple(sorted(case.expected.split()))
     assert window.partitions == expected
-    assert window.is_recorded
+    assert window.records_missing
 
 
 def test_switched_off_nothing_is_read_and_nothing_recorded() -> None:
@@ -270,7 +270,7 @@ def test_switched_off_nothing_is_read_and_nothing_recorded() -> None:
 
 def test_a_strategy_without_the_interface_gets_all_partitions() -> None:
     sight = sight_of(next(iter(CASES.values())), MemoryStorage.fresh())
-    assert find_window(sight, Action.COMPACTION, aware=False).partitions is None
+    assert find_window(sight, Action.COMPACTION, partition_aware=False).partitions is None
 
 
 def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() -> None:

@@ -190,7 +190,7 @@ def test_a_job_runs_the_command_line_and_brings_its_result(path: str) -> None:
     (done,) = running.of(0)
     assert (done["state"], done["error"]) == ("done", None)
     assert [(s["service"], s["result"]) for s in done["steps"]] == [("archive", "skipped")]
-    assert running.of(1) == []
+    assert running.jobs_of(1) == []
     assert running.stop(0, 1)["state"] == "done"
     running.close()
 
@@ -212,7 +212,7 @@ SECRETS = {"fs.s3a.access.key": "AKIAHIDDEN", "fs.s3a.secret.key": "SUPERSECRET"
 def ended(running: Jobs) -> dict[str, Any]:
     wait_until(lambda: running.of(0)[0]["state"] != "running")
     running.close()
-    return running.of(0)[0]
+    return running.jobs_of(0)[0]
 
 
 def test_a_job_imports_nothing_from_the_folder_of_the_server(

@@ -68,7 +68,7 @@ def test_warnings_and_bugs_are_harmless(capfd: pytest.CaptureFixture[str]) -> No
     try:
         raise ValueError(f"of {TITLE}")
     except ValueError as error:
-        tell_bug(ValueError, error, error.__traceback__)
+        report_bug(ValueError, error, error.__traceback__)
     told = capfd.readouterr().err
     assert told.count("PWNED") >= 2
     assert UNSAFE.findall(told) == []

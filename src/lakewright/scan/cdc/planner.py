@@ -259,7 +259,7 @@ def plan_cdc_range(
     try:
         groups = _CdcWrites(context).groups()
     except _FileMissingError:
-        if not (context.from_beginning and context.whole and fallback):
+        if not (context.from_beginning and context.is_complete and fallback):
             raise
         groups = _plan_full_state(context)
     changing = {split.instant for group in groups for split in group.splits}

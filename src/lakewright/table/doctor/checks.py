@@ -71,7 +71,7 @@ def unlisted_files(evidence: Evidence) -> Iterator[Finding]:
     """
     missing = {split_path(path)[1] for path in evidence.missing}
     for at, files in sorted(evidence.unlisted.items())[:_MOST_FINDINGS]:
-        all_listed_exist = not missing & evidence.commits[at].named_files()
+        all_listed_exist = not missing & evidence.commits[at].referenced_file_names()
         youngest_ms = max(file.modified_ms for file in files)
         is_old = is_expired(youngest_ms, evidence.heartbeat, evidence.now_ms)
         yield Finding(
@@ -134,11 +134,11 @@ def orphans(evidence: Evidence) -> Iterator[Finding]:
     if evidence.archived is None:
         return
     timeline = evidence.snapshot.timeline
-    known = {i.requested_at for i in timeline} | evidence.archived
+    instants = {i.requested_at for i in timeline} | evidence.archived
     marked = {*evidence.leftovers.orphans, *evidence.leftovers.aging}
     by_instant: dict[str, list[FileStatus]] = {}
     for status, file in data_files(evidence):
-        if file.instant not in known and file.instant not in marked:
+        if file.instant not in instants and file.instant not in marked:
             by_instant.setdefault(file.instant, []).append(status)
     for at, files in sorted(by_instant.items())[:_MOST_FINDINGS]:
         visible = timeline.is_archived(at)

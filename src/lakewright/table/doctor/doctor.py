@@ -98,14 +98,14 @@ def _damaged_properties(error: CorruptError) -> Finding:
 # Repairs.
 
 
-def repair(writer: WriterContext, found: Diagnosis, *, force: bool = False) -> Diagnosis:
+def repair(writer: WriterContext, diagnosis: Diagnosis, *, force: bool = False) -> Diagnosis:
     """Repair the safe findings of a diagnosis, and examine the table again.
 
     With `force`, also repair by losing rows: roll back a write whose completed file is damaged. The
     table is examined again before it is changed, and findings that no longer apply are skipped.
     """
     current = examine(writer.storage, writer.clock, writer.heartbeat)
-    agreed = {(f.kind, f.target) for f in to_repair(found, force=force)}
+    agreed = {(f.kind, f.target) for f in to_repair(diagnosis, force=force)}
     for finding in to_repair(current, force=force):
         # A finding that is new since the user agreed to the repair waits for the next repair. One
         # whose repair fails on another damaged file is found again below, together with that file.
@@ -115,9 +115,9 @@ def repair(writer: WriterContext, found: Diagnosis, *, force: bool = False) -> D
     return examine(writer.storage, writer.clock, writer.heartbeat)
 
 
-def to_repair(found: Diagnosis, *, force: bool) -> tuple[Finding, ...]:
+def to_repair(diagnosis: Diagnosis, *, force: bool) -> tuple[Finding, ...]:
     """Return the findings that a repair handles, in this order."""
-    return (*found.repairable, *(found.repairable_by_force if force else ()))
+    return (*diagnosis.repairable, *(diagnosis.repairable_by_force if force else ()))
 
 
 def _finish_properties_change(writer: WriterContext, finding: Finding) -> None:
@@ -143,8 +143,8 @@ def _finish_rollback(writer: WriterContext, finding: Finding) -> None:
 
 
 def _still_pending(snapshot: Snapshot, finding: Finding) -> Instant | None:
-    wanted = parse_instant(finding.target)
-    return next((i for i in snapshot.timeline.pending() if i == wanted), None)
+    target = parse_instant(finding.target)
+    return next((i for i in snapshot.timeline.pending() if i == target), None)
 
 
 def _drop_metadata_table(writer: WriterContext, finding: Finding) -> None:

@@ -201,7 +201,7 @@ def _unlisted_files(
     commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
 ) -> dict[str, tuple[FileStatus, ...]]:
     """Return data files of completed writes on the active timeline that no commit lists."""
-    names = {at: commit.named_files() for at, commit in commits.items()}
+    names = {at: commit.referenced_file_names() for at, commit in commits.items()}
     unlisted: dict[str, tuple[FileStatus, ...]] = {}
     for status in files:
         file = data_file(status)
@@ -232,8 +232,10 @@ def _missing_in_both_listings(
     partitions = sorted({split_path(path)[0] for paths in suspects for path in paths})
     if not partitions:
         return (), ()
-    again = load_snapshot(first.storage)
-    missing, empty = _missing_in(again, readable_commits(again).values(), again.files(partitions))
+    second = load_snapshot(first.storage)
+    missing, empty = _missing_in(
+        second, readable_commits(second).values(), second.files(partitions)
+    )
     return tuple(sorted(suspects[0] & missing)), tuple(sorted(suspects[1] & empty))
 
 
