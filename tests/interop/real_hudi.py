@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lakewright.testing.processes import ask
+from lakewright.testing.processes import send_request
 from support.spark import lean_hadoop
 
 Row = dict[str, Any]

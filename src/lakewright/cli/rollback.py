@@ -108,7 +108,7 @@ def _confirm(path: str, options: Options, question: str, *, yes: bool) -> None:
     """Ask the user to confirm, unless they have; raise InvalidError if there is no table."""
     load_snapshot(storage_at(path, options))
     if not yes:
-        ask(question, abort=True)
+        confirm(question, abort=True)
 
 
 def _rollback(path: str, options: Options, instant: str, *, force: bool = False) -> Document:

@@ -184,8 +184,8 @@ def names_stream(options: Mapping[str, str]) -> bool:
     return any(key.lower() == IDENTIFIER and value.strip() for key, value in options.items())
 
 
-def query_of(checkpoint: str, places: Mapping[str, str] | None = None) -> str | None:
-    """Return the id of the query of a checkpoint location; `places` are storage options."""
+def query_of(checkpoint: str, storage_options: Mapping[str, str] | None = None) -> str | None:
+    """Return the id of the query of a checkpoint location."""
     try:
         data = storage_for(checkpoint, storage_options or {}).read("metadata")
         return str(json.loads(data)["id"])

@@ -182,11 +182,11 @@ def find_window(
     action: Action,
     *,
     enabled: bool = True,
-    aware: bool = True,
+    partition_aware: bool = True,
 ) -> IncrementalWindow:
     """Return the window of a plan of `action`: all partitions if the last plan does not bound it.
 
-    `aware` is whether the strategy can select from some of the partitions.
+    `partition_aware` is whether the strategy can select from some of the partitions.
     """
     if not enabled:
         return IncrementalWindow(

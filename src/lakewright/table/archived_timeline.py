@@ -146,7 +146,7 @@ def load_archived_metadata(
             instant = Instant(
                 entry.requested_at, Action(entry.action), completed_at=entry.completed_at
             )
-            with found_in(f"{folder}: {entry.requested_at}"):
+            with errors_in_file(f"{folder}: {entry.requested_at}"):
                 metadata = parse(entry.metadata)
             yield instant, metadata
 

@@ -43,7 +43,7 @@ from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.heartbeat import Heartbeat, live_heartbeats
 from lakewright.table.instant_files import try_create
-from lakewright.table.locks.base import Lock, held, lock_for, run_locked
+from lakewright.table.locks.base import Lock, acquired, lock_for, run_locked
 from lakewright.table.markers import finish_markers, marked_files
 from lakewright.table.options import (
     PLAN_KEYS,

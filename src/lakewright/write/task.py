@@ -174,8 +174,8 @@ class WriteTask:
     @cached_property
     def delete_columns(self) -> tuple[str, ...]:
         """The columns that may mark a row as deleted."""
-        marker = (self.rule.delete_marker[0],) if self.rule.delete_marker else ()
-        columns = set(self.own_schema.names)
+        marker = (self.merge_rule.delete_marker[0],) if self.merge_rule.delete_marker else ()
+        columns = set(self.data_schema.names)
         return tuple(name for name in (IS_DELETED, *marker) if name in columns)
 
 

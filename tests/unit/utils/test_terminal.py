@@ -24,7 +24,7 @@ from lakewright.cli.common import exit_codes
 from lakewright.cli.main import _show_warning
 from lakewright.errors import CorruptError
 from lakewright.storage.local import LocalStorage
-from lakewright.utils.terminal import SafeConsole, SafeFile, printable, tell_bug
+from lakewright.utils.terminal import SafeConsole, SafeFile, printable, report_bug
 from support.cli import CLI_COMMAND
 from support.tables import WrittenTable, row
 
