@@ -155,7 +155,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
         for path in kept.rglob("*"):
             os.utime(path, times=(path.stat().st_mtime - WEEK_S,) * 2)
 
-    table.upsert([row(f"{day} 9", 9, day=day) for day in DAYS], meanwhile=die)
+    table.upsert([row(f"{day} 9", 9, day=day) for day in DAYS], before_commit=die)
     shutil.copytree(kept, folder / "other", symlinks=True)
     for name in ("notes.txt", "other/keep.txt", "other/sub/deep/keep.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

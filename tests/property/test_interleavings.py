@@ -24,7 +24,7 @@ from lakewright.table.options import Concurrency
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
 from lakewright.testing.storage import CountingStorage, Crash
-from support.concurrency import take_turns
+from support.concurrency import run_interleaved
 from support.tables import TIMELINE, begin_action
 from support.transactions import TransactionFixture, orphan_files, write_data_file, write_files
 
@@ -340,7 +340,7 @@ class Pair:
         self.world = TransactionFixture()
         self.told: dict[str, bool] = {}
         self.seen: dict[str, set[str]] = {}
-        take_turns(self.world.storage, [self.work, self.work], order)
+        run_interleaved(self.world.storage, [self.work, self.work], order)
 
     def work(self, storage: Storage) -> None:
         with (

@@ -100,7 +100,7 @@ class World:
         return self.number
 
     def _write(self, operation: str, new: Row) -> None:
-        # Rows that wait to be clustered are not to be changed meanwhile.
+        # A pending clustering blocks updates of its rows.
         with suppress(ConflictError):
             done = self.table.write(operation, [new])
             for path in done.partitions:

@@ -23,7 +23,7 @@ from support.cancellable_plans import (
     PlanFixture,
     each_service,
 )
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.tables import NO_SERVICES, WrittenTable, row
 
 POLICY = "hoodie.clean.failed.writes.policy"
@@ -190,6 +190,6 @@ def test_what_goes_on_beside_a_clean_is_told_of_the_request() -> None:
         world.assert_gone(at)
 
     with pytest.raises(ConflictError):
-        world.execute(at, ActingEngine(clean))
+        world.execute(at, InterruptedEngine(clean))
     assert world.left_of(at) == []
     assert world.table.rows() == world.before

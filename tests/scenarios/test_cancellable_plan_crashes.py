@@ -21,7 +21,7 @@ from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 from support.cancellable_plans import CANCELLABLE_PLAN, SERVICE_TABLES, PlanFixture, each_service
-from support.concurrency import ActingEngine, InterruptedStorage, another_process
+from support.concurrency import InterruptedEngine, InterruptedStorage, another_process
 from support.faults import each_crash
 from support.soak import SOAK, sized
 from support.tables import row
@@ -53,7 +53,7 @@ def run(world: PlanFixture, runner: ServiceRunner) -> None:
 
 def fail(world: PlanFixture, runner: ServiceRunner) -> None:
     """Execute a plan over whose file groups somebody is faster."""
-    hands = ActingEngine(lambda: world.table.delete_partitions("2026-01-02"))
+    hands = InterruptedEngine(lambda: world.table.delete_partitions("2026-01-02"))
     with pytest.raises(ConflictError):
         replace(runner, engine=lambda: hands).execute(plan_at(runner))
 
@@ -71,7 +71,7 @@ def stop(world: PlanFixture, runner: ServiceRunner) -> None:
             world.runner().cancel(at)
 
     with pytest.raises(ConflictError):
-        replace(runner, engine=lambda: ActingEngine(between=ask)).execute(at)
+        replace(runner, engine=lambda: InterruptedEngine(before_item=ask)).execute(at)
 
 
 def clean(world: PlanFixture, runner: ServiceRunner) -> None:

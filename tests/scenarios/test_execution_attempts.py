@@ -56,15 +56,15 @@ def scheduled(table: WrittenTable, service: str) -> str:
 
 
 class Overtaken(LocalEngine):
-    """Work that is done; then its process holds still while `meanwhile` happens."""
+    """Work that is done; then its process freezes while `act` runs."""
 
-    def __init__(self, meanwhile: Callable[[], object], error: LakewrightError | None) -> None:
-        self._meanwhile = meanwhile
+    def __init__(self, act: Callable[[], object], error: LakewrightError | None) -> None:
+        self._act = act
         self._error = error
 
     def map(self, do: Any, items: Any, size: Any) -> Any:
         found = super().map(do, items, size)
-        self._meanwhile()
+        self._act()
         if self._error is not None:
             raise self._error
         return found

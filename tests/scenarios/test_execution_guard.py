@@ -19,7 +19,7 @@ from lakewright.table.plan_execution import PlanInProgressError
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 from support.cancellable_plans import CANCELLABLE_PLAN, MULTI_WRITER, PlanFixture, each_service
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.faults import MortalStorage, each_crash
 
 IMMUTABLE: dict[str, str] = {}
@@ -60,7 +60,7 @@ class TestImmutable:
     def test_a_of_many_writers_one_executes_a_new_plan(self, service: str) -> None:
         world = PlanFixture(service)
         at = world.schedule(IMMUTABLE)
-        done = world.execute(at, ActingEngine(refused(world, at)))
+        done = world.execute(at, InterruptedEngine(refused(world, at)))
         assert world.execute(at) == done
         assert len(results_of(world, at)) == 1
         assert world.rollbacks() == []
@@ -71,7 +71,7 @@ class TestImmutable:
         world = PlanFixture(service)
         at = world.schedule(IMMUTABLE)
         with pytest.raises(UnavailableError):
-            world.execute(at, ActingEngine(partial(then, refused(world, at), lost)))
+            world.execute(at, InterruptedEngine(partial(then, refused(world, at), lost)))
         world.assert_kept(at)
         assert world.execute(at)
 
@@ -99,7 +99,7 @@ class TestImmutable:
             done.append(world.execute(at))
 
         with pytest.raises(ConflictError):
-            world.execute(at, ActingEngine(overtake))
+            world.execute(at, InterruptedEngine(overtake))
         assert world.execute(at) == done[0]
         assert len(results_of(world, at)) == 1
         assert world.table.rows() == world.before
@@ -111,9 +111,9 @@ class TestImmutable:
         world.die_executing(at)
         world.expire()
         with pytest.raises(UnavailableError):
-            world.execute(at, ActingEngine(lost))
+            world.execute(at, InterruptedEngine(lost))
         assert len(world.rollbacks()) == 1
-        done = world.execute(at, ActingEngine(refused(world, at)))
+        done = world.execute(at, InterruptedEngine(refused(world, at)))
         assert len(world.rollbacks()) == 1
         assert world.execute(at) == done
         assert world.table.rows() == world.before
@@ -126,7 +126,7 @@ class TestMutable:
     def test_a_of_many_writers_one_executes_a_new_plan(self, service: str) -> None:
         world = PlanFixture(service)
         at = world.schedule()
-        done = world.execute(at, ActingEngine(refused(world, at)))
+        done = world.execute(at, InterruptedEngine(refused(world, at)))
         assert world.execute(at) == done
         assert len(results_of(world, at)) == 1
         assert world.rollbacks() == []
@@ -137,7 +137,7 @@ class TestMutable:
         world = PlanFixture(service)
         at = world.schedule()
         with pytest.raises(UnavailableError, match="a worker was lost") as failure:
-            world.execute(at, ActingEngine(partial(then, refused(world, at), lost)))
+            world.execute(at, InterruptedEngine(partial(then, refused(world, at), lost)))
         assert failure.value.__notes__ == [
             "The plan was cancellable, and was rolled back with its execution."
         ]
@@ -173,7 +173,7 @@ class TestMutable:
             world.clean()
             assert world.state(at) == "INFLIGHT"
 
-        assert world.execute(at, ActingEngine(clean))
+        assert world.execute(at, InterruptedEngine(clean))
         assert world.rollbacks() == []
         assert world.table.rows() == world.before
 
@@ -187,7 +187,7 @@ class TestMutable:
             world.clean()
 
         with pytest.raises(ConflictError):
-            world.execute(at, ActingEngine(clean))
+            world.execute(at, InterruptedEngine(clean))
         world.assert_gone(at)
         assert world.table.rows() == world.before
 
@@ -256,7 +256,7 @@ class TestGuard:
             world = PlanFixture(service)
             at = world.schedule(plan)
             beating: list[str] = []
-            hands = ActingEngine(partial(then, lambda: beating.extend(beats(world)), end))  # noqa: B023
+            hands = InterruptedEngine(partial(then, lambda: beating.extend(beats(world)), end))  # noqa: B023
             with suppress(UnavailableError):
                 world.execute(at, hands)
             assert beating == [at]
@@ -287,7 +287,7 @@ class TestGuard:
         world = PlanFixture(service)
         at = world.schedule(plan)
         with pytest.raises(ConflictError, match="heartbeat has expired"):
-            world.execute(at, ActingEngine(world.expire))
+            world.execute(at, InterruptedEngine(world.expire))
         assert results_of(world, at) == []
         assert world.state(at) == ("REQUESTED" if plan is IMMUTABLE else "GONE")
         assert world.table.rows() == world.before
@@ -325,7 +325,7 @@ class TestGuard:
         store(world, "hoodie.table.service.execution.guard", "true")
         at = world.schedule(plan)
         seen: list[str] = []
-        world.execute(at, ActingEngine(lambda: seen.extend(beats(world))))
+        world.execute(at, InterruptedEngine(lambda: seen.extend(beats(world))))
         assert seen == [at]
 
 
@@ -362,7 +362,7 @@ def test_every_cancellable_execution_has_a_heartbeat(service: str) -> None:
     world = PlanFixture(service, options={})
     at = world.schedule()
     seen: list[str] = []
-    world.execute(at, ActingEngine(lambda: seen.extend(beats(world))))
+    world.execute(at, InterruptedEngine(lambda: seen.extend(beats(world))))
     assert seen == [at]
 
 
@@ -380,7 +380,7 @@ def test_what_somebody_else_has_completed_stays(service: str) -> None:
         world.storage.create(f".hoodie/timeline/{done.file_name}", data)
 
     with pytest.raises(ConflictError, match="completed by another process"):
-        world.execute(at, ActingEngine(complete))
+        world.execute(at, InterruptedEngine(complete))
     assert world.state(at) == "COMPLETED"
     assert (world.files_of(at), world.rollbacks()) == ([], [])
     assert world.table.rows() == world.before
@@ -391,7 +391,7 @@ def test_the_picture_of_three_writers() -> None:
     world = PlanFixture("compaction")
     at = world.schedule(IMMUTABLE)
     with pytest.raises(UnavailableError):
-        world.execute(at, ActingEngine(partial(then, refused(world, at), lost)))
+        world.execute(at, InterruptedEngine(partial(then, refused(world, at), lost)))
     world.die_executing(at)
     refused(world, at)()
     world.expire()

@@ -48,11 +48,11 @@ def overlapping(kind: str, reader_since_c1: bool) -> tuple[WrittenTable, list[li
     reader = Reader(table, first.completed_at if reader_since_c1 else None)
     seen = []
 
-    def meanwhile() -> None:
+    def other_process() -> None:
         table.upsert(C3)
         seen.append(reader.read())
 
-    table.upsert(C2, meanwhile=meanwhile)
+    table.upsert(C2, before_commit=other_process)
     seen.append(reader.read())
     return table, seen, reader
 

@@ -19,7 +19,7 @@ from support.cancellable_plans import (
     PlanFixture,
     each_service,
 )
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.tables import WrittenTable
 
 Result = TypeVar("Result")
@@ -56,7 +56,7 @@ def test_who_is_far_ahead_takes_a_living_execution_for_dead_and_it_finds_out(ser
     at = world.schedule()
     with pytest.raises(ConflictError):
         world.execute(
-            at, ActingEngine(lambda: skewed(world, HEARTBEAT_EXPIRES_MS + 1).run("clean"))
+            at, InterruptedEngine(lambda: skewed(world, HEARTBEAT_EXPIRES_MS + 1).run("clean"))
         )
     world.assert_gone(at)
     assert world.table.rows() == world.before
@@ -73,7 +73,7 @@ def test_or_asks_an_ordinary_one_for_its_plan_and_cannot_complete_it(service: st
             skewed(world, HEARTBEAT_EXPIRES_MS + 1).execute(at)
 
     with pytest.raises(ConflictError, match="rolled back by another process"):
-        world.execute(at, ActingEngine(take_over))
+        world.execute(at, InterruptedEngine(take_over))
     assert world.state(at) == "REQUESTED"
     assert world.execute(at)
     assert world.table.rows() == world.before
@@ -108,7 +108,7 @@ def test_less_than_the_heartbeat_has_to_spare_is_no_harm(
             skewed(world, by_ms).execute(at)
         skewed(world, by_ms).run("clean")
 
-    assert world.execute(at, ActingEngine(others))
+    assert world.execute(at, InterruptedEngine(others))
     assert world.table.rows() == world.before
 
 
@@ -149,7 +149,7 @@ def test_storage_that_fails_when_an_execution_wants_to_complete(
     def fail() -> None:
         storage.down = True
 
-    runner = replace(world.runner(hands=ActingEngine(fail)), storage=storage)
+    runner = replace(world.runner(hands=InterruptedEngine(fail)), storage=storage)
     with pytest.raises(UnavailableError) as failure:
         runner.execute(at)
     assert "could not be aborted" in failure.value.__notes__[0]
@@ -182,5 +182,5 @@ def test_storage_that_fails_for_a_minute_while_it_works(
             world.execute(at)
         world.clean()
 
-    assert world.execute(at, ActingEngine(fail_for_a_minute))
+    assert world.execute(at, InterruptedEngine(fail_for_a_minute))
     assert world.table.rows() == world.before

@@ -26,7 +26,7 @@ from support.cancellable_plans import (
     PlanFixture,
     each_service,
 )
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.faults import MortalStorage
 from support.tables import NO_SERVICES, WrittenTable, row
 
@@ -98,12 +98,12 @@ class TestClusteringGivesWay:
         at = world.schedule()
         rows = []
 
-        def meanwhile() -> None:
+        def other_process() -> None:
             assert write(world)
             rows.extend(world.table.rows())
 
         with pytest.raises(ConflictError):
-            world.execute(at, ActingEngine(meanwhile))
+            world.execute(at, InterruptedEngine(other_process))
         world.assert_gone(at)
         assert world.table.rows() == rows
 
@@ -116,7 +116,7 @@ def test_what_takes_groups_out_pre_empts_every_service(service: str, write: Writ
         at = world.schedule()
         if executing:
             with pytest.raises(ConflictError):
-                world.execute(at, ActingEngine(lambda: write(world)))  # noqa: B023
+                world.execute(at, InterruptedEngine(lambda: write(world)))  # noqa: B023
         else:
             assert write(world)
             with pytest.raises(ConflictError):
@@ -165,7 +165,7 @@ def test_log_files_beside_a_compaction_are_no_conflict(service: str, executing: 
     world = PlanFixture(service)
     at = world.schedule()
     if executing:
-        assert world.execute(at, ActingEngine(lambda: update(world)))
+        assert world.execute(at, InterruptedEngine(lambda: update(world)))
     else:
         update(world)
         assert world.execute(at)
@@ -195,14 +195,14 @@ def test_early_detection_passes_over_files_of_a_cancellable_execution(service: s
     world = PlanFixture(service)
     at = world.schedule()
 
-    def meanwhile() -> None:
+    def other_process() -> None:
         world.table.upsert([row("a", 9, "ninth")], EARLY)
 
     if service == "clustering":
         with pytest.raises(ConflictError):
-            world.execute(at, ActingEngine(meanwhile))
+            world.execute(at, InterruptedEngine(other_process))
     else:
-        assert world.execute(at, ActingEngine(meanwhile))
+        assert world.execute(at, InterruptedEngine(other_process))
     assert row("a", 9, "ninth") in world.table.rows()
 
 
@@ -222,7 +222,7 @@ class TestAnnouncedWrites:
             with pytest.raises(ConflictError, match="is pending that touches the same file groups"):
                 world.execute(at)
 
-        world.table.upsert([row("a", 9, "ninth")], meanwhile=cluster)
+        world.table.upsert([row("a", 9, "ninth")], before_commit=cluster)
         world.assert_gone(at)
         assert row("a", 9, "ninth") in world.table.rows()
 
@@ -236,7 +236,7 @@ class TestAnnouncedWrites:
                 world.execute(at)
 
         rows = [row("new", 1, "overwritten")]
-        world.table.write(operation, rows, meanwhile=cluster)
+        world.table.write(operation, rows, before_commit=cluster)
         world.assert_gone(at)
         assert row("new", 1, "overwritten") in world.table.rows()
 
@@ -249,7 +249,7 @@ class TestAnnouncedWrites:
             mortal = MortalStorage(world.storage)
             dying = WrittenTable(mortal, world.clock, world.table.options)
             with pytest.raises(Crash):
-                dying.write(operation, [row("a", 9)], meanwhile=partial(kill, mortal))
+                dying.write(operation, [row("a", 9)], before_commit=partial(kill, mortal))
         world.expire()
         assert world.execute(world.schedule())
         assert world.table.rows() == world.before
@@ -260,7 +260,9 @@ class TestAnnouncedWrites:
         at = world.schedule()
         done: list[Commit] = []
         elsewhere = [row("new", day="2026-03-01")]
-        world.table.write(operation, elsewhere, meanwhile=lambda: done.append(world.execute(at)))
+        world.table.write(
+            operation, elsewhere, before_commit=lambda: done.append(world.execute(at))
+        )
         assert done
         assert len(world.table.rows()) == len(world.before) + 1
 
@@ -268,7 +270,7 @@ class TestAnnouncedWrites:
         world = PlanFixture("compaction")
         at = world.schedule()
         done: list[Commit] = []
-        world.table.upsert([row("a", 9)], meanwhile=lambda: done.append(world.execute(at)))
+        world.table.upsert([row("a", 9)], before_commit=lambda: done.append(world.execute(at)))
         assert done
         assert row("a", 9) in world.table.rows()
 
@@ -280,7 +282,7 @@ class TestAnnouncedWrites:
             with pytest.raises(ConflictError, match="a deltacommit is pending"):
                 world.execute(at)
 
-        world.table.upsert([row("a", 9)], meanwhile=compact)
+        world.table.upsert([row("a", 9)], before_commit=compact)
         world.assert_gone(at)
         assert row("a", 9) in world.table.rows()
 
@@ -292,7 +294,7 @@ class TestAnnouncedWrites:
             world.table.upsert(
                 [row("a", 9)],
                 allowed,
-                meanwhile=lambda: done.append(world.execute(world.schedule(IMMUTABLE))),
+                before_commit=lambda: done.append(world.execute(world.schedule(IMMUTABLE))),
             )
         assert done
 
@@ -345,11 +347,11 @@ class TestPlansOverPlans:
         told: list[Instant | Skip] = []
         previews: list[object] = []
 
-        def meanwhile() -> None:
+        def other_process() -> None:
             told.append(world.runner().schedule(service))
             previews.append(world.runner().preview(service))
 
-        assert world.execute(below, ActingEngine(meanwhile))
+        assert world.execute(below, InterruptedEngine(other_process))
         assert isinstance(told[0], Skip)
         assert f"{service} {below}, which is being executed" in told[0].reason
         assert previews == told
@@ -370,10 +372,10 @@ class TestPlansOverPlans:
         at = world.schedule({**CANCELLABLE_PLAN, **some})
         plans = []
 
-        def meanwhile() -> None:
+        def other_process() -> None:
             plans.append(world.runner().preview("clustering"))
 
-        assert world.execute(at, ActingEngine(meanwhile))
+        assert world.execute(at, InterruptedEngine(other_process))
         assert plans[0].partitions == (DAYS[1],)
         assert plans[0].missing_partitions == (DAYS[0],)
         assert plans[0].missing_reasons[DAYS[0]].endswith("which is being executed")

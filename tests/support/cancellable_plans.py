@@ -19,7 +19,7 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash
 from lakewright.write.writer import Commit
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.faults import MortalStorage
 from support.tables import NO_SERVICES, WrittenTable, row
 
@@ -108,7 +108,7 @@ class PlanFixture:
             mortal.dead = True
             raise Crash
 
-        runner = replace(self.runner(hands=ActingEngine(die)), storage=mortal)
+        runner = replace(self.runner(hands=InterruptedEngine(die)), storage=mortal)
         with pytest.raises(Crash):
             runner.execute(at)
         assert self.state(at) == "INFLIGHT"

@@ -53,7 +53,7 @@ class CountingSource(Source):
     hidden: frozenset[int] = frozenset()
     acknowledged: list[int] = field(default_factory=list)
     asked: list[str | None] = field(default_factory=list)
-    meanwhile: Callable[[], object] = lambda: None
+    on_read: Callable[[], object] = lambda: None
 
     name: ClassVar[str] = "counting"
 
@@ -62,7 +62,7 @@ class CountingSource(Source):
         start = int(after.text) if after is not None else 0
         end = min(start + self.size, self.total)
         numbers = [number for number in range(start, end) if number not in self.hidden]
-        self.meanwhile()
+        self.on_read()
         if not numbers:
             moved = Checkpoint(str(end)) if end > start else after
             return Batch(None, moved)

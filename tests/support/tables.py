@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from typing import Any
@@ -50,8 +50,9 @@ from lakewright.table.time_generator import TimeGenerator
 from lakewright.table.transaction import Transaction, TransactionManager, TransactionSpec
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.table_builder import TableBuilder
-from lakewright.write.task import Operation, WriteStatus, WriteTask
-from lakewright.write.writer import Commit, RowSource
+from lakewright.write.task import Operation
+from lakewright.write.writer import Commit
+from support.concurrency import InterruptedEngine, once
 from support.golden import as_json
 
 Row = dict[str, Any]
@@ -74,20 +75,6 @@ SCHEMA = pa.schema(
         pa.field("note", pa.string()),
     ]
 )
-
-
-class PausedEngine(LocalEngine):
-    """An engine that pauses once, after it has written its files, while another writer acts."""
-
-    def __init__(self, meanwhile: Callable[[], None] | None) -> None:
-        self.meanwhile = meanwhile
-
-    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
-        written = super().write(task, rows)
-        act, self.meanwhile = self.meanwhile, None
-        if act is not None:
-            act()
-        return written
 
 
 def begin_action(
@@ -144,11 +131,12 @@ class WrittenTable:
         *,
         ordered: bool = False,
         schema: pa.Schema | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        before_commit: Callable[[], None] | None = None,
     ) -> Commit:
-        """`meanwhile` happens when the files are written and the write is still to complete."""
+        """Write rows; `before_commit` runs once the data files are written."""
         table = pa.Table.from_pylist(list(rows), schema or self.schema)
-        client = replace(self.writer(options), local_engine=PausedEngine(meanwhile))
+        engine = InterruptedEngine(after_write=once(before_commit or (lambda: None)))
+        client = replace(self.writer(options), local_engine=engine)
         return client.write(Operation(operation), ArrowRows(table), ordered=ordered)
 
     def writer(self, options: Mapping[str, str] | None = None) -> WriteClient:
@@ -163,9 +151,9 @@ class WrittenTable:
         rows: Iterable[Row],
         options: Mapping[str, str] | None = None,
         *,
-        meanwhile: Callable[[], None] | None = None,
+        before_commit: Callable[[], None] | None = None,
     ) -> Commit:
-        return self.write(Operation.UPSERT, rows, options, meanwhile=meanwhile)
+        return self.write(Operation.UPSERT, rows, options, before_commit=before_commit)
 
     def delete_partitions(self, *patterns: str) -> Any:
         return self.writer().delete_partitions(patterns)

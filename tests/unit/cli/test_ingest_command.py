@@ -117,7 +117,7 @@ def test_a_signal_ends_it_after_the_round(scene: Scene) -> None:
         if len(scene.source.asked) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    scene.source.meanwhile = interrupt
+    scene.source.on_read = interrupt
     told = lines(scene.call("--continuous", "--min-interval", "1", "--json"))
     assert [each["checkpoint_after"] for each in told] == ["4", "8"]
     assert stored_keys(scene.storage) == first_keys(8)
@@ -140,7 +140,7 @@ def failing(error: Exception) -> Callable[[], None]:
 
 @pytest.mark.parametrize(("error", "code"), ERRORS.values(), ids=list(ERRORS))
 def test_an_error_has_an_exit_code(scene: Scene, error: Exception, code: int) -> None:
-    scene.source.meanwhile = failing(error)
+    scene.source.on_read = failing(error)
     result = scene.call()
     assert result.exit_code == code
     assert str(error) in result.stderr
@@ -153,7 +153,7 @@ def test_a_continuous_one_ends_with_what_will_not_pass(scene: Scene) -> None:
     def fail() -> None:
         raise moods.pop(0)
 
-    scene.source.meanwhile = fail
+    scene.source.on_read = fail
     result = scene.call("--continuous", "--json")
     assert result.exit_code == 5
     told = [json.loads(line) for line in result.stdout.splitlines()]

@@ -95,12 +95,12 @@ def test_pending_writes_are_told(table: WrittenTable, monkeypatch: pytest.Monkey
     monkeypatch.setattr(progress, "_POLL_S", 0.001)
     told: list[str] = []
 
-    def meanwhile() -> None:
+    def other_process() -> None:
         with following(table.storage, told.append):
             while not any(text.startswith("writing") for text in told):
                 table.clock.sleep(0)
 
-    table.upsert([row("k0")], meanwhile=meanwhile)
+    table.upsert([row("k0")], before_commit=other_process)
     assert " 1 files, " in told[-1]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -38,6 +37,7 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
+from support.concurrency import InterruptedRows
 from support.tables import SCHEMA, Row, WrittenTable, row
 
 Result = TypeVar("Result")
@@ -59,6 +59,10 @@ SEVERAL = {
 
 def rows_of(*rows: Row) -> ArrowRows:
     return ArrowRows(pa.Table.from_pylist(list(rows), SCHEMA))
+
+
+def interrupted_rows(rows: Sequence[Row], act: Callable[[], object]) -> InterruptedRows:
+    return InterruptedRows(pa.Table.from_pylist(list(rows), SCHEMA), act)
 
 
 def sink(storage: Storage, more: Mapping[str, str] | None = None, **facts: Any) -> StreamSink:
@@ -151,20 +155,6 @@ def test_a_retry_asks_again_whether_the_batch_is_there(down: int) -> None:
     assert ids(storage) == ["a", "b"]
 
 
-class Interrupted(ArrowRows):
-    """Rows in whose middle something else happens."""
-
-    def __init__(self, rows: Sequence[Row], happens: Callable[[], None]) -> None:
-        super().__init__(pa.Table.from_pylist(list(rows), SCHEMA))
-        self._happens = happens
-
-    @contextmanager
-    def open(self) -> Iterator[pa.Table]:
-        with super().open() as table:
-            yield table
-        self._happens()
-
-
 @pytest.mark.parametrize("day", ["2026-01-01", "another"])
 @pytest.mark.parametrize("more", [{}, SEVERAL], ids=["one writer", "several writers"])
 def test_a_driver_that_was_given_up_and_its_successor_write_a_batch_once(
@@ -174,7 +164,7 @@ def test_a_driver_that_was_given_up_and_its_successor_write_a_batch_once(
     old, new = sink(storage, more), sink(storage, more)
     old.write(rows_of(row("z")), 0)
     batch = [row("a", day=day)]
-    skips(old, Interrupted(batch, lambda: new.write(rows_of(*batch), 1)), 1)
+    skips(old, interrupted_rows(batch, lambda: new.write(rows_of(*batch), 1)), 1)
     assert [type(each) for each in new.commits] == [Commit]
     assert ids(storage) == ["a", "z"]
 
@@ -184,7 +174,7 @@ def test_a_batch_is_looked_for_where_nothing_else_conflicts() -> None:
     more = {**SEVERAL, "hoodie.datasource.write.streaming.retry.count": "0"}
     old, new = sink(storage, more), sink(storage, more)
     old.write(rows_of(row("z")), 0)
-    mine = Interrupted([row("a", day="d1")], lambda: new.write(rows_of(row("b", day="d2")), 1))
+    mine = interrupted_rows([row("a", day="d1")], lambda: new.write(rows_of(row("b", day="d2")), 1))
     skips(old, mine, 1)
     assert ids(storage) == ["b", "z"]
     assert not [file for file in storage.list_files("d1") if file.name.endswith(".parquet")]
@@ -209,13 +199,13 @@ def test_a_batch_that_fails_is_tried_again_and_then_raised_or_left_out() -> None
 
     before = CLOCK.monotonic_ms()
     with pytest.raises(UnavailableError, match="away"):
-        made.write(Interrupted([row("b")], fail), 1)
+        made.write(interrupted_rows([row("b")], fail), 1)
     assert len(tries) == 4
     assert CLOCK.monotonic_ms() - before >= 6000
     careless = {"hoodie.datasource.write.streaming.ignore.failed.batch": "true"}
     made = sink(storage, careless)
     with pytest.warns(RuntimeWarning, match="rows are lost"):
-        made.write(Interrupted([row("b")], fail), 1)
+        made.write(interrupted_rows([row("b")], fail), 1)
     assert [type(each) for each in made.commits] == [Skip]
     assert ids(storage) == ["a"]
 

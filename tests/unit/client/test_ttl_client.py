@@ -25,7 +25,7 @@ from lakewright.table.properties import load_properties, update_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
-from support.concurrency import take_turns
+from support.concurrency import run_interleaved
 from support.tables import NO_SERVICES, WrittenTable, row
 
 YEAR = {"spec": "*", "level": "PARTITION", "units": "YEARS", "value": 1}
@@ -171,7 +171,7 @@ def test_of_two_changes_at_once_both_are_there(order: list[int], table: WrittenT
         ttl.save({**YEAR, "spec": "day=2"})
         ttl.settings(resolve_conflicts_by="MIN_TTL")
 
-    take_turns(table.storage, [first, second], order)
+    run_interleaved(table.storage, [first, second], order)
     shown = ttl_of(table).show()
     assert {policy.spec for policy in shown.policies} == {"day=1", "day=2"}
     assert shown.settings.conflict_rule is ConflictRule.MIN_TTL

@@ -154,7 +154,7 @@ def test_a_first_batch_is_the_same_when_it_is_replayed(kind: str, start: str, en
     offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     query = StreamingQuery(table.storage, {START: start}, offsets=[json.dumps(offset)]).run(end)
     write(table, 3)
-    # The user has given another start meanwhile.
+    # The user has set another start since.
     query.options = {START: {"earliest": "latest", "latest": "earliest"}[start]}
     expected = [batch(1, 2), batch(3)] if start == "earliest" else [batch(3)]
     assert query.run().handed_over == expected

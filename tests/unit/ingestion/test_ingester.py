@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
-from support.concurrency import another_process
+from support.concurrency import InterruptedRows, another_process
 from support.ingestion import CountingSource, arrow_rows, first_keys, ingester, stored_keys
 from support.tables import SCHEMA, WrittenTable, row
 
@@ -193,7 +193,7 @@ def test_of_two_at_once_one_loses_and_leaves_nothing(more: Mapping[str, str]) ->
     storage, clock = MemoryStorage.fresh(), ManualClock()
     ingester(storage, CountingSource(), clock, more).run()
     slow = CountingSource()
-    slow.meanwhile = lambda: _round(storage, clock, more)
+    slow.on_read = lambda: _round(storage, clock, more)
     with pytest.raises(ConflictError, match="another process committed"):
         ingester(storage, slow, clock, more).run()
     assert stored_keys(storage) == first_keys(8)
@@ -205,27 +205,13 @@ def _round(storage: Storage, clock: ManualClock, more: Mapping[str, str]) -> Ing
     return ingester(storage, CountingSource(), clock, more).run()
 
 
-class Interrupted(ArrowRows):
-    """Rows in whose middle something else happens."""
-
-    def __init__(self, rows: pa.Table, happens: Callable[[], object]) -> None:
-        super().__init__(rows)
-        self._happens = happens
-
-    @contextmanager
-    def open(self) -> Iterator[pa.Table]:
-        with super().open() as table:
-            yield table
-        self._happens()
-
-
 @pytest.mark.parametrize("more", [{}, SEVERAL], ids=["one writer", "several writers"])
 def test_who_is_overtaken_while_writing_loses(more: Mapping[str, str]) -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     _round(storage, clock, more)
     made = ingester(storage, CountingSource(), clock, more)
     made.incoming = lambda rows: IncomingBatch(
-        Interrupted(rows, lambda: _round(storage, clock, more)), lambda: len(rows)
+        InterruptedRows(rows, lambda: _round(storage, clock, more)), lambda: len(rows)
     )
     with pytest.raises(ConflictError):
         made.run()
@@ -246,7 +232,7 @@ def test_two_that_each_take_themselves_for_the_only_one_bring_rows_once(size: in
             ingester(storage, CountingSource(size=size), clock).run()
 
     made = ingester(storage, CountingSource(), clock)
-    made.incoming = lambda rows: IncomingBatch(Interrupted(rows, other), lambda: len(rows))
+    made.incoming = lambda rows: IncomingBatch(InterruptedRows(rows, other), lambda: len(rows))
     with suppress(ConflictError):
         made.run()
     made.incoming = arrow_rows
@@ -258,7 +244,7 @@ def test_two_that_each_take_themselves_for_the_only_one_bring_rows_once(size: in
 def test_two_that_make_the_table_at_once_bring_rows_once() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     slow = CountingSource()
-    slow.meanwhile = lambda: _round(storage, clock, SEVERAL)
+    slow.on_read = lambda: _round(storage, clock, SEVERAL)
     with pytest.raises(ConflictError):
         ingester(storage, slow, clock, SEVERAL).run()
     assert stored_keys(storage) == first_keys(4)
@@ -281,7 +267,7 @@ def test_a_batch_read_after_a_commit_that_was_taken_back_is_refused() -> None:
     second = _round(storage, clock, {}).commit
     assert second is not None
     third = CountingSource()
-    third.meanwhile = lambda: WrittenTable(storage, clock).writer().rollback(second.instant)
+    third.on_read = lambda: WrittenTable(storage, clock).writer().rollback(second.instant)
     with pytest.raises(ConflictError, match="rolled back"):
         ingester(storage, third, clock).run()
     assert stored_keys(storage) == first_keys(4)

@@ -96,7 +96,7 @@ def test_rounds_begin_some_time_apart_until_somebody_says_stop() -> None:
 
 def test_a_round_that_took_long_is_followed_at_once() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
-    source = CountingSource(meanwhile=lambda: clock.sleep(40))
+    source = CountingSource(on_read=lambda: clock.sleep(40))
     watch = Watch(clock, 3)
     Ingestion(ingester(storage, source, clock)).run_continuously(30, watch.stop, watch)
     gaps = [b - a for a, b in zip(watch.ended_ms, watch.ended_ms[1:], strict=False)]

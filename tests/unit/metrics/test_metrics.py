@@ -145,7 +145,7 @@ def test_who_lost_against_another_writer_is_counted(heard: Heard) -> None:
         table.upsert([row("a", 3)])
 
     with pytest.raises(ConflictError):
-        table.upsert([row("a", 2)], meanwhile=other)
+        table.upsert([row("a", 2)], before_commit=other)
     assert heard.total("conflict_resolution.failure.counter") == 1
     assert heard.total("conflict_resolution.success.counter") == 2
 
@@ -345,6 +345,6 @@ def test_rounds_of_ingestion_are_told(heard: Heard) -> None:
         raise UnavailableError("no source")
 
     with pytest.raises(UnavailableError):
-        ingester(storage, CountingSource(total=20, meanwhile=fail), clock).run()
+        ingester(storage, CountingSource(total=20, on_read=fail), clock).run()
     assert heard.total("ingest.rounds", outcome="UnavailableError") == 1
     assert {metric.labels["table"] for metric in heard.metrics} == {"t"}

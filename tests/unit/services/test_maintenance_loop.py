@@ -162,7 +162,7 @@ def test_a_plan_that_somebody_living_executes_is_left_to_them() -> None:
     assert not any(step.error for step in steps)
 
 
-def test_a_plan_that_was_taken_back_meanwhile_is_no_error() -> None:
+def test_a_plan_that_another_process_rolled_back_is_no_error() -> None:
     table = table_with_logs()
     at = scheduled(table)
 

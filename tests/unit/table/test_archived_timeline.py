@@ -54,22 +54,24 @@ def test_the_state_that_a_reader_has_begun_with_outlives_one_archiving() -> None
 class Swept(CountingStorage):
     """Lets somebody else archive, again and again, right after a file was read."""
 
-    __slots__ = ("meanwhile", "name")
+    __slots__ = ("act", "name")
 
-    def __init__(self, inner: Storage, name: str, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, inner: Storage, name: str, act: Callable[[], None]) -> None:
         super().__init__(inner)
         self.name = name
-        self.meanwhile = [meanwhile]
+        self.act = [act]
 
     def read(self, path: str) -> bytes:
         data = super().read(path)
-        if self.meanwhile and path.rpartition("/")[2].startswith(self.name):
-            self.meanwhile.pop()()
+        if self.act and path.rpartition("/")[2].startswith(self.name):
+            self.act.pop()()
         return data
 
 
 @pytest.mark.parametrize("name", ["_version_", "manifest_"])
-def test_a_state_that_was_swept_up_meanwhile_is_looked_for_once_more(name: str) -> None:
+def test_a_timeline_version_that_was_deleted_concurrently_is_read_again(
+    name: str,
+) -> None:
     table = archived()
 
     def several() -> None:

@@ -81,7 +81,7 @@ class Meanwhile(CountingStorage):
         return found
 
 
-def test_a_savepoint_that_archiving_goes_past_meanwhile_hides_nothing() -> None:
+def test_a_savepoint_that_archiving_passes_concurrently_hides_nothing() -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     commits = [table.upsert([row(key)]) for key in "abcdefg"]
     beyond = {

@@ -13,7 +13,7 @@ from lakewright.model.instant import Instant, State
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash
 from support.cancellable_plans import CANCELLABLE_PLAN, MULTI_WRITER, PlanFixture, each_service
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.faults import MortalStorage
 from support.tables import row
 
@@ -67,7 +67,7 @@ class TestCancel:
             assert world.state(at) == "INFLIGHT"
 
         with pytest.raises(ConflictError, match="was rolled back"):
-            world.execute(at, ActingEngine(ask))
+            world.execute(at, InterruptedEngine(ask))
         assert asked[0].state is State.REQUESTED
         world.assert_gone(at)
         (told,) = world.rollbacks()
@@ -86,7 +86,7 @@ class TestCancel:
                 world.runner().cancel(at, reason="enough")
 
         with pytest.raises(ConflictError, match="asked to stop") as stopped:
-            world.execute(at, ActingEngine(between=ask))
+            world.execute(at, InterruptedEngine(before_item=ask))
         assert files == [0, 1], "one file group was done, and no other"
         assert stopped.value.facts["reason"] == "enough"
         world.assert_gone(at)
@@ -173,7 +173,7 @@ def pending_write(world: PlanFixture) -> object:
     """Cancel a write while it is under way."""
     found: list[str] = []
 
-    def meanwhile() -> None:
+    def other_process() -> None:
         (write,) = load_snapshot(world.storage).timeline.pending()
         found.append(write.requested_at)
         with pytest.raises(InvalidError, match="no plan of a table service"):
@@ -181,7 +181,7 @@ def pending_write(world: PlanFixture) -> object:
         with pytest.raises(InvalidError, match="a pending write"):
             world.runner().execute(write.requested_at)
 
-    world.table.upsert(world.before, meanwhile=meanwhile)
+    world.table.upsert(world.before, before_commit=other_process)
     return world.runner().cancel(found[0])
 
 

@@ -87,12 +87,12 @@ def test_a_change_that_breaks_the_table_is_refused() -> None:
 def test_somebody_else_in_the_middle_of_a_change_is_a_conflict() -> None:
     storage = table()
 
-    def meanwhile(properties: dict[str, str]) -> dict[str, str]:
+    def concurrent_update(properties: dict[str, str]) -> dict[str, str]:
         storage.create(BACKUP, format_properties(OLD))
         return enable(properties)
 
     with pytest.raises(ConflictError, match="another process"):
-        update_properties(storage, meanwhile)
+        update_properties(storage, concurrent_update)
     assert parse_properties(storage.read(PROPERTIES)) == OLD
 
 

@@ -402,7 +402,7 @@ def test_a_rollback_that_has_only_begun_is_a_conflict(
     transaction.abort()
 
 
-def test_a_restore_meanwhile_is_a_conflict() -> None:
+def test_a_concurrent_restore_is_a_conflict() -> None:
     world = TransactionFixture()
     transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
     world.put(Instant(later(transaction), Action.RESTORE, State.INFLIGHT))
@@ -449,7 +449,7 @@ def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
     transaction.abort()
 
 
-def test_a_write_that_completed_and_was_archived_meanwhile_is_still_a_conflict() -> None:
+def test_a_concurrent_write_that_was_archived_is_still_a_conflict() -> None:
     world = TransactionFixture()
     begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
     old = begin_action(world.writer(OPTIMISTIC), "deltacommit")
@@ -485,7 +485,7 @@ def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_seen() -
     assert world.left() == []
 
 
-def test_an_index_that_came_meanwhile_stops_the_write() -> None:
+def test_an_index_created_concurrently_fails_the_write() -> None:
     world = TransactionFixture()
     transaction = begin_action(world.writer(), "deltacommit")
     update_properties(

@@ -305,7 +305,7 @@ def test_change_files_of_attempts_that_were_given_up_go_when_the_write_completes
         create_marker(table.storage, pending.requested_at, stray[0], MarkerKind.CREATE)
         table.storage.create(stray[0], b"half")
 
-    table.upsert([row("a", 2)], meanwhile=attempt)
+    table.upsert([row("a", 2)], before_commit=attempt)
     assert stray[0] not in change_files(table)
     assert len(change_files(table)) == 1
 
@@ -319,7 +319,7 @@ def test_a_write_that_fails_leaves_no_change_file() -> None:
         raise InvalidError("no")
 
     with pytest.raises(InvalidError, match="no"):
-        table.upsert([row("a", 2)], meanwhile=fail)
+        table.upsert([row("a", 2)], before_commit=fail)
     kept = {path: data for path, data in files_of(table).items() if "/.temp/" not in path}
     assert kept == before
 

@@ -70,16 +70,16 @@ def test_a_partition_that_was_held_is_not_forgotten_by_who_keeps_more() -> None:
 class Overtaken(CountingStorage):
     """Lets somebody else do something right after a partition was listed."""
 
-    __slots__ = ("meanwhile",)
+    __slots__ = ("act",)
 
-    def __init__(self, inner: Any, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, inner: Any, act: Callable[[], None]) -> None:
         super().__init__(inner)
-        self.meanwhile = [meanwhile]
+        self.act = [act]
 
     def list_many(self, folders: Any) -> Any:
         found = super().list_many(folders)
-        if self.meanwhile:
-            self.meanwhile.pop()()
+        if self.act:
+            self.act.pop()()
         return found
 
 

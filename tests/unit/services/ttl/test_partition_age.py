@@ -203,7 +203,7 @@ def test_who_is_at_work_in_a_partition_is_named(scene: Scene) -> None:
         seen.update(writer=f"{writer.action} {writer.requested_at}")
         seen.update({p: scene.verdict(p).blocked_by for p in ("p1", "p2")})
 
-    scene.table.upsert([row("k", 5, day="p1")], meanwhile=look)
+    scene.table.upsert([row("k", 5, day="p1")], before_commit=look)
     assert seen == {"writer": seen["writer"], "p1": seen["writer"], "p2": ""}
 
 

@@ -317,7 +317,7 @@ def test_a_partition_that_somebody_writes_to_is_left_to_them() -> None:
     put(table, "p", "q")
     wait(table, 11)
     shown: list[Any] = []
-    table.upsert([row("k-p", 2, day="p")], meanwhile=lambda: shown.append(preview(table)))
+    table.upsert([row("k-p", 2, day="p")], before_commit=lambda: shown.append(preview(table)))
     (plan,) = shown
     assert plan.partitions == ("q",)
     assert "deltacommit" in plan.missing_reasons["p"]
