@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 from unittest import mock
 
@@ -144,6 +145,22 @@ class InterruptedStorage(CountingStorage):
             act(self.inner, path, data)
         else:
             super().create(path, data)
+
+
+class InterruptedAfter(CountingStorage):
+    """Another process acts once, after the first call of a method on a path that matches."""
+
+    def __init__(self, inner: Storage, method: str, pattern: str, act: Interruption) -> None:
+        super().__init__(inner)
+        self.method = method
+        self.pattern = re.compile(pattern)
+        self.act = once(act)
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        result = super()._call(method, *arguments)
+        if method.__name__ == self.method and self.pattern.search(str(arguments[0])):
+            self.act()
+        return result
 
 
 @contextmanager
@@ -407,6 +424,10 @@ def scheduled_processes(
             patch.stop()
 
 
+def _without_clock(work: Callable[[Storage], None], storage: Storage, clock: Clock) -> None:
+    work(storage)
+
+
 def run_interleaved(
     storage: Storage, works: Sequence[Callable[[Storage], None]], order: Iterable[int]
 ) -> None:
@@ -417,7 +438,7 @@ def run_interleaved(
     assert isinstance(storage, MemoryStorage)
     scheduler = ProcessScheduler(storage)
     for number, work in enumerate(works):
-        scheduler.start(f"process {number}", lambda storage, clock, work=work: work(storage))
+        scheduler.start(f"process {number}", partial(_without_clock, work))
     for number in order:
         if not scheduler.processes[number].is_over:
             scheduler.processes[number].step()

@@ -38,6 +38,7 @@ from lakewright.testing.storage import CountingStorage
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 from support.concurrency import InterruptedRows
+from support.faults import CommitAnswerLost
 from support.tables import SCHEMA, Row, WrittenTable, row
 
 Result = TypeVar("Result")
@@ -122,30 +123,9 @@ def test_identifiers_tell_streams_apart() -> None:
     assert ids(storage) == ["a", "b"]
 
 
-class LosesAnswers(CountingStorage):
-    """A commit lands, its answer is lost, and the store is away for some calls more."""
-
-    __slots__ = ("armed", "away", "down")
-
-    def __init__(self, inner: Storage, down: int) -> None:
-        super().__init__(inner)
-        self.armed, self.away, self.down = False, 0, down
-
-    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
-        if self.away:
-            self.away -= 1
-            raise UnavailableError("away")
-        result = super()._call(method, *arguments)
-        path = str(arguments[0])
-        if self.armed and method.__name__ == "create" and path.endswith(".commit"):
-            self.armed, self.away = False, self.down
-            raise UnavailableError("the answer was lost")
-        return result
-
-
 @pytest.mark.parametrize("down", range(12))
 def test_a_retry_asks_again_whether_the_batch_is_there(down: int) -> None:
-    storage = LosesAnswers(MemoryStorage.fresh(), down)
+    storage = CommitAnswerLost(MemoryStorage.fresh(), down)
     made = sink(storage, {"hoodie.datasource.write.streaming.retry.count": "12"})
     made.write(rows_of(row("a")), 0)
     storage.armed = True

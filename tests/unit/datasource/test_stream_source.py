@@ -28,13 +28,13 @@ from lakewright.scan.stream_offsets import (
     next_offset,
     parse_offset,
 )
-from lakewright.storage.base import FileStatus
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 from lakewright.testing.table_builder import TableBuilder
 from lakewright.write.writer import Commit
+from support.faults import IncompleteListing
 from support.golden import NAMES, GoldenTables, as_json, queries
 from support.ingestion import RunEnd, StreamingQuery, batch_rows
 from support.soak import sized
@@ -300,22 +300,11 @@ def test_change_data_has_columns_of_its_own() -> None:
     assert {tuple(each) for each in found} == {("op", "ts_ms", "before", "after")}
 
 
-class Overtaken(CountingStorage):
-    """Its next listing of the timeline has all files but one: that one came while it was made."""
-
-    missing: str | None = None
-
-    def list_files(self, folder: str) -> list[FileStatus]:
-        found = super().list_files(folder)
-        missing, self.missing = self.missing, None
-        return [file for file in found if missing is None or not file.name.startswith(missing)]
-
-
 def test_a_write_that_a_listing_missed_is_in_the_batch() -> None:
     table, commits = made(commits=3)
-    storage = Overtaken(table.storage)
+    storage = IncompleteListing(table.storage)
     reader = StreamingQuery(storage).started()
-    storage.missing = commits[1].instant
+    storage.hidden = commits[1].instant
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     assert end["offsetCommitTime"] == commits[2].completed_at
     found = batch_rows(reader, json.dumps(reader.initialOffset()), json.dumps(end))

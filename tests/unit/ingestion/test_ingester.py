@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from lakewright.testing.storage import CountingStorage
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 from support.concurrency import InterruptedRows, another_process
+from support.faults import CommitAnswerLost
 from support.ingestion import CountingSource, arrow_rows, first_keys, ingester, stored_keys
 from support.tables import SCHEMA, WrittenTable, row
 
@@ -273,29 +274,9 @@ def test_a_batch_read_after_a_commit_that_was_taken_back_is_refused() -> None:
     assert stored_keys(storage) == first_keys(4)
 
 
-class LosesAnswers(CountingStorage):
-    """A commit lands, its answer is lost, and the store is away for some calls more."""
-
-    __slots__ = ("armed", "away", "down")
-
-    def __init__(self, inner: Storage, down: int) -> None:
-        super().__init__(inner)
-        self.armed, self.away, self.down = False, 0, down
-
-    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
-        if self.away:
-            self.away -= 1
-            raise UnavailableError("away")
-        result = super()._call(method, *arguments)
-        if self.armed and method.__name__ == "create" and str(arguments[0]).endswith(".commit"):
-            self.armed, self.away = False, self.down
-            raise UnavailableError("the answer was lost")
-        return result
-
-
 @pytest.mark.parametrize("down", range(12))
 def test_a_commit_whose_answer_was_lost_is_recognised(down: int) -> None:
-    storage, clock = LosesAnswers(MemoryStorage.fresh(), down), ManualClock()
+    storage, clock = CommitAnswerLost(MemoryStorage.fresh(), down), ManualClock()
     source = CountingSource()
     made = ingester(storage, source, clock)
     made.run()
@@ -312,7 +293,7 @@ def test_a_commit_whose_answer_was_lost_is_recognised(down: int) -> None:
 
 
 def test_a_lost_answer_is_told_and_the_source_hears_of_the_commit() -> None:
-    storage, clock = LosesAnswers(MemoryStorage.fresh(), 3), ManualClock()
+    storage, clock = CommitAnswerLost(MemoryStorage.fresh(), 3), ManualClock()
     source = CountingSource()
     made = ingester(storage, source, clock)
     made.run()

@@ -17,7 +17,7 @@ from lakewright.table.options import HeartbeatSettings
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.testing.timeline_drawing import at
-from support.faults import UnreliableStorage
+from support.faults import SlowStorage, UnreliableStorage, WatchedStorage
 from support.processes import HANG_TIMEOUT_S
 
 T1, T2, T3 = at(1), at(2), at(3)
@@ -178,7 +178,7 @@ def test_a_beat_that_storage_does_not_answer_may_be_made_up_for(
 def test_a_beat_counts_from_when_it_was_asked_for(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
-    heart = Heartbeat(SlowStorage(memory, clock, 100_000), T1, SETTINGS, clock)
+    heart = Heartbeat(SlowStorage(memory, clock, "replace", 100_000), T1, SETTINGS, clock)
     heart.start()
     clock.advance(20_000)
     heart.verify()
@@ -186,21 +186,6 @@ def test_a_beat_counts_from_when_it_was_asked_for(
     with pytest.raises(ConflictError):
         heart.verify()
     heart.stop()
-
-
-class SlowStorage(UnreliableStorage):
-    """Takes its time for every beat, by a clock that it moves."""
-
-    __slots__ = ("_clock", "_takes_ms")
-
-    def __init__(self, inner: Storage, clock: ManualClock, takes_ms: int) -> None:
-        super().__init__(inner)
-        self._clock = clock
-        self._takes_ms = takes_ms
-
-    def replace(self, path: str, data: bytes) -> None:
-        super().replace(path, data)
-        self._clock.advance(self._takes_ms)
 
 
 def test_no_writer_begins_without_a_heartbeat(
@@ -242,23 +227,6 @@ WRONG: dict[str, Callable[[Heartbeat], object]] = {
 def test_wrong_calls_are_told(act: Callable[[Heartbeat], object], heartbeat: Heartbeat) -> None:
     with pytest.raises(InvalidError):
         act(heartbeat)
-
-
-class WatchedStorage(UnreliableStorage):
-    """Rings when a file was replaced a few times."""
-
-    __slots__ = ("_left", "rung")
-
-    def __init__(self, inner: Storage, times: int) -> None:
-        super().__init__(inner)
-        self._left = times
-        self.rung = threading.Event()
-
-    def replace(self, path: str, data: bytes) -> None:
-        super().replace(path, data)
-        self._left -= 1
-        if self._left == 0:
-            self.rung.set()
 
 
 class HangingStorage(UnreliableStorage):
@@ -317,11 +285,11 @@ OFTEN = HeartbeatSettings(interval_ms=5, misses=1_000_000)
 
 
 def test_a_thread_beats_until_it_is_stopped_and_outlives_a_silent_storage(tmp_path: Path) -> None:
-    watched = WatchedStorage(LocalStorage(str(tmp_path), durable=False), times=5)
+    watched = WatchedStorage(LocalStorage(str(tmp_path), durable=False), "replace", times=5)
     heart = Heartbeat(watched, T1, OFTEN, SystemClock())
     heart.start()
     watched.fail("replace", "status", times=2)
-    assert watched.rung.wait(HANG_TIMEOUT_S)
+    assert watched.happened.wait(HANG_TIMEOUT_S)
     heart.verify()
     heart.stop()
     assert not watched.exists(FILE)

@@ -323,8 +323,8 @@ def test_a_writer_that_dies_anywhere_blocks_others_only_until_its_lock_expires(
             heir.verify()
 
 
-class InterruptedStorage(UnreliableStorage):
-    """Lets somebody else act before the n-th call."""
+class InterruptedAtCall(UnreliableStorage):
+    """Another process acts before the n-th call."""
 
     __slots__ = ("_act", "_calls_left")
 
@@ -361,7 +361,7 @@ def test_of_two_that_take_a_lock_at_once_one_succeeds(
         clock.advance(10 * MINUTE + 1)
         rival = lock_for(memory, settings, clock, several_writers=True)
         won: list[bool] = []
-        interrupted = InterruptedStorage(memory, calls, partial(_take, rival, won))
+        interrupted = InterruptedAtCall(memory, calls, partial(_take, rival, won))
         lock = lock_for(interrupted, settings, clock, several_writers=True)
         _try(lock, "acquire")
         assert [_passes(lock), _passes(rival)] == ([False, True] if any(won) else [True, False])
@@ -379,7 +379,7 @@ def test_who_gives_a_lock_back_late_never_takes_that_of_another(
     for calls in range(8):
         memory = MemoryStorage.fresh(now_ms=clock.now_ms)
         rival = lock_for(memory, settings, clock, several_writers=True)
-        interrupted = InterruptedStorage(memory, 99, partial(_try, rival, "acquire"))
+        interrupted = InterruptedAtCall(memory, 99, partial(_try, rival, "acquire"))
         late = lock_for(interrupted, settings, clock, several_writers=True)
         late.acquire()
         clock.advance(10 * MINUTE + 1)
