@@ -246,7 +246,7 @@ class Play:
         expected = sorted(path for paths in self.completed().values() for path in paths)
         assert sorted(f.path for f in self.world.storage.list_tree(PARTITION)) == expected
         # One that died at once after completing may have left its markers, which mean nothing.
-        self.world.left_in_the_end()
+        self.world.leftovers_after_expiry()
         marked = {f.path.split("/")[2] for f in self.world.storage.list_tree(".hoodie/.temp")}
         assert marked <= self.done.keys()
         self.check_conflicts()

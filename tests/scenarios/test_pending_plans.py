@@ -233,5 +233,5 @@ def test_an_action_that_no_service_has_is_refused() -> None:
 
 
 def debt(table: WrittenTable) -> tuple[PartitionDebt, ...]:
-    sight = table.services().planning_context(load_snapshot(table.storage))
-    return load_debt(sight).partitions
+    context = table.services().planning_context(load_snapshot(table.storage))
+    return load_debt(context).partitions

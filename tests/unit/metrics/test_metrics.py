@@ -321,14 +321,14 @@ def test_nothing_is_counted_or_told_while_nobody_listens() -> None:
 
 
 def test_a_plan_that_gives_way_is_counted(heard: Heard) -> None:
-    world = PlanFixture("clustering")
-    at = world.schedule()
-    assert world.table.upsert([row("a", 9, "ninth")])
+    fixture = PlanFixture("clustering")
+    at = fixture.schedule()
+    assert fixture.table.upsert([row("a", 9, "ninth")])
     with pytest.raises(ConflictError):
-        world.runner().execute(at)
+        fixture.runner().execute(at)
     assert heard.total("service.preempted", service="clustering") == 1
     assert heard.total("service.failed", error="ConflictError") == 1
-    world.runner().cancel(world.schedule())
+    fixture.runner().cancel(fixture.schedule())
     assert heard.total("plan.cancelled") == 1
 
 

@@ -242,7 +242,7 @@ def test_buckets_are_known_by_the_names_of_file_groups() -> None:
     table = WrittenTable(options=APART).create("MERGE_ON_READ", options=BUCKETS)
     table.upsert([row("a"), row("b")])
     clustered = ClusteredTable(table, {"hoodie.index.type": "SIMPLE"})
-    plan = clustered.service.plan(clustered.sight(instant="9" * 17))
+    plan = clustered.service.plan(clustered.planning_context(instant="9" * 17))
     assert isinstance(plan, Skip)
     assert "bucket index" in plan.reason
 

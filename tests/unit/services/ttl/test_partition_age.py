@@ -371,8 +371,8 @@ def many(count: int) -> MemoryStorage:
 def test_ten_thousand_partitions_are_judged_in_a_few_calls() -> None:
     storage = many(10_000)
     counting = CountingStorage(storage)
-    sight = PlanningContext(load_snapshot(counting), "", 1_770_500_000_000)  # 2026-02-07
-    plan = PartitionTtl().plan(sight)
+    context = PlanningContext(load_snapshot(counting), "", 1_770_500_000_000)  # 2026-02-07
+    plan = PartitionTtl().plan(context)
     assert isinstance(plan, TtlPlan)
     assert (len(plan.partitions), len(plan.missing_partitions)) == (1000, 4000)
     assert counting.calls["read_many"] == 2

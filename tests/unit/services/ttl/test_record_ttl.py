@@ -155,8 +155,8 @@ def test_a_row_that_a_concurrent_write_renews_stays(kind: str) -> None:
     made.upsert([event("a", 1), event("b", 1)])
     made.clock.sleep(10 * DAY)
     service = made.services(several)
-    sight = service.planning_context(load_snapshot(made.storage))
-    verdicts = explain(sight)
+    context = service.planning_context(load_snapshot(made.storage))
+    verdicts = explain(context)
     assert [(v.rows_before or "")[:8] for v in verdicts] == ["20260104"]
     acted: list[Commit] = []
 
