@@ -159,7 +159,7 @@ def test_real_hudi_sees_replaced_rows_again(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("kind", ["MERGE_ON_READ"])
-def test_real_hudi_reads_and_compacts_anew_after_its_compaction_is_taken_back(
+def test_real_hudi_reads_and_compacts_anew_after_its_compaction_is_rolled_back(
     shared: Shared,
 ) -> None:
     shared.compact()

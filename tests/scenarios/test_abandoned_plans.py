@@ -68,7 +68,7 @@ CASES = {
 
 @each_service
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_what_a_clean_takes_back(service: str, case: Case) -> None:
+def test_what_a_clean_rolls_back(service: str, case: Case) -> None:
     fixture = PlanFixture(service, options=case.options)
     at = fixture.schedule(case.plan)
     if case.begun:
@@ -179,7 +179,7 @@ def test_age_is_counted_from_when_a_plan_was_made() -> None:
     assert not load_snapshot(storage).timeline.pending()
 
 
-def test_what_goes_on_beside_a_clean_is_told_of_the_request() -> None:
+def test_an_execution_that_a_clean_rolled_back_does_not_complete() -> None:
     """An execution that a clean took for dead, and that goes on, completes nothing."""
     fixture = PlanFixture("clustering")
     at = fixture.schedule()

@@ -196,7 +196,7 @@ def test_a_cancel_that_died_is_ended_by_the_next_call(service: str) -> None:
 
 
 @each_service
-def test_a_commit_that_lands_after_its_plan_was_taken_back_and_whose_process_died(
+def test_a_commit_that_lands_after_the_rollback_of_its_plan_and_the_crash_of_its_process(
     service: str,
 ) -> None:
     """Nothing could keep it back between its last look and its last step; the next writer does."""

@@ -73,7 +73,7 @@ class Overtaken(LocalEngine):
 @each_service
 @each_writer
 @pytest.mark.parametrize("error", [None, UnavailableError("a worker was lost")])
-def test_who_was_taken_for_dead_undoes_nothing(
+def test_an_expired_execution_undoes_nothing(
     service: str, options: Mapping[str, str], error: LakewrightError | None
 ) -> None:
     table = SERVICES[service](options)
@@ -120,7 +120,7 @@ def test_the_late_commit_of_a_dead_attempt_goes(service: str) -> None:
 
 
 @each_service
-def test_files_tell_which_attempt_made_them(service: str) -> None:
+def test_file_names_contain_the_attempt_that_wrote_them(service: str) -> None:
     table = SERVICES[service]({})
     at = scheduled(table, service)
     numbers: list[str] = []

@@ -67,7 +67,7 @@ class TestImmutable:
         assert fixture.table.rows() == fixture.rows_before
 
     @each_service
-    def test_b_who_comes_second_waits_for_the_first(self, service: str) -> None:
+    def test_b_the_second_process_waits_for_the_first(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule(IMMUTABLE)
         with pytest.raises(UnavailableError):
@@ -150,7 +150,7 @@ class TestMutable:
         assert fixture.table.rows() == fixture.rows_before
 
     @each_service
-    def test_c_a_plan_that_was_begun_is_executed_by_nobody(self, service: str) -> None:
+    def test_c_a_plan_whose_execution_began_is_not_executed_again(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         fixture.crash_executing(at)
@@ -367,7 +367,7 @@ def test_every_cancellable_execution_has_a_heartbeat(service: str) -> None:
 
 
 @each_service
-def test_what_somebody_else_has_completed_stays(service: str) -> None:
+def test_what_another_process_completed_stays(service: str) -> None:
     """Who does not know of guards may execute the same plan, and be faster."""
     fixture = PlanFixture(service)
     at = fixture.schedule()
@@ -400,7 +400,7 @@ def test_the_picture_of_three_writers() -> None:
     assert fixture.table.rows() == fixture.rows_before == fixture.table.rows(optimized=True)
 
 
-def test_the_plan_tells_and_real_hudi_reads_it_as_any_other() -> None:
+def test_real_hudi_reads_the_plan_as_any_other() -> None:
     for service in ("compaction", "clustering"):
         fixture = PlanFixture(service)
         plain, marked = (

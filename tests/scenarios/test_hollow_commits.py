@@ -58,7 +58,7 @@ def overlapping(kind: str, reader_since_c1: bool) -> tuple[WrittenTable, list[li
 
 
 @each_kind
-def test_a_reader_who_saw_the_first_gets_the_third_and_then_the_second(kind: str) -> None:
+def test_a_reader_that_read_the_first_gets_the_third_and_then_the_second(kind: str) -> None:
     table, seen, reader = overlapping(kind, reader_since_c1=True)
     assert seen == [["b C3", "d C3"], ["a C2", "c C2"]]
     assert reader.read() == []

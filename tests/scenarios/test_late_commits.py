@@ -115,7 +115,7 @@ def test_a_commit_that_lands_in_the_middle_of_its_rollback() -> None:
     assert world.notes() == {"a": "first", "b": "first", "y": "C"}
 
 
-def test_a_write_upon_a_commit_that_was_taken_back() -> None:
+def test_a_write_based_on_a_commit_that_was_rolled_back() -> None:
     world = StalledWriters()
     first = world.writer().write("INSERT", [row("n", 1, "inserted")])
     world.clock.advance(5000)

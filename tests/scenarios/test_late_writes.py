@@ -79,7 +79,7 @@ class World:
 
 
 @each_writer
-def test_who_lives_finds_the_plan_and_takes_its_write_back(options: Mapping[str, str]) -> None:
+def test_a_live_writer_finds_the_plan_and_removes_its_commit(options: Mapping[str, str]) -> None:
     world = World(options)
     with pytest.raises(ConflictError, match="a compaction is pending"):
         world.write_late(dies=False)

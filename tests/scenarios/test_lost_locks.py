@@ -79,7 +79,7 @@ def as_it_begins(number: int, method: str, path: str) -> bool:
     return method == "replace" and ".heartbeat" in path
 
 
-def test_who_loses_the_lock_time_and_again_before_it_begins_leaves_nothing() -> None:
+def test_a_writer_that_keeps_losing_the_lock_before_it_begins_leaves_nothing() -> None:
     fixture = TransactionFixture()
     storage = Careless(fixture.storage, as_it_begins)
     with pytest.raises(LostLockError):
@@ -88,7 +88,7 @@ def test_who_loses_the_lock_time_and_again_before_it_begins_leaves_nothing() -> 
     assert fixture.names() == fixture.leftovers() == []
 
 
-def test_who_loses_the_lock_time_and_again_before_it_completes_does_not() -> None:
+def test_a_writer_that_keeps_losing_the_lock_before_it_completes_does_not_commit() -> None:
     fixture = TransactionFixture()
     transaction = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     metadata = write_files(transaction, "f1")
@@ -124,7 +124,7 @@ def has_writes(fixture: TransactionFixture) -> bool:
     return bool(load_snapshot(fixture.storage).timeline.completed_writes)
 
 
-def test_who_begins_under_a_lost_lock_begins_after_what_others_did() -> None:
+def test_a_writer_that_begins_under_a_lost_lock_begins_after_concurrent_writes() -> None:
     fixture = TransactionFixture()
     others: list[str] = []
 

@@ -58,7 +58,7 @@ def test_what_a_commit_does_not_list_goes_before_its_markers(
     ] == files
 
 
-def test_a_sweep_leaves_it_to_who_holds_the_lock() -> None:
+def test_deleting_leftovers_leaves_orphan_files_to_the_lock_holder() -> None:
     fixture, done, _ = died_after_commit()
     before = fixture.leftovers()
     found = find_leftovers(fixture.storage, SETTINGS, fixture.clock)

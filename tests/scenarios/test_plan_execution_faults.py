@@ -51,7 +51,7 @@ def skewed(fixture: PlanFixture, by_ms: int) -> ServiceRunner:
 
 
 @each_service
-def test_who_is_far_ahead_takes_a_living_execution_for_dead_and_it_finds_out(service: str) -> None:
+def test_a_clock_far_ahead_expires_a_live_execution_which_notices(service: str) -> None:
     fixture = PlanFixture(service)
     at = fixture.schedule()
     with pytest.raises(ConflictError):
@@ -80,7 +80,7 @@ def test_or_asks_an_ordinary_one_for_its_plan_and_cannot_complete_it(service: st
 
 
 @each_service
-def test_who_is_behind_takes_the_dead_for_living_so_much_longer(service: str) -> None:
+def test_a_clock_behind_keeps_a_crashed_execution_alive_for_longer(service: str) -> None:
     fixture = PlanFixture(service)
     at = fixture.schedule()
     fixture.crash_executing(at)

@@ -127,7 +127,7 @@ def test_what_takes_groups_out_pre_empts_every_service(service: str, write: Writ
 
 
 @each_service
-def test_the_reason_tells_who_was_faster(service: str) -> None:
+def test_the_reason_names_the_process_that_was_faster(service: str) -> None:
     fixture = aged(service)
     at = fixture.schedule()
     done = drop(fixture)
@@ -299,7 +299,7 @@ class TestAnnouncedWrites:
         assert done
 
 
-def test_inserts_go_elsewhere_so_that_nobody_has_to_fail() -> None:
+def test_inserts_avoid_file_groups_of_pending_clusterings() -> None:
     fixture = PlanFixture("clustering")
     at = fixture.schedule()
     fixture.table.write("INSERT", [row("new")])
@@ -448,7 +448,7 @@ def changed_since(fixture: PlanFixture, since: str) -> dict[str, str]:
     return {each["id"]: each["note"] for each in found}
 
 
-def test_a_loop_tells_what_it_does_not_execute_and_does_not_rest() -> None:
+def test_a_loop_reports_what_it_does_not_execute_and_does_not_sleep() -> None:
     fixture = PlanFixture("clustering")
     at = fixture.schedule()
     fixture.crash_executing(at)

@@ -237,7 +237,7 @@ def test_archiving_does_not_pass_what_may_still_appear(case: Case) -> None:
         assert table.rows() == sorted(later.values(), key=str), first
 
 
-def test_twins_without_markers_are_told_apart_by_the_commit() -> None:
+def test_twins_without_markers_are_distinguished_by_the_commit() -> None:
     """A table on which real Hudi, or a writer of long ago, has left the file of an attempt."""
     case = Case("COPY_ON_WRITE", Operation.UPSERT, CHANGED)
     table, path = table_with_unlisted_file(case)

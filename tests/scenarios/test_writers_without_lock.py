@@ -64,7 +64,7 @@ def test_a_rollback_that_is_withdrawn_leaves_the_write() -> None:
 
 
 @pytest.mark.parametrize("carried_out", [False, True], ids=["never decided", "carried out"])
-def test_who_is_being_rolled_back_takes_its_commit_back(carried_out: bool) -> None:
+def test_a_writer_that_is_being_rolled_back_removes_its_commit(carried_out: bool) -> None:
     fixture = TransactionFixture()
     transaction = begin_action(fixture.writer(), "deltacommit")
     at, metadata = transaction.instant, write_files(transaction, "f1")

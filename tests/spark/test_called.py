@@ -161,7 +161,7 @@ WRONG = {
 }
 
 
-def test_wrong_calls_are_told_and_change_nothing(spark: SparkSession, table: lw.Table) -> None:
+def test_wrong_calls_are_reported_and_change_nothing(spark: SparkSession, table: lw.Table) -> None:
     folder = Path(table.path.removeprefix("file://"))
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
     for text, message in WRONG.items():

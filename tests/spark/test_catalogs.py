@@ -48,7 +48,9 @@ def seen(uri: str, folder: Path) -> dict[str, list[Any]]:
     return found
 
 
-def test_a_metastore_is_told_and_read(spark: SparkSession, table: lw.Table, tmp_path: Path) -> None:
+def test_a_metastore_is_synced_and_read(
+    spark: SparkSession, table: lw.Table, tmp_path: Path
+) -> None:
     trips = TableName("lake", "trips")
     with metastore(tmp_path) as uri:
         told = {

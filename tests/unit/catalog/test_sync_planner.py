@@ -151,7 +151,7 @@ def test_types_in_hives_words() -> None:
         hive_type(pa.duration("s"))
 
 
-def test_a_wide_schema_is_told_in_parts_with_partition_columns_last() -> None:
+def test_a_wide_schema_is_reported_in_parts_with_partition_columns_last() -> None:
     many = [pa.field(f"column{n}", pa.string()) for n in range(200)]
     wide = pa.schema([pa.field("day", pa.string()), *many])
     found = spark_properties(wide, {"path": AT}, ["day"])

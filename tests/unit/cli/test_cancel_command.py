@@ -65,7 +65,7 @@ def test_scheduling_with_the_option_makes_a_plan_that_can_be_cancelled(
     assert table.cancel(planned).is_completed
 
 
-def test_the_command_tells_what_became_of_the_plan(fixture: PlanFixture) -> None:
+def test_the_command_reports_what_happened_to_the_plan(fixture: PlanFixture) -> None:
     at = fixture.schedule()
     result = command(fixture, at, "--reason", "not tonight", "--user", "ann", "--json")
     assert result.exit_code == 0, result.output

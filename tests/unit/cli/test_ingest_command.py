@@ -98,7 +98,7 @@ def test_a_round_is_a_line_of_json(scene: Scene) -> None:
     assert (told["checkpoint_before"], told["checkpoint_after"]) == ("4", "8")
 
 
-def test_nothing_new_is_told_as_well(scene: Scene) -> None:
+def test_a_round_without_new_rows_is_reported(scene: Scene) -> None:
     scene.source.total = 0
     (told,) = lines(scene.call("--json"))
     assert (told["result"], told["rows"]) == ("skipped", 0)
@@ -226,7 +226,7 @@ def test_a_file_of_lines_is_not_filled_by_idle_rounds(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "warning: the queue is away\nwarning: clean: torn\n"
 
 
-def test_figures_that_are_not_known_are_not_told() -> None:
+def test_unknown_metrics_are_not_reported() -> None:
     commit = Commit("20260101000000000", "", "commit", "UPSERT", inserted=1, updated=2, deleted=3)
     done = IngestResult(5, "s", commit, after=Checkpoint("x"), rows=9, took_ms=1260)
     assert round_text(done) == (

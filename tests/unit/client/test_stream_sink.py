@@ -115,7 +115,7 @@ def test_a_fresh_query_takes_no_batch_for_its_own() -> None:
     assert ids(storage) == ["a", "b", "c"]
 
 
-def test_identifiers_tell_streams_apart() -> None:
+def test_identifiers_distinguish_streams() -> None:
     storage = MemoryStorage.fresh()
     sink(storage, {IDENTIFIER: "x"}).write(rows_of(row("a")), 0)
     sink(storage, {IDENTIFIER.upper(): "y"}).write(rows_of(row("b")), 0)
@@ -283,7 +283,7 @@ NOTES: dict[str, tuple[str, Stream, int | None]] = {
 
 
 @pytest.mark.parametrize(("text", "stream", "number"), NOTES.values(), ids=NOTES.keys())
-def test_whose_batch_a_note_tells_of(text: str, stream: Stream, number: int | None) -> None:
+def test_the_batch_of_a_note(text: str, stream: Stream, number: int | None) -> None:
     assert stream.batch_in({BATCHES: text}) == number
 
 
@@ -300,7 +300,7 @@ def test_a_note_is_read_by_its_own_stream_only() -> None:
     assert Stream("x", "other").batch_in(note) is None
 
 
-def test_a_checkpoint_tells_the_query(tmp_path: Path) -> None:
+def test_a_checkpoint_determines_the_query(tmp_path: Path) -> None:
     assert query_of(str(tmp_path)) is None
     (tmp_path / "metadata").write_text(json.dumps({"id": "some-query"}))
     assert query_of(str(tmp_path), {"fs.s3a.endpoint": "unused"}) == "some-query"
@@ -325,7 +325,7 @@ def test_a_place_without_checkpoint_is_refused_unless_the_stream_has_a_name(tmp_
     assert ids(storage) == ["a"]
 
 
-def test_a_sink_must_be_told_apart() -> None:
+def test_a_sink_needs_a_checkpoint_or_an_identifier() -> None:
     table = Table(MemoryStorage.fresh(), places={"fs.s3a.endpoint": "there"})
     with pytest.raises(InvalidError, match="checkpoint="):
         table.stream_sink()

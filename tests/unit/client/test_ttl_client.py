@@ -136,7 +136,7 @@ def test_a_spec_for_no_partition_is_a_warning(table: WrittenTable) -> None:
     assert len(ttl.show().policies) == 2
 
 
-def test_a_policy_for_rows_needs_rows_that_can_be_told_apart() -> None:
+def test_a_policy_for_rows_needs_record_keys() -> None:
     keyless = WrittenTable().create(key=())
     with pytest.raises(InvalidError, match="without key fields"):
         ttl_of(keyless).save({**YEAR, "level": "RECORD"})
@@ -184,7 +184,7 @@ def test_any_lock_will_do(provider: str, table: WrittenTable) -> None:
 
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
-def test_who_dies_while_saving_leaves_old_or_new_policies(
+def test_a_crash_while_saving_leaves_the_old_or_the_new_policies(
     after_effect: bool, table: WrittenTable
 ) -> None:
     ttl_of(table).save(YEAR)
@@ -224,7 +224,7 @@ def test_a_frame_without_columns_stores_checked_settings(table: WrittenTable) ->
         table.writer({"hoodie.ttl.conflict.resolution.rule": "ANY"}).store_settings()
 
 
-def test_settings_that_a_write_is_told_are_stored_with_the_table(table: WrittenTable) -> None:
+def test_settings_of_a_write_are_stored_with_the_table(table: WrittenTable) -> None:
     told = {
         "hoodie.ttl.enable": "true",
         "hoodie.ttl.policies": json.dumps([YEAR]),
@@ -240,7 +240,7 @@ def test_settings_that_a_write_is_told_are_stored_with_the_table(table: WrittenT
     assert ttl_of(table).show().settings.enabled
 
 
-def test_a_write_that_is_told_a_policy_for_nothing_warns(table: WrittenTable) -> None:
+def test_a_write_with_a_policy_that_matches_nothing_warns(table: WrittenTable) -> None:
     told = {"hoodie.ttl.policies": json.dumps([YEAR, US])}
     with pytest.warns(UserWarning, match=r"no partition of the table matches 'country=US/\*'"):
         table.upsert([row("a")], told)
@@ -332,7 +332,7 @@ def test_the_command_line(table: WrittenTable) -> None:
     assert document("ttl", "off", path)["enabled"] is False
 
 
-def test_the_command_line_runs_ttl_and_tells_the_plan(table: WrittenTable) -> None:
+def test_the_command_line_runs_ttl_and_shows_the_plan(table: WrittenTable) -> None:
     path = table.storage.root
     table.upsert([row("a", day="d1")])  # at the beginning of 2026, by its own clock
     told = ("-o", "hoodie.partition.ttl.strategy.days.retain=1")

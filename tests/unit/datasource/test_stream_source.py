@@ -124,7 +124,7 @@ def test_a_limit_of_instants(kind: str) -> None:
     ]
 
 
-def test_the_limits_that_spark_is_told() -> None:
+def test_the_limits_that_spark_gets() -> None:
     table, _ = made(commits=1)
     assert StreamingQuery(
         table.storage, {LIMIT: "3"}
@@ -268,7 +268,7 @@ def test_a_write_that_completes_late_comes_once(kind: str) -> None:
 
 @each_kind
 @pytest.mark.parametrize("limit", [{}, {LIMIT: "1"}], ids=["in one batch", "write by write"])
-def test_change_data_tells_of_deletes_as_well(kind: str, limit: dict[str, str]) -> None:
+def test_change_data_includes_deletes(kind: str, limit: dict[str, str]) -> None:
     table, _ = made(kind, 2)
     query = StreamingQuery(table.storage, {CDC: "cdc", **limit}).run()
     table.write("DELETE", [row("k1", 9, day="2026-01-02")])
@@ -512,7 +512,7 @@ def test_offsets_in_a_checkpoint(stored: dict[str, Any], offset: StreamStart | O
     assert parse_offset(offset.as_json()) == offset
 
 
-def test_a_checkpoint_of_something_else_is_told() -> None:
+def test_a_checkpoint_of_something_else_is_reported() -> None:
     table, _ = made(commits=1)
     reader = StreamingQuery(table.storage).started()
     for offset in ({"index": 3}, {"offsetCommitTime": 3}, {"offsetCommitTime": "3", "since": 1}):
@@ -522,7 +522,7 @@ def test_a_checkpoint_of_something_else_is_told() -> None:
         reader.partitions(reader.initialOffset(), reader.initialOffset())
 
 
-def test_a_first_batch_that_does_not_tell_its_begin() -> None:
+def test_a_first_batch_without_its_begin() -> None:
     """As in a checkpoint that real Hudi has made."""
     table, commits = made(commits=2)
     snapshot = load_snapshot(table.storage)

@@ -51,7 +51,7 @@ def test_a_file_without_rows_has_no_range() -> None:
     assert not footer.may_contain(KEYS).any()
 
 
-def test_a_footer_that_tells_nothing_may_hold_everything() -> None:
+def test_a_footer_without_keys_may_contain_every_key() -> None:
     assert parse_footer(None) == parse_footer({b"other": b"x"}) == BaseFileFooter()
     assert BaseFileFooter().bloom_filter() is None
     assert BaseFileFooter().may_contain(KEYS).all()

@@ -66,7 +66,7 @@ def test_rounds_go_on_where_the_table_is() -> None:
     assert len(load_snapshot(storage).timeline) == 3
 
 
-def test_a_round_tells_its_figures() -> None:
+def test_a_round_reports_its_metrics() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     done = ingester(
         storage, CountingSource(), clock, {"hoodie.datasource.write.operation": "upsert"}
@@ -207,7 +207,7 @@ def _round(storage: Storage, clock: ManualClock, more: Mapping[str, str]) -> Ing
 
 
 @pytest.mark.parametrize("more", [{}, SEVERAL], ids=["one writer", "several writers"])
-def test_who_is_overtaken_while_writing_loses(more: Mapping[str, str]) -> None:
+def test_an_ingestion_that_is_overtaken_while_writing_fails(more: Mapping[str, str]) -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     _round(storage, clock, more)
     made = ingester(storage, CountingSource(), clock, more)
@@ -251,7 +251,7 @@ def test_two_that_make_the_table_at_once_bring_rows_once() -> None:
     assert stored_keys(storage) == first_keys(4)
 
 
-def test_rows_whose_commit_is_taken_back_are_read_again() -> None:
+def test_rows_whose_commit_is_rolled_back_are_read_again() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     made = ingester(storage, CountingSource(), clock)
     made.run()
@@ -262,7 +262,7 @@ def test_rows_whose_commit_is_taken_back_are_read_again() -> None:
     assert stored_keys(storage) == first_keys(8)
 
 
-def test_a_batch_read_after_a_commit_that_was_taken_back_is_refused() -> None:
+def test_a_batch_read_after_a_commit_that_was_rolled_back_is_refused() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     _round(storage, clock, {})
     second = _round(storage, clock, {}).commit
@@ -292,7 +292,7 @@ def test_a_commit_whose_answer_was_lost_is_recognised(down: int) -> None:
     assert stored_keys(storage.inner) == first_keys(10)
 
 
-def test_a_lost_answer_is_told_and_the_source_hears_of_the_commit() -> None:
+def test_a_lost_answer_is_reported_and_the_source_is_acknowledged() -> None:
     storage, clock = CommitAnswerLost(MemoryStorage.fresh(), 3), ManualClock()
     source = CountingSource()
     made = ingester(storage, source, clock)
@@ -306,7 +306,7 @@ def test_a_lost_answer_is_told_and_the_source_hears_of_the_commit() -> None:
     assert stored_keys(storage) == first_keys(8)
 
 
-def test_a_source_that_cannot_be_told_is_only_told_of() -> None:
+def test_a_source_that_cannot_be_acknowledged_is_only_a_warning() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
 
     class Deaf(CountingSource):
@@ -396,7 +396,7 @@ def test_each_commit_is_read_once() -> None:
     assert not [path for name, path in storage.touched if name == "read_many"]
 
 
-def test_a_service_that_fails_for_good_raises_after_the_source_was_told(
+def test_a_service_that_fails_for_good_raises_after_the_source_was_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
@@ -426,7 +426,7 @@ def test_completion_times_are_kept_under_their_own_key() -> None:
     assert ingester(storage, Timed(), clock).run().before == Checkpoint("4", Version.V2)
 
 
-def test_a_table_that_nobody_describes_is_not_made() -> None:
+def test_a_table_without_a_name_is_not_created() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     with pytest.raises(InvalidError, match="name"):
         ingester(storage, CountingSource(), clock, {"hoodie.table.name": ""}).run()

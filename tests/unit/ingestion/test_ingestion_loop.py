@@ -81,7 +81,7 @@ class Watch:
         return len(self.rounds) >= self.most
 
 
-def test_rounds_begin_some_time_apart_until_somebody_says_stop() -> None:
+def test_rounds_begin_some_time_apart_until_the_loop_is_stopped() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     watch = Watch(clock, 5)
     made = Ingestion(ingester(storage, CountingSource(), clock))

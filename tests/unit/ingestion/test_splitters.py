@@ -140,7 +140,7 @@ def test_a_splitter_needs_a_name() -> None:
         register_splitter(" ", BoundedLoad.from_options)
 
 
-def test_a_table_by_hand_counts_what_its_files_hold() -> None:
+def test_a_built_table_counts_the_rows_of_its_files() -> None:
     built = BuiltTable()
     built.write({("d", "f"): versions(a=1, b=1)})
     built.write({("d", "g"): versions(c=1)})

@@ -68,7 +68,7 @@ def heard() -> Iterator[Heard]:
     end()
 
 
-def test_a_commit_is_told_by_hudis_names(heard: Heard) -> None:
+def test_a_commit_is_reported_by_hudis_names(heard: Heard) -> None:
     table = WrittenTable(options=NO_SERVICES).create(name="trips")
     table.upsert([row("a"), row("b", day="2026-01-02")])
     table.upsert([row("a", 2), row("c")])
@@ -85,7 +85,7 @@ def test_a_commit_is_told_by_hudis_names(heard: Heard) -> None:
     assert {m.labels["table"] for m in heard.metrics} == {"trips"}
 
 
-def test_all_that_is_told_is_known(heard: Heard) -> None:
+def test_every_reported_metric_is_declared(heard: Heard) -> None:
     table = WrittenTable().create("MERGE_ON_READ", event_time="ts")
     for number in range(4):
         table.upsert([row("a", T + number), row("b", T + number, day="2026-01-02")])
@@ -113,7 +113,7 @@ IN_MEMORY = {"hoodie.metrics.reporter.type": "inmemory"}
 DEBT = {"lakewright.metrics.debt": "true"}
 
 
-def test_a_clean_and_what_archiving_moved_are_told(heard: Heard) -> None:
+def test_a_clean_and_what_archiving_moved_are_reported(heard: Heard) -> None:
     table = WrittenTable(options={**NO_SERVICES, "hoodie.clean.commits.retained": "1"}).create()
     for number in range(4):
         table.upsert([row("a", number)])
@@ -127,7 +127,7 @@ def test_a_clean_and_what_archiving_moved_are_told(heard: Heard) -> None:
     assert heard.last("archive.numInstantsArchived") == moved.files > 0
 
 
-def test_a_rollback_is_told(heard: Heard) -> None:
+def test_a_rollback_is_reported(heard: Heard) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
     last = table.upsert([row("b", day="2026-01-02")])
@@ -136,7 +136,7 @@ def test_a_rollback_is_told(heard: Heard) -> None:
     assert heard.total("rollback.completed.counter") == 1
 
 
-def test_who_lost_against_another_writer_is_counted(heard: Heard) -> None:
+def test_conflicts_with_another_writer_are_counted(heard: Heard) -> None:
     both = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control", **NO_SERVICES}
     table = WrittenTable(options=both).create()
     table.upsert([row("a")])
@@ -314,7 +314,7 @@ def test_calls_are_counted_for_each_path_and_not_sent_to_workers() -> None:
     assert set(CALL_KINDS.values()) == {"list", "status", "read", "create", "replace", "delete"}
 
 
-def test_nothing_is_counted_or_told_while_nobody_listens() -> None:
+def test_nothing_is_counted_or_reported_without_a_reporter() -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     assert not isinstance(table.writer().storage, MeteredStorage)
     assert not metrics_settings({}).on
@@ -332,7 +332,7 @@ def test_a_plan_that_gives_way_is_counted(heard: Heard) -> None:
     assert heard.total("plan.cancelled") == 1
 
 
-def test_rounds_of_ingestion_are_told(heard: Heard) -> None:
+def test_rounds_of_ingestion_are_reported(heard: Heard) -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     for _ in range(4):
         ingester(storage, CountingSource(), clock).run()

@@ -307,7 +307,7 @@ def test_a_plan_that_is_gone_makes_all_partitions_be_listed() -> None:
     assert find_window(context, Action.COMPACTION).partitions is None
 
 
-def test_a_plan_that_does_not_tell_what_it_left_makes_all_partitions_be_listed() -> None:
+def test_after_a_plan_that_records_no_missing_partitions_all_are_listed() -> None:
     storage = MemoryStorage.fresh()
     context = sight_of(next(iter(CASES.values())), storage)
     path = f"{TIMELINE}/{at(3)}.compaction.requested"

@@ -329,7 +329,7 @@ def test_what_is_over_the_limit_is_missing_and_taken_up_next() -> None:
     assert left == "over the limit of 1 file groups"
 
 
-def test_a_clean_without_a_plan_is_taken_back() -> None:
+def test_a_clean_without_a_plan_is_rolled_back() -> None:
     """Its writer died while it made the file."""
     table = table_with_logs()
     path = ".hoodie/timeline/20260101000000999.clean.requested"

@@ -627,7 +627,7 @@ def test_conflicts(case: Case) -> None:
     )
 
 
-def test_a_conflict_tells_the_groups_and_says_it_in_a_sentence() -> None:
+def test_a_conflict_names_the_file_groups_in_a_sentence() -> None:
     found = judged(CASES["a write that began later and completed first wins"])
     assert found is not None
     assert found.groups == (("p1", "f2"),)
@@ -636,7 +636,7 @@ def test_a_conflict_tells_the_groups_and_says_it_in_a_sentence() -> None:
     )
 
 
-def test_nothing_is_loaded_while_nobody_else_is_there() -> None:
+def test_nothing_is_loaded_without_concurrent_writes() -> None:
     def load(wanted: Sequence[Instant]) -> list[ConcurrentOperation]:
         raise AssertionError(wanted)
 

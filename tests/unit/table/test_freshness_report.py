@@ -95,7 +95,7 @@ def test_waiting_for_the_snapshot_needs_no_compaction() -> None:
     assert wait(table, TIME_ZERO + 50, view="snapshot").snapshot.completion == TIME_ZERO + 50
 
 
-def test_who_waits_in_vain_is_told_what_holds_back() -> None:
+def test_a_wait_that_times_out_names_what_holds_completion_back() -> None:
     table = tracked_table()
     table.upsert([tracked_row("a", 10)])
     late = table.upsert([tracked_row("a", 50)])
@@ -172,7 +172,7 @@ class Listener:
         self.heard.append((table, at_ms, dict(values)))
 
 
-def test_a_commit_tells_its_latency_and_freshness() -> None:
+def test_a_commit_reports_its_latency_and_freshness() -> None:
     table = tracked_table()
     table.clock.sleep(1)
     listener = Listener()
@@ -192,7 +192,7 @@ def test_a_commit_tells_its_latency_and_freshness() -> None:
     assert len(listener.heard) == 1
 
 
-def test_a_service_tells_the_freshness_that_it_leaves() -> None:
+def test_a_service_reports_the_freshness_after_it() -> None:
     table = tracked_table()
     table.upsert([tracked_row("a", 10)])
     table.upsert([tracked_row("a", 40)])
@@ -354,7 +354,7 @@ class Names:
         self.statements.append(statement)
 
 
-def test_a_catalog_is_told_what_is_known_and_forgets_the_rest() -> None:
+def test_a_catalog_gets_known_times_and_drops_unknown_ones() -> None:
     table = tracked_table()
     table.upsert([tracked_row("a", 10)])
     table.write("DELETE", [tracked_row("a", 0)])
@@ -371,7 +371,7 @@ def test_a_catalog_is_told_what_is_known_and_forgets_the_rest() -> None:
     )
 
 
-def test_a_table_that_the_catalog_does_not_have_is_an_error_that_tells_how_to_make_it() -> None:
+def test_a_table_that_is_not_in_the_catalog_is_an_error_that_says_how_to_create_it() -> None:
     session: Any = Names()
     with pytest.raises(InvalidError, match="CREATE TABLE trips USING hudi LOCATION 'memory://x'"):
         SparkCatalog(session, "memory://x").set_properties("trips", {"a": "1"})

@@ -200,7 +200,7 @@ def test_an_unanswered_commit_is_asked_for_once_more_as_it_was() -> None:
     assert view_times(table) == (60, 100, 59, 20)
 
 
-def test_a_commit_stands_though_freshness_cannot_be_told() -> None:
+def test_a_commit_succeeds_if_freshness_cannot_be_computed() -> None:
     table = shared()
     broken = CorruptError("an old commit cannot be read")
     with (

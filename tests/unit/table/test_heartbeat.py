@@ -72,7 +72,7 @@ AGES = {
 
 
 @pytest.mark.parametrize(("age_ms", "living"), AGES.values(), ids=list(AGES))
-def test_who_is_alive_by_the_age_of_the_heartbeat(
+def test_writers_are_alive_by_the_age_of_the_heartbeat(
     age_ms: int, living: bool, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     memory.replace(FILE, b"")
@@ -81,7 +81,7 @@ def test_who_is_alive_by_the_age_of_the_heartbeat(
     )
 
 
-def test_only_those_asked_about_are_told_and_one_listing_is_enough(
+def test_only_requested_heartbeats_are_checked_with_one_listing(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
     for instant in (T1, T2):
@@ -91,7 +91,7 @@ def test_only_those_asked_about_are_told_and_one_listing_is_enough(
     assert counting.calls == {"list_files": 1}
 
 
-def test_without_any_heartbeat_nobody_is_alive(memory: MemoryStorage, clock: ManualClock) -> None:
+def test_without_heartbeats_no_writer_is_alive(memory: MemoryStorage, clock: ManualClock) -> None:
     assert live_heartbeats(memory, [T1], SETTINGS, clock.now_ms()) == frozenset()
 
 
@@ -120,7 +120,7 @@ def test_a_heart_that_stood_still_too_long_does_not_beat_again(
 
 @pytest.mark.parametrize("inheritable", [True, False])
 @pytest.mark.parametrize("notices", [True, False])
-def test_who_was_taken_for_dead_leaves_the_heartbeat_of_who_took_over(
+def test_an_expired_execution_leaves_the_heartbeat_of_its_successor(
     notices: bool, inheritable: bool, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     heart = Heartbeat(memory, T1, SETTINGS, clock, inheritable=inheritable)
@@ -134,7 +134,7 @@ def test_who_was_taken_for_dead_leaves_the_heartbeat_of_who_took_over(
     assert memory.files() == ({FILE: b""} if inheritable else {})
 
 
-def test_who_was_rolled_back_notices_and_does_not_come_back_to_life(
+def test_a_rolled_back_writer_notices_and_does_not_renew_its_heartbeat(
     heartbeat: Heartbeat, memory: MemoryStorage
 ) -> None:
     memory.delete(FILE)
@@ -144,7 +144,7 @@ def test_who_was_rolled_back_notices_and_does_not_come_back_to_life(
         heartbeat.verify()
 
 
-def test_who_is_rolled_back_notices_without_a_beat(
+def test_a_rolled_back_writer_notices_without_a_renewal(
     heartbeat: Heartbeat, memory: MemoryStorage
 ) -> None:
     memory.delete(FILE)
@@ -224,7 +224,7 @@ WRONG: dict[str, Callable[[Heartbeat], object]] = {
 
 
 @pytest.mark.parametrize("act", WRONG.values(), ids=list(WRONG))
-def test_wrong_calls_are_told(act: Callable[[Heartbeat], object], heartbeat: Heartbeat) -> None:
+def test_wrong_calls_are_reported(act: Callable[[Heartbeat], object], heartbeat: Heartbeat) -> None:
     with pytest.raises(InvalidError):
         act(heartbeat)
 
@@ -255,7 +255,7 @@ def hanging(memory: MemoryStorage) -> Iterator[HangingStorage]:
     storage.let_go.set()
 
 
-def test_a_beat_that_hangs_keeps_nobody_waiting(
+def test_a_renewal_that_hangs_blocks_no_process(
     hanging: HangingStorage,
     memory: MemoryStorage,
     clock: ManualClock,
@@ -296,7 +296,7 @@ def test_a_thread_beats_until_it_is_stopped_and_outlives_a_silent_storage(tmp_pa
     assert heart_thread() is None
 
 
-def test_the_heart_of_a_writer_that_everybody_has_forgotten_stands_still(
+def test_the_heartbeat_of_a_writer_without_references_stops(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
     heart = Heartbeat(memory, T1, SETTINGS, clock)

@@ -53,7 +53,7 @@ class TestCancel:
         assert fixture.runner().cancel(at, reason="second") == first
         assert [told.reason for told in fixture.rollbacks()] == ["first"]
 
-    def test_who_executes_it_sees_the_request_before_it_completes(self, service: str) -> None:
+    def test_an_execution_sees_the_request_before_it_completes(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         asked: list[Instant] = []
@@ -115,7 +115,7 @@ class TestCancel:
         assert fixture.clock.now_ms() - began < 200_000
         fixture.assert_rolled_back(at)
 
-    def test_nobody_begins_what_is_about_to_go(self, service: str) -> None:
+    def test_no_process_begins_a_plan_that_is_being_rolled_back(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         mortal = DiesAfterRequest(fixture.storage)

@@ -31,7 +31,7 @@ def test_a_plan_that_waits() -> None:
     assert kept.rolled_back_at is None
 
 
-def test_the_clean_of_a_lone_writer_leaves_alone_what_nobody_has_begun() -> None:
+def test_a_clean_without_a_lock_leaves_plans_alone_that_no_process_has_begun() -> None:
     fixture = PlanFixture("clustering", {})
     fixture.schedule()
     (state,) = states(fixture)
@@ -52,7 +52,7 @@ def test_an_execution_that_died_goes_when_its_heartbeat_expires() -> None:
     assert states(fixture) == ()
 
 
-def test_a_plan_that_nobody_may_cancel_stays() -> None:
+def test_a_plan_that_is_not_cancellable_stays() -> None:
     fixture = PlanFixture("compaction")
     fixture.schedule({})
     (state,) = states(fixture, LAZY)

@@ -84,7 +84,7 @@ def test_a_change_that_breaks_the_table_is_refused() -> None:
     assert load_properties(storage) == OLD
 
 
-def test_somebody_else_in_the_middle_of_a_change_is_a_conflict() -> None:
+def test_a_concurrent_change_is_a_conflict() -> None:
     storage = table()
 
     def concurrent_update(properties: dict[str, str]) -> dict[str, str]:
@@ -96,6 +96,6 @@ def test_somebody_else_in_the_middle_of_a_change_is_a_conflict() -> None:
     assert parse_properties(storage.read(PROPERTIES)) == OLD
 
 
-def test_no_table_is_told() -> None:
+def test_no_table_is_reported() -> None:
     with pytest.raises(InvalidError, match="no table at this path"):
         load_properties(MemoryStorage.fresh())

@@ -312,7 +312,7 @@ def test_a_savepoint_with_a_missing_file_is_corrupt_and_nothing_is_touched() -> 
     assert list_files(case.built.storage) == before
 
 
-def test_writes_that_were_archived_cannot_be_taken_back(golden: GoldenTables) -> None:
+def test_archived_writes_cannot_be_rolled_back(golden: GoldenTables) -> None:
     storage = upload(golden["cow_archived"], MemoryStorage.fresh())
     snapshot = load_snapshot(storage)
     oldest = snapshot.archived[0]
@@ -353,7 +353,7 @@ def test_an_interrupted_restore_is_ended_by_the_next_process() -> None:
     assert len([p for p in list_data_files(case.built.storage) if p.endswith(".parquet")]) == 2
 
 
-def test_who_finds_an_interrupted_restore_under_new_writes_does_not_decide() -> None:
+def test_an_interrupted_restore_under_new_writes_is_not_resumed() -> None:
     case = half_restored()
     newer = case.built.write({F: versions(a=7)})
     snapshot = load_snapshot(case.built.storage)

@@ -269,7 +269,7 @@ def _pending_files(case: Case) -> list[str]:
     return [f"{TIMELINE}/{at}.{case.target.action}.requested", f"{TIMELINE}/{at}.inflight"]
 
 
-def test_the_rollback_tells_what_real_hudi_tells(golden: GoldenTables) -> None:
+def test_a_rollback_records_what_real_hudi_records(golden: GoldenTables) -> None:
     table = golden["cow_rolled_back"]
     (path,) = (table / TIMELINE).glob("*_*.rollback")
     (requested,) = (table / TIMELINE).glob("*.rollback.requested")
@@ -426,7 +426,7 @@ def test_a_saved_instant_stays() -> None:
     assert read_versions(case.built.storage) == case.before
 
 
-def test_an_unknown_instant_is_told() -> None:
+def test_an_unknown_instant_is_reported() -> None:
     case = cow_commit()
     unknown = replace(case, target=Instant("20250101000000000", Action.COMMIT, State.INFLIGHT))
     with pytest.raises(InvalidError, match="no such instant"):
@@ -607,7 +607,7 @@ def test_a_rollback_without_effect_is_withdrawn_once_others_have_written() -> No
     assert read_versions(case.built.storage) == versions(a=5, b=1, c=2, x=2)
 
 
-def test_a_rollback_that_somebody_alive_runs_is_left_alone() -> None:
+def test_a_rollback_that_a_live_process_runs_is_left_alone() -> None:
     case = dead_write()
     ref = InstantRef(case.target.requested_at, "commit")
     requested = begun(case, RollbackPlan(instant=ref))

@@ -97,7 +97,7 @@ def test_a_group_that_was_replaced_later_is_saved() -> None:
     assert [path.split("_")[0] for path in files_saved(built.storage, done)] == ["d1/h"]
 
 
-def test_the_savepoint_tells_what_real_hudi_tells(golden: GoldenTables) -> None:
+def test_a_savepoint_records_what_real_hudi_records(golden: GoldenTables) -> None:
     storage = upload(golden["cow_savepoint"], MemoryStorage.fresh())
     (real,) = load_snapshot(storage).timeline.completed(Action.SAVEPOINT)
     theirs = saved(storage, real)
@@ -205,7 +205,7 @@ def test_what_was_cleaned_and_superseded_before_does_not_matter() -> None:
     ]
 
 
-def test_deleting_a_savepoint_that_is_not_there_is_told() -> None:
+def test_deleting_a_savepoint_that_is_not_there_is_reported() -> None:
     built, first = _two_commits()
     with pytest.raises(InvalidError, match="no savepoint"):
         act_with_lock(built.storage, partial(unsave, first.requested_at))

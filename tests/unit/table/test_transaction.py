@@ -229,7 +229,7 @@ def test_a_block_that_fails_after_it_completed_keeps_its_write() -> None:
 # Others
 
 
-def test_somebody_else_in_the_same_group_is_a_conflict_also_for_a_lone_writer() -> None:
+def test_another_writer_of_the_same_group_is_a_conflict_also_without_a_lock() -> None:
     for options in ({}, OPTIMISTIC):
         fixture = TransactionFixture()
         # A lone writer takes what is pending for dead; here two do not know of each other.
@@ -345,7 +345,7 @@ def test_a_base_file_gives_way_to_a_plan_that_came_later(
         assert fixture.leftovers() == []
 
 
-def test_who_was_rolled_back_cannot_complete() -> None:
+def test_a_rolled_back_writer_cannot_commit() -> None:
     fixture = TransactionFixture()
     slow = begin_action(fixture.writer(), "deltacommit")
     metadata = write_files(slow, "f1")
@@ -357,7 +357,7 @@ def test_who_was_rolled_back_cannot_complete() -> None:
 
 
 @pytest.mark.parametrize("state", [State.REQUESTED, State.INFLIGHT])
-def test_who_is_not_wholly_on_the_timeline_any_more_cannot_complete(state: State) -> None:
+def test_a_writer_whose_timeline_files_are_missing_cannot_commit(state: State) -> None:
     fixture = TransactionFixture()
     transaction = begin_action(fixture.writer(), "deltacommit")
     metadata = write_files(transaction, "f1")
@@ -411,7 +411,7 @@ def test_a_concurrent_restore_is_a_conflict() -> None:
     transaction.abort()
 
 
-def test_a_rollback_of_somebody_else_does_no_harm() -> None:
+def test_a_rollback_by_another_process_does_no_harm() -> None:
     fixture = TransactionFixture()
     dead = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     mine = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
@@ -435,7 +435,7 @@ def test_a_writer_whose_heartbeat_expired_gives_up() -> None:
     assert fixture.leftovers() == fixture.names() == []
 
 
-def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
+def test_no_instant_appears_before_its_heartbeat() -> None:
     fixture = TransactionFixture()
     storage = CountingStorage(fixture.storage)
     transaction = begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")

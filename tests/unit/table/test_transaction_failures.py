@@ -131,7 +131,7 @@ def test_markers_that_cannot_be_deleted_do_not_undo_a_commit() -> None:
     assert load_snapshot(fixture.storage).timeline.completed_writes == (done,)
 
 
-def test_a_write_that_cannot_be_taken_back_says_so_beside_the_error() -> None:
+def test_a_write_that_cannot_be_rolled_back_says_so_beside_the_error() -> None:
     fixture = TransactionFixture()
     storage = Unanswered(fixture.storage, "delete", ".inflight", late=True)
     begun = begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
@@ -248,7 +248,7 @@ def test_what_a_zombie_writes_before_its_rollback_ends_is_removed_with_it() -> N
             return
 
 
-def test_strays_are_told_from_what_lives_what_is_done_and_what_is_archived() -> None:
+def test_orphan_files_are_distinguished_from_live_completed_and_archived_ones() -> None:
     fixture = TransactionFixture()
     writer = fixture.writer(OPTIMISTIC)
     begun = [begin_action(writer, "deltacommit") for _ in range(5)]
@@ -269,7 +269,7 @@ def test_strays_are_told_from_what_lives_what_is_done_and_what_is_archived() -> 
     pending.abort()
 
 
-def test_markers_that_nobody_understands_are_left_alone() -> None:
+def test_unknown_markers_are_left_alone() -> None:
     fixture = TransactionFixture()
     gone = begin_action(fixture.writer(), "deltacommit")
     gone.abort()

@@ -82,7 +82,7 @@ def test_tables_are_listed_with_those_that_cannot_be_opened(fixture: PlanFixture
     assert bad["error"]
 
 
-def test_the_timeline_tells_kinds_times_and_what_was_done(
+def test_the_timeline_shows_actions_times_and_what_was_written(
     fixture: PlanFixture, client: Client
 ) -> None:
     at = fixture.schedule({})
@@ -179,7 +179,7 @@ def test_freshness_over_time() -> None:
     assert seen(client_of(PlanFixture("clustering")), f"{ONE}/freshness")["history"] == []
 
 
-def test_plans_tell_their_heartbeat(fixture: PlanFixture) -> None:
+def test_plans_show_their_heartbeat(fixture: PlanFixture) -> None:
     at = fixture.schedule()
     client = client_of(fixture)
     (plan,) = seen(client, f"{ONE}/plans")["pending"]
@@ -274,7 +274,7 @@ EVERY_LOOK = [
 
 
 @pytest.mark.parametrize("path", EVERY_LOOK)
-def test_nobody_looks_at_a_table_without_the_token_or_from_another_site(
+def test_a_table_is_not_shown_without_the_token_or_to_another_site(
     client: Client, path: str
 ) -> None:
     assert client.get(path, headers={}).status_code == 401
@@ -367,7 +367,7 @@ def test_every_answer_has_the_headers_that_protect_it(client: Client, path: str)
     assert answer.headers["cache-control"] in ("no-cache", "no-store")
 
 
-def test_a_broken_table_is_told_of_and_others_go_on(fixture: PlanFixture) -> None:
+def test_a_broken_table_is_reported_and_others_go_on(fixture: PlanFixture) -> None:
     broken = PlanFixture("clustering")
     path = ".hoodie/hoodie.properties"
     broken.storage.replace(path, b"hoodie.table.name=broken\n")
@@ -387,7 +387,7 @@ def test_broken_commits_do_not_take_the_timeline_away(fixture: PlanFixture) -> N
     assert ["operation" in each for each in found] == [False, True, True]
 
 
-def test_names_from_a_table_are_told_as_they_are() -> None:
+def test_names_from_a_table_are_reported_unchanged() -> None:
     table = WrittenTable()
     table.create(options={})
     table.upsert([row("a", day="<img src=x onerror=alert(1)>")])

@@ -74,7 +74,7 @@ def test_warnings_and_bugs_are_harmless(capfd: pytest.CaptureFixture[str]) -> No
     assert UNSAFE.findall(told) == []
 
 
-def test_consoles_obey_nobody_but_themselves() -> None:
+def test_consoles_escape_all_control_characters_but_their_own() -> None:
     file = io.StringIO()
     console = SafeConsole(file=file, force_terminal=True, width=300, color_system="truecolor")
     table = Table()

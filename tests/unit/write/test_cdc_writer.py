@@ -232,7 +232,7 @@ def test_tables_that_log_nothing_have_no_change_files() -> None:
 
 @pytest.mark.parametrize("table_type", [COW, MOR])
 @pytest.mark.parametrize("mode", MODES)
-def test_every_operation_is_told(table_type: str, mode: str) -> None:
+def test_every_operation_is_reported(table_type: str, mode: str) -> None:
     table = logging_table(table_type, mode)
     table.upsert([row(f"k{n}") for n in range(6)])
     table.upsert([row("k1", 2, "second"), row("k2", 0, "late"), row("n1", 1, "new")])

@@ -110,7 +110,7 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize(("key", "text"), UNSUPPORTED.values(), ids=list(UNSUPPORTED))
-def test_what_only_hudi_has_is_told_by_its_name(key: str, text: str) -> None:
+def test_what_only_hudi_has_is_reported_by_its_name(key: str, text: str) -> None:
     with pytest.raises(UnsupportedError, match=text):
         settings_from(WriteSettings, {key: text.lower()} if text.isupper() else {key: text})
 

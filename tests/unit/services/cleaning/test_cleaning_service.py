@@ -84,7 +84,7 @@ def replace_groups(built: BuiltTable, *replaced: tuple[str, str]) -> Instant:
     return done
 
 
-def test_old_files_go_and_the_outcome_tells() -> None:
+def test_old_files_are_deleted_and_reported() -> None:
     built = written(4)
     writes = load_snapshot(built.storage).timeline.completed_writes
     before = read_versions(built.storage)
@@ -273,7 +273,7 @@ def test_a_deleted_partition_disappears_from_the_table() -> None:
     assert read_versions(built.storage) == {"a": 5}
 
 
-def test_a_deleted_partition_stays_if_somebody_began_to_write() -> None:
+def test_a_deleted_partition_stays_if_a_write_began() -> None:
     built = written(1)
     replace_groups(built, G)
     built.write({F: versions(a=5)})
@@ -551,7 +551,7 @@ def test_a_metadata_table_is_dropped_before_its_files_are() -> None:
     assert not storage.exists(".hoodie/metadata/x")
 
 
-def test_who_keeps_more_than_before_does_not_claim_what_is_gone() -> None:
+def test_a_longer_retention_does_not_claim_what_was_deleted() -> None:
     built = written(1)
     built.write({G: versions(b=2)})
     for version in range(2, 5):

@@ -38,7 +38,7 @@ def test_another_policy_does_not_forget_how_far_the_table_was_cleaned() -> None:
         assert (load_snapshot(table.storage).earliest_retained() or "") >= before
 
 
-def test_a_partition_that_was_held_is_not_forgotten_by_who_keeps_more() -> None:
+def test_a_partition_that_was_held_is_not_forgotten_by_a_clean_that_retains_more() -> None:
     table = WrittenTable(options=QUIET).create()
     for number in range(2):
         table.upsert([row("a", number, day="held"), row("a", number, day="free")])
@@ -84,7 +84,7 @@ def test_a_slow_executor_deletes_nothing_once_another_has_ended_the_clean() -> N
     assert name in bases(table, "d")
 
 
-def test_a_clean_whose_plan_was_never_written_stops_nobody() -> None:
+def test_a_clean_whose_plan_was_never_written_blocks_no_service() -> None:
     table = WrittenTable(options=QUIET).create()
     commits = [table.upsert([row("a", number, day="d")]) for number in range(3)]
     empty = Instant("20270101000000000", Action.CLEAN, State.REQUESTED)

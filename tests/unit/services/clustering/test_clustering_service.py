@@ -169,7 +169,7 @@ def test_named_partitions_alone_are_listed_where_nothing_is_recorded() -> None:
     assert listed & {YESTERDAY, TODAY, ""} == {TODAY}
 
 
-def test_named_partitions_are_clustered_though_nobody_wrote_to_them() -> None:
+def test_named_partitions_are_clustered_without_new_writes() -> None:
     table = table_of(YESTERDAY, TODAY)
     ClusteredTable(table).run()
     write(table, TOMORROW)

@@ -379,7 +379,7 @@ def test_a_pending_ordinary_compaction_keeps_its_groups() -> None:
     assert table.optimized() == {"a": "a2", "b": "b2", "c": "c0"}
 
 
-def test_delta_commits_in_history_tell_their_event_times() -> None:
+def test_archived_delta_commits_have_their_event_times() -> None:
     table = Trips().made()
     table.upsert([event_row("a", 0)])
     for hour in (1, 2, 6, 7, 8, 9):
@@ -562,7 +562,7 @@ def test_after_a_write_it_waits_for_its_trigger() -> None:
     assert compacted == [False] * 4 + [True] + [False] * 2
 
 
-def test_a_log_file_that_tells_no_time_is_taken() -> None:
+def test_a_log_file_without_event_times_is_compacted() -> None:
     table = Trips().made()
     table.upsert([event_row("a", 1), event_row("b", 1)])
     table.write("DELETE", [event_row("a", 1)])

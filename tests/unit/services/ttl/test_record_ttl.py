@@ -168,7 +168,7 @@ def test_a_row_that_a_concurrent_write_renews_stays(kind: str) -> None:
     assert ids(made) == ["a"]
 
 
-def test_a_preview_tells_from_when_on_rows_stay() -> None:
+def test_a_preview_shows_from_when_on_rows_stay() -> None:
     made = table()
     made.upsert([row("a", day="p")])
     plan = made.services().preview("ttl")

@@ -204,7 +204,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize(("content", "told"), FOREIGN.values(), ids=list(FOREIGN))
-def test_a_file_of_somebody_else_holds_the_lock(
+def test_a_lock_file_of_another_process_holds_the_lock(
     content: bytes, told: str, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     memory.create(LOCK, content)
@@ -231,7 +231,7 @@ def test_a_file_that_has_expired_is_taken_over(
     assert memory.files() == {}
 
 
-def test_a_damaged_checksum_means_somebody_is_writing_the_lock(
+def test_a_damaged_checksum_means_that_another_process_writes_the_lock(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     storage = LocalStorage(str(tmp_path))
@@ -296,7 +296,7 @@ def test_a_file_that_was_taken_away_is_noticed_and_left_alone(
     assert memory.files() == left
 
 
-def test_a_lock_that_cannot_be_given_back_is_told_and_no_error(
+def test_a_lock_that_cannot_be_released_is_a_warning(
     storage: UnreliableStorage, clock: ManualClock
 ) -> None:
     lock = FileLock(storage, QUICK, clock)
@@ -372,7 +372,7 @@ def test_of_two_that_take_a_lock_at_once_one_succeeds(
 
 
 @pytest.mark.parametrize("provider", ["file", "storage"])
-def test_who_gives_a_lock_back_late_never_takes_that_of_another(
+def test_a_late_release_never_releases_the_lock_of_another(
     provider: str, clock: ManualClock
 ) -> None:
     settings = replace(EXPIRING, provider=provider, wait_ms=0)

@@ -98,7 +98,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=list(DAMAGED))
-def test_a_damaged_document_is_nobodys_to_take(
+def test_a_damaged_lock_document_is_not_taken_over(
     content: bytes, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     with pytest.raises(CorruptError):
@@ -157,7 +157,9 @@ def test_a_lock_that_has_ended_is_not_revived(
             lock.verify()
 
 
-def test_a_lock_that_somebody_has_ended_is_lost(memory: MemoryStorage, clock: ManualClock) -> None:
+def test_a_lock_that_another_process_expired_is_lost(
+    memory: MemoryStorage, clock: ManualClock
+) -> None:
     with held(lock := StorageLock(memory, QUICK, clock)):
         mine = parse_lock_file(memory.read(PATH))
         memory.replace(PATH, format_lock_file(replace(mine, expired=True)))
@@ -266,7 +268,7 @@ def test_a_thread_renews_while_the_lock_is_held_and_outlives_a_silent_storage(
     assert parse_lock_file(memory.read(PATH)).expired
 
 
-def test_a_lock_that_everybody_has_forgotten_is_not_renewed(
+def test_a_lock_without_references_is_not_renewed(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
     before = set(threading.enumerate())
