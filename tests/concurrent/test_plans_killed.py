@@ -1,6 +1,6 @@
 """Processes that write, plan, execute, clean and cancel on one table, and are killed at random.
 
-Readers look all the time: rows that were told to be written are there, each key once.
+Readers check at any time: rows of reported commits are there, each key once.
 """
 
 from __future__ import annotations

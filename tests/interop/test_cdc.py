@@ -1,4 +1,4 @@
-"""Change data between us and real Hudi: both tell the same of tables that either of us wrote."""
+"""Change data of tables that we or real Hudi wrote: both read the same."""
 
 from __future__ import annotations
 

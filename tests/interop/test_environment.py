@@ -1,4 +1,4 @@
-"""The judges themselves: before they judge us, they must be who they say they are."""
+"""The judges themselves: real Hudi and the S3 gateway behave as the other tests assume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compactions by event time, judged by real Hudi and hudi-rs: nobody is told anything else."""
+"""Compactions by event time, judged by real Hudi and hudi-rs: no query changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes of real Hudi taken back by us: it reads what was there before, and writes on."""
+"""Writes of real Hudi that we roll back: it reads what was there before, and continues to write."""
 
 from __future__ import annotations
 

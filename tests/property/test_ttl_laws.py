@@ -66,7 +66,7 @@ steps = st.lists(
 
 
 @dataclass
-class World:
+class TtlHistory:
     """A table, and what is known of its partitions without looking at it."""
 
     table: WrittenTable
@@ -151,8 +151,8 @@ def test_the_young_stay_and_the_old_go(
         "hoodie.ttl.conflict.resolution.rule": rule.value,
     }
     table = WrittenTable(options=NO_SERVICES, clock=clock).create(table_type, options=told)
-    world = World(
+    history = TtlHistory(
         table, clock, parse_policies(json.dumps(saved)), rule, table_type == "MERGE_ON_READ"
     )
     for kind, what in [("write", PARTITIONS[0]), *course, ("execute", None), ("expire", None)]:
-        world.do(kind, what)
+        history.do(kind, what)

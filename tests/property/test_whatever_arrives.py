@@ -1,4 +1,4 @@
-"""Random arrivals, compacted by event time: no answer changes, and the fast view keeps its word."""
+"""Random arrivals, compacted by event time: no query changes, and completion holds."""
 
 from __future__ import annotations
 

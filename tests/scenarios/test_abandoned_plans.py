@@ -1,4 +1,4 @@
-"""Lazy clean: which plans it takes back that nobody executes, and which it leaves."""
+"""Which pending plans without an executor a clean rolls back, and which it leaves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Processes that die at any call while they execute, cancel, clean or plan over cancellable plans.
+"""Processes that crash at any call while they execute, cancel, clean or replace cancellable plans.
 
-No reader notices, nobody finds two plans for one file group, and who comes next puts it right.
+No reader notices, no file group is in two plans, and the next process repairs the table.
 """
 
 from __future__ import annotations

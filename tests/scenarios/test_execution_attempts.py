@@ -1,4 +1,4 @@
-"""Two executions of one plan: the one that was taken for dead undoes nothing of the other."""
+"""Two execution attempts of one plan: the expired one undoes nothing of the other."""
 
 from __future__ import annotations
 

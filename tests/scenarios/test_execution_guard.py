@@ -1,4 +1,4 @@
-"""The scenarios of the design: who may execute a plan, of both kinds, and what becomes of it."""
+"""The scenarios of the design: which process may execute a plan of either kind, and how it ends."""
 
 from __future__ import annotations
 

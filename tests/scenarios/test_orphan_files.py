@@ -1,4 +1,4 @@
-"""Files of tasks that were given up for lost and went on when their write completed."""
+"""Orphan files of task attempts that ran on after their write committed."""
 
 from __future__ import annotations
 

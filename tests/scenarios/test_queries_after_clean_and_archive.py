@@ -1,6 +1,6 @@
-"""After any history, who reads within the retained time finds the same rows after a clean.
+"""After any history, queries within the retained time read the same rows after a clean.
 
-And whoever reads at all finds the same rows after archiving.
+All queries read the same rows after archiving.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two writers that each take themselves for the only one: who notices what, and who gives way."""
+"""Two writers without a common lock: which of them notices the other, and which one aborts."""
 
 from __future__ import annotations
 

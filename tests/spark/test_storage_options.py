@@ -1,6 +1,6 @@
 """Options of storage through every interface on a session, and options that there are not.
 
-The table's checksum file is wrong: who reads its properties needs `verify_sidecars=false`.
+The table's checksum file is wrong: reading its properties needs `verify_sidecars=false`.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def some_switches(
 def _turns(
     calls: tuple[int, int], chance: random.Random, switches: int
 ) -> tuple[tuple[int, int], ...]:
-    """Turns of two; the last turn of each goes to its end."""
+    """Turns of two processes; in its last turn each runs to its end."""
     first = chance.randrange(2)
     steps: tuple[list[int], list[int]] = ([], [])
     for nth, count in ((0, (switches + 1) // 2), (1, switches // 2)):
@@ -212,7 +212,7 @@ def _turns(
 # ------------------------------------------------------------------------------------- invariants
 
 
-# States of a table, by what was read from them: each is read once.
+# States of a table by the rows that were read from them: each state is read once.
 _READ_STATES: dict[Rows, set[int]] = {}
 _CALLS_AFTER_FREEZE = 1
 TEMPORARY = (".hoodie/.heartbeat", ".hoodie/.temp", ".hoodie/lock")

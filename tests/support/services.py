@@ -83,7 +83,7 @@ def compaction_settings(**options: object) -> CompactionSettings:
 
 
 def strategy_chain(settings: CompactionSettings) -> StrategyChain:
-    """The strategies of the settings, today."""
+    """The compaction strategies of settings, on `TODAY`."""
     return strategy_for(settings, StrategyContext(Timeline(), at(99), TODAY))
 
 
@@ -197,7 +197,7 @@ def pending_clusterings(snapshot: Snapshot) -> list[State]:
 
 @dataclass
 class CleanAndArchive:
-    """Services on one table, with one set of options; `tick` gives new times for its timeline."""
+    """Services on one table, with one set of options; `tick` returns new times for its timeline."""
 
     storage: Storage
     options: Mapping[str, str] = field(default_factory=dict)
@@ -268,5 +268,5 @@ class CleanAndArchive:
 def clean_and_archive(
     built: BuiltTable, options: Mapping[str, str] | None = None, storage: Storage | None = None
 ) -> CleanAndArchive:
-    """Services on a table by hand, which goes on being written between them."""
+    """Services on a built table that is written between them."""
     return CleanAndArchive(storage or built.storage, options or {}, tick=built.tick)

@@ -57,7 +57,7 @@ from support.golden import as_json
 
 Row = dict[str, Any]
 
-# For tests that say themselves when a service runs.
+# For tests that run services explicitly.
 NO_SERVICES = {
     "hoodie.compact.inline": "false",
     "hoodie.clean.automatic": "false",
@@ -140,8 +140,8 @@ class WrittenTable:
         return client.write(Operation(operation), ArrowRows(table), ordered=ordered)
 
     def writer(self, options: Mapping[str, str] | None = None) -> WriteClient:
-        told = {**self.defaults, **self.options, **(options or {})}
-        return replace(WriteClient.create(self.storage, told, self.clock), engine=LocalEngine)
+        settings = {**self.defaults, **self.options, **(options or {})}
+        return replace(WriteClient.create(self.storage, settings, self.clock), engine=LocalEngine)
 
     def services(self, options: Mapping[str, str] | None = None) -> ServiceRunner:
         return self.writer(options).services
@@ -188,7 +188,7 @@ def versions(**versions: int) -> Versions:
 
 @dataclass
 class BuiltTable:
-    """A table by hand. Files are given by (partition, file id), each with its keys and versions."""
+    """A table built file by file: (partition, file id) to the keys and versions of a file."""
 
     kind: str = "COPY_ON_WRITE"
     storage: MemoryStorage = field(default_factory=MemoryStorage.fresh)
@@ -205,7 +205,7 @@ class BuiltTable:
         bases: Mapping[FileGroupKey, Versions] | None = None,
         logs: Mapping[FileGroupKey, Versions] | None = None,
     ) -> Instant:
-        """A completed write that has kept its pending files, as all do that were not made here."""
+        """A completed write with its pending files, as other writers leave them."""
         at = self.tick()
         for state in PENDING_STATES:
             self.put(Instant(at, Action(self.action), state), b"")
@@ -225,7 +225,7 @@ class BuiltTable:
         marked: bool = True,
         requested: bytes = b"",
     ) -> Instant:
-        """A write, or a service, that died before it completed."""
+        """A write or service that crashed before it completed."""
         instant = Instant(at or self.tick(), Action(action or self.action), State.INFLIGHT)
         self.put(Instant(instant.requested_at, instant.action, State.REQUESTED), requested)
         self.put(instant, b"")
@@ -277,7 +277,7 @@ class BuiltTable:
         return done
 
     def base(self, group: FileGroupKey, rows: Versions, at: str, *, marked: bool = False) -> str:
-        """A base file, not mentioned anywhere."""
+        """A base file that no commit lists."""
         partition, file_id = group
         file = BaseFile(file_id, "0-0-0", at)
         path = join_path(partition, file.name)
@@ -329,7 +329,7 @@ def clustering_plan(*groups: FileGroupKey) -> bytes:
 
 
 def read_versions(storage: Storage) -> dict[str, int]:
-    """What a reader sees now: the version of each key; a key that is there twice is an error."""
+    """What a reader sees now: the version of each key; a duplicate key is an error."""
     found = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
     rows = {row["id"]: row["ts"] for row in found}
     assert len(rows) == len(found)
@@ -347,7 +347,7 @@ def list_files(storage: Storage) -> list[str]:
 
 
 def files_without_markers(storage: Storage) -> list[str]:
-    """All files but markers, which stay while tasks of a dead writer may be running."""
+    """All files but markers, which stay while tasks of a crashed writer may be running."""
     return [path for path in list_files(storage) if not path.startswith(f"{MARKERS}/")]
 
 
@@ -356,7 +356,7 @@ def list_data_files(storage: Storage) -> list[str]:
 
 
 def orphan_data_files(storage: Storage) -> list[str]:
-    """Data files whose instant the timeline does not know to have written any."""
+    """Data files whose instant is not on the timeline, or only requested."""
     writes = load_snapshot(storage).timeline.by_time
     writing = {at for at, instant in writes.items() if instant.state is not State.REQUESTED}
     named = [(path, parse_data_file(path.rpartition("/")[2])) for path in list_data_files(storage)]

@@ -1,4 +1,4 @@
-"""What a catalog is told, from what it knows and what a table is."""
+"""What a sync changes in a catalog, from the state of the catalog and of the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress: what it tells is true, and only a terminal gets it."""
+"""Progress: what it shows is true, and only a terminal gets it."""
 
 from __future__ import annotations
 

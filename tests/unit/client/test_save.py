@@ -1,4 +1,4 @@
-"""Save modes: what becomes of a table that is there, and of one that a failed write has made."""
+"""Save modes: what happens to an existing table, and to one that a failed write has created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`table.ttl`, `lakewright ttl` and the procedures: settings and policies, and who changes them."""
+"""`table.ttl`, `lakewright ttl` and the procedures: settings, policies, concurrent changes."""
 
 from __future__ import annotations
 

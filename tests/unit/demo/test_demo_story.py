@@ -1,4 +1,4 @@
-"""How the demo tells what happened: ten lines, a document, a board of any size."""
+"""How the demo shows what happened: ten lines, a document, a board of any size."""
 
 from __future__ import annotations
 

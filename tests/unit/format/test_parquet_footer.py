@@ -1,4 +1,4 @@
-"""The footer of a base file: what it tells about the record keys."""
+"""The footer of a base file: its bloom filter and range of record keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A load in batches: by what commits say of themselves, or by whoever was registered for it."""
+"""A load in batches: by the statistics of commits, or by a registered splitter."""
 
 from __future__ import annotations
 

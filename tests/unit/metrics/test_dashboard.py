@@ -1,4 +1,4 @@
-"""The dashboard can be imported, and asks for nothing that is not told."""
+"""The dashboard can be imported, and queries only metrics that are reported."""
 
 from __future__ import annotations
 

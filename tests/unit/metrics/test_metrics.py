@@ -1,4 +1,4 @@
-"""What is told of commits, services and storage, to whom, and that no commit fails for it."""
+"""Metrics of commits, services and storage, their reporters, and that no commit fails for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a path tells a partition column, and what filters say of a partition."""
+"""Which partition columns a path determines, and which partitions filters exclude."""
 
 from __future__ import annotations
 

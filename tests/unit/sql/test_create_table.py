@@ -1,4 +1,4 @@
-"""CREATE TABLE from its text: what it says, and what an error tells of it."""
+"""CREATE TABLE from its text, and what errors show of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who clashes with whom: the line with the open end that is marked `mine` is about to complete.
+"""Which writes conflict: the line with the open end that is marked `mine` is about to complete.
 
 Groups are written `f1@` for a new base file, `f1+` for a log file, `-f1` for a replaced group;
 `p2/f1` lies in another partition.

@@ -229,7 +229,7 @@ def test_a_reporter_that_fails_is_a_warning() -> None:
 
 def test_an_option_names_a_reporter() -> None:
     _reports.clear()
-    table = tracked_table(told={"lakewright.metrics.reporter": f"{__name__}:take"})
+    table = tracked_table(write_options={"lakewright.metrics.reporter": f"{__name__}:take"})
     table.upsert([tracked_row("a", 10)])
     assert [values["snapshot.completion"] for _, _, values in _reports] == [TIME_ZERO + 10]
 
@@ -269,7 +269,7 @@ def later(key: str, minutes: int, day: str = DAY) -> Any:
 
 
 def test_a_partition_is_marked_when_completion_passes_its_end() -> None:
-    table = tracked_table(told=SUCCESS)
+    table = tracked_table(write_options=SUCCESS)
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     assert marks(table) == []
     table.upsert([later("z", 9, NEXT_DAY)])
@@ -280,7 +280,7 @@ def test_a_partition_is_marked_when_completion_passes_its_end() -> None:
 
 
 def test_a_log_file_keeps_a_partition_from_being_marked_until_it_is_compacted() -> None:
-    table = tracked_table(told=SUCCESS)
+    table = tracked_table(write_options=SUCCESS)
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     table.upsert([later("a", -60)])
     table.upsert([later("z", 9, NEXT_DAY)])
@@ -290,7 +290,7 @@ def test_a_log_file_keeps_a_partition_from_being_marked_until_it_is_compacted() 
 
 
 def test_the_snapshot_view_does_not_wait_for_compactions() -> None:
-    table = tracked_table(told={**SUCCESS, "lakewright.partition.done.view": "snapshot"})
+    table = tracked_table(write_options={**SUCCESS, "lakewright.partition.done.view": "snapshot"})
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     table.upsert([later("a", -60)])
     table.upsert([later("z", 9, NEXT_DAY)])
@@ -298,7 +298,7 @@ def test_the_snapshot_view_does_not_wait_for_compactions() -> None:
 
 
 def test_a_partition_lasts_as_long_as_is_said() -> None:
-    table = tracked_table(told={**SUCCESS, "lakewright.partition.done.interval": "1d10m"})
+    table = tracked_table(write_options={**SUCCESS, "lakewright.partition.done.interval": "1d10m"})
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     table.upsert([later("z", 9, NEXT_DAY)])
     assert marks(table) == []
@@ -320,7 +320,7 @@ def called(table: str, partition: str, completion: int) -> None:
 def test_a_function_is_called_until_it_has_returned_once() -> None:
     _called.clear()
     _failing[:] = [True]
-    table = tracked_table(told={"lakewright.partition.done.mark": f"{__name__}:called"})
+    table = tracked_table(write_options={"lakewright.partition.done.mark": f"{__name__}:called"})
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     with pytest.warns(RuntimeWarning, match="not now"):
         table.upsert([later("z", 9, NEXT_DAY)])
@@ -332,7 +332,7 @@ def test_a_function_is_called_until_it_has_returned_once() -> None:
 
 
 def test_a_deleted_partition_is_not_marked() -> None:
-    table = tracked_table(told=SUCCESS)
+    table = tracked_table(write_options=SUCCESS)
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     table.delete_partitions(DAY)
     table.write("BULK_INSERT", [later("y", 10, NEXT_DAY)])

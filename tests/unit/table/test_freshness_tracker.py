@@ -43,7 +43,7 @@ SEVERAL = {
 
 def shared(table_type: str = "MERGE_ON_READ") -> WrittenTable:
     """A table of several writers, with base files for two days and one log file."""
-    table = tracked_table(table_type, told=SEVERAL)
+    table = tracked_table(table_type, write_options=SEVERAL)
     table.upsert([tracked_row("a", 10), tracked_row("z", 20, NEXT_DAY)])
     table.upsert([tracked_row("a", 100)])
     return table

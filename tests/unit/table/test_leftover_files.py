@@ -1,4 +1,4 @@
-"""Leftovers of killed processes: what is surely dead goes, and whatever may be in use stays."""
+"""Leftover files of killed processes: expired ones are deleted, those that may be in use stay."""
 
 from __future__ import annotations
 

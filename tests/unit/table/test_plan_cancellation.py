@@ -1,4 +1,4 @@
-"""Plans that are cancelled on request: gone at once, or when whoever executes them has stopped."""
+"""Plans that are cancelled on request: rolled back at once, or when their executor has stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of plans that wait: how old, who is at it, and when a clean takes them back."""
+"""Pending plans: how old they are, their executor, and when a clean rolls them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing a table's properties: whoever dies when, a reader finds the old ones or the new ones."""
+"""Changes of a table's properties: after any crash a reader finds the old ones or the new ones."""
 
 from __future__ import annotations
 

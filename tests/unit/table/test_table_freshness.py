@@ -1,4 +1,4 @@
-"""Completion and freshness of the two views, told from commits: histories and what they give."""
+"""Completion and freshness of the two views, computed from commits."""
 
 from __future__ import annotations
 

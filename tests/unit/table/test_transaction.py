@@ -1,4 +1,4 @@
-"""Transactions: what they ask of storage, whom they give way to, and what a crash leaves behind."""
+"""Transactions: their storage calls, their conflicts, and what a crash leaves behind."""
 
 from __future__ import annotations
 

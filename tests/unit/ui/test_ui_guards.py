@@ -1,4 +1,4 @@
-"""Who may ask the page's server, and for what."""
+"""Which requests the page's server allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that tasks hand on."""
+"""Work that tasks defer to other tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the options that a write is given."""
+"""How the options of a write are resolved against those of the table."""
 
 from __future__ import annotations
 

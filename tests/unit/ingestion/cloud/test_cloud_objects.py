@@ -1,4 +1,4 @@
-"""Objects in the hands of a worker: copied, checked, turned into what Spark reads."""
+"""Objects in a worker: copied, checked, converted to what Spark reads."""
 
 from __future__ import annotations
 

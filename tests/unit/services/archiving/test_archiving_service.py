@@ -1,4 +1,4 @@
-"""Archiving of small tables: nothing that anybody can ask of a table changes."""
+"""Archiving of small tables: no query of the table changes."""
 
 from __future__ import annotations
 

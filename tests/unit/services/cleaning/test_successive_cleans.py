@@ -1,4 +1,4 @@
-"""What one clean tells the next, and what two executors of one clean are to each other."""
+"""What one clean records for the next, and two executors of one clean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning on tables: which partitions are looked at, and what the next plan is told."""
+"""Planning on tables: which partitions are listed, and what a plan records for the next."""
 
 from __future__ import annotations
 

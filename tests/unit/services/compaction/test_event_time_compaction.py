@@ -1,4 +1,4 @@
-"""Compaction by event time: nobody's answers change, and the fast view is complete to a time."""
+"""Compaction by event time: no query changes, and the read-optimized view is complete to a time."""
 
 from __future__ import annotations
 

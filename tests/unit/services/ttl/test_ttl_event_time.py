@@ -1,4 +1,4 @@
-"""KEEP_BY_EVENT_TIME: the path of a partition tells how old it is."""
+"""KEEP_BY_EVENT_TIME: the path of a partition determines its age."""
 
 from __future__ import annotations
 

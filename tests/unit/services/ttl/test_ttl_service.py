@@ -1,4 +1,4 @@
-"""TTL on tables: what goes, what stays, what stands in the way, and who wins a race."""
+"""TTL on tables: what expires, what stays, what blocks it, and concurrent writes."""
 
 from __future__ import annotations
 

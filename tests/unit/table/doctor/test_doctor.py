@@ -1,4 +1,4 @@
-"""The doctor: what it finds in damaged tables, what it puts right, and what it leaves alone."""
+"""The doctor: what it finds in damaged tables, what it repairs, and what it leaves alone."""
 
 from __future__ import annotations
 
